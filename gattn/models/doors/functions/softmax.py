@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import EditError
+from gattn.models.doors.functions.carrying import carried
 from gattn.models.doors.functions.following import (
     WITHOUT_NUMBERS,
     Followed,
     Source,
     all_found_in,
-    carried,
     forget_scores,
     found_in,
     known,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from threading import RLock
@@ -23,12 +22,13 @@ from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copies import copied
-from gattn.models.doors.proof.kernels import Kernels
+from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.random_numbers import random_numbers_kept
+from gattn.models.doors.proof.sameness import are_same, is_same, refuse_numbers
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout, usual
@@ -116,7 +116,7 @@ class Plan:
                 f"call with the leading sizes {lead} did not run then. Call it again, and it is "
                 "proved anew."
             )
-        if any(not _is_same(layout, found[0]) for layout in found[1:]):
+        if any(not is_same(layout, found[0]) for layout in found[1:]):
             raise CaptureError(
                 f"{shown} runs several times, and attends to other tokens each time, which is not "
                 "read here."
@@ -225,7 +225,7 @@ class _Proof:
             return plan
         needed = wanted(self.open, self._model, self._alike)
         places, plain = self._plain(needed)
-        if not _are_same(watched, plain):
+        if not are_same(watched, plain):
             plan.refused = "its output changes while its attention is watched"
             return plan
         plan.sites = [site.place for site in sites]
@@ -262,13 +262,13 @@ class _Proof:
                 self._mixed.setdefault(id(call.value), []).append(place)
                 values.append(call.value)
 
-        with _without_fast_path(), self._walk.following(entered), observed(see), kernels:
+        with without_fast_path(), self._walk.following(entered), observed(see), kernels:
             output = self._run()
         for site in sites.found:
             if (site.place[0], (site.queries, site.keys)) in kernels.products.normalizing:
                 self._merged.add(site.place)
         if kernels.missed:
-            self._plan.refused = _unseen(self._model, kernels.missed)
+            self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
         self._plan.silent = silent(
             self._model, ran, sites.found, others.layers.shown, kernels.products
@@ -291,7 +291,7 @@ class _Proof:
             if run.place in needed:
                 places[run.place] = kept(given)
 
-        with _without_fast_path(), self._walk.following(entered), inside():
+        with without_fast_path(), self._walk.following(entered), inside():
             return places, self._run()
 
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
@@ -328,7 +328,7 @@ class _Proof:
                 left_over = {one.place for one in sites[number + 1 :]} | set(layouts)
                 if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
                     break
-            _refuse_numbers(layouts, unsettled, reasons)
+            refuse_numbers(layouts, unsettled, reasons)
             tried.append((is_good, layouts, reasons))
             if is_good:
                 break
@@ -387,62 +387,3 @@ class _Proof:
 def _ranks(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
     """Rank what was proved with some dimension as the batch: the more calls the better."""
     return len(proved), -len(reasons)
-
-
-def _refuse_numbers(
-    layouts: dict[Place, list[Any]], unsettled: set[Place], reasons: dict[Place, str]
-) -> None:
-    """Refuse calls whose tokens may be numbered in another order than those of other calls."""
-    settled = {
-        layout.tokens.num_queries: place
-        for place, some in layouts.items()
-        for _, layout in some
-        if place not in unsettled
-    }
-    for place in unsettled:
-        known = [layout.tokens for _, layout in layouts[place] if layout.tokens.is_told]
-        other = next(
-            (settled[one.num_queries] for one in known if one.num_queries in settled), None
-        )
-        if other is not None:
-            reasons[place] = f"its tokens cannot be matched with those of {other[0]}"
-            del layouts[place]
-
-
-def _is_same(one: Layout, other: Layout) -> bool:
-    first, second = one.tokens, other.tokens
-    if (one.split, one.heads) != (other.split, other.heads) or first is None or second is None:
-        return False
-    pairs = ((first.queries, second.queries), (first.keys, second.keys))
-    return (first.sequences, first.is_cross) == (second.sequences, second.is_cross) and all(
-        x is y or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs
-    )
-
-
-@contextmanager
-def _without_fast_path() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-def _unseen(model: nn.Module, missed: list[str]) -> str:
-    """Name a module in which attention ran that was not seen."""
-    kind = type(model.get_submodule(missed[0])).__name__
-    where = f"{missed[0]} ({kind})" if missed[0] else kind
-    return (
-        f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
-        "scripted, traced or inside a custom autograd function hides it, and so does what changes "
-        "attention before it meets its values"
-    )
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    first, second = ([x for x in tree_leaves(y) if isinstance(x, Tensor)] for y in (one, other))
-    return len(first) == len(second) and all(
-        x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
-        for x, y in zip(first, second, strict=True)
-    )
