@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
-from gattn.models.doors.proof.random_numbers import random_numbers_kept
+from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.sameness import are_same, is_same, refuse_numbers
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
@@ -278,8 +277,7 @@ class _Proof:
 
     def _run(self) -> Any:
         """Run the model on copies of its inputs, with the same random numbers each time."""
-        random.seed(0)
-        torch.manual_seed(0)
+        seed()
         args, kwargs = fresh(kept(self._given))
         return self._called(*args, **kwargs)
 
