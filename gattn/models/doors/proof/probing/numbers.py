@@ -22,8 +22,8 @@ _CALLS = (
     "look for NaN, infinity or huge numbers in the weights and inputs"
 )
 _HUGE = (
-    f"its scores exceed {-LEAST:.0f}, so that masks, which add as large negative numbers, cannot be "
-    "told from scores; look for huge numbers in the weights and inputs"
+    f"its scores exceed {-LEAST:.0f}, so that masks, which add as large negative numbers, cannot "
+    "be told from scores; look for huge numbers in the weights and inputs"
 )
 
 
