@@ -20,7 +20,6 @@ from gattn.models.doors.proof.assembling import (
 )
 from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.candidates import Candidate, Inputs, Reader, kind, near
-from gattn.models.doors.proof.picking import By
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import (
@@ -31,6 +30,7 @@ from gattn.models.doors.proof.probing.dependence import (
     plainly,
     reaches_all_keys,
 )
+from gattn.models.doors.proof.probing.picking import By
 from gattn.models.doors.proof.probing.replaying import Replays, Site
 from gattn.models.doors.proof.probing.walking import Run
 from gattn.models.read.layouts import Layout
