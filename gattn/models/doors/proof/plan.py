@@ -24,6 +24,7 @@ from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
+from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
@@ -216,6 +217,7 @@ class _Proof:
         self._plan = Plan()
         self._merged: set[Place] = set()
         self._mixed: dict[int, list[Place]] = {}
+        self._numbers = Numbers(self._given)
 
     def plan(self) -> Plan:
         plan = self._plan
@@ -231,7 +233,9 @@ class _Proof:
         replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
         self._solve(self.open, solver, places)
-        plan.picked, plan.is_stale = sorted(solver.picked), solver.holds_once
+        self._numbers.refuse(plan.layouts, plan.reasons)
+        plan.picked = sorted(solver.picked)
+        plan.is_stale = solver.holds_once or self._numbers.is_passing
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:
@@ -255,6 +259,7 @@ class _Proof:
             sites(call)
             if self._is_open(call):
                 self.open.append(sites.found[-1])
+                self._numbers.take(call, sites.found[-1].place)
             if call.number is not None:
                 place = sites.found[-1].place
                 self._plan.altered.add((place[0], call.number))
