@@ -61,6 +61,14 @@ class Batches:
             self._owners[name] = self._found(*name)
         return self._owners[name]
 
+    def is_constant(self, run: Run, source: int) -> bool:
+        """Return whether an input of a run is the same for all inputs, as learned tokens are."""
+        if self.size == 1:
+            return False
+        if self.owner(run, source) is not None or self._marks is None:
+            return False
+        return run.place in self._marks and not bool(self._marks[run.place][source].any())
+
     def is_whole(self, run: Run, source: int) -> bool:
         """Return whether an input of a run has the batch as one dimension, each element once."""
         owner = self.owner(run, source)
