@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import EditError
-from gattn.models.doors.functions.mixing import mixed_key
+from gattn.models.doors.functions.mixing import is_scale, mixed_key
 from gattn.models.doors.functions.multihead import Running
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ class Followed:
     `scores` have its shape; `key` is the dimension of the keys, over which it sums to one. Where it
     was `altered`, by the function of that name, it may be made of `others`, too; then `scores` have
     sizes alone. It is a `mixture` of heads and softmaxes if each key's numbers were only
-    added up with weights that do not depend on the key. It is `spread` if each number was
-    multiplied with values, and these were not summed up yet.
+    added up with weights that do not depend on the key; it `is_scaled` if there was one softmax. It
+    is `spread` if each number was multiplied with values, and these were not summed up yet.
     """
 
     source: Source
@@ -111,6 +111,7 @@ class Followed:
     altered: str = ""
     others: tuple[Source, ...] = ()
     is_mixture: bool = True
+    is_scaled: bool = True
     spread: Spread | None = None
 
     def with_others(self, found: Iterable[Followed]) -> Followed:
@@ -294,7 +295,8 @@ def carried(
     if func not in _SHAPES and func not in _GETTERS and not _adds_dimensions(func, args):
         mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
         key = mixed_key(func, args, kwargs, followed.scores.shape, followed.key, mixtures, result)
-        return followed.altered_by(name, result, key)
+        altered = followed.altered_by(name, result, key)
+        return replace(altered, is_scaled=followed.is_scaled and is_scale(func) and mixtures < 2)
     if not followed.altered:
         scores = func(scores, *args[1:], **kwargs)
     key = _key(func, args, kwargs, followed, result)
