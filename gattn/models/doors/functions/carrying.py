@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.following import Followed, all_found_in, operands, seen_before
-from gattn.models.doors.functions.mixing import mixed_key
+from gattn.models.doors.functions.mixing import is_scale, mixed_key
 
 _F = nn.functional
 _SHAPES: frozenset[Any] = frozenset(
@@ -75,7 +75,8 @@ def carried(
     if func not in _SHAPES and func not in _GETTERS and not _adds_dimensions(func, args):
         mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
         key = mixed_key(func, args, kwargs, followed.scores.shape, followed.key, mixtures, result)
-        return followed.altered_by(name, result, key)
+        altered = followed.altered_by(name, result, key)
+        return replace(altered, is_scaled=followed.is_scaled and is_scale(func) and mixtures < 2)
     if not followed.altered:
         scores = func(scores, *args[1:], **kwargs)
     key = _key(func, args, kwargs, followed, result)

@@ -59,8 +59,8 @@ class Followed:
     `scores` have its shape; `key` is the dimension of the keys, over which it sums to one. Where it
     was `altered`, by the function of that name, it may be made of `others`, too; then `scores` have
     sizes alone. It is a `mixture` of heads and softmaxes if each key's numbers were only
-    added up with weights that do not depend on the key. It is `spread` if each number was
-    multiplied with values, and these were not summed up yet.
+    added up with weights that do not depend on the key; it `is_scaled` if there was one softmax. It
+    is `spread` if each number was multiplied with values, and these were not summed up yet.
     """
 
     source: Source
@@ -70,6 +70,7 @@ class Followed:
     altered: str = ""
     others: tuple[Source, ...] = ()
     is_mixture: bool = True
+    is_scaled: bool = True
     spread: Spread | None = None
 
     def with_others(self, found: Iterable[Followed]) -> Followed:

@@ -29,7 +29,7 @@ from gattn.models.doors.functions.following import (
 )
 from gattn.models.doors.functions.multihead import running
 from gattn.models.doors.functions.products import Product, product
-from gattn.models.doors.functions.raw_call import RawCall, handed, is_altered, named, owner
+from gattn.models.doors.functions.raw_call import RawCall, alteration, handed, named, owner
 from gattn.models.doors.functions.sums import spread, summed
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.inside import inside
@@ -50,14 +50,20 @@ def see(
         return attention
     number, key = runs.next_softmax(module), dim % scores.dim()
     source = Source(module, number, ref(attention), scores, key, running())
-    if is_altered(module, number):
+    if how := alteration(module, number):
         with inside():
-            return _alone(source, attention)
+            return _alone(source, attention, how)
     note(attention, Followed(source, scores, key))
     return attention
 
 
-def _alone(source: Source, attention: Tensor) -> Tensor:
+_ALTERED = {
+    "scaled": "multiplies its attention with other numbers",
+    "mixed": "mixes the attention of heads, or of several softmaxes,",
+}
+
+
+def _alone(source: Source, attention: Tensor, how: str) -> Tensor:
     """Show a softmax whose numbers are changed before they meet the values."""
     call = RawCall(
         source.module,
@@ -72,8 +78,8 @@ def _alone(source: Source, attention: Tensor) -> Tensor:
     if found is None:
         return attention
     warnings.warn(
-        f"{named(source.module)} mixes the attention of heads, or of several softmaxes, "
-        "before it meets the values: what is shown and edited are the softmaxes.",
+        f"{named(source.module)} {_ALTERED[how]} before it meets the values: what is shown and "
+        "edited are the softmaxes.",
         stacklevel=4,
     )
     return attention if call.weights is None else call.weights
@@ -155,6 +161,7 @@ def _altered(source: Source, found: Product, followed: Followed) -> RawCall:
         scores=scores if is_alike else found.scores,
         running=source.running,
         altered=followed.altered,
+        is_scaled=followed.is_scaled and not followed.others,
         number=source.number if is_alike and followed.is_mixture else None,
     )
 

@@ -62,9 +62,9 @@ class Plan:
         The modules that pick or order tokens, by value or at random, before others attend to them.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
-    altered : set of (str, int)
-        The softmaxes whose numbers are changed before they meet the values: the module's name, and
-        how many softmaxes came before within one run of it.
+    altered : dict of (str, int)
+        How softmaxes are changed before they meet the values, "scaled" or "mixed": by the module's
+        name, and how many softmaxes came before within one run of it.
     is_nested : bool
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     is_stale : bool
@@ -81,7 +81,7 @@ class Plan:
     silent: list[str] = field(default_factory=list)
     picked: list[str] = field(default_factory=list)
     refused: str = ""
-    altered: set[Place] = field(default_factory=set)
+    altered: dict[Place, str] = field(default_factory=dict)
     is_nested: bool = False
     is_stale: bool = False
     has_failed: bool = False
@@ -262,7 +262,8 @@ class _Proof:
                 self._numbers.take(call, sites.found[-1].place)
             if call.number is not None:
                 place = sites.found[-1].place
-                self._plan.altered.add((place[0], call.number))
+                how = "scaled" if call.is_scaled else "mixed"
+                self._plan.altered[place[0], call.number] = how
                 self._mixed.setdefault(id(call.value), []).append(place)
                 values.append(call.value)
 
