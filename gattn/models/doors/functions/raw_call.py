@@ -52,6 +52,8 @@ class RawCall:
         The function that changed the attention between softmax and values, if one did.
     number : int, optional
         How many softmaxes came before one that was altered, within one run of the module.
+    dropped : Tensor (..., queries, n), optional
+        The scores of slots that took part in the softmax, and bring no value.
     over_last : bool
         Whether the softmax was taken over the last dimension.
     """
@@ -71,6 +73,7 @@ class RawCall:
     running: Running | None = None
     altered: str = ""
     number: int | None = None
+    dropped: Tensor | None = None
     over_last: bool = True
 
     def __post_init__(self) -> None:
@@ -116,6 +119,7 @@ class RawCall:
                 projection=projection,
                 part=self.ordinal,
                 tokens=layout.tokens,
+                dropped=None if self.dropped is None else folded(self.dropped).to(wide),
             )
         assert self.query is not None
         assert self.key is not None
