@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.proof.picking import Picks
+from gattn.models.doors.proof.probing.picking import Picks
 from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Walk
 from gattn.models.doors.proof.silent import Products
@@ -59,7 +59,8 @@ class Kernels(TorchDispatchMode):
         self._walk = walk
         self._parameters = {place_of(x) for x in model.parameters()} - {0}
         self.products = Products(self._parameters)
-        self.picks = Picks(lambda: walk.running)
+        constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
+        self.picks = Picks(lambda: walk.running, constants)
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(

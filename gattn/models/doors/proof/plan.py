@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -25,9 +24,10 @@ from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
+from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
-from gattn.models.doors.proof.random_numbers import random_numbers_kept
+from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.sameness import are_same, is_same, refuse_numbers
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
@@ -130,6 +130,10 @@ class Plan:
 
 
 _MOST_PLANS = 64
+_MERGED = (
+    "it takes the logarithm of its softmax's normalizer, too, as where softmaxes over chunks of "
+    "keys are merged, so the softmax alone is not what a head attends to"
+)
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
@@ -211,7 +215,9 @@ class _Proof:
         self._walk = Walk(model)
         self._alike = Alike()
         self._plan = Plan()
+        self._merged: set[Place] = set()
         self._mixed: dict[int, list[Place]] = {}
+        self._numbers = Numbers(self._given)
 
     def plan(self) -> Plan:
         plan = self._plan
@@ -227,7 +233,9 @@ class _Proof:
         replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
         self._solve(self.open, solver, places)
-        plan.picked, plan.is_stale = sorted(solver.picked), solver.holds_once
+        self._numbers.refuse(plan.layouts, plan.reasons)
+        plan.picked = sorted(solver.picked)
+        plan.is_stale = solver.holds_once or self._numbers.is_passing
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:
@@ -238,6 +246,8 @@ class _Proof:
         ran: set[str] = set()
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
+            if run.around is None:
+                kernels.picks.begin(given)
             run.shapes = shapes(given)
             ran.add(run.name)
 
@@ -249,6 +259,7 @@ class _Proof:
             sites(call)
             if self._is_open(call):
                 self.open.append(sites.found[-1])
+                self._numbers.take(call, sites.found[-1].place)
             if call.number is not None:
                 place = sites.found[-1].place
                 self._plan.altered.add((place[0], call.number))
@@ -257,6 +268,9 @@ class _Proof:
 
         with without_fast_path(), self._walk.following(entered), observed(see), kernels:
             output = self._run()
+        for site in sites.found:
+            if (site.place[0], (site.queries, site.keys)) in kernels.products.normalizing:
+                self._merged.add(site.place)
         if kernels.missed:
             self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
@@ -268,8 +282,7 @@ class _Proof:
 
     def _run(self) -> Any:
         """Run the model on copies of its inputs, with the same random numbers each time."""
-        random.seed(0)
-        torch.manual_seed(0)
+        seed()
         args, kwargs = fresh(kept(self._given))
         return self._called(*args, **kwargs)
 
@@ -296,6 +309,8 @@ class _Proof:
             unsettled.clear()
             for number, site in enumerate(sites):
                 try:
+                    if site.place in self._merged:
+                        raise UnprovedError(_MERGED)
                     layout, is_settled = solver.layout(site, batches)
                 except UnprovedError as error:
                     if site.kind == "sum" and site.place[0] not in self._spreading:

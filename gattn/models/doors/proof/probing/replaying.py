@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.proof.picking import Pick, Picks
 from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.picking import Pick, Picks
 from gattn.models.doors.proof.probing.taints import (
     Pointwise,
     Reached,
