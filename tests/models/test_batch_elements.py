@@ -109,10 +109,11 @@ def check_cut(model, *inputs, layer=1, cut=(1, 3, 2), by=None, stack=None):
 
 def check_shown(trace, element, layer, attention, stack=None):
     """What is shown of an element of the batch is what the module computed."""
-    shown = trace.stacks[stack] if stack else trace
-    for head in range(HEADS):
-        wanted = attention[element, head].numpy()
-        np.testing.assert_allclose(shown[layer, head].to_dense(), wanted, atol=1e-6)
+    (shown,) = (one.heads.values() for name, one in trace.stacks.items() if stack in (None, name))
+    of_layer = {one.head: one for one in shown if one.layer == layer}
+    assert len(of_layer) == HEADS
+    for head, one in of_layer.items():
+        np.testing.assert_allclose(one.to_dense(), attention[element, head].numpy(), atol=1e-6)
 
 
 def test_a_model_in_training_mode_has_the_same_dropout_in_each_run():
@@ -133,3 +134,85 @@ def test_experts_that_round_by_what_others_are_sent():
             check_shown(trace, element, layer, block.attention.seen)
     with torch.no_grad():
         check_cut(model, ids, by=model.blocks[1].attention)
+
+
+class Latents(nn.Module):
+    """Learned tokens attend to others, which may attend to them in turn."""
+
+    def __init__(self, spread, inducing=False):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(3, WIDTH))
+        self.read, self.write = Attention(), Attention() if inducing else None
+        self.spread = spread
+
+    def forward(self, x):
+        found = self.read(self.spread(self.tokens, len(x)), x)
+        return found if self.write is None else x + self.write(x, found)
+
+
+SPREADS = {
+    "expanded": lambda tokens, batch: tokens.expand(batch, -1, -1),
+    "repeated": lambda tokens, batch: tokens[None].repeat(batch, 1, 1),
+    "broadcast": lambda tokens, batch: tokens[None],
+    "placed": lambda tokens, batch: tokens + torch.zeros(batch, 1, 1),
+}
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_learned_tokens_belong_to_the_element_that_they_read(spread, batch):
+    model = Latents(SPREADS[spread]).eval()
+    x = torch.randn(batch, 5, WIDTH)
+    with torch.no_grad(), capturing(model) as run:
+        model(x)
+    assert len(run.traces) == batch
+    for element, trace in enumerate(run.traces):
+        check_shown(trace, element, 0, model.read.seen, "read")
+    with torch.no_grad():
+        check_cut(model, x, layer=0, cut=(1, 2, 4), by=model.read)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_inducing_points_are_written_back(depth):
+    some = (Latents(SPREADS["repeated"], inducing=True) for _ in range(depth))
+    model = nn.Sequential(*some).eval()
+    x = torch.randn(2, 5, WIDTH)
+    with torch.no_grad(), capturing(model) as run:
+        model(x)
+    for element, trace in enumerate(run.traces):
+        for layer, part in enumerate(model):
+            check_shown(trace, element, layer, part.read.seen, "read")
+            check_shown(trace, element, layer, part.write.seen, "write")
+    with torch.no_grad():
+        last = depth - 1
+        check_cut(model, x, layer=last, cut=(0, 2, 4), by=model[last].read, stack="read")
+        check_cut(model, x, layer=last, cut=(1, 4, 1), by=model[last].write, stack="write")
+
+
+class Folded(nn.Module):
+    """Learned seeds pool a set, with the heads folded into the batch, heads first."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = nn.Parameter(torch.randn(1, 2, WIDTH))
+        self.pool = FoldedAttention()
+
+    def forward(self, x):
+        return self.pool(self.seeds.repeat(len(x), 1, 1), x)
+
+
+class FoldedAttention(Attention):
+    def forward(self, x, keys):
+        some = self.q(x), self.k(keys), self.v(keys)
+        q, k, v = (torch.cat(one.split(DIM, 2), 0) for one in some)
+        attention = (q @ k.mT / DIM**0.5).softmax(-1)
+        self.seen = attention.detach().unflatten(0, (HEADS, -1)).transpose(0, 1)
+        return torch.cat((attention @ v).split(len(x), 0), 2)
+
+
+def test_seeds_that_pool_with_heads_folded_into_the_batch():
+    model = Folded().eval()
+    with torch.no_grad(), capturing(model) as run:
+        model(torch.randn(3, 5, WIDTH))
+    for element, trace in enumerate(run.traces):
+        check_shown(trace, element, 0, model.pool.seen)

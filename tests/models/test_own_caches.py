@@ -48,11 +48,24 @@ def in_dicts(layer, k, v, past, at):
 
 
 def in_buffers(layer, k, v, past, at):
-    if not hasattr(layer, "held"):
-        layer.register_buffer("held", torch.zeros(2, 2, HEADS, ROOM, WIDTH // HEADS).to(k))
     batch = len(k)
     layer.held[0][:batch, :, at], layer.held[1][:batch, :, at] = k, v
     return layer.held[0][:batch], layer.held[1][:batch], None, at
+
+
+def in_attributes(layer, k, v, past, at):
+    k, v, layer.held, at = in_tuples(layer, k, v, getattr(layer, "held", None), at)
+    return k, v, None, at
+
+
+def in_objects(layer, k, v, past, at):
+    k, v, layer.held.pair, at = in_tuples(layer, k, v, layer.held.pair, at)
+    return k, v, None, at
+
+
+class Cache:
+    def __init__(self):
+        self.pair = None
 
 
 class Text(nn.Module):
@@ -119,3 +132,26 @@ def test_a_cache_that_is_given_is_counted_as_it_lies(extended, is_fused, batch):
 def test_a_text_may_begin_with_one_token(batch):
     model, whole = made(in_tuples)
     compare(model, whole, torch.randint(0, 9, (batch, 3)), 1)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_modules_may_hold_the_cache(is_fused, batch):
+    ids = torch.randint(0, 9, (batch, 5))
+    model, whole = made(in_attributes, is_fused)
+    compare(model, whole, ids, 3, is_given=False)
+    assert model.layers[0].held[0].shape[2] == 5
+    model, whole = made(in_objects, is_fused)
+    for layer in model.layers:
+        layer.held = Cache()
+    compare(model, whole, ids, 3, is_given=False)
+    assert model.layers[0].held.pair[0].shape[2] == 5
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_cache_may_have_room_for_more(is_fused, batch):
+    model, whole = made(in_buffers, is_fused)
+    for layer in model.layers:
+        layer.register_buffer("held", torch.zeros(2, 2, HEADS, ROOM, WIDTH // HEADS).double())
+    compare(model, whole, torch.randint(0, 9, (batch, 5)), 3, is_given=False)

@@ -36,18 +36,18 @@ class Batches:
         What the user gives it.
     places : mapping
         What some runs of its modules were given.
-    dim : int
-        The dimension that may be the batch.
+    dim : int, optional
+        The dimension that may be the batch; None if there may be none.
     """
 
     def __init__(
-        self, model: nn.Module, walk: Walk, given: Given, places: Places, dim: int
+        self, model: nn.Module, walk: Walk, given: Given, places: Places, dim: int | None
     ) -> None:
         self._model, self._walk, self._given, self._places = model, walk, given, places
-        self.dim = dim
-        self.size = size_of(given, dim)
-        own = _batched(given)
-        self._own = [x for x in own if x.dim() > dim and x.shape[dim] == self.size]
+        self.dim = dim or 0
+        self.size = 1 if dim is None else size_of(given, dim)
+        own = [x for x in _batched(given) if x.dim() > self.dim]
+        self._own = [x for x in own if x.shape[self.dim] == self.size]
         self._code = words(self.size)
         self._marks: dict[tuple[str, int], list[Tensor]] | None = None
         self._owners: dict[tuple[tuple[str, int], int], Owner | None] = {}
@@ -60,6 +60,14 @@ class Batches:
         if name not in self._owners:
             self._owners[name] = self._found(*name)
         return self._owners[name]
+
+    def is_constant(self, run: Run, source: int) -> bool:
+        """Return whether an input of a run is the same for all inputs, as learned tokens are."""
+        if self.size == 1:
+            return False
+        if self.owner(run, source) is not None or self._marks is None:
+            return False
+        return run.place in self._marks and not bool(self._marks[run.place][source].any())
 
     def is_whole(self, run: Run, source: int) -> bool:
         """Return whether an input of a run has the batch as one dimension, each element once."""
@@ -157,6 +165,11 @@ def _has_parts(some: list[Tensor]) -> bool:
 def size_of(given: Given, dim: int) -> int:
     """Return how many elements the batch has, if it is some dimension of the inputs."""
     return next((x.shape[dim] for x in _batched(given) if x.dim() > dim), 1)
+
+
+def may_be_one_sequence(given: Given) -> bool:
+    """Return whether inputs may be one sequence: (tokens, channels), or ids of as many tokens."""
+    return all(x.dim() <= 1 + x.is_floating_point() for x in _batched(given))
 
 
 def _batched(given: Given) -> list[Tensor]:

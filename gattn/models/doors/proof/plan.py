@@ -18,7 +18,7 @@ from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.assembling import AcrossBatchError
-from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
@@ -301,7 +301,9 @@ class _Proof:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
         unsettled: set[Place] = set()
         left: dict[Place, str] = {}
-        for dim in (0, 1):
+        for dim in (0, 1, None):
+            if dim is None and not (may_be_one_sequence(self._given) and all(x[2] for x in tried)):
+                break
             batches = Batches(self._called, self._walk, self._given, places, dim)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
@@ -332,7 +334,8 @@ class _Proof:
                 if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
                     break
             refuse_numbers(layouts, unsettled, reasons)
-            tried.append((is_good, layouts, reasons))
+            if dim is not None or not reasons:
+                tried.append((is_good, layouts, reasons))
             if is_good:
                 break
         best = max(tried, key=lambda one: (one[0], *_ranks(*one[1:])))

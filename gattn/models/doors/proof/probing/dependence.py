@@ -53,7 +53,7 @@ class Side:
 
     @property
     def is_single(self) -> bool:
-        """Whether one and the same slot of each element depends on it, as a new token's key."""
+        """Whether one slot of each element, the same in all, depends on it: a new token's key."""
         slots = self.depends[:1]
         return int(slots.sum()) == 1 and bool((self.depends == slots).all())
 

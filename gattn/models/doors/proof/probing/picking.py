@@ -22,6 +22,7 @@ _READS = frozenset(("_local_scalar_dense",))
 _TAKES = frozenset(("index", "gather", "index_select", "take", "masked_select"))
 _PUTS = frozenset(("index_put", "index_put_", "scatter", "scatter_", "index_copy", "index_copy_"))
 _PUTS |= {"_index_put_impl_", "_unsafe_index", "index_add", "index_add_", "masked_scatter"}
+_PLACES = frozenset(("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_"))
 
 
 class By(IntEnum):
@@ -81,6 +82,8 @@ class Picks:
         if kernel in _TAKES or kernel in _PUTS:
             if by is None and any(x.dtype.itemsize == 1 and _is_index(x) for x in given[1:]):
                 by = By.INPUTS  # A mask picks the tokens.
+            if by is None and kernel in _PLACES:
+                by = By.INPUTS  # Perhaps of a cache.
             if by is not None and self._moves(kernel, given):
                 self.found.append(Pick(by, kernel, tuple(self._running())))
             return
