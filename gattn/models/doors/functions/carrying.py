@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gattn.models.doors.functions.following import Followed, all_found_in, operands, seen_before
 from gattn.models.doors.functions.mixing import is_scale, mixed_key
+from gattn.models.doors.functions.slicing import fits, sliced
 
 _F = nn.functional
 _SHAPES: frozenset[Any] = frozenset(
@@ -62,7 +63,7 @@ def carried(
     followed = replace(followed, spread=None)
     if func in _DROPOUTS:
         return replace(followed, dropout=_dropout(*args, **kwargs))
-    scores = followed.scores
+    scores, dropped = followed.scores, followed.dropped
     if func in _CASTS and result.shape == scores.shape:
         return followed
     if func in _FILLS and not followed.altered and _are_kept(args, kwargs, result):
@@ -70,6 +71,8 @@ def carried(
     if func in _MASKS and (masked := _masked(followed, result, *args[1:], **kwargs)) is not None:
         return masked
     name = getattr(func, "__name__", str(func))
+    if func is Tensor.__getitem__ and not followed.altered:
+        return sliced(args[1], followed) or followed.altered_by(name, result)
     if not followed.is_mixture:
         return replace(followed, scores=torch.empty(result.shape, device="meta"))
     if func not in _SHAPES and func not in _GETTERS and not _adds_dimensions(func, args):
@@ -82,8 +85,16 @@ def carried(
     key = _key(func, args, kwargs, followed, result)
     if key is None or (not followed.altered and scores.shape != result.shape):
         return followed.altered_by(name, result)
-    sizes = torch.empty(result.shape, device="meta")
-    return replace(followed, scores=sizes if followed.altered else scores, key=key)
+    if followed.altered:
+        return replace(followed, scores=torch.empty(result.shape, device="meta"), key=key)
+    if dropped is not None:
+        try:
+            dropped = func(dropped, *args[1:], **kwargs)
+        except RuntimeError:  # It names the number of keys.
+            return followed.altered_by(name, result)
+        if not fits(dropped, scores, key):
+            return followed.altered_by(name, result)
+    return replace(followed, scores=scores, key=key, dropped=dropped)
 
 
 def _masked(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -36,7 +36,8 @@ class Source:
 
     `number` counts the softmaxes of one run of the module. `read_by` names a function that read its
     numbers before they met the values; where these were edited, `edited` holds them as the
-    `operand` of that product, or None if they were written into it.
+    `operand` of that product, or None if they were written into it. `met` are the columns that met
+    values, None if these were all.
     """
 
     module: nn.Module
@@ -50,6 +51,7 @@ class Source:
     read_by: str = ""
     operand: ref[Tensor] | None = None
     edited: Tensor | None = None
+    met: set[range | None] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,9 @@ class Followed:
     was `altered`, by the function of that name, it may be made of `others`, too; then `scores` have
     sizes alone. It is a `mixture` of heads and softmaxes if each key's numbers were only
     added up with weights that do not depend on the key; it `is_scaled` if there was one softmax. It
-    is `spread` if each number was multiplied with values, and these were not summed up yet.
+    is `spread` if each number was multiplied with values, and these were not summed up yet. Where
+    it is a slice of the keys, it has these `columns` of the softmax, and `dropped` are the scores
+    of the others.
     """
 
     source: Source
@@ -72,6 +76,8 @@ class Followed:
     is_mixture: bool = True
     is_scaled: bool = True
     spread: Spread | None = None
+    columns: range | None = None
+    dropped: Tensor | None = None
 
     def with_others(self, found: Iterable[Followed]) -> Followed:
         """Note that other softmaxes went into it."""
@@ -81,7 +87,7 @@ class Followed:
 
     def altered_by(self, what: str, result: Tensor, key: int | None = None) -> Followed:
         """Note that its numbers were changed; in a mixture, `key` is where the keys are now."""
-        is_mixture = self.is_mixture and key is not None
+        is_mixture = self.is_mixture and key is not None and self.dropped is None
         altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
         where = self.key if key is None else key
         if result.is_floating_point() and not self.source.is_consumed:
@@ -92,11 +98,13 @@ class Followed:
     def write(self, found: Product, weights: Tensor) -> None:
         """Put edited attention into the tensors that hold it, which the model may read or return.
 
-        Where gradients are taken of them, only functions that read them later get it.
+        Where gradients are taken of them, or they are a slice of the softmax, only functions that
+        read them later get it.
         """
         weights = found.as_operand(weights)
         self.source.operand = ref(found.operand)
-        if torch.is_grad_enabled() and found.operand.requires_grad:
+        has_gradient = torch.is_grad_enabled() and found.operand.requires_grad
+        if has_gradient or self.columns is not None:
             self.source.edited = weights
             return
         with torch.no_grad():
@@ -168,7 +176,7 @@ def forget_scores(source: Source) -> None:
     for name, (tensor, followed, version) in list(_thread.known.items()):
         if followed.source is source:
             empty = torch.empty(followed.scores.shape, device="meta")
-            _thread.known[name] = tensor, replace(followed, scores=empty), version
+            _thread.known[name] = tensor, replace(followed, scores=empty, dropped=None), version
     source.scores = torch.empty(source.scores.shape, device="meta")
 
 
