@@ -86,6 +86,8 @@ class Solver:
         others: list[Candidate] = []
         reason = ""
         for one in self._candidates(site):
+            if one.level and reason == _MIXED and not others:
+                break
             if others and one.inputs is None and not self._may_settle(one, batches):
                 others.append(one)  # Tried if nothing settles.
                 continue
@@ -95,7 +97,7 @@ class Solver:
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
             if inputs.is_mixed or (others and inputs.is_lost):
-                if one.is_around:
+                if one.is_around and (one.level or site.queries > 1):
                     break
                 continue  # What runs before may make one side from the other.
             others.append(one)
@@ -140,7 +142,8 @@ class Solver:
                 first = self._first[name]
                 around = first.chain[level]
                 runs = [*near(first, level, self._model), around] if level else [around]
-                if not level and not self._replays.sources(around):  # It embeds ids itself.
+                # It embeds ids itself, or its query is made of all tokens.
+                if not level and (site.queries == 1 or not self._replays.sources(around)):
                     runs += near(first, level, self._model)
                 self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
             yield from self._known[name]
