@@ -197,7 +197,10 @@ def test_a_text_that_cannot_be_found_is_refused(tiny, tokenizer):
         edited(model, Cut(0, 0, key="cat"), tokenizer=tokenizer),
     ):
         run(model, ids)
-    with pytest.raises(EditError, match=r"pass tokens= or tokenizer="), edited(model, Cut(0, 0, key="dog")):
+    with (
+        pytest.raises(EditError, match=r"pass tokens= or tokenizer="),
+        edited(model, Cut(0, 0, key="dog")),
+    ):
         run(model, ids)
     vectors = model.get_input_embeddings()(torch.tensor([ids]))
     with (

@@ -195,10 +195,14 @@ def _both_told(
 
 
 def _has_keys_first(of_keys: Tensor, sequences: Tensor) -> bool:
-    """Return whether keys that stand for no token come first in each sequence, and only there."""
+    """Return whether keys that stand for no token come first in each sequence.
+
+    Those of a cache with room for more come after the tokens, too.
+    """
     is_none = of_keys < 0
-    comes_first = bool(is_none.any()) and bool((is_none == (is_none.cumprod(1) > 0)).all())
-    return comes_first and not bool(is_none.all()) and len(of_keys) == len(sequences.unique())
+    comes_first = bool(is_none[:, 0].all()) and bool((~is_none).any(1).all())
+    is_run = bool((((~is_none[:, 1:]) & is_none[:, :-1]).sum(1) == 1).all())
+    return comes_first and is_run and len(of_keys) == len(sequences.unique())
 
 
 def _check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:
