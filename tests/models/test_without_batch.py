@@ -35,8 +35,9 @@ class Single(nn.Module):
             scores[self.cut] = -torch.inf
         attention = scores.softmax(-1)
         self.seen = attention.detach().reshape(-1, TOKENS, TOKENS)
-        mixed = attention @ (self.v(x) if scores.dim() == 2 else heads(self.v(x)))
-        return mixed if scores.dim() == 2 else mixed.transpose(0, 1).flatten(1)
+        if self.scores is not SCORES["heads"]:
+            return attention @ self.v(x)
+        return (attention @ heads(self.v(x))).transpose(0, 1).flatten(1)
 
 
 def heads(x):
@@ -147,3 +148,14 @@ def test_a_batch_whose_elements_attend_to_each_other_is_no_sequence():
     model = Across().eval()
     with pytest.raises(CaptureError, match="element"), capturing(model):
         model(torch.randn(2, TOKENS // 2, WIDTH))
+
+
+class OneByOne(Single):
+    def forward(self, x):
+        return torch.cat([super(OneByOne, self).forward(x[n : n + 1]) for n in range(len(x))])
+
+
+def test_elements_that_are_taken_one_at_a_time_are_refused():
+    model = OneByOne(lambda q, k: q @ k.mT).eval()
+    with pytest.raises(CaptureError, match="takes one of them at a time"), capturing(model):
+        model(torch.randn(2, TOKENS, WIDTH))

@@ -55,7 +55,9 @@ def check_batch(side: Side, owner: Owner | None) -> Owner:
     if owner is None:
         raise UnprovedError("which of its tokens belong to which element of the batch is not known")
     if owner.dim is not None and owner.dim not in side.apart:
-        raise UnprovedError("it mixes the elements of the batch before it attends")
+        raise UnprovedError(
+            "it mixes the elements of the batch before it attends, or takes one of them at a time"
+        )
     return owner
 
 
@@ -95,7 +97,10 @@ def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     if not side.is_exact:
         return Tokens([x.flatten(1).long() for x in side.marks], None, sequences, slots, ())
     if owner.dim is not None and not side.is_batch(owner.dim):
-        raise AcrossBatchError("it attends from one element of the batch to another")
+        raise AcrossBatchError(
+            "it attends from one element of the batch to another, or packs several of them into "
+            "one sequence, which a mask may keep apart"
+        )
     shape = source.shape
     count, positions = 1, torch.zeros_like(side.depends, dtype=torch.long)
     if owner.dim is not None:
