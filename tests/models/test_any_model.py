@@ -490,6 +490,24 @@ def test_mixed_softmaxes_are_told():
         model(x)
 
 
+@torch.no_grad()
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda a: a.mul_(0.9), "multiplies its attention with other numbers"),
+        (lambda a: a * torch.linspace(0, 1, HEADS)[:, None, None], "multiplies its attention"),
+        (lambda a: a * (torch.arange(6) < 4)[:, None], "multiplies its attention"),
+        (lambda a: torch.einsum("bhij,gh->bgij", a, nn.Parameter(torch.eye(HEADS))), "mixes the"),
+    ],
+)
+def test_scaled_attention_is_told_from_a_mixture(change, says):
+    torch.manual_seed(0)
+    model, x = Changed(change).eval(), torch.randn(1, 6, WIDTH)
+    with pytest.raises(UserWarning, match=says), capturing(model):
+        model(x)
+
+
 class Twice(Layer):
     """Attention is read by another function, before or after it meets the values."""
 

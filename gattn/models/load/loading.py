@@ -266,14 +266,6 @@ def as_written(model: nn.Module) -> nn.Module:
     return model
 
 
-def refuse_training(model: nn.Module) -> None:
-    """Refuse a model whose attention is random."""
-    if model.training:
-        raise ModelError(
-            "The model is in training mode, where dropout is random: call model.eval()."
-        )
-
-
 def _runs_modules(module: nn.Module) -> bool:
     """Return whether a traced module calls torch-geometric's own ones, as `to_hetero` makes it."""
     library = sys.modules.get("torch_geometric.nn.conv")

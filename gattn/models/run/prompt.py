@@ -10,8 +10,9 @@ from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
-from gattn.models.load.loading import input_device, refuse_training
+from gattn.models.load.loading import input_device
 from gattn.models.load.token_texts import names_of
+from gattn.models.load.training import refuse_training
 from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context
 

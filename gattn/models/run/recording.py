@@ -19,7 +19,8 @@ from gattn.keep import All
 from gattn.models.doors.graphs.messages import Messages
 from gattn.models.edit.applying import parts
 from gattn.models.edit.part import Part
-from gattn.models.load.loading import model_name, refuse_training
+from gattn.models.load.loading import model_name
+from gattn.models.load.training import refuse_training
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading

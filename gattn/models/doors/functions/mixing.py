@@ -20,6 +20,11 @@ _SUMS = frozenset(("add", "add_", "sub", "sub_", "__add__", "__radd__", "__iadd_
 _CONVOLUTIONS = frozenset(("conv1d", "conv2d", "conv3d"))
 
 
+def is_scale(func: Any) -> bool:
+    """Return whether a function multiplies or divides number by number."""
+    return getattr(func, "__name__", "") in _SCALES
+
+
 def mixed_key(
     func: Any,
     args: tuple[Any, ...],

@@ -50,8 +50,12 @@ class RawCall:
         The call of torch's multi-head attention that it is a part of.
     altered : str
         The function that changed the attention between softmax and values, if one did.
+    is_scaled : bool
+        Whether it was only multiplied with other numbers.
     number : int, optional
         How many softmaxes came before one that was altered, within one run of the module.
+    dropped : Tensor (..., queries, n), optional
+        The scores of slots that took part in the softmax, and bring no value.
     over_last : bool
         Whether the softmax was taken over the last dimension.
     """
@@ -70,7 +74,9 @@ class RawCall:
     dropout: float = 0.0
     running: Running | None = None
     altered: str = ""
+    is_scaled: bool = False
     number: int | None = None
+    dropped: Tensor | None = None
     over_last: bool = True
 
     def __post_init__(self) -> None:
@@ -116,6 +122,7 @@ class RawCall:
                 projection=projection,
                 part=self.ordinal,
                 tokens=layout.tokens,
+                dropped=None if self.dropped is None else folded(self.dropped).to(wide),
             )
         assert self.query is not None
         assert self.key is not None
@@ -212,15 +219,15 @@ def _is_changed(now: Tensor, before: Tensor) -> bool:
     return now.untyped_storage().data_ptr() != before.untyped_storage().data_ptr()
 
 
-def is_altered(module: nn.Module, number: int) -> bool:
-    """Return whether a softmax was found to be altered before it meets the values.
+def alteration(module: nn.Module, number: int) -> str:
+    """Return how a softmax is altered before it meets the values: "scaled", "mixed" or not ("").
 
     `number` counts the softmaxes of one run of the module.
     """
     if _observer.get() is not None:
-        return False
+        return ""
     found = (calls.tracker for calls, _ in present() if calls.owns(module))
-    return any(tracker.is_altered(module, number) for tracker in found)
+    return next((how for tracker in found if (how := tracker.alteration(module, number))), "")
 
 
 def owner() -> nn.Module | None:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import EditError
+from gattn.models.doors.functions.carrying import carried
 from gattn.models.doors.functions.following import (
     WITHOUT_NUMBERS,
     Followed,
     Source,
     all_found_in,
-    carried,
     forget_scores,
     found_in,
     known,
@@ -29,7 +29,7 @@ from gattn.models.doors.functions.following import (
 )
 from gattn.models.doors.functions.multihead import running
 from gattn.models.doors.functions.products import Product, product
-from gattn.models.doors.functions.raw_call import RawCall, handed, is_altered, named, owner
+from gattn.models.doors.functions.raw_call import RawCall, alteration, handed, named, owner
 from gattn.models.doors.functions.sums import spread, summed
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.inside import inside
@@ -50,14 +50,20 @@ def see(
         return attention
     number, key = runs.next_softmax(module), dim % scores.dim()
     source = Source(module, number, ref(attention), scores, key, running())
-    if is_altered(module, number):
+    if how := alteration(module, number):
         with inside():
-            return _alone(source, attention)
+            return _alone(source, attention, how)
     note(attention, Followed(source, scores, key))
     return attention
 
 
-def _alone(source: Source, attention: Tensor) -> Tensor:
+_ALTERED = {
+    "scaled": "multiplies its attention with other numbers",
+    "mixed": "mixes the attention of heads, or of several softmaxes,",
+}
+
+
+def _alone(source: Source, attention: Tensor, how: str) -> Tensor:
     """Show a softmax whose numbers are changed before they meet the values."""
     call = RawCall(
         source.module,
@@ -72,8 +78,8 @@ def _alone(source: Source, attention: Tensor) -> Tensor:
     if found is None:
         return attention
     warnings.warn(
-        f"{named(source.module)} mixes the attention of heads, or of several softmaxes, "
-        "before it meets the values: what is shown and edited are the softmaxes.",
+        f"{named(source.module)} {_ALTERED[how]} before it meets the values: what is shown and "
+        "edited are the softmaxes.",
         stacklevel=4,
     )
     return attention if call.weights is None else call.weights
@@ -107,6 +113,12 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softmax") -> Tensor:
     source = followed.source
+    is_torn = bool(source.met) and not source.met & {followed.columns, None}
+    source.met.add(followed.columns)
+    if is_torn:
+        source.is_consumed = True
+        handed(_torn(source, found))
+        return result
     if isinstance(found.other, nn.Parameter):
         note(result, followed.altered_by("a product with a parameter", result))
         return result
@@ -126,6 +138,7 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         weights=found.weights,
         dropout=followed.dropout,
         running=source.running,
+        dropped=found.dropped,
         over_last=source.key == source.scores.dim() - 1,
     )
     changed = handed(call)
@@ -143,6 +156,18 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     return found.restored(call.output)
 
 
+def _torn(source: Source, found: Product) -> RawCall:
+    return RawCall(
+        source.module,
+        "softmax",
+        found.value,
+        found.output,
+        scores=found.weights,
+        running=source.running,
+        altered="slices, which meet values in several products,",
+    )
+
+
 def _altered(source: Source, found: Product, followed: Followed) -> RawCall:
     scores = source.scores
     is_last = source.key == scores.dim() - 1
@@ -155,6 +180,7 @@ def _altered(source: Source, found: Product, followed: Followed) -> RawCall:
         scores=scores if is_alike else found.scores,
         running=source.running,
         altered=followed.altered,
+        is_scaled=followed.is_scaled and not followed.others,
         number=source.number if is_alike and followed.is_mixture else None,
     )
 

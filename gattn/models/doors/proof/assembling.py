@@ -73,6 +73,20 @@ def is_settled(side: Side, source: Source) -> bool:
     return all(dim == owner.dim or not side.is_batch(dim) for dim in side.index)
 
 
+def owner_by(side: Side, sequences: Tensor) -> Owner | None:
+    """Return the batch of learned tokens that a model repeats, by what the other side belongs to.
+
+    `sequences` (lead,) are those of the other side; None if the batch is not one dimension.
+    """
+    for dim in sorted(side.index):
+        index = side.index[dim].amax(1)
+        pairs = torch.stack((index, sequences), 1).unique(dim=0)
+        numbers = pairs[:, 0]
+        if side.is_batch(dim) and torch.equal(numbers, torch.arange(len(pairs))):
+            return Owner(dim, pairs[:, 1])
+    return None
+
+
 def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     """Say which tokens a side's slots are."""
     owner = check_batch(side, source.owner)

@@ -8,16 +8,18 @@ from functools import partial
 from math import prod
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gattn.models.doors.proof.assembling import (
     AcrossBatchError,
+    Owner,
     Source,
     Tokens,
     assembled,
     check_batch,
     is_settled,
     learned,
+    owner_by,
     tokens_of,
 )
 from gattn.models.doors.proof.batches import Batches
@@ -244,6 +246,9 @@ class Solver:
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
         if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
             return assembled(site.lead, learned(site.queries), keys, is_cross=True), is_good
+        if batches.is_constant(inputs.run, inputs.queries.source) and keys.sequences is not None:
+            queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
+            return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
         queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
         queries, keys = _alike(inputs, queries, keys)
         is_cross = inputs.queries.dependence is not inputs.keys.dependence
@@ -262,6 +267,14 @@ def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tup
 def _is_step(site: Site, found: Dependence) -> bool:
     """Return whether the only query and one key are made of an input, but no other key is."""
     return site.queries == 1 and found.keys.is_single and bool(found.queries.depends.all())
+
+
+def _repeated(reader: Reader, slots: int, sequences: Tensor) -> tuple[Tokens, bool]:
+    """Say which tokens learned queries are, each element's or shared, by the keys' sequences."""
+    owner = owner_by(reader.side, sequences)
+    source = Source(reader.dependence.shape, owner or Owner(None, sequences[:1]))
+    tokens = tokens_of(reader.side, source, slots)
+    return replace(tokens, sequences=None), is_settled(reader.side, source)
 
 
 def _dependence(site: Site, shape: tuple[int, ...], probe: Probe, batch: int) -> Dependence:

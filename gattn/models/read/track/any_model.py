@@ -37,8 +37,8 @@ class Proved(Protocol):
         """The calls that only weigh what a token has several of, by module and number."""
 
     @property
-    def altered(self) -> Collection[tuple[str, int]]:
-        """The softmaxes that are altered before they meet the values, by module and number."""
+    def altered(self) -> Mapping[tuple[str, int], str]:
+        """How softmaxes are altered before they meet the values, by module and number."""
 
     @property
     def left_out(self) -> Collection[tuple[str, int]]:
@@ -200,9 +200,10 @@ class AnyTracker(Tracker):
         """The modules of the last call that attend over something else than tokens."""
         return [] if self.plan is None else sorted({name for name, _ in self.plan.left_out})
 
-    def is_altered(self, module: nn.Module, number: int) -> bool:
-        """Return whether a softmax of a module is altered before it meets its values."""
-        return self.plan is not None and (self.modules.name(module), number) in self.plan.altered
+    def alteration(self, module: nn.Module, number: int) -> str:
+        """Return how a softmax is altered before it meets its values: "scaled", "mixed" or ""."""
+        place = self.modules.name(module), number
+        return "" if self.plan is None else self.plan.altered.get(place, "")
 
     def place(self, call: SeenCall) -> Place:
         """Return where a call of the model's attention is."""

@@ -170,9 +170,9 @@ class Tracker:
         """The modules of the last call that attend over something else than tokens."""
         return []
 
-    def is_altered(self, module: nn.Module, number: int) -> bool:
-        """Return whether a softmax of a module is altered before it meets its values."""
-        return False
+    def alteration(self, module: nn.Module, number: int) -> str:
+        """Return how a softmax is altered before it meets its values: "scaled", "mixed" or ""."""
+        return ""
 
     def _stack(self, call: SeenCall) -> str:
         return self.modules.stack(call.module, lambda: self._is_encoder(call))
