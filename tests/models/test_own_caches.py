@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import gattn
+from gattn.errors import CaptureError
 
 WIDTH, HEADS, ROOM = 16, 4, 12
 
@@ -155,3 +156,47 @@ def test_a_cache_may_have_room_for_more(is_fused, batch):
     for layer in model.layers:
         layer.register_buffer("held", torch.zeros(2, 2, HEADS, ROOM, WIDTH // HEADS).double())
     compare(model, whole, torch.randint(0, 9, (batch, 5)), 3, is_given=False)
+
+
+def test_chunks_of_one_size_are_placed_anew():
+    """Where a chunk lies in a cache is an input, not a shape."""
+    model, whole = made(in_buffers)
+    for layer in model.layers:
+        layer.register_buffer("held", torch.zeros(2, 2, HEADS, ROOM, WIDTH // HEADS).double())
+    ids = torch.randint(0, 9, (1, 6))
+    with torch.no_grad():
+        with gattn.capturing(whole) as all_at_once:
+            whole(ids, torch.arange(6))
+        with gattn.capturing(model) as run:
+            for at in torch.arange(6).split(2):
+                model(ids[:, at], at)
+    (wanted,) = all_at_once.traces
+    rows = {(h.layer, h.head): h.to_dense() for h in wanted.only_stack.heads.values()}
+    for n, trace in enumerate(run.traces):
+        stacks = list(trace.stacks.values())
+        layers = [stack.layers for stack in stacks]
+        assert sum(len(x) for x in layers) == 2
+        for i, h in ((i, h) for i, stack in enumerate(stacks) for h in stack.heads.values()):
+            got = torch.tensor(h.to_dense())[:2] if n == 0 else torch.tensor(h.to_dense())
+            row = torch.tensor(rows[i if n else h.layer, h.head])[2 * n : 2 * n + 2]
+            torch.testing.assert_close(got[:, : 2 * n + 2], row[:, : 2 * n + 2])
+
+
+class Stacked(Text):
+    """Gives its cache as one tensor, whose first dimension is not the batch."""
+
+    def forward(self, ids, at, past=None):
+        x, found = super().forward(ids, at, None if past is None else [tuple(p) for p in past])
+        return x, torch.stack([torch.stack(p) for p in found])
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_refused_step_says_what_to_do(batch):
+    model = Stacked(Attending(in_tuples), Attending(in_tuples)).eval()
+    ids = torch.randint(0, 9, (batch, 4))
+    with (
+        torch.no_grad(),
+        pytest.raises(CaptureError, match="run the whole text at once"),
+        gattn.capturing(model),
+    ):
+        stepped(model, ids, 3, True)

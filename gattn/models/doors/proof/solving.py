@@ -48,6 +48,7 @@ _MIXED = (
     "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
     "or pooled"
 )
+_AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
 
 class Solver:
@@ -132,6 +133,9 @@ class Solver:
                 return self._assembled(site, one, batches)[0]
             except UnprovedError as error:
                 reason = str(error) if n == 0 else reason
+        has_step = any(one.inputs is not None and one.inputs.step is not None for one in others)
+        if has_step or (site.queries == 1 < site.keys and reason == _MIXED):
+            reason += _AT_ONCE
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
     def _candidates(self, site: Site) -> Iterator[Candidate]:
