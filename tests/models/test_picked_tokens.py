@@ -128,3 +128,57 @@ def test_attributes_that_change_between_calls_are_seen():
             model(x)
         assert model.own is not None
         torch.testing.assert_close(torch.tensor(run.trace[0, 0].to_dense()), model.own[0])
+
+
+class Given(Attention):
+    """Attends among the tokens that an argument lists."""
+
+    def forward(self, x: Tensor, order: Tensor) -> Tensor:
+        y = x[:, order]
+        attention = (self.to_q(y) @ self.to_k(y).mT / 4).softmax(-1)
+        self.own = torch.zeros(x.shape[1], x.shape[1])
+        self.own[order[:, None], order] = attention.detach()[0]
+        out = torch.zeros_like(x)
+        out[:, order] = attention @ self.to_v(y)
+        return out
+
+
+def test_an_order_that_is_given_is_proved_for_each_order():
+    torch.manual_seed(0)
+    model, x = Given("given").eval(), torch.randn(1, 6, 16)
+    for order in ([0, 1, 2, 3], [5, 3, 1, 0], [2, 3, 4, 5]):
+        with capturing(model) as run, torch.no_grad():
+            model(x, torch.tensor(order))
+        assert model.own is not None
+        torch.testing.assert_close(torch.tensor(run.trace[0, 0].to_dense()), model.own)
+
+
+def test_a_forward_that_is_replaced_is_proved_anew():
+    torch.manual_seed(0)
+    model, x = Attention("as it is").eval(), torch.randn(1, 6, 16)
+    other = Attention("reversed")
+    for order in (model.order, other.order):
+        model.order = order
+        with capturing(model) as run, torch.no_grad():
+            model(x)
+        assert model.own is not None
+        torch.testing.assert_close(torch.tensor(run.trace[0, 0].to_dense()), model.own[0])
+
+
+class Chunks(nn.Module):
+    """Merges the softmaxes of two chunks of keys by their normalizers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = x @ x.mT / 4
+        parts = [scores[..., :3], scores[..., 3:]]
+        values = [x[:, :3], x[:, 3:]]
+        weights = torch.stack([part.logsumexp(-1) for part in parts]).softmax(0)
+        outs = [part.softmax(-1) @ value for part, value in zip(parts, values, strict=True)]
+        return weights[0][..., None] * outs[0] + weights[1][..., None] * outs[1]
+
+
+def test_softmaxes_of_chunks_that_are_merged_are_refused():
+    torch.manual_seed(0)
+    model = Chunks().eval()
+    with pytest.raises(CaptureError, match="normalizer"), capturing(model):
+        model(torch.randn(1, 6, 16))

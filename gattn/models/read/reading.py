@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gattn.models.read.seen_call import SeenCall
 
 _NOTHING = 1e-6
+_NO_SINK = -200.0
 
 
 class GivenBias(PositionWeight):
@@ -168,6 +169,8 @@ def _features(call: SeenCall, mask: Mask, element: int, queries: Side, keys: Sid
         terms.append(added)
     if call.bias is not None:
         terms.append(call.bias[element if len(call.bias) > 1 else 0].to(dtype))
+    if call.dropped is not None:
+        terms.append(-_sink_of(call.dropped[element].to(dtype)))
     if not terms:
         return None
     # A broadcast axis of queries stays one.
@@ -190,7 +193,18 @@ def _weight(call: SeenCall, has_bias: bool) -> WeightFunction:
     return weight + GivenBias() if has_bias else weight
 
 
+def _sink_of(dropped: Tensor) -> Tensor:
+    """Sum slots without a value up as the logit (heads, queries, 1) of one sink.
+
+    Scores are told relative to it, so that it is the same for all queries.
+    """
+    nothing = (dropped == -torch.inf).all(-1, keepdim=True)
+    return dropped.masked_fill(nothing, _NO_SINK).logsumexp(-1, keepdim=True)
+
+
 def _normalizer(call: SeenCall) -> Normalizer:
+    if call.dropped is not None:
+        return Softmax(sink=0.0)
     dtype = widened(call.query[:0]).dtype
     return Softmax(sink=None if call.sink is None else call.sink.to(dtype).reshape(-1))
 

@@ -42,6 +42,8 @@ class SeenCall:
         What is added to scores besides the mask, as the mask is.
     sink : Tensor (heads,), optional
         The logits of a sink.
+    dropped : Tensor (batch, heads, queries, n), optional
+        The scores of slots that took part in the softmax and bring no value, which are a sink, too.
     dropout : float
         The probability that attention is dropped.
     is_own : bool
@@ -81,6 +83,7 @@ class SeenCall:
     softcap: float | None = None
     bias: Tensor | None = None
     sink: Tensor | None = None
+    dropped: Tensor | None = None
     dropout: float = 0.0
     is_own: bool = False
     unread: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,10 +46,16 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     if shown and picked:
         _warn_of_picks(model, sorted(picked))
     silent = {name for plan in plans.values() for name in plan.silent}
-    if shown and (missed := [one for one in sorted(silent) if one.split(" (")[0] not in shown]):
+    if shown and (missed := [one for one in sorted(silent) if not _is_within(one, shown)]):
         _warn(model, missed)
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
         _warn(model, missed)
+
+
+def _is_within(part: str, shown: Collection[str]) -> bool:
+    """Return whether a part, or one around or inside it, showed attention in the last call."""
+    name = part.split(" (")[0]
+    return any(f"{name}.".startswith(f"{one}.") or one.startswith(f"{name}.") for one in shown)
 
 
 def _warn(model: nn.Module, missed: list[str]) -> None:

@@ -1,10 +1,10 @@
-"""Follows the result of a softmax through functions that keep its numbers."""
+"""Knows the tensors that hold the numbers of a softmax, from it to its product with values."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -12,50 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import EditError
-from gattn.models.doors.functions.mixing import is_scale, mixed_key
 from gattn.models.doors.functions.multihead import Running
+from gattn.models.doors.functions.raw_call import named
 
 if TYPE_CHECKING:
     from gattn.models.doors.functions.products import Product
 
-_F = nn.functional
-_SHAPES: frozenset[Any] = frozenset(
-    getattr(of, name)
-    for of in (torch, Tensor)
-    for name in (
-        "transpose",
-        "permute",
-        "swapaxes",
-        "swapdims",
-        "movedim",
-        "moveaxis",
-        "squeeze",
-        "unsqueeze",
-        "flatten",
-        "unflatten",
-        "reshape",
-        "view",
-        "expand",
-        "t",
-        "contiguous",
-        "clone",
-        "to",
-        "type",
-        "type_as",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "detach",
-    )
-    if hasattr(of, name)
-)
-_DROPOUTS = frozenset((_F.dropout, torch.dropout))
-_MASKS = frozenset((torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_))
-_GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
-_FILLS = frozenset(
-    getattr(of, name) for of in (torch, Tensor) for name in ("masked_fill", "where", "nan_to_num")
-)
 WITHOUT_NUMBERS = frozenset(
     getattr(of, name)
     for of in (torch, Tensor)
@@ -66,9 +28,6 @@ WITHOUT_NUMBERS = frozenset(
     if hasattr(of, name)
 )
 """Functions whose results hold no number of what they are given."""
-_CASTS = frozenset(
-    getattr(Tensor, name) for name in ("to", "type", "type_as", "float", "double", "half")
-) | {Tensor.bfloat16}
 
 
 @dataclass(eq=False)
@@ -77,7 +36,8 @@ class Source:
 
     `number` counts the softmaxes of one run of the module. `read_by` names a function that read its
     numbers before they met the values; where these were edited, `edited` holds them as the
-    `operand` of that product, or None if they were written into it.
+    `operand` of that product, or None if they were written into it. `met` are the columns that met
+    values, None if these were all.
     """
 
     module: nn.Module
@@ -91,6 +51,7 @@ class Source:
     read_by: str = ""
     operand: ref[Tensor] | None = None
     edited: Tensor | None = None
+    met: set[range | None] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +62,9 @@ class Followed:
     was `altered`, by the function of that name, it may be made of `others`, too; then `scores` have
     sizes alone. It is a `mixture` of heads and softmaxes if each key's numbers were only
     added up with weights that do not depend on the key; it `is_scaled` if there was one softmax. It
-    is `spread` if each number was multiplied with values, and these were not summed up yet.
+    is `spread` if each number was multiplied with values, and these were not summed up yet. Where
+    it is a slice of the keys, it has these `columns` of the softmax, and `dropped` are the scores
+    of the others.
     """
 
     source: Source
@@ -113,6 +76,8 @@ class Followed:
     is_mixture: bool = True
     is_scaled: bool = True
     spread: Spread | None = None
+    columns: range | None = None
+    dropped: Tensor | None = None
 
     def with_others(self, found: Iterable[Followed]) -> Followed:
         """Note that other softmaxes went into it."""
@@ -122,7 +87,7 @@ class Followed:
 
     def altered_by(self, what: str, result: Tensor, key: int | None = None) -> Followed:
         """Note that its numbers were changed; in a mixture, `key` is where the keys are now."""
-        is_mixture = self.is_mixture and key is not None
+        is_mixture = self.is_mixture and key is not None and self.dropped is None
         altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
         where = self.key if key is None else key
         if result.is_floating_point() and not self.source.is_consumed:
@@ -133,11 +98,13 @@ class Followed:
     def write(self, found: Product, weights: Tensor) -> None:
         """Put edited attention into the tensors that hold it, which the model may read or return.
 
-        Where gradients are taken of them, only functions that read them later get it.
+        Where gradients are taken of them, or they are a slice of the softmax, only functions that
+        read them later get it.
         """
         weights = found.as_operand(weights)
         self.source.operand = ref(found.operand)
-        if torch.is_grad_enabled() and found.operand.requires_grad:
+        has_gradient = torch.is_grad_enabled() and found.operand.requires_grad
+        if has_gradient or self.columns is not None:
             self.source.edited = weights
             return
         with torch.no_grad():
@@ -192,7 +159,8 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _found(one: Any) -> Followed | None:
+def seen_before(one: Any) -> Followed | None:
+    """Return what is known of a tensor, with what was done to it in place."""
     entry = _thread.known.get(id(one))
     tensor = None if entry is None else entry[0]()
     if entry is None or tensor is None or tensor is not one:
@@ -208,7 +176,7 @@ def forget_scores(source: Source) -> None:
     for name, (tensor, followed, version) in list(_thread.known.items()):
         if followed.source is source:
             empty = torch.empty(followed.scores.shape, device="meta")
-            _thread.known[name] = tensor, replace(followed, scores=empty), version
+            _thread.known[name] = tensor, replace(followed, scores=empty, dropped=None), version
     source.scores = torch.empty(source.scores.shape, device="meta")
 
 
@@ -217,7 +185,7 @@ def found_in(
 ) -> tuple[int, Followed] | tuple[int, None]:
     """Find the first followed tensor among a function's operands, and its place among them."""
     for place, one in enumerate(operands(args, kwargs)):
-        followed = _found(one)
+        followed = seen_before(one)
         if followed is not None:
             return place, followed
     return 0, None
@@ -227,14 +195,14 @@ def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, A
     """Put edited attention in place of what a function reads of it later; None if it reads none."""
     found: dict[int, Tensor] = {}
     for one in operands(args, kwargs):
-        followed = _found(one)
+        followed = seen_before(one)
         if followed is None or not followed.source.is_edited:
             continue
         source = followed.source
         if source.operand is None or source.operand() is not one:
             if one.is_floating_point() and not followed.altered and not _is_written(source, one):
                 raise EditError(
-                    f"{type(source.module).__name__} reads its attention again after it met the "
+                    f"{named(source.module)} reads its attention again after it met the "
                     "values, from a copy that edits do not reach. Nothing more was edited."
                 )
         elif source.edited is not None:
@@ -263,7 +231,7 @@ def _is_written(source: Source, one: Tensor) -> bool:
 
 def all_found_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Followed]:
     """List what is followed among a function's operands."""
-    found = (_found(one) for one in operands(args, kwargs))
+    found = (seen_before(one) for one in operands(args, kwargs))
     return [one for one in found if one is not None]
 
 
@@ -273,114 +241,3 @@ def operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     for one in (*args, *kwargs.values()):
         found += one if isinstance(one, (list, tuple)) else (one,)
     return found
-
-
-def carried(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
-) -> Followed:
-    """Say what a function made of a softmax: the same numbers in another shape, or others."""
-    followed = replace(followed, spread=None)
-    if func in _DROPOUTS:
-        return replace(followed, dropout=_dropout(*args, **kwargs))
-    scores = followed.scores
-    if func in _CASTS and result.shape == scores.shape:
-        return followed
-    if func in _FILLS and not followed.altered and _are_kept(args, kwargs, result):
-        return followed
-    if func in _MASKS and (masked := _masked(followed, result, *args[1:], **kwargs)) is not None:
-        return masked
-    name = getattr(func, "__name__", str(func))
-    if not followed.is_mixture:
-        return replace(followed, scores=torch.empty(result.shape, device="meta"))
-    if func not in _SHAPES and func not in _GETTERS and not _adds_dimensions(func, args):
-        mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
-        key = mixed_key(func, args, kwargs, followed.scores.shape, followed.key, mixtures, result)
-        altered = followed.altered_by(name, result, key)
-        return replace(altered, is_scaled=followed.is_scaled and is_scale(func) and mixtures < 2)
-    if not followed.altered:
-        scores = func(scores, *args[1:], **kwargs)
-    key = _key(func, args, kwargs, followed, result)
-    if key is None or (not followed.altered and scores.shape != result.shape):
-        return followed.altered_by(name, result)
-    sizes = torch.empty(result.shape, device="meta")
-    return replace(followed, scores=sizes if followed.altered else scores, key=key)
-
-
-def _masked(
-    followed: Followed, result: Tensor, mask: Tensor, value: Any, input: Any = None
-) -> Followed | None:
-    """Read a mask that is put in place after the softmax: zeros where there was no attention.
-
-    Queries that may read nothing lose all of theirs; any others must keep theirs, or it is None.
-    """
-    if followed.altered or bool(torch.as_tensor(value) != 0):
-        return None
-    with torch.no_grad():
-        whole = result.detach().float().sum(followed.key)
-        lost = (whole - 1).abs() > max(1e-5, 4 * torch.finfo(result.dtype).eps)
-        if bool((lost & ~mask.expand(result.shape).all(followed.key)).any()):
-            return None
-    return replace(followed, scores=followed.scores.masked_fill(mask, -torch.inf))
-
-
-def _adds_dimensions(func: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether a function is an index that only adds dimensions, as in x[..., None]."""
-    if func is not Tensor.__getitem__:
-        return False
-    index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return all(
-        one is None or one is Ellipsis or (isinstance(one, slice) and one == slice(None))
-        for one in index
-    )
-
-
-def _are_kept(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> bool:
-    """Return whether a function only filled in what was zero already, or a row without keys."""
-    found = [one for one in operands(args, kwargs) if _found(one) is not None]
-    if len(found) != 1 or found[0].shape != result.shape:
-        return False
-    before = found[0]
-    is_empty = before.isnan() & (result.isnan() | (result == 0))
-    return bool(((result == before) | is_empty).all())
-
-
-def _dropout(
-    input: Tensor,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-    *,
-    train: bool | None = None,
-) -> float:
-    return p if (training if train is None else train) else 0.0
-
-
-def _key(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
-) -> int | None:
-    """Find the dimension of the keys in what a function of shapes gave, by the way it treats sizes.
-
-    A tensor without memory, in which only the keys' dimension has more than one element, shows it.
-    """
-    before = followed.scores
-    shape = [1] * before.dim()
-    shape[followed.key] = before.shape[followed.key]
-    if before.shape[followed.key] == 1 or func in _RESHAPES:
-        return _last(before, followed.key, result)
-    marked = func(before.new_empty(shape, device="meta"), *args[1:], **kwargs)
-    found = [n for n, size in enumerate(marked.shape) if size > 1]
-    return found[0] if len(found) == 1 else None
-
-
-_RESHAPES = frozenset(
-    getattr(of, name)
-    for of in (torch, Tensor)
-    for name in ("flatten", "unflatten", "reshape", "view", "expand")
-    if hasattr(of, name)
-)
-
-
-def _last(before: Tensor, key: int, result: Tensor) -> int | None:
-    """Return the last dimension, if that is where the keys were and are."""
-    is_last = key == before.dim() - 1 and result.shape[-1] == before.shape[-1]
-    return result.dim() - 1 if is_last else None

@@ -31,7 +31,8 @@ class Product:
     """A product of attention and values.
 
     `weights` and `scores` are (..., queries, keys), `value` (..., keys, dim), and `output` (...,
-    queries, dim); `operand` and `other` are the tensors that the function was given.
+    queries, dim); `operand` and `other` are the tensors that the function was given. `dropped` are
+    the scores (..., queries, n) of slots that took part in the softmax, and bring no value.
     """
 
     operand: Tensor
@@ -42,6 +43,7 @@ class Product:
     output: Tensor
     restored: Callable[[Tensor], Tensor]
     as_operand: Callable[[Tensor], Tensor]
+    dropped: Tensor | None = None
 
 
 def product(
@@ -55,7 +57,8 @@ def product(
     """Read a function as the product of attention and values, if it is one."""
     given = operands(args, kwargs)
     if followed.altered:  # Its scores may have another shape, and nobody reads them.
-        followed = replace(followed, scores=given[place], key=_summed(func, given, place))
+        key = _summed(func, given, place)
+        followed = replace(followed, scores=given[place], key=key, dropped=None)
     if func in _MATMULS and len(given) > 1 and min(x.dim() for x in given[:2]) > 1:
         return _matmul(given[0], given[1], place, followed, result)
     if func is torch.einsum and isinstance(given[0], str) and len(given) == 3:
@@ -88,14 +91,18 @@ def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor
         return x if place == 0 else x.mT
 
     rank = result.dim()
-    weights, scores, value = (
-        turned(x)[(None,) * (rank - x.dim())] for x in (operand, followed.scores, other)
-    )
+
+    def padded(x: Tensor) -> Tensor:
+        return turned(x)[(None,) * (rank - x.dim())]
+
+    weights, scores, value = (padded(x) for x in (operand, followed.scores, other))
+    dropped = None if followed.dropped is None else padded(followed.dropped)
 
     def as_operand(x: Tensor) -> Tensor:
         return turned(x).reshape(operand.shape)
 
-    return Product(operand, other, scores, weights, value, turned(result), turned, as_operand)
+    output = turned(result)
+    return Product(operand, other, scores, weights, value, output, turned, as_operand, dropped)
 
 
 def einsum_product(
@@ -115,10 +122,11 @@ def einsum_product(
     query = rows[-1:]
     lead = [n for n in mine if n != key and n not in query]
     columns = [n for n in its if n in out and n not in mine]
-    sizes = dict(zip(mine + its, (*operand.shape, *other.shape), strict=True))
+    all_sizes = dict(zip(mine + its, (*operand.shape, *other.shape), strict=True))
 
     def arranged(x: Tensor, own: str, last: tuple[list[str], list[str]]) -> Tensor:
         order = [n for n in (*lead, *last[0], *last[1]) if n in own]
+        sizes = all_sizes | dict(zip(own, x.shape, strict=True))
         x = x.permute(*(own.index(n) for n in order))
         shape = [sizes[n] if n in own else 1 for n in lead]
         ends = [torch.Size([sizes[n] for n in some]).numel() for some in last]
@@ -126,7 +134,7 @@ def einsum_product(
 
     def back(x: Tensor, own: str, last: tuple[list[str], list[str]]) -> Tensor:
         order = [*lead, *last[0], *last[1]]
-        x = x.reshape(*(sizes[n] for n in order))
+        x = x.reshape(*(all_sizes[n] for n in order))
         return x.permute(*(order.index(n) for n in own))
 
     of_weights, of_output = (query, [key]), (query, columns)
@@ -139,4 +147,5 @@ def einsum_product(
         arranged(result, out, of_output),
         lambda x: back(x, out, of_output),
         lambda x: back(x, mine, of_weights),
+        None if followed.dropped is None else arranged(followed.dropped, mine, of_weights),
     )

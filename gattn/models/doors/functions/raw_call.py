@@ -54,6 +54,8 @@ class RawCall:
         Whether it was only multiplied with other numbers.
     number : int, optional
         How many softmaxes came before one that was altered, within one run of the module.
+    dropped : Tensor (..., queries, n), optional
+        The scores of slots that took part in the softmax, and bring no value.
     over_last : bool
         Whether the softmax was taken over the last dimension.
     """
@@ -74,6 +76,7 @@ class RawCall:
     altered: str = ""
     is_scaled: bool = False
     number: int | None = None
+    dropped: Tensor | None = None
     over_last: bool = True
 
     def __post_init__(self) -> None:
@@ -119,6 +122,7 @@ class RawCall:
                 projection=projection,
                 part=self.ordinal,
                 tokens=layout.tokens,
+                dropped=None if self.dropped is None else folded(self.dropped).to(wide),
             )
         assert self.query is not None
         assert self.key is not None

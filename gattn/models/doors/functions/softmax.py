@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import EditError
+from gattn.models.doors.functions.carrying import carried
 from gattn.models.doors.functions.following import (
     WITHOUT_NUMBERS,
     Followed,
     Source,
     all_found_in,
-    carried,
     forget_scores,
     found_in,
     known,
@@ -113,6 +113,12 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softmax") -> Tensor:
     source = followed.source
+    is_torn = bool(source.met) and not source.met & {followed.columns, None}
+    source.met.add(followed.columns)
+    if is_torn:
+        source.is_consumed = True
+        handed(_torn(source, found))
+        return result
     if isinstance(found.other, nn.Parameter):
         note(result, followed.altered_by("a product with a parameter", result))
         return result
@@ -132,6 +138,7 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         weights=found.weights,
         dropout=followed.dropout,
         running=source.running,
+        dropped=found.dropped,
         over_last=source.key == source.scores.dim() - 1,
     )
     changed = handed(call)
@@ -147,6 +154,18 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     if call.weights is not None:
         followed.write(found, call.weights)
     return found.restored(call.output)
+
+
+def _torn(source: Source, found: Product) -> RawCall:
+    return RawCall(
+        source.module,
+        "softmax",
+        found.value,
+        found.output,
+        scores=found.weights,
+        running=source.running,
+        altered="slices, which meet values in several products,",
+    )
 
 
 def _altered(source: Source, found: Product, followed: Followed) -> RawCall:

@@ -21,7 +21,7 @@ _SUMS = frozenset((torch.sum, Tensor.sum))
 
 def spread(func: Any, args: tuple[Any, ...], followed: Followed, result: Tensor) -> Followed | None:
     """Follow the product of each number of attention with values, until these are summed up."""
-    if func not in _MULTIPLIES or followed.altered or len(args) != 2:
+    if func not in _MULTIPLIES or followed.altered or followed.columns or len(args) != 2:
         return None
     if not all(isinstance(x, Tensor) for x in args):
         return None

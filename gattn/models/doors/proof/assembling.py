@@ -73,6 +73,20 @@ def is_settled(side: Side, source: Source) -> bool:
     return all(dim == owner.dim or not side.is_batch(dim) for dim in side.index)
 
 
+def owner_by(side: Side, sequences: Tensor) -> Owner | None:
+    """Return the batch of learned tokens that a model repeats, by what the other side belongs to.
+
+    `sequences` (lead,) are those of the other side; None if the batch is not one dimension.
+    """
+    for dim in sorted(side.index):
+        index = side.index[dim].amax(1)
+        pairs = torch.stack((index, sequences), 1).unique(dim=0)
+        numbers = pairs[:, 0]
+        if side.is_batch(dim) and torch.equal(numbers, torch.arange(len(pairs))):
+            return Owner(dim, pairs[:, 1])
+    return None
+
+
 def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     """Say which tokens a side's slots are."""
     owner = check_batch(side, source.owner)
@@ -176,10 +190,14 @@ def _both_told(
 
 
 def _has_keys_first(of_keys: Tensor, sequences: Tensor) -> bool:
-    """Return whether keys that stand for no token come first in each sequence, and only there."""
+    """Return whether keys that stand for no token come first in each sequence.
+
+    Those of a cache with room for more come after the tokens, too.
+    """
     is_none = of_keys < 0
-    comes_first = bool(is_none.any()) and bool((is_none == (is_none.cumprod(1) > 0)).all())
-    return comes_first and not bool(is_none.all()) and len(of_keys) == len(sequences.unique())
+    comes_first = bool(is_none[:, 0].all()) and bool((~is_none).any(1).all())
+    is_run = bool((((~is_none[:, 1:]) & is_none[:, :-1]).sum(1) == 1).all())
+    return comes_first and is_run and len(of_keys) == len(sequences.unique())
 
 
 def _check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:

@@ -14,9 +14,13 @@ from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+from gattn.models.doors.proof.random_numbers import seed
 from gattn.models.watch.inside import inside
 
 Places = Mapping[tuple[str, int], Given]
+
+_ROUNDED, _CLEAR = 1, 2
+"""How much a number changed: by no more than it may be rounded, or by more."""
 
 
 class Batches:
@@ -32,18 +36,18 @@ class Batches:
         What the user gives it.
     places : mapping
         What some runs of its modules were given.
-    dim : int
-        The dimension that may be the batch.
+    dim : int, optional
+        The dimension that may be the batch; None if there may be none.
     """
 
     def __init__(
-        self, model: nn.Module, walk: Walk, given: Given, places: Places, dim: int
+        self, model: nn.Module, walk: Walk, given: Given, places: Places, dim: int | None
     ) -> None:
         self._model, self._walk, self._given, self._places = model, walk, given, places
-        self.dim = dim
-        self.size = size_of(given, dim)
-        own = _batched(given)
-        self._own = [x for x in own if x.dim() > dim and x.shape[dim] == self.size]
+        self.dim = dim or 0
+        self.size = 1 if dim is None else size_of(given, dim)
+        own = [x for x in _batched(given) if x.dim() > self.dim]
+        self._own = [x for x in own if x.shape[self.dim] == self.size]
         self._code = words(self.size)
         self._marks: dict[tuple[str, int], list[Tensor]] | None = None
         self._owners: dict[tuple[tuple[str, int], int], Owner | None] = {}
@@ -57,6 +61,14 @@ class Batches:
             self._owners[name] = self._found(*name)
         return self._owners[name]
 
+    def is_constant(self, run: Run, source: int) -> bool:
+        """Return whether an input of a run is the same for all inputs, as learned tokens are."""
+        if self.size == 1:
+            return False
+        if self.owner(run, source) is not None or self._marks is None:
+            return False
+        return run.place in self._marks and not bool(self._marks[run.place][source].any())
+
     def is_whole(self, run: Run, source: int) -> bool:
         """Return whether an input of a run has the batch as one dimension, each element once."""
         owner = self.owner(run, source)
@@ -67,14 +79,16 @@ class Batches:
             self._marks = self._all_marked()
         if place not in self._marks:
             return None
-        marks = self._marks[place][source]
-        for dim in range(marks.dim() - 1):
-            if marks.shape[dim + 1] < self.size:
-                continue
-            own = _along_dim(marks, dim + 1)
-            elements = decoded(own, torch.ones_like(own), self._code)
-            if bool((elements >= 0).all()) and len(elements.unique()) == self.size:
-                return Owner(dim, elements)
+        levels = self._marks[place][source]
+        for least in (_ROUNDED, _CLEAR):
+            marks = levels >= least
+            for dim in range(marks.dim() - 1):
+                if marks.shape[dim + 1] < self.size:
+                    continue
+                own = _along_dim(marks, dim + 1)
+                elements = decoded(own, torch.ones_like(own), self._code)
+                if bool((elements >= 0).all()) and len(elements.unique()) == self.size:
+                    return Owner(dim, elements)
         return None
 
     def _all_marked(self) -> dict[tuple[str, int], list[Tensor]]:
@@ -98,7 +112,7 @@ class Batches:
     def _marked(
         self, row: Tensor, places: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], list[Tensor]]:
-        """Change some elements of the batch; say which numbers of each input change."""
+        """Change some elements of the batch; say how much each number of each input changes."""
         given = self._given
         for x in self._own:
             given = replaced(given, x, _changed(x, _along(x, self.dim, row)))
@@ -107,16 +121,32 @@ class Batches:
         def entered(run: Run, module: nn.Module, now: Given) -> None:
             if run.place in places:
                 before = sources(self._places[run.place])
-                pairs = zip(sources(now), before, strict=True)
-                found[run.place] = [~(x == y) for x, y in pairs]
+                after = sources(now)
+                if [x.shape for x in after] == [x.shape for x in before]:
+                    pairs = zip(after, before, strict=True)
+                    found[run.place] = [_change(x, y) for x, y in pairs]
                 if len(found) == len(places):
                     raise Stop
 
         args, kwargs = given
         if places:
+            seed()
             with torch.no_grad(), self._walk.following(entered), inside(), suppress(Stop):
                 self._model(*args, **kwargs)
         return found
+
+
+def _change(x: Tensor, before: Tensor) -> Tensor:
+    """Say how much numbers changed: not at all, not more than by rounding, or clearly.
+
+    Experts that other tokens are routed to round differently, since they multiply other matrices.
+    """
+    finite = before.where(before.isfinite(), 0)
+    most = float(finite.abs().amax()) * float(torch.finfo(before.dtype).eps) ** 0.5
+    is_same = x == before
+    is_near = is_same | ((x - before).abs() <= most)
+    levels: Tensor = (~is_same).to(torch.int8) + (~is_near).to(torch.int8)
+    return levels
 
 
 def _along_dim(marks: Tensor, dim: int) -> Tensor:
@@ -127,12 +157,19 @@ def _along_dim(marks: Tensor, dim: int) -> Tensor:
 
 def _has_parts(some: list[Tensor]) -> bool:
     """Return whether a change leaves some indices of some dimension of some input as they are."""
-    return any(not bool(_along_dim(x[None], n + 1).all()) for x in some for n in range(x.dim()))
+    return any(
+        not bool(_along_dim((x >= _CLEAR)[None], n + 1).all()) for x in some for n in range(x.dim())
+    )
 
 
 def size_of(given: Given, dim: int) -> int:
     """Return how many elements the batch has, if it is some dimension of the inputs."""
     return next((x.shape[dim] for x in _batched(given) if x.dim() > dim), 1)
+
+
+def may_be_one_sequence(given: Given) -> bool:
+    """Return whether inputs may be one sequence: (tokens, channels), or ids of as many tokens."""
+    return all(x.dim() <= 1 + x.is_floating_point() for x in _batched(given))
 
 
 def _batched(given: Given) -> list[Tensor]:

@@ -35,6 +35,7 @@ class Reader:
 class Inputs:
     """The inputs of one run that queries and keys depend on; None if they depend on none.
 
+    `step` is the key of the only query's token, if no other key depends on that: those of a cache.
     `is_mixed` says that some input reached a side, but none in a way that tells its slots apart;
     `has_no_tokens` that this is proved of all keys; `failure` why the run could not be tried.
     """
@@ -45,11 +46,12 @@ class Inputs:
     is_mixed: bool = False
     has_no_tokens: bool = False
     failure: str = ""
+    step: Reader | None = None
 
     @property
     def readers(self) -> list[Reader]:
         """Both sides, as far as they depend on inputs."""
-        return [one for one in (self.queries, self.keys) if one is not None]
+        return [one for one in (self.queries, self.keys, self.step) if one is not None]
 
     @property
     def is_lost(self) -> bool:
@@ -63,7 +65,9 @@ class Inputs:
 
     def has_folded(self, batch: int) -> bool:
         """Return whether elements are more than those of the model's batch, as with windows."""
-        for one in self.readers:
+        for one in (self.queries, self.step or self.keys):
+            if one is None:
+                continue
             side, shape = one.side, one.dependence.shape
             if side.depends.shape[1] > 1:
                 sizes = [shape[dim] for dim in side.batch]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -57,7 +59,8 @@ class Kernels(TorchDispatchMode):
         self._walk = walk
         self._parameters = {place_of(x) for x in model.parameters()} - {0}
         self.products = Products(self._parameters)
-        self.picks = Picks(lambda: walk.running)
+        constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
+        self.picks = Picks(lambda: walk.running, constants)
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -135,3 +138,25 @@ class _Softmax:
     event: Event
     size: int
     is_counted: bool = False
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Let torch run its modules step by step, as they are written."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def unseen(model: nn.Module, missed: list[str]) -> str:
+    """Name a module in which attention ran that was not seen."""
+    kind = type(model.get_submodule(missed[0])).__name__
+    where = f"{missed[0]} ({kind})" if missed[0] else kind
+    return (
+        f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
+        "scripted, traced or inside a custom autograd function hides it, and so does what changes "
+        "attention before it meets its values"
+    )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from threading import RLock
@@ -20,16 +18,17 @@ from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.assembling import AcrossBatchError
-from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copies import copied
-from gattn.models.doors.proof.kernels import Kernels
+from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
-from gattn.models.doors.proof.random_numbers import random_numbers_kept
+from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
+from gattn.models.doors.proof.sameness import are_same, is_same, refuse_numbers
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout, usual
@@ -117,7 +116,7 @@ class Plan:
                 f"call with the leading sizes {lead} did not run then. Call it again, and it is "
                 "proved anew."
             )
-        if any(not _is_same(layout, found[0]) for layout in found[1:]):
+        if any(not is_same(layout, found[0]) for layout in found[1:]):
             raise CaptureError(
                 f"{shown} runs several times, and attends to other tokens each time, which is not "
                 "read here."
@@ -131,6 +130,10 @@ class Plan:
 
 
 _MOST_PLANS = 64
+_MERGED = (
+    "it takes the logarithm of its softmax's normalizer, too, as where softmaxes over chunks of "
+    "keys are merged, so the softmax alone is not what a head attends to"
+)
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
 _TRANSFORMED = (
     "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
@@ -219,6 +222,7 @@ class _Proof:
         self._walk = Walk(model)
         self._alike = Alike()
         self._plan = Plan()
+        self._merged: set[Place] = set()
         self._mixed: dict[int, list[Place]] = {}
         self._numbers = Numbers(self._given)
 
@@ -229,7 +233,7 @@ class _Proof:
             return plan
         needed = wanted(self.open, self._model, self._alike)
         places, plain = self._plain(needed)
-        if not _are_same(watched, plain):
+        if not are_same(watched, plain):
             plan.refused = "its output changes while its attention is watched"
             return plan
         plan.sites = [site.place for site in sites]
@@ -249,6 +253,8 @@ class _Proof:
         ran: set[str] = set()
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
+            if run.around is None:
+                kernels.picks.begin(given)
             run.shapes = shapes(given)
             ran.add(run.name)
 
@@ -268,10 +274,13 @@ class _Proof:
                 self._mixed.setdefault(id(call.value), []).append(place)
                 values.append(call.value)
 
-        with _without_fast_path(), self._walk.following(entered), observed(see), kernels:
+        with without_fast_path(), self._walk.following(entered), observed(see), kernels:
             output = self._run()
+        for site in sites.found:
+            if (site.place[0], (site.queries, site.keys)) in kernels.products.normalizing:
+                self._merged.add(site.place)
         if kernels.missed:
-            self._plan.refused = _unseen(self._model, kernels.missed)
+            self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
         self._plan.silent = silent(
             self._model, ran, sites.found, others.layers.shown, kernels.products
@@ -281,8 +290,7 @@ class _Proof:
 
     def _run(self) -> Any:
         """Run the model on copies of its inputs, with the same random numbers each time."""
-        random.seed(0)
-        torch.manual_seed(0)
+        seed()
         args, kwargs = fresh(kept(self._given))
         return self._called(*args, **kwargs)
 
@@ -294,14 +302,16 @@ class _Proof:
             if run.place in needed:
                 places[run.place] = kept(given)
 
-        with _without_fast_path(), self._walk.following(entered), inside():
+        with without_fast_path(), self._walk.following(entered), inside():
             return places, self._run()
 
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
         unsettled: set[Place] = set()
         left: dict[Place, str] = {}
-        for dim in (0, 1):
+        for dim in (0, 1, None):
+            if dim is None and not (may_be_one_sequence(self._given) and all(x[2] for x in tried)):
+                break
             batches = Batches(self._called, self._walk, self._given, places, dim)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
@@ -309,6 +319,8 @@ class _Proof:
             unsettled.clear()
             for number, site in enumerate(sites):
                 try:
+                    if site.place in self._merged:
+                        raise UnprovedError(_MERGED)
                     layout, is_settled = solver.layout(site, batches)
                 except UnprovedError as error:
                     if site.kind == "sum" and site.place[0] not in self._spreading:
@@ -329,8 +341,9 @@ class _Proof:
                 left_over = {one.place for one in sites[number + 1 :]} | set(layouts)
                 if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
                     break
-            _refuse_numbers(layouts, unsettled, reasons)
-            tried.append((is_good, layouts, reasons))
+            refuse_numbers(layouts, unsettled, reasons)
+            if dim is not None or not reasons:
+                tried.append((is_good, layouts, reasons))
             if is_good:
                 break
         best = max(tried, key=lambda one: (one[0], *_ranks(*one[1:])))
@@ -388,62 +401,3 @@ class _Proof:
 def _ranks(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
     """Rank what was proved with some dimension as the batch: the more calls the better."""
     return len(proved), -len(reasons)
-
-
-def _refuse_numbers(
-    layouts: dict[Place, list[Any]], unsettled: set[Place], reasons: dict[Place, str]
-) -> None:
-    """Refuse calls whose tokens may be numbered in another order than those of other calls."""
-    settled = {
-        layout.tokens.num_queries: place
-        for place, some in layouts.items()
-        for _, layout in some
-        if place not in unsettled
-    }
-    for place in unsettled:
-        known = [layout.tokens for _, layout in layouts[place] if layout.tokens.is_told]
-        other = next(
-            (settled[one.num_queries] for one in known if one.num_queries in settled), None
-        )
-        if other is not None:
-            reasons[place] = f"its tokens cannot be matched with those of {other[0]}"
-            del layouts[place]
-
-
-def _is_same(one: Layout, other: Layout) -> bool:
-    first, second = one.tokens, other.tokens
-    if (one.split, one.heads) != (other.split, other.heads) or first is None or second is None:
-        return False
-    pairs = ((first.queries, second.queries), (first.keys, second.keys))
-    return (first.sequences, first.is_cross) == (second.sequences, second.is_cross) and all(
-        x is y or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs
-    )
-
-
-@contextmanager
-def _without_fast_path() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-def _unseen(model: nn.Module, missed: list[str]) -> str:
-    """Name a module in which attention ran that was not seen."""
-    kind = type(model.get_submodule(missed[0])).__name__
-    where = f"{missed[0]} ({kind})" if missed[0] else kind
-    return (
-        f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
-        "scripted, traced or inside a custom autograd function hides it, and so does what changes "
-        "attention before it meets its values"
-    )
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    first, second = ([x for x in tree_leaves(y) if isinstance(x, Tensor)] for y in (one, other))
-    return len(first) == len(second) and all(
-        x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
-        for x, y in zip(first, second, strict=True)
-    )

@@ -24,7 +24,9 @@ class Products:
 
     `multiplying` names these modules; `written_out` those that do so with exponentials of which
     sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
-    pairs of a softmax's numbers and others, and then take sums.
+    pairs of a softmax's numbers and others, and then take sums. `normalizing` holds the modules
+    that take the logarithm of a softmax's normalizer, as to merge softmaxes of chunks, and of how
+    many queries and keys.
 
     Parameters
     ----------
@@ -36,6 +38,7 @@ class Products:
         self.multiplying: set[str] = set()
         self.written_out: set[str] = set()
         self.spreading: set[str] = set()
+        self.normalizing: set[tuple[str, tuple[int, ...]]] = set()
         self._parameters = parameters
         self._normalized: Any = WeakTensorKeyDictionary()
         self._exponentials: Any = WeakTensorKeyDictionary()
@@ -46,6 +49,8 @@ class Products:
         tensors = [x for x in given if isinstance(x, Tensor)]
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
+        if kernel == "logsumexp":
+            self.normalizing.add((where, tuple(tensors[0].shape[-2:])))
         if kernel in _NORMALIZED or (
             kernel == "sub" and any(x in self._normalized for x in tensors)
         ):

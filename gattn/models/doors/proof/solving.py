@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from math import prod
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gattn.models.doors.proof.assembling import (
     AcrossBatchError,
+    Owner,
     Source,
     Tokens,
     assembled,
     check_batch,
     is_settled,
     learned,
+    owner_by,
     tokens_of,
 )
 from gattn.models.doors.proof.batches import Batches
@@ -184,6 +188,7 @@ class Solver:
     def _outlined(self, site: Site, level: int, run: Run, batch: int) -> Inputs:
         queries: Reader | None = None
         keys: Reader | None = None
+        step: Reader | None = None
         is_reached = [False, False]
         for number, x in enumerate(self._replays.sources(run)[:_SOURCES]):
             probe = partial(self._replays.reached, site, level, run, number)
@@ -194,11 +199,14 @@ class Solver:
                 queries = Reader(number, found, probe, True)
             if keys is None and found.keys.tells_tokens:
                 keys = Reader(number, found, probe, False)
+            if queries is not None and queries.dependence is found and _is_step(site, found):
+                step = Reader(number, found, probe, False)
             if queries is not None and keys is not None:
                 break
+        keys = keys or step
         is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
         has_no_tokens = is_mixed and keys is None and not level and self._has_no_tokens(site, run)
-        return Inputs(run, queries, keys, is_mixed, has_no_tokens)
+        return Inputs(run, queries, keys, is_mixed, has_no_tokens, step=step)
 
     def _has_no_tokens(self, site: Site, run: Run) -> bool:
         """Prove that keys are no tokens of what the attending module is given."""
@@ -216,6 +224,15 @@ class Solver:
         inputs = one.inputs
         assert inputs is not None
         self._check_picks(site, site.chain[one.level])
+        try:
+            return self._joined(site, inputs, batches)
+        except UnprovedError:
+            if inputs.step is None or inputs.step is inputs.keys:
+                raise
+        # Keys of a cache were given, too, and its heads look like tokens.
+        return self._joined(site, replace(inputs, keys=inputs.step), batches)
+
+    def _joined(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
         if inputs.keys is None:
             raise UnprovedError(
                 inputs.failure or "its keys depend on no input of the modules around it"
@@ -225,6 +242,9 @@ class Solver:
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
         if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
             return assembled(site.lead, learned(site.queries), keys, is_cross=True), is_good
+        if batches.is_constant(inputs.run, inputs.queries.source) and keys.sequences is not None:
+            queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
+            return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
         queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
         queries, keys = _alike(inputs, queries, keys)
         is_cross = inputs.queries.dependence is not inputs.keys.dependence
@@ -240,13 +260,28 @@ def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tup
     return tokens_of(reader.side, source, slots), is_settled(reader.side, source)
 
 
+def _is_step(site: Site, found: Dependence) -> bool:
+    """Return whether the only query and one key are made of an input, but no other key is."""
+    return site.queries == 1 and found.keys.is_single and bool(found.queries.depends.all())
+
+
+def _repeated(reader: Reader, slots: int, sequences: Tensor) -> tuple[Tokens, bool]:
+    """Say which tokens learned queries are, each element's or shared, by the keys' sequences."""
+    owner = owner_by(reader.side, sequences)
+    source = Source(reader.dependence.shape, owner or Owner(None, sequences[:1]))
+    tokens = tokens_of(reader.side, source, slots)
+    return replace(tokens, sequences=None), is_settled(reader.side, source)
+
+
 def _dependence(site: Site, shape: tuple[int, ...], probe: Probe, batch: int) -> Dependence:
+    found: Dependence | None = None
     is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
     if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
         found = plainly(shape, site.lead, probe)
-        if found is not None:
-            return found
-    return outlined(shape, probe)
+    found = found or outlined(shape, probe)
+    for side in found.sides if batch == 1 and prod(shape) == max(shape, default=1) else ():
+        side.is_one = True
+    return found
 
 
 def _are_same(queries: Side, keys: Side) -> bool:

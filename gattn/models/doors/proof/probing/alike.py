@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,15 +63,25 @@ def shapes(given: Any) -> object:
 
 
 def state_of(model: nn.Module) -> object:
-    """Describe the attributes of a model's modules that may decide how they attend.
+    """Describe what may decide how a model's modules attend, and may change between calls.
 
-    Those of torch's own modules do not, but for whether they train.
+    That is their code, their plain attributes, the integers that they hold, and whether they train;
+    torch's own modules have only the last.
     """
     found: list[object] = []
     for module in model.modules():
-        found.append(module.training)
-        if not type(module).__module__.startswith("torch.nn.modules"):
-            found += [
-                _described(value) for name, value in vars(module).items() if name not in _IGNORED
-            ]
+        found += (type(module), module.training)
+        if type(module).__module__.startswith("torch.nn.modules"):
+            continue
+        found.append(type(module).forward)
+        for held in (vars(module), module._buffers):
+            found += [_state(value) for name, value in held.items() if name not in _IGNORED]
     return tuple(found)
+
+
+def _state(value: Any) -> object:
+    if isinstance(value, Tensor) and not value.is_floating_point():
+        return value.data_ptr(), value._version
+    if isinstance(value, (FunctionType, MethodType, partial)):
+        return id(value)
+    return _described(value)

@@ -32,6 +32,8 @@ class Side:
         The slots that were marked in the runs of a code.
     is_spread : bool
         Whether one position reaches several slots of an element.
+    is_one : bool
+        Whether the input is a single token.
     """
 
     depends: Tensor
@@ -40,17 +42,26 @@ class Side:
     index: dict[int, Tensor] = field(default_factory=dict)
     marks: list[Tensor] = field(default_factory=list)
     is_spread: bool = False
+    is_one: bool = False
 
     @property
     def tells_tokens(self) -> bool:
         """Whether slots of one element depend on different positions."""
-        has_one = self.depends.shape[1] == 1
-        return bool(self.apart if has_one else self.apart - self.batch)
+        if self.depends.shape[1] == 1:
+            return self.is_one or bool(self.apart)
+        return bool(self.apart - self.batch)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one slot of each element, the same in all, depends on it: a new token's key."""
+        slots = self.depends[:1]
+        return int(slots.sum()) == 1 and bool((self.depends == slots).all())
 
     @property
     def is_exact(self) -> bool:
         """Whether each slot depends on one position or none."""
-        return bool(self.index) and all(bool((x >= NONE).all()) for x in self.index.values())
+        is_told = bool(self.index) or (self.is_one and self.is_single)
+        return is_told and all(bool((x >= NONE).all()) for x in self.index.values())
 
     def is_batch(self, dim: int) -> bool:
         """Whether the slots of each element have one index along a dimension."""

@@ -81,7 +81,10 @@ def _difference(call: RawCall) -> str:
         return ""
     scores, given = widened(call.scores.detach()), widened(call.weights.detach())
     is_read = (scores > -torch.inf).any(-1, keepdim=True)
-    wanted = torch.where(is_read, scores, 0.0).softmax(-1)
+    kept, dropped = torch.where(is_read, scores, 0.0), call.dropped
+    if dropped is not None:  # They take their share, without a value.
+        kept = torch.cat([kept, widened(dropped.detach()).expand(*kept.shape[:-1], -1)], -1)
+    wanted = kept.softmax(-1)[..., : scores.shape[-1]]
     error = torch.where(is_read, (wanted - given).abs(), 0.0)
     kinds = {x.dtype for x in (call.scores, call.weights, call.value, call.output)}
     most = 1e-2 if kinds & {torch.float16, torch.bfloat16} else 1e-4

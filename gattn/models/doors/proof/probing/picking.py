@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -11,15 +11,18 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Run
 
 _ORDERS = frozenset(("sort", "argsort", "topk", "kthvalue", "argmax", "argmin", "msort"))
 _NOISE = frozenset(("rand", "rand_like", "uniform", "uniform_", "bernoulli", "bernoulli_", "randn"))
 _DRAWS = frozenset(("randperm", "multinomial", "randint", "randint_like"))
 _WHERE = frozenset(("nonzero", "nonzero_static"))
+_READS = frozenset(("_local_scalar_dense",))
 _TAKES = frozenset(("index", "gather", "index_select", "take", "masked_select"))
 _PUTS = frozenset(("index_put", "index_put_", "scatter", "scatter_", "index_copy", "index_copy_"))
 _PUTS |= {"_index_put_impl_", "_unsafe_index", "index_add", "index_add_", "masked_scatter"}
+_PLACES = frozenset(("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_"))
 
 
 class By(IntEnum):
@@ -52,13 +55,23 @@ class Picks:
     ----------
     running : callable
         Returns the runs of modules that are under way.
+    constants : collection of int
+        Where the memory of the model's parameters and buffers begins, which hold no tokens.
     """
 
-    def __init__(self, running: Callable[[], Sequence[Run]]) -> None:
+    def __init__(
+        self, running: Callable[[], Sequence[Run]], constants: Collection[int] = ()
+    ) -> None:
         self.found: list[Pick] = []
-        self._running = running
+        self._running, self._constants = running, constants
         self._indices: Any = WeakTensorKeyDictionary()
         self._noise: Any = WeakTensorKeyDictionary()
+
+    def begin(self, given: Any) -> None:
+        """Follow the integers and masks that the model is given."""
+        for x in tree_leaves(given):
+            if isinstance(x, Tensor) and _is_index(x):
+                self._indices[x] = By.INPUTS
 
     def note(
         self, kernel: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -69,8 +82,13 @@ class Picks:
         if kernel in _TAKES or kernel in _PUTS:
             if by is None and any(x.dtype.itemsize == 1 and _is_index(x) for x in given[1:]):
                 by = By.INPUTS  # A mask picks the tokens.
-            if by is not None and _moves(kernel, given):
+            if by is None and kernel in _PLACES:
+                by = By.INPUTS  # Perhaps of a cache.
+            if by is not None and self._moves(kernel, given):
                 self.found.append(Pick(by, kernel, tuple(self._running())))
+            return
+        if kernel in _READS and by is not None:  # A number decides what the code does.
+            self.found.append(Pick(by, kernel, tuple(self._running())))
             return
         if kernel in _NOISE:
             for x in (result, *given[:1]):
@@ -88,15 +106,14 @@ class Picks:
             if isinstance(x, Tensor) and _is_index(x):
                 self._indices[x] = by
 
+    def _moves(self, kernel: str, given: Sequence[Tensor]) -> bool:
+        """Return whether a kernel moves numbers of tokens; constants hold none."""
+        if not given or not given[0].is_floating_point():
+            return False
+        if kernel in _TAKES or kernel == "_unsafe_index":
+            return place_of(given[0]) not in self._constants
+        return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])
+
 
 def _is_index(x: Tensor) -> bool:
     return not x.is_floating_point() and not x.is_complex()
-
-
-def _moves(kernel: str, given: Sequence[Tensor]) -> bool:
-    """Return whether a kernel moves numbers of tokens; constants that are put in place are none."""
-    if not given or not given[0].is_floating_point():
-        return False
-    if kernel in _TAKES or kernel == "_unsafe_index":
-        return True
-    return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+_IGNORED = frozenset(vars(nn.Module()))
+_DEPTH = 6
+"""How deep lists and objects within attributes are followed."""
+_CODE = (FunctionType, MethodType, ModuleType)
+
 
 class State:
-    """The tensors and random generators of a model, some of which its forward may change.
+    """The tensors, attributes and random generators of a model that its forward may change.
 
     Memory is copied just before it is first written to; whole tensors that are exchanged are kept
-    without a copy.
+    without a copy, and so is what attributes hold, such as a cache.
 
     Parameters
     ----------
@@ -23,8 +28,10 @@ class State:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        tensors = {id(x): x for module in model.modules() for x in _tensors(module)}
-        self._own = {place for x in tensors.values() if (place := place_of(x))}
+        self._model, self._modules = model, [id(x) for x in model.modules()]
+        held, tensors = _held(model)
+        self._held = [(now, before) for now, before in held if now is not before]
+        self._own = {place for x in tensors if (place := place_of(x))}
         some = {id(x): x for module in model.modules() for x in vars(module).values()}
         generators = [x for x in some.values() if isinstance(x, torch.Generator)]
         self._generators = [(one, one.get_state()) for one in generators]
@@ -49,7 +56,10 @@ class State:
             self._before[place] = storage, storage.clone()
 
     def restore(self) -> None:
-        """Put all tensors and generators back to what they were before any run."""
+        """Put all tensors, attributes and generators back to what they were before any run."""
+        if [id(x) for x in self._model.modules()] == self._modules:  # Else they belong together.
+            for now, before in self._held:
+                _put_back(now, before)
         for x, data in self._data:
             if x.data_ptr() != data.data_ptr():
                 x.data = data
@@ -65,7 +75,44 @@ def place_of(x: Tensor) -> int:
     return x.untyped_storage().data_ptr() if has_memory else 0
 
 
-def _tensors(module: nn.Module) -> list[Tensor]:
-    """List the tensors that a module holds itself."""
-    some = chain(module._parameters.values(), module._buffers.values(), vars(module).values())
-    return [x for x in some if isinstance(x, Tensor)]
+def _held(model: nn.Module) -> tuple[list[tuple[Any, Any]], list[Tensor]]:
+    """List all that holds something and may be changed, with what it holds now; and all tensors."""
+    found: dict[int, tuple[Any, Any]] = {}
+    tensors: dict[int, Tensor] = {id(x): x for x in model.parameters()}
+    inner: list[Any] = []
+    for module in model.modules():
+        attributes = vars(module)
+        own = {name: x for name, x in attributes.items() if name not in _IGNORED}
+        found[id(attributes)] = attributes, own
+        inner += [module._buffers, *own.values()]
+    for _ in range(_DEPTH):
+        outer, inner = inner, []
+        for one in outer:
+            if isinstance(one, Tensor):
+                tensors[id(one)] = one
+            now = one if isinstance(one, (list, tuple, dict)) else _attributes(one)
+            if now is not None and id(now) not in found:
+                found[id(now)] = now, now if isinstance(now, tuple) else now.copy()
+                inner += now.values() if isinstance(now, dict) else now
+    return list(found.values()), list(tensors.values())
+
+
+def _attributes(x: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object of the model's own, such as a cache."""
+    home = type(x).__module__
+    is_own = not isinstance(x, (nn.Module, Tensor, type, *_CODE)) and home != "builtins"
+    return getattr(x, "__dict__", None) if is_own and not home.startswith("torch.") else None
+
+
+def _put_back(now: Any, before: Any) -> None:
+    """Give a list, or the attributes of a module or an object, what they held before."""
+    if isinstance(now, list):
+        if len(now) != len(before) or any(x is not y for x, y in zip(now, before, strict=True)):
+            now[:] = before
+        return
+    more = [name for name in now if name not in before and name not in _IGNORED]
+    for name in more:
+        del now[name]
+    for name, x in before.items():
+        if now.get(name, now) is not x:
+            now[name] = x

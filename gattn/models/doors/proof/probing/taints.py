@@ -96,7 +96,9 @@ def reached(call: RawCall, live: Tensor | None) -> Reached:
     clean = ~nan & live
     columns = (nan & live & clean.any(2, keepdim=True)).any(1)
     told = _flat(_nan(call.value), lead)
-    known = columns | clean.any(1) | told
+    known = columns | clean.any(1) | told | ~live.any(1)  # Nobody reads masked keys.
+    if nan.shape[1] == 1:  # The only query hides keys; their values tell them.
+        known = torch.ones_like(known)
     columns |= told & ~clean.any(1)
     usable = live & (known & ~columns)[:, None]
     return Reached((nan & usable).any(2), columns, usable.any(2), known)
