@@ -22,6 +22,10 @@ from gattn.models.watch.inside import inside, is_inside
 
 Door = Callable[[TorchFunctionMode, Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
+Watch = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]
+watches: list[Watch] = []
+"""What is shown each function that ran, with what it gave."""
+
 _F = nn.functional
 
 
@@ -72,11 +76,15 @@ class FunctionMode(TorchFunctionMode):
         """Let a door see a function, if there is one for it."""
         given = kwargs or {}
         door = _DOORS.get(func)
-        if (door is None and not softmax.awaits_product()) or is_inside():
+        if is_inside():
             return func(*args, **given)
         if door is not None:
             return door(self, func, args, given)
-        return softmax.follow(func, args, given)
+        follow = softmax.awaits_product()
+        result = softmax.follow(func, args, given) if follow else func(*args, **given)
+        for watch in watches:
+            watch(func, args, given, result)
+        return result
 
 
 @contextmanager

@@ -222,7 +222,7 @@ def _of_listed_edges(
     if read_only or (_count(key) > num_queries and num_nodes is not None):
         return Ends(module, key, query, _count(key), num_queries, True, read_only=read_only)
     num_queries = max(num_queries, _count(key))
-    return Ends(module, key, query, num_queries, num_queries)
+    return Ends(module, key, query, num_queries, num_queries, is_listed=True)
 
 
 def _both_ways(value: Any, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

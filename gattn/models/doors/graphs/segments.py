@@ -18,6 +18,7 @@ from gattn.errors import CaptureError
 from gattn.models.doors.functions.mode import paused
 from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends
 from gattn.models.doors.graphs.frames import owner_of, plain
+from gattn.models.doors.graphs.landing import Travel, follow
 from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
@@ -123,9 +124,12 @@ def _seen(
             read=lambda call, place, tracker, edits: read_edges(call, place, edits),
             apply=put_back,
         )
-    if call is None or call.attention is given:
-        return attention
-    return _as_given(call.attention, attention, dim)
+    if call is not None and call.attention is not given:
+        attention = _as_given(call.attention, attention, dim)
+    if ends.is_listed:
+        with paused():
+            follow(attention, Travel(type(module).__name__, ends.query))
+    return attention
 
 
 def _segments(index: Tensor | None, ptr: Tensor | None) -> Tensor:

@@ -135,6 +135,11 @@ _MERGED = (
     "keys are merged, so the softmax alone is not what a head attends to"
 )
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
+_TRANSFORMED = (
+    "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
+    "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
+)
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
 
@@ -174,6 +179,8 @@ def plan_of(
 
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+    if any(map(_is_wrapped, (*tensors, *model.parameters(), *model.buffers()))):
+        return Plan(refused=_TRANSFORMED, is_stale=True)
     if any(x.is_meta for x in tensors):
         return Plan(refused="it runs without numbers, on the meta device")
     if any(x.is_nested for x in tensors):

@@ -37,6 +37,8 @@ class Ends:
     names : mapping
         The names of keys (`tokens`) and of queries (`query_tokens`), where several types of nodes
         lie side by side.
+    is_listed : bool
+        Whether the edges were found as a list, without message passing that tells where values go.
     """
 
     module: nn.Module
@@ -48,6 +50,7 @@ class Ends:
     kind: str = ""
     read_only: str = ""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    is_listed: bool = False
 
 
 @dataclass(kw_only=True)

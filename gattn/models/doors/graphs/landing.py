@@ -1,0 +1,96 @@
+"""Follows the attention of listed edges to where its messages are summed up: at its queries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from gattn.errors import CaptureError
+from gattn.models.doors.functions.following import WITHOUT_NUMBERS, operands
+from gattn.models.doors.functions.mode import watches
+from gattn.models.doors.graphs.frames import plain
+
+_SUMS = frozenset(
+    name + end for name in ("index_add", "scatter_add", "scatter_reduce") for end in ("", "_")
+)
+_MULTIPLIES = frozenset(("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__", "einsum"))
+
+
+@dataclass(frozen=True, eq=False)
+class Travel:
+    """What is made of the attention of a module's edges, whose queries are `index`.
+
+    It `has_met` values if it was multiplied with other numbers, so that it may be messages.
+    """
+
+    name: str
+    index: Tensor
+    has_met: bool = False
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[ref[Tensor], Travel]] = {}
+
+
+_thread = _Thread()
+
+
+def follow(attention: Tensor, travel: Travel) -> None:
+    """Follow the attention of edges, or what was made of it."""
+    name, where = id(attention), _thread.known
+
+    def forget(gone: ref[Tensor]) -> None:
+        if name in where and where[name][0] is gone:
+            del where[name]
+
+    where[name] = ref(attention, forget), travel
+
+
+def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    """Follow what a function made of attention, and check where it sums messages up."""
+    if not _thread.known or not isinstance(result, Tensor) or func in WITHOUT_NUMBERS:
+        return
+    given = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
+    found = next((travel for x in given if (travel := _travel(x)) is not None), None)
+    if found is None:
+        return
+    name = getattr(func, "__name__", "")
+    if name in _SUMS:
+        if found.has_met:
+            _check(found, args, kwargs)
+    elif result.is_floating_point() and len(found.index) in result.shape:
+        has_met = name in _MULTIPLIES and sum(x.is_floating_point() for x in given) > 1
+        follow(result, replace(found, has_met=found.has_met or has_met))
+
+
+def _travel(x: Tensor) -> Travel | None:
+    entry = _thread.known.get(id(x))
+    return entry[1] if entry is not None and entry[0]() is x else None
+
+
+def _check(travel: Travel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse messages that are summed up elsewhere than at the queries of their attention."""
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    index = kwargs.get("index", args[2] if len(args) > 2 else None)
+    if not isinstance(index, Tensor) or not isinstance(dim, int):
+        return
+    nodes = plain(index)
+    if nodes.dim() > 1:
+        nodes = nodes.movedim(dim, 0).flatten(1)[:, :1].flatten()
+    if nodes.shape == travel.index.shape and not torch.equal(nodes, travel.index):
+        raise CaptureError(
+            f"The attention of {travel.name} cannot be read: its softmax is over the edges of one "
+            "node, and the messages along these edges are summed up at others, so that no node "
+            "shares its attention out over the nodes it reads. Take the softmax over the edges "
+            "into each node at which messages are summed up."
+        )
+
+
+watches.append(_see)

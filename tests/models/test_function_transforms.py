@@ -1,0 +1,72 @@
+"""Models inside torch.func, whose tensors hide their numbers, are refused in words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import func, nn
+
+from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError
+
+WIDTH, TOKENS = 8, 6
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x, bias=0.0):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT / WIDTH**0.5 + bias).softmax(-1) @ v
+
+
+def made():
+    torch.manual_seed(0)
+    return Layer().eval(), torch.randn(2, TOKENS, WIDTH)
+
+
+WAYS = {
+    "grad": lambda model, x: func.grad(lambda x: model(x).sum())(x),
+    "jvp": lambda model, x: func.jvp(model, (x,), (x,)),
+    "vmap": lambda model, x: torch.vmap(model)(x[None]),
+    "grad of parameters": lambda model, x: func.grad(
+        lambda given: func.functional_call(model, given, (x,)).sum()
+    )(dict(model.named_parameters())),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("context", [capturing, lambda model: edited(model, Cut(query=3, key=1))])
+def test_transforms_are_refused_in_words_and_no_refusal_is_kept(way, context):
+    model, x = made()
+    with pytest.raises(CaptureError, match=r"inside torch\.(func.*autograd|vmap)"), context(model):
+        WAYS[way](model, x)
+    for given in (x, x[:1]):
+        with context(model):
+            model(given)
+
+
+def test_gradients_by_autograd_pass_through_edits():
+    model, x = made()
+    x.requires_grad_()
+    with edited(model, Cut(query=3, key=1)):
+        (found,) = torch.autograd.grad(model(x).square().sum(), x)
+    bias = torch.zeros(TOKENS, TOKENS)
+    bias[3, 1] = -torch.inf
+    (wanted,) = torch.autograd.grad(model(x, bias).square().sum(), x)
+    torch.testing.assert_close(found, wanted)
+
+
+@torch.no_grad()
+def test_other_parameters_by_functional_call_are_read():
+    model, x = made()
+    given = {name: 1.5 * value for name, value in model.named_parameters()}
+    with capturing(model) as run:
+        func.functional_call(model, given, (x,))
+    q, k, _ = func.functional_call(
+        model.qkv, {"weight": given["qkv.weight"], "bias": given["qkv.bias"]}, (x,)
+    ).chunk(3, -1)
+    oracle = (q @ k.mT / WIDTH**0.5).softmax(-1)[1].numpy()
+    assert run.traces[1][0, 0].to_dense() == pytest.approx(oracle, abs=1e-6)
