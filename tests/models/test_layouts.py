@@ -28,8 +28,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from gattn import capturing
 from gattn.errors import CaptureError
-from gattn.models.doors.proof import plan
-from gattn.models.doors.proof.plan import plan_of
+from gattn.models.doors.proof import proving
+from gattn.models.doors.proof.proving import plan_of
 
 BATCH, TOKENS = 3, 5
 
@@ -44,12 +44,12 @@ def counts(monkeypatch):
     """How many runs of parts of a model each proof took."""
     made = []
 
-    class Counted(plan.Replays):
+    class Counted(proving.Replays):
         def __init__(self, *given):
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr(plan, "Replays", Counted)
+    monkeypatch.setattr(proving, "Replays", Counted)
     return lambda: [one.count for one in made]
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.attending import unseen
 from gattn.models.doors.proof.kinds import Kinds, kinds_of
-from gattn.models.doors.proof.plan import Plan, plan_of
+from gattn.models.doors.proof.plan import Plan
+from gattn.models.doors.proof.proving import plan_of
 from gattn.models.load.loading import as_written, is_transformers
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context

@@ -22,7 +22,8 @@ from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.copies import copied
-from gattn.models.doors.proof.plan import Plan, proof_of_copy
+from gattn.models.doors.proof.plan import Plan
+from gattn.models.doors.proof.proving import proof_of_copy
 from gattn.models.doors.proof.random_numbers import random_numbers_kept
 from gattn.models.doors.proof.small_inputs import small_input
 from gattn.models.hugging_face.given import arguments

@@ -1,0 +1,308 @@
+"""Proves what the attention calls of a model mean, once for each kind of inputs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from math import prod
+from threading import RLock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from gattn.errors import CaptureError
+from gattn.models.doors.attaching import attached
+from gattn.models.doors.functions.raw_call import RawCall, observed
+from gattn.models.doors.proof.assembling import AcrossBatchError
+from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
+from gattn.models.doors.proof.candidates import wanted
+from gattn.models.doors.proof.copies import copied
+from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
+from gattn.models.doors.proof.plan import Place, Plan
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
+from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
+from gattn.models.doors.proof.probing.numbers import Numbers
+from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
+from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
+from gattn.models.doors.proof.sameness import are_same, refuse_numbers
+from gattn.models.doors.proof.silent import silent
+from gattn.models.doors.proof.solving import Solver
+from gattn.models.read.layouts import usual
+from gattn.models.watch.contexts import Context, present, without_contexts
+from gattn.models.watch.inside import inside, outside
+
+_MOST_PLANS = 64
+_MERGED = (
+    "it takes the logarithm of its softmax's normalizer, too, as where softmaxes over chunks of "
+    "keys are merged, so the softmax alone is not what a head attends to"
+)
+_TRANSFORMED = (
+    "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
+    "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
+)
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_lock = RLock()
+_plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
+
+
+def plan_of(
+    model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Plan:
+    """Prove what the attention calls of a model mean, once for each kind of inputs.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    module : nn.Module
+        The model, or the part of it that is called.
+    args, kwargs
+        What it is called with.
+
+    Notes
+    -----
+    A copy of the model, which shares its parameters, runs twice on these inputs, and parts of it
+    run again, with NaN in chosen tokens, up to their first attention.
+    """
+    given: Given = args, dict(kwargs)
+    with _lock:
+        name = next(name for name, part in model.named_modules() if part is module)
+        is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
+        kind = name, state_of(model), "nested" if is_nested else shapes(given)
+        known = _plans.setdefault(model, {})
+        if kind in known and not known[kind].is_stale:
+            return known[kind]
+        known[kind] = _proved(model, name, given)
+        while len(known) > _MOST_PLANS:
+            del known[next(iter(known))]
+        return known[kind]
+
+
+def _proved(model: nn.Module, name: str, given: Given) -> Plan:
+    tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+    if any(map(_is_wrapped, (*tensors, *model.parameters(), *model.buffers()))):
+        return Plan(refused=_TRANSFORMED, is_stale=True)
+    if any(x.is_meta for x in tensors):
+        return Plan(refused="it runs without numbers, on the meta device")
+    if any(x.is_nested for x in tensors):
+        return Plan(is_nested=True)
+    try:
+        with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad():
+            twin = copied(model)
+            with attached(twin, Context()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # The user's call gives them.
+                return _Proof(twin, name, given).plan()
+    except CaptureError as error:
+        return Plan(refused=str(error).rstrip("."))
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        refused = f"a copy of it, run to prove what its attention means, failed ({said})"
+        return Plan(refused=refused, has_failed=True, is_stale=True)
+
+
+def proof_of_copy(
+    copy: nn.Module, name: str, given: Given, is_open: Callable[[RawCall], bool]
+) -> tuple[Plan, list[tuple[nn.Module, Place]]]:
+    """Prove the open calls of a copy of a model, which doors see; also say which these are."""
+    proof = _Proof(copy, name, given, is_open)
+    plan = proof.plan()
+    return plan, [(site.module, site.place) for site in proof.open]
+
+
+class _Proof:
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str,
+        given: Given,
+        is_open: Callable[[RawCall], bool] = lambda call: True,
+    ) -> None:
+        self._is_open = is_open
+        self.open: list[Site] = []
+        self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
+        self._walk = Walk(model)
+        self._alike = Alike()
+        self._plan = Plan()
+        self._merged: set[Place] = set()
+        self._mixed: dict[int, list[Place]] = {}
+        self._numbers = Numbers(self._given)
+
+    def plan(self) -> Plan:
+        plan = self._plan
+        sites, watched = self._watched()
+        if plan.refused:
+            return plan
+        needed = wanted(self.open, self._model, self._alike)
+        places, plain = self._plain(needed)
+        if not are_same(watched, plain):
+            plan.refused = "its output changes while its attention is watched"
+            return plan
+        plan.sites = [site.place for site in sites]
+        replays = Replays(self._model, self._walk, places, sites)
+        solver = Solver(self._model, replays, self._alike)
+        self._solve(self.open, solver, places)
+        self._numbers.refuse(plan.layouts, plan.reasons)
+        plan.picked = sorted(solver.picked)
+        plan.is_stale = solver.holds_once or self._numbers.is_passing
+        return plan
+
+    def _watched(self) -> tuple[list[Site], Any]:
+        """Run the model once with its attention seen, and compare that with its kernels."""
+        kernels = Kernels(self._model, self._walk)
+        sites = Sites(self._walk, kernels.picks)
+
+        ran: set[str] = set()
+
+        def entered(run: Run, module: nn.Module, given: Given) -> None:
+            if run.around is None:
+                kernels.picks.begin(given)
+            run.shapes = shapes(given)
+            ran.add(run.name)
+
+        values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
+
+        def see(call: RawCall) -> None:
+            if call.kind != "sum":  # No kernel was counted for it.
+                kernels.claim()
+            sites(call)
+            if self._is_open(call):
+                self.open.append(sites.found[-1])
+                self._numbers.take(call, sites.found[-1].place)
+            if call.number is not None:
+                place = sites.found[-1].place
+                how = "scaled" if call.is_scaled else "mixed"
+                self._plan.altered[place[0], call.number] = how
+                self._mixed.setdefault(id(call.value), []).append(place)
+                values.append(call.value)
+
+        with without_fast_path(), self._walk.following(entered), observed(see), kernels:
+            output = self._run()
+        for site in sites.found:
+            if (site.place[0], (site.queries, site.keys)) in kernels.products.normalizing:
+                self._merged.add(site.place)
+        if kernels.missed:
+            self._plan.refused = unseen(self._model, kernels.missed)
+        others = next(calls.last for calls, _ in present() if calls.model is self._model)
+        self._plan.silent = silent(
+            self._model, ran, sites.found, others.layers.shown, kernels.products
+        )
+        self._spreading = kernels.products.spreading
+        return sites.found, output
+
+    def _run(self) -> Any:
+        """Run the model on copies of its inputs, with the same random numbers each time."""
+        seed()
+        args, kwargs = fresh(kept(self._given))
+        return self._called(*args, **kwargs)
+
+    def _plain(self, needed: Mapping[Place, Run]) -> tuple[dict[Place, Given], Any]:
+        """Run the model as it is, and keep what some of its modules are given."""
+        places: dict[Place, Given] = {}
+
+        def entered(run: Run, module: nn.Module, given: Given) -> None:
+            if run.place in needed:
+                places[run.place] = kept(given)
+
+        with without_fast_path(), self._walk.following(entered), inside():
+            return places, self._run()
+
+    def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
+        tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
+        unsettled: set[Place] = set()
+        left: dict[Place, str] = {}
+        for dim in (0, 1, None):
+            if dim is None and not (may_be_one_sequence(self._given) and all(x[2] for x in tried)):
+                break
+            batches = Batches(self._called, self._walk, self._given, places, dim)
+            layouts: dict[Place, list[Any]] = {}
+            reasons: dict[Place, str] = {}
+            is_good = True
+            unsettled.clear()
+            for number, site in enumerate(sites):
+                try:
+                    if site.place in self._merged:
+                        raise UnprovedError(_MERGED)
+                    layout, is_settled = solver.layout(site, batches)
+                except UnprovedError as error:
+                    if site.kind == "sum" and site.place[0] not in self._spreading:
+                        self._plan.gates.add(site.place)
+                        continue
+                    if isinstance(error, NoTokensError):
+                        left[site.place] = str(error)
+                        continue
+                    reasons[site.place] = str(error)
+                    is_good = False
+                    if isinstance(error, AcrossBatchError):
+                        break
+                else:
+                    layouts.setdefault(site.place, []).append((site.lead, layout))
+                    is_good &= is_settled
+                    if not is_settled:
+                        unsettled.add(site.place)
+                left_over = {one.place for one in sites[number + 1 :]} | set(layouts)
+                if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
+                    break
+            refuse_numbers(layouts, unsettled, reasons)
+            if dim is not None or not reasons:
+                tried.append((is_good, layouts, reasons))
+            if is_good:
+                break
+        best = max(tried, key=lambda one: (one[0], *_ranks(*one[1:])))
+        self._plan.layouts, self._plan.reasons = best[1], best[2]
+        self._plan.gates -= set(best[1])
+        for site in sites:
+            self._trust(site)
+        for mixed in self._mixed.values():
+            self._share_layout(mixed)
+        self._leave_out(left)
+
+    def _leave_out(self, left: dict[Place, str]) -> None:
+        """Leave out calls over something else than tokens, if there are others to show."""
+        plan = self._plan
+        left = {place: reason for place, reason in left.items() if place not in plan.layouts}
+        if all(place in left or place in plan.gates for place in plan.sites):
+            plan.reasons |= left
+        else:
+            plan.left_out = set(left) - set(plan.reasons)
+
+    def _trust(self, site: Site) -> None:
+        """Take the word of torch's own module on its batch and heads, if nothing was proved.
+
+        Keys that it adds to those of tokens cannot be told from them by what scores depend on.
+        """
+        module = site.module
+        if not isinstance(module, nn.MultiheadAttention):
+            return
+        for lead, layout in self._plan.layouts.get(site.place, ()):
+            if prod((layout.split or lead)[n] for n in layout.heads) != module.num_heads:
+                del self._plan.layouts[site.place]
+                self._plan.reasons[site.place] = (
+                    "it attends from the same tokens several times at once, as in a batch that the "
+                    "model makes itself"
+                )
+                return
+        if (
+            site.place not in self._plan.layouts
+            or module.bias_k is not None
+            or module.add_zero_attn
+        ):
+            told = usual(site.lead, module.num_heads)
+            self._plan.layouts[site.place] = [(site.lead, told)]
+            self._plan.reasons.pop(site.place, None)
+
+    def _share_layout(self, places: list[Place]) -> None:
+        """Give softmaxes that are added up the layout that was proved of one of them."""
+        known = next((self._plan.layouts[one] for one in places if one in self._plan.layouts), None)
+        for place in places:
+            if known is not None and place in self._plan.reasons:
+                self._plan.layouts[place] = known
+                del self._plan.reasons[place]
+
+
+def _ranks(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
+    """Rank what was proved with some dimension as the batch: the more calls the better."""
+    return len(proved), -len(reasons)
