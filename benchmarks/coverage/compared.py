@@ -63,6 +63,9 @@ def error_of(seen: list[Heads], own: Heads, inputs: dict[str, Any]) -> float:
         if not np.ptp(whole, axis=0).any():  # It returns the mean over heads.
             mine = np.repeat(mine.mean(0, keepdims=True), len(mine), axis=0)
         queries, keys = mine.shape[1:]
+        if queries == keys > whole.shape[1] == whole.shape[2]:  # Without a prompt of its own.
+            mine = mine[:, -whole.shape[1] :, -whole.shape[2] :]
+            queries, keys = mine.shape[1:]
         if queries > whole.shape[1] or keys > whole.shape[2]:
             return float("inf")
         if not _may_be(queries, whole.shape[1], number, inputs):
