@@ -130,7 +130,8 @@ def test_the_proof_of_a_model_runs_on_a_copy(big_bird):
         for context in contexts(big_bird):
             with pytest.raises(CaptureError, match="is refused"), context:
                 big_bird(ids)
-            assert changed(big_bird, before) == []
+            # The user's own call draws numbers of NumPy in older versions of transformers.
+            assert set(changed(big_bird, before)) <= {"numpy"}
             assert torch.equal(big_bird(ids)[0], plain)
 
 
