@@ -26,6 +26,8 @@ class Modules:
         """The stacks whose tokens are not text: images, sounds."""
         self.crossing: set[str] = set()
         """The stacks of cross-attention."""
+        # A model may replace modules as it runs; the identities of those known are not given anew.
+        self._held = list(model.modules())
         self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
         self._kinds = kinds(model)
         self._homes: dict[str, str] = {}
