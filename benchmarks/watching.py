@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from gattn.models.doors.proof.opening import opened
+from gattn.models.run.opening import opened
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
