@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from gattn.models.run.opening import opened
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import gattn
 from benchmarks.row import TOLERANCE, Row, Side
+from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context
 
 _SIZE = 224

@@ -164,7 +164,10 @@ def handed(call: RawCall) -> SeenCall | None:
     if observer is not None:
         observer(call)
         return None
-    tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
+    calls = next(calls for calls, _ in present() if calls.owns(call.module))
+    tracker = calls.tracker
+    if call.module is calls.model and not calls.depth:
+        return None  # Another model runs inside its `generate`, such as an assistant.
     if not tracker.reads(call.module, call.lead, over_last=call.over_last):
         return None
     if tracker.leaves_out(call.module, call.ordinal):
