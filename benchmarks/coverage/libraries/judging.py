@@ -13,7 +13,7 @@ from benchmarks.coverage.libraries.checks import examine
 from benchmarks.coverage.libraries.verdict import LEFT_OUT, NOT_RUN, Verdict
 from benchmarks.zoo.libraries import FILES
 
-SECONDS = 300
+SECONDS = 900
 
 
 def models(library: str) -> Any:
