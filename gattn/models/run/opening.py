@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.attending import unseen
+from gattn.models.doors.attending import is_as_any, unseen
 from gattn.models.doors.proof.kinds import Kinds, kinds_of
 from gattn.models.doors.proof.plan import Plan
 from gattn.models.doors.proof.proving import plan_of
-from gattn.models.load.loading import as_written, is_transformers
+from gattn.models.load.loading import as_written
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context
 
@@ -28,9 +28,8 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     model is called.
     """
     model = as_written(model)
-    is_transformer = is_transformers(model)
-    parts = unseen(model) if is_transformer else []
-    prove: Callable[..., Plan | Kinds] = kinds_of if is_transformer else plan_of
+    parts = [] if is_as_any(model) else unseen(model)
+    prove: Callable[..., Plan | Kinds] = plan_of if is_as_any(model) else kinds_of
     plans: dict[int, Plan | Kinds] = {}
 
     def proved(*call: Any) -> Plan | Kinds:

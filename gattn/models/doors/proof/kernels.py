@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.picking import Picks
 from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Walk
@@ -49,6 +50,8 @@ class Kernels(TorchDispatchMode):
         What was multiplied by other kernels.
     picks : Picks
         Where numbers were moved by indices that are not always the same.
+    integers : Integers
+        Which integers that the model is given are ids.
     """
 
     supports_higher_order_operators = True
@@ -61,6 +64,7 @@ class Kernels(TorchDispatchMode):
         self.products = Products(self._parameters)
         constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants)
+        self.integers = Integers(constants)
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -83,7 +87,15 @@ class Kernels(TorchDispatchMode):
             self._follow(name, tree_leaves((args, given)), result)
         self.products.note(self._walk.innermost, name, args, result)
         self.picks.note(name, args, given, result)
+        is_lookup = self.integers.note(name, tree_leaves((args, given)), result)
+        for run in self._walk.running[-1:]:
+            run.looks_up = run.looks_up if run.looks_up is None else run.looks_up or is_lookup
         return result
+
+    def begin(self, given: Any) -> None:
+        """Note what the model is given."""
+        self.picks.begin(given)
+        self.integers.begin(given)
 
     def claim(self) -> None:
         """Note that a door saw the kernel that ran last."""

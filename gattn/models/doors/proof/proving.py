@@ -163,7 +163,7 @@ class _Proof:
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:
-                kernels.picks.begin(given)
+                kernels.begin(given)
             run.shapes = shapes(given)
             ran.add(run.name)
 
@@ -195,6 +195,8 @@ class _Proof:
             self._model, ran, sites.found, others.layers.shown, kernels.products
         )
         self._spreading = kernels.products.spreading
+        leaves = tree_leaves(self._given)
+        self._ids = [leaves[number] for number in kernels.integers.exchangeable]
         return sites.found, output
 
     def _run(self) -> Any:
@@ -218,10 +220,11 @@ class _Proof:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
         unsettled: set[Place] = set()
         left: dict[Place, str] = {}
+        is_one = may_be_one_sequence(self._given, self._ids)
         for dim in (0, 1, None):
-            if dim is None and not (may_be_one_sequence(self._given) and all(x[2] for x in tried)):
+            if dim is None and not (is_one and all(x[2] for x in tried)):
                 break
-            batches = Batches(self._called, self._walk, self._given, places, dim)
+            batches = Batches(self._called, self._walk, self._given, self._ids, places, dim)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True
