@@ -97,7 +97,7 @@ class Solver:
                 raise NoTokensError(_CHANNELS)
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
-            if inputs.is_mixed or (others and inputs.is_lost):
+            if inputs.is_mixed or (inputs.is_lost and any(map(self._may_depend, others))):
                 if one.is_around and (one.level or site.queries > 1):
                     break
                 continue  # What runs before may make one side from the other.
@@ -177,6 +177,12 @@ class Solver:
         """
         sources = range(len(self._replays.sources(one.run)[:_SOURCES]))
         return one.is_around or any(batches.is_whole(one.run, n) for n in sources)
+
+    def _may_depend(self, one: Candidate) -> bool:
+        """Return whether a call depends on some input of a run, or may if it was not tried yet."""
+        if one.inputs is not None:
+            return bool(one.inputs.readers)
+        return bool(self._replays.sources(one.run))
 
     def _rank(self, one: Candidate) -> int:
         """Return how many dimensions inputs have, or may have if they were not tried yet."""
