@@ -49,6 +49,8 @@ class Kernels(TorchDispatchMode):
         What was multiplied by other kernels.
     picks : Picks
         Where numbers were moved by indices that are not always the same.
+    images : set of tuple of int
+        The shapes of what convolutions took and gave, (elements, channels, rows, columns, ...).
     """
 
     supports_higher_order_operators = True
@@ -61,6 +63,7 @@ class Kernels(TorchDispatchMode):
         self.products = Products(self._parameters)
         constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants)
+        self.images: set[tuple[int, ...]] = set()
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -81,6 +84,8 @@ class Kernels(TorchDispatchMode):
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tree_leaves((args, given)), result)
+        if name == "convolution":
+            self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 3}
         self.products.note(self._walk.innermost, name, args, result)
         self.picks.note(name, args, given, result)
         return result

@@ -143,7 +143,7 @@ class _Proof:
             return plan
         plan.sites = [site.place for site in sites]
         replays = Replays(self._model, self._walk, places, sites)
-        solver = Solver(self._model, replays, self._alike)
+        solver = Solver(self._model, replays, self._alike, self._images)
         self._solve(self.open, solver, places)
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.picked = sorted(solver.picked)
@@ -190,7 +190,8 @@ class _Proof:
         self._plan.silent = silent(
             self._model, ran, sites.found, others.layers.shown, kernels.products
         )
-        self._spreading = kernels.products.spreading
+        self._plan.looking_up = sorted(kernels.products.looking_up)
+        self._spreading, self._images = kernels.products.spreading, kernels.images
         return sites.found, output
 
     def _run(self) -> Any:

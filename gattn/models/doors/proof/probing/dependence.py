@@ -33,7 +33,8 @@ class Side:
     is_spread : bool
         Whether one position reaches several slots of an element.
     is_one : bool
-        Whether the input is a single token.
+        Whether the input is a single token, or the only slot depends on all of its tokens and
+        there is no batch: nothing is to be told apart.
     is_seen : bool
         Whether a run showed that a slot depends on it; it may depend on it unseen where nothing
         tells that it does not.
@@ -174,7 +175,7 @@ def _note_unseen(found: Dependence, probe: Probe) -> None:
 def _is_free(known: Tensor, code: Tensor) -> Tensor:
     """Return which slots (lead, slots) some run of a code knows for each position."""
     patterns, place = torch.unique(known.flatten(1), dim=1, return_inverse=True)
-    free = (code.T.float() @ patterns.float() > 0).all(0)
+    free: Tensor = (code.T.float() @ patterns.float() > 0).all(0)
     return free[place].reshape(known.shape[1:])
 
 
