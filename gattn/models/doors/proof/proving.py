@@ -146,7 +146,7 @@ class _Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites)
-        solver = Solver(self._model, replays, self._alike)
+        solver = Solver(self._model, replays, self._alike, self._images)
         self._solve(self.open, solver, places)
         self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
@@ -194,9 +194,10 @@ class _Proof:
         self._plan.silent = silent(
             self._model, ran, sites.found, others.layers.shown, kernels.products
         )
-        self._spreading = kernels.products.spreading
         leaves = tree_leaves(self._given)
         self._ids = [leaves[number] for number in kernels.integers.exchangeable]
+        self._plan.looking_up = sorted(kernels.products.looking_up)
+        self._spreading, self._images = kernels.products.spreading, kernels.images
         return sites.found, output
 
     def _run(self) -> Any:
