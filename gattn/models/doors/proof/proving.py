@@ -160,7 +160,7 @@ class _Proof:
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:
                 kernels.picks.begin(given)
-            run.shapes = shapes(given)
+            run.shapes = shapes(given, with_integers=True)
             ran.add(run.name)
 
         values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
