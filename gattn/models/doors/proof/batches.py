@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from gattn.models.doors.proof.assembling import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
@@ -174,8 +174,8 @@ def may_be_one_sequence(given: Given) -> bool:
 
 def _batched(given: Given) -> list[Tensor]:
     """List the floating-point inputs, and the first one of integers, such as token ids."""
-    leaves = [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.dim() > 0]
-    integers = [x for x in leaves if not x.is_floating_point() and x.dtype != torch.bool]
+    some = [x for x in leaves(given) if isinstance(x, Tensor) and x.dim() > 0]
+    integers = [x for x in some if not x.is_floating_point() and x.dtype != torch.bool]
     return [*sources(given), *integers[:1]]
 
 
