@@ -45,8 +45,8 @@ _TRANSFORMED = (
     "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
 )
 _NO_TENSORS = (
-    "gattn finds no tensor in what the model is given, which would tell which token is of which text; "
-    "open the context on the module that takes tensors, or run one text"
+    "gattn finds no tensor in what the model is given, which would tell which token is of which "
+    "text; open the context on the module that takes tensors, or run one text"
 )
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
