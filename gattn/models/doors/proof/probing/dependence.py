@@ -159,7 +159,7 @@ def _note_unseen(found: Dependence, probe: Probe) -> None:
         dims = other.apart - other.batch
         if side.is_seen or not bool(side.depends.any()) or not dims:
             continue
-        are_apart, is_doubtful = False, side.depends
+        are_apart, is_doubtful, is_known = False, side.depends, ~side.depends
         for dim in dims:
             code = words(found.shape[dim])
             runs = [_both(probe(found.along(dim, row)))[n] for row in code]
@@ -167,7 +167,8 @@ def _note_unseen(found: Dependence, probe: Probe) -> None:
             side.is_seen |= bool((seen & known).any())
             are_apart |= bool((known != known[..., :1]).any())
             is_doubtful = is_doubtful & ~_is_free(known, code)
-        if not side.is_seen and not (are_apart and bool(is_doubtful.all())):
+            is_known = is_known | known.any(0)
+        if not side.is_seen and bool(is_known.all()) and not (are_apart and bool(is_doubtful.all())):
             side.depends = torch.zeros_like(side.depends)
             side.apart, side.batch = set(), set()
 
