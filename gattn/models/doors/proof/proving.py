@@ -21,6 +21,7 @@ from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
+from gattn.models.doors.proof.patches import with_patches
 from gattn.models.doors.proof.plan import Place, Plan
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
@@ -149,9 +150,12 @@ class _Proof:
             plan.refused = "its output changes while its attention is watched"
             return plan
         plan.sites = [site.place for site in sites]
+        if sites:
+            places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
         self._solve(self.open, solver, places)
+        self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.picked = sorted(solver.picked)
         plan.is_stale = solver.holds_once or self._numbers.is_passing
@@ -269,6 +273,18 @@ class _Proof:
         for mixed in self._mixed.values():
             self._share_layout(mixed)
         self._leave_out(left)
+
+    def _place_patches(self, replays: Replays) -> None:
+        """Find the patches of images that tokens are, by the first call with as many tokens."""
+        known: set[int] = set()
+        for site in self.open:
+            found = self._plan.layouts.get(site.place, [])
+            tokens = found[0][1].tokens if len(found) == 1 else None
+            if tokens is None or tokens.is_cross or tokens.grid or tokens.num_queries in known:
+                continue
+            known.add(tokens.num_queries)
+            replays.ask(site.chain[-1], site)
+            self._plan.layouts[site.place] = [(site.lead, with_patches(site, found[0][1], replays))]
 
     def _leave_out(self, left: dict[Place, str]) -> None:
         """Leave out calls over something else than tokens, if there are others to show."""
