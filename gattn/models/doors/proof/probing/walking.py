@@ -88,7 +88,8 @@ class Walk:
 
     def name(self, module: nn.Module) -> str:
         """Return the name of a module."""
-        return self._names[module]
+        name: str = self._names[module]
+        return name
 
     def chain(self, module: nn.Module) -> list[Run]:
         """Return the run of a module and those around it; the innermost run if none is its own."""
