@@ -52,6 +52,8 @@ class Kernels(TorchDispatchMode):
         Where numbers were moved by indices that are not always the same.
     integers : Integers
         Which integers that the model is given are ids.
+    images : set of tuple of int
+        The shapes of what convolutions took and gave, (elements, channels, rows, columns, ...).
     """
 
     supports_higher_order_operators = True
@@ -65,6 +67,7 @@ class Kernels(TorchDispatchMode):
         constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants)
         self.integers = Integers(constants)
+        self.images: set[tuple[int, ...]] = set()
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -85,6 +88,8 @@ class Kernels(TorchDispatchMode):
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tree_leaves((args, given)), result)
+        if name == "convolution":
+            self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 3}
         self.products.note(self._walk.innermost, name, args, result)
         self.picks.note(name, args, given, result)
         is_lookup = self.integers.note(name, tree_leaves((args, given)), result)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.doors.proof.probing.state import place_of
 
 _TAKES = frozenset(("index", "gather", "index_select", "take", "_unsafe_index"))
@@ -46,7 +47,7 @@ class Integers:
 
     def begin(self, given: Any) -> None:
         """Follow the integers among what the model is given."""
-        for number, x in enumerate(tree_leaves(given)):
+        for number, x in enumerate(leaves(given)):
             if isinstance(x, Tensor) and _is_integer(x) and x.dim():
                 self._dims[number] = x.dim()
                 self._origins[x] = {number}

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Run
 
@@ -69,7 +70,7 @@ class Picks:
 
     def begin(self, given: Any) -> None:
         """Follow the integers and masks that the model is given."""
-        for x in tree_leaves(given):
+        for x in leaves(given):
             if isinstance(x, Tensor) and _is_index(x):
                 self._indices[x] = By.INPUTS
 
