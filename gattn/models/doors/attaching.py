@@ -21,6 +21,7 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
 from gattn.models.load.loading import is_transformers
 from gattn.models.read.track.any_model import AnyTracker
+from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.read.track.unrouted import UnroutedTracker
 from gattn.models.watch.calls import Calls
@@ -99,3 +100,4 @@ def _uninstall(model: nn.Module) -> None:
             return
         for handle in handles:
             handle.remove()
+    runs.clear(map(id, model.modules()))  # Of copies of it, parts ran by themselves.
