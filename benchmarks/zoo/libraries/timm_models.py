@@ -25,6 +25,7 @@ NOT_TOKENS = {
 }
 _ATTENTION = re.compile("attn|atten|transformer|block|MSA|mixer", re.I)
 _MOST_PARAMETERS = 140_000_000
+_MOST_PIXELS = 512
 _MOST_SCORE = 1000.0
 """Scores as far from zero as the numbers that mask come from random weights alone."""
 
@@ -55,12 +56,19 @@ def build(name: str) -> Case:
             options = {"depth": 2}
             model = _shorter(name)
     torch.manual_seed(0)
-    image = torch.randn(2, *model.default_cfg["input_size"])
+    image = torch.randn(2, *_size(model))
     model = randomized(lambda: timm.create_model(name, **options).eval(), image)
     if largest_score(model, image) > _MOST_SCORE:
         torch.manual_seed(0)
         model = timm.create_model(name, **options).eval()
     return Case(name, model, (image,), own=dropped, not_tokens=NOT_TOKENS)
+
+
+def _size(model: nn.Module) -> tuple[int, ...]:
+    """Return the size of an image: the model's, or a smaller one if it may have any."""
+    size: tuple[int, ...] = model.default_cfg["input_size"]
+    is_any = not model.default_cfg.get("fixed_input_size")
+    return (3, 224, 224) if is_any and size[-1] > _MOST_PIXELS else size
 
 
 def _shorter(name: str) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -28,7 +29,9 @@ class TokenMap:
     is_cross : bool
         Whether the keys are other tokens than the queries.
     grid : tuple of int
-        The sizes of the grid that the tokens form, row by row, where the input has one.
+        The sizes of the grid that the tokens form, where they do.
+    cells : Tensor (tokens,), optional
+        The cell of each token, or `NO_TOKEN`; None where the grid's come row by row.
     """
 
     sequences: tuple[int, ...]
@@ -38,6 +41,7 @@ class TokenMap:
     num_keys: int
     is_cross: bool = False
     grid: tuple[int, ...] = ()
+    cells: Tensor | None = None
 
     @property
     def is_told(self) -> bool:
@@ -53,6 +57,14 @@ class TokenMap:
     def key_positions(self) -> Iterable[Tensor]:
         """The positions of each element's keys."""
         return self._positions(self.keys, self.num_keys)
+
+    def cells_of(self, count: int) -> Tensor:
+        """Return the cell of each of a graph's tokens; padding of windows comes after the grid."""
+        if self.cells is not None:
+            return self.cells
+        cells = torch.arange(count)
+        cells[prod(self.grid) :] = NO_TOKEN
+        return cells
 
     def _positions(self, told: Tensor | None, count: int) -> Iterable[Tensor]:
         return [torch.arange(count)] * len(self.sequences) if told is None else told

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import numpy as np
-
 from gattn.errors import CaptureError, GattnError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
+from gattn.models.read.token_maps import TokenMap
 
 Tokens: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 
@@ -39,20 +38,19 @@ class Naming:
         """The stacks that texts are given for by name."""
         return set(self.tokens) if isinstance(self.tokens, Mapping) else set()
 
-    def applied(
-        self, trace: AttentionTrace, grids: Mapping[str, tuple[int, int]]
-    ) -> AttentionTrace:
+    def applied(self, trace: AttentionTrace, grids: Mapping[str, TokenMap]) -> AttentionTrace:
         """Name the tokens of a trace, and put them on the grid, or on those known of its stacks."""
         if self.tokens is not None:
             trace = self._named(trace)
         if self.grid is not None:
             return self._on_grid(trace, self.grid)
-        for stack, (rows, columns) in grids.items():
+        for stack, tokens in grids.items():
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
             if len(sizes) == 1:
-                cells = np.arange(sizes.pop())
-                cells[rows * columns :] = -1  # The padding of windows comes after the patches.
-                trace = trace.on_grid(rows, columns, cells=cells, stack=stack)
+                size = sizes.pop()
+                cells = tokens.cells_of(size)
+                if len(cells) == size:
+                    trace = trace.on_grid(*tokens.grid, cells=cells, stack=stack)
         return trace
 
     def _named(self, trace: AttentionTrace) -> AttentionTrace:

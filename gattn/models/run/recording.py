@@ -131,11 +131,11 @@ class Recording(Context):
 
     def _note_grid(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
         """Note the grid of patches that was proved of a call."""
-        grid = () if call.tokens is None or place.is_bipartite else call.tokens.grid
-        if len(grid) == 2:
+        tokens = call.tokens
+        if tokens is not None and not place.is_bipartite and len(tokens.grid) == 2:
             run = self._sequences[tracker].run or ()
             for sequence in reading.sequences:
-                run[sequence].grids[place.stack] = grid[0], grid[1]
+                run[sequence].grids[place.stack] = tokens
 
     def _check_values(self, call: SeenCall, reading: Reading) -> None:
         """Refuse contributions of what shows no values."""

@@ -20,6 +20,7 @@ from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
+from gattn.models.doors.proof.patches import with_patches
 from gattn.models.doors.proof.plan import Place, Plan
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
@@ -147,9 +148,12 @@ class _Proof:
             plan.refused = "its output changes while its attention is watched"
             return plan
         plan.sites = [site.place for site in sites]
+        if sites:
+            places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, self._reads)
-        solver = Solver(self._model, replays, self._alike)
+        solver = Solver(self._model, replays, self._alike, self._images)
         self._solve(self.open, solver, places)
+        self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.picked = sorted(solver.picked)
         plan.is_stale = solver.holds_once or self._numbers.is_passing or self._reads.are_by_values
@@ -164,7 +168,7 @@ class _Proof:
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:
-                kernels.picks.begin(given)
+                kernels.begin(given)
                 self._reads.begin()
             run.shapes = shapes(given, with_integers=True)
             ran.add(run.name)
@@ -199,7 +203,10 @@ class _Proof:
         self._plan.silent = silent(
             self._model, ran, sites.found, others.layers.shown, kernels.products
         )
-        self._spreading = kernels.products.spreading
+        given = leaves(self._given)
+        self._ids = [given[number] for number in kernels.integers.exchangeable]
+        self._plan.looking_up = sorted(kernels.products.looking_up)
+        self._spreading, self._images = kernels.products.spreading, kernels.images
         return sites.found, output
 
     def _run(self) -> Any:
@@ -223,10 +230,12 @@ class _Proof:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
         unsettled: set[Place] = set()
         left: dict[Place, str] = {}
+        is_one = may_be_one_sequence(self._given, self._ids)
         for dim in (0, 1, None):
-            if dim is None and not (may_be_one_sequence(self._given) and all(x[2] for x in tried)):
+            if dim is None and not (is_one and all(x[2] for x in tried)):
                 break
-            batches = Batches(self._called, self._walk, self._given, places, dim, self._reads)
+            given = self._given, self._ids
+            batches = Batches(self._called, self._walk, *given, places, dim, self._reads)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True
@@ -269,6 +278,18 @@ class _Proof:
         for mixed in self._mixed.values():
             self._share_layout(mixed)
         self._leave_out(left)
+
+    def _place_patches(self, replays: Replays) -> None:
+        """Find the patches of images that tokens are, by the first call with as many tokens."""
+        known: set[int] = set()
+        for site in self.open:
+            found = self._plan.layouts.get(site.place, [])
+            tokens = found[0][1].tokens if len(found) == 1 else None
+            if tokens is None or tokens.is_cross or tokens.grid or tokens.num_queries in known:
+                continue
+            known.add(tokens.num_queries)
+            replays.ask(site.chain[-1], site)
+            self._plan.layouts[site.place] = [(site.lead, with_patches(site, found[0][1], replays))]
 
     def _leave_out(self, left: dict[Place, str]) -> None:
         """Leave out calls over something else than tokens, if there are others to show."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,9 @@ from gattn.models.read.track.following import Progress
 from gattn.models.read.track.modules import Modules
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
+
+_LAYER = re.compile(r"(.*[^\W\d_])_?(\d+)")
+_LISTS = nn.Sequential, nn.ModuleDict
 
 
 class Proved(Protocol):
@@ -77,10 +81,12 @@ class AnyModules(Modules):
         super().__init__(model)
         self._sizes: dict[str, object] = {}
         self._paths: dict[str, str] = {}
+        self._parts: dict[str, list[str]] = {}
         self._numbers: dict[object, list[set[str]]] = {}
         for name, module in model.named_modules():
-            numbers = [part for part in _parts(name) if part.isdigit()]
-            known = self._numbers.setdefault(_kind(name, module), [set() for _ in numbers])
+            parts = self._parts[name] = _parts(name, model)
+            numbers = [part for part in parts if part.isdigit()]
+            known = self._numbers.setdefault(_kind(module, parts), [set() for _ in numbers])
             for values, number in zip(known, numbers, strict=True):
                 values.add(number)
 
@@ -89,9 +95,9 @@ class AnyModules(Modules):
 
         That is the last number in which modules of its type differ, else the first.
         """
-        parts = _parts(name)
+        parts = self._parts[name]
         places = [n for n, part in enumerate(parts) if part.isdigit()]
-        known = self._numbers[_kind(name, self.model.get_submodule(name))]
+        known = self._numbers[_kind(self.model.get_submodule(name), parts)]
         varying = [n for n, some in zip(places, known, strict=True) if len(some) > 1]
         layer = [*places[:1], *varying][-1:]
         return ".".join(part for n, part in enumerate(parts) if n not in layer)
@@ -106,13 +112,20 @@ class AnyModules(Modules):
         """Layers are numbered by the calls alone."""
 
 
-def _parts(name: str) -> list[str]:
-    return [part for part in name.split(".") if part and part != "_orig_mod"]
+def _parts(name: str, model: nn.Module) -> list[str]:
+    """Split a module's path, and the numbers from the names of layers, as in layers.layer_3."""
+    found: list[str] = []
+    module = model
+    for part in name.split(".") if name else ():
+        layer = _LAYER.fullmatch(part) if isinstance(module, _LISTS) else None
+        found += [part] if layer is None else layer.groups()
+        module = module.get_submodule(part)
+    return [part for part in found if part != "_orig_mod"]
 
 
-def _kind(name: str, module: nn.Module) -> tuple[type[nn.Module], tuple[str, ...]]:
+def _kind(module: nn.Module, parts: Sequence[str]) -> tuple[type[nn.Module], tuple[str, ...]]:
     """Return what modules have in common that differ only in numbers of their paths."""
-    return type(module), tuple("" if part.isdigit() else part for part in _parts(name))
+    return type(module), tuple("" if part.isdigit() else part for part in parts)
 
 
 class AnyTracker(Tracker):

@@ -18,6 +18,7 @@ from gattn.heads.trace import AttentionTrace
 from gattn.models.load.encoding import Encoding
 from gattn.models.load.token_texts import names_of, words_of_run
 from gattn.models.read.on_graphs.seen_edges import places_in
+from gattn.models.read.token_maps import TokenMap
 from gattn.models.read.track.following import Progress
 from gattn.models.run.record.relabelling import Positions
 
@@ -105,7 +106,7 @@ class RecordedSequence:
     logits: list[tuple[Tensor, int]] = field(default_factory=list)
     edits: Edits = ()
     fed: tuple[Tensor, Tensor] | None = None
-    grids: dict[str, tuple[int, int]] = field(default_factory=dict)
+    grids: dict[str, TokenMap] = field(default_factory=dict)
 
     @property
     def length(self) -> int:

@@ -87,6 +87,7 @@ class Picks:
                 by = By.INPUTS  # Perhaps of a cache.
             if by is not None and self._moves(kernel, given):
                 self.found.append(Pick(by, kernel, tuple(self._running())))
+            self._label(result, by)
             return
         if kernel in _READS and by is not None:  # A number decides what the code does.
             self.found.append(Pick(by, kernel, tuple(self._running())))
@@ -101,9 +102,10 @@ class Picks:
             by = By.CHANCE
         elif kernel in _WHERE and by is None:
             by = By.INPUTS
-        if by is None:
-            return
-        for x in tree_leaves(result):
+        self._label(result, by)
+
+    def _label(self, result: Any, by: By | None) -> None:
+        for x in tree_leaves(result) if by is not None else ():
             if isinstance(x, Tensor) and _is_index(x):
                 self._indices[x] = by
 

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from gattn.models.doors.proof.probing.picking import By, Picks
 from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Run, Walk
+from gattn.models.watch.inside import is_inside
 
 _ONE_NUMBER = frozenset(
     getattr(of, name)
@@ -107,6 +108,14 @@ class _Reading(TorchFunctionMode):
         self._walk, self._begins = walk, begins
         self._counts: Counter[tuple[str, int]] = Counter()
 
+    def __enter__(self) -> Any:
+        self._was_inside = is_inside()
+        return super().__enter__()
+
+    def _is_read(self, func: Any) -> bool:
+        """Return whether the model's code reads by a function, and not gattn's own."""
+        return func in _READS and is_inside() == self._was_inside
+
     def _name(self) -> Name:
         run = self._walk.running[-1] if self._walk.running else None
         place = ("", 0) if run is None else (run.name, run.number + self._begins.get(run.name, 0))
@@ -125,7 +134,7 @@ class _Noting(_Reading):
         """Run a function, and note what it gives code to read."""
         self._reads.look()
         result = func(*args, **(kwargs or {}))
-        if func in _READS:
+        if self._is_read(func):
             self._reads.note(func, self._name(), args[0], result)
         return result
 
@@ -139,6 +148,6 @@ class _Repeated(_Reading):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a function, or return what it gave in the run that was noted."""
-        if func in _READS and (name := self._name()) in self._found:
+        if self._is_read(func) and (name := self._name()) in self._found:
             return self._found[name]
         return func(*args, **(kwargs or {}))
