@@ -110,7 +110,7 @@ class _Reading(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         self._was_inside = is_inside()
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def _is_read(self, func: Any) -> bool:
         """Return whether the model's code reads by a function, and not gattn's own."""

@@ -110,7 +110,8 @@ class Walk:
         self.running.append(run)
         if self.entered is None or is_embedding:
             return None
-        return self.entered(run, module, (args, kwargs))
+        with torch._C.DisableTorchFunction():  # What it computes is not the model's.
+            return self.entered(run, module, (args, kwargs))
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         name = self._names[module]
@@ -119,5 +120,6 @@ class Walk:
             run = self.running.pop()
         if self.entered is None or run is None or run.looks_up is None or output is None:
             return None
-        given = self.entered(run, module, ((output,), {}))
+        with torch._C.DisableTorchFunction():
+            given = self.entered(run, module, ((output,), {}))
         return None if given is None else given[0][0]
