@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError
 
 WIDTH, TOKENS = 8, 6
 
@@ -154,3 +155,88 @@ def test_a_side_with_one_slot_has_none_to_tell_apart(side, batch):
     with torch.no_grad(), capturing(model) as run:
         model(x)
     np.testing.assert_allclose(shown(run), model.seen, atol=1e-6)
+
+
+class PooledInWindows(nn.Module):
+    """Queries are the largest of two tokens each, within windows of four, as in Hiera."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.cut = nn.Linear(WIDTH, 3 * WIDTH), None
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(1, (-1, 4)).chunk(3, -1)
+        q = q.unflatten(2, (2, 2)).amax(2)
+        scores = q @ k.mT / WIDTH**0.5
+        self.seen = scores.softmax(-1).detach()
+        if self.cut is not None:
+            scores = scores.clone()
+            window, query, key = self.cut
+            scores[:, window, query, key] = -torch.inf
+            return scores.softmax(-1) @ v
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Shared(nn.Module):
+    """All windows have the same queries, which come from elsewhere, as in GC ViT."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.few = nn.Linear(WIDTH, WIDTH), nn.Conv1d(WIDTH, WIDTH, 2, stride=2)
+        self.attention = SharedAttention()
+
+    def forward(self, x):
+        queries = self.few(x[:, :8].mT).mT
+        return self.attention(self.first(x), queries)
+
+
+class SharedAttention(PooledInWindows):
+    def forward(self, x, q):
+        k, v = self.qkv(x).unflatten(1, (-1, 4))[..., :-WIDTH].chunk(2, -1)
+        q = q[:, None].expand(-1, k.shape[1], -1, -1)
+        scores = q @ k.mT / WIDTH**0.5
+        self.seen = scores.softmax(-1).detach()
+        if self.cut is not None:
+            window, query, key = self.cut
+            scores = scores.clone()
+            scores[:, window, query, key] = -torch.inf
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kind", [PooledInWindows, Shared])
+def test_queries_that_are_no_tokens_are_numbered_window_by_window(kind, batch):
+    model = kind().eval()
+    inner = model.attention if kind is Shared else model
+    x = torch.randn(batch, 12, WIDTH)
+    with torch.no_grad(), capturing(model) as run:
+        model(x)
+    windows, queries, keys = inner.seen.shape[1:]
+    wanted = torch.zeros(batch, windows, queries, windows, keys)
+    wanted[:, range(windows), :, range(windows)] = inner.seen.transpose(0, 1)
+    wanted = wanted.flatten(3).flatten(1, 2)
+    np.testing.assert_allclose(shown(run), wanted, atol=1e-6)
+    with torch.no_grad(), edited(model, Cut(layer=0, query=2 * queries + 1, key=10)):
+        found = model(x)
+    inner.cut = 2, 1, 2
+    torch.testing.assert_close(found, model(x).detach())
+
+
+class Twice(nn.Module):
+    """A batch that the model makes itself, of mixed queries or of the same ones for both parts."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.qkv, self.mix = nn.Linear(WIDTH, 3 * WIDTH), mix()
+
+    def forward(self, x):
+        q, k, v = self.qkv(torch.cat([x, x.flip(1)])).chunk(3, -1)
+        q = torch.cat([q[: len(x), :3]] * 2) if isinstance(self.mix, nn.Identity) else q
+        return F.scaled_dot_product_attention(self.mix(q.mT).mT, k, v)
+
+
+@pytest.mark.parametrize("mix", [convolution, nn.Identity])
+def test_keys_that_two_groups_of_queries_read_tell_no_queries(mix):
+    model = Twice(mix).eval()
+    with pytest.raises(CaptureError, match="cannot be"), torch.no_grad(), capturing(model):
+        model(inputs(2, "vectors"))

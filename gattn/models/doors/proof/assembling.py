@@ -149,7 +149,12 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
     _, element = torch.unique(torch.cat(names, 1), dim=0, return_inverse=True)
     layout, first = _folded(lead, element)
     sequences = _of(first, queries.sequences, keys.sequences)
-    of_queries, of_keys = (_in_order(side, first, sequences) for side in (queries, keys))
+    of_keys = _in_order(keys, first, sequences)
+    if is_cross and of_keys is not None and _are_rows(queries, first, sequences, of_keys):
+        queries = _numbered(queries, first, sequences)
+        of_queries = queries.positions
+    else:
+        of_queries = _in_order(queries, first, sequences)
     if of_keys is not None and not is_cross and _has_keys_first(of_keys, sequences):
         # Keys of a cache, say, come before those of the tokens: all are counted as they come.
         count = of_keys.shape[1]
@@ -174,6 +179,34 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
         queries.grid or keys.grid,
     )
     return replace(layout, tokens=known)
+
+
+def _are_rows(queries: Tokens, first: Tensor, sequences: Tensor, of_keys: Tensor) -> bool:
+    """Return whether queries are told by their keys alone: none of these are keys of two elements.
+
+    So it is with queries that mix tokens of a window, and those that all windows share.
+    """
+    if len(first) == len(sequences.unique()):
+        return False
+    for one in sequences.unique():
+        own = of_keys[sequences == one]
+        own = own[own >= 0]
+        if len(own) > len(own.unique()):
+            return False
+        if queries.positions is not None:
+            some = queries.positions[first][sequences == one]
+            if bool((some < 0).any()) or len(some.unique()) == some.numel():
+                return False
+    return True
+
+
+def _numbered(queries: Tokens, first: Tensor, sequences: Tensor) -> Tokens:
+    """Number queries that are no tokens, element after element of each sequence."""
+    slots = queries.count if queries.positions is None else queries.positions.shape[1]
+    ranks = _ranks(sequences)
+    positions = ranks[:, None] * slots + torch.arange(slots)
+    count = (int(ranks.max()) + 1) * slots
+    return Tokens(queries.names, positions, queries.sequences, count, ())
 
 
 def _both_told(

@@ -275,6 +275,9 @@ class Solver:
 
     def _joined(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
         if inputs.keys is None:
+            if inputs.queries is not None and batches.has_constant_keys(site.place):
+                queries, is_good = _tokens(inputs, inputs.queries, site.queries, batches)
+                return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
             raise UnprovedError(
                 inputs.failure or "its keys depend on no input of the modules around it"
             )
