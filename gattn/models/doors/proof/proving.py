@@ -33,6 +33,7 @@ from gattn.models.doors.proof.sameness import are_same, refuse_numbers
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout, usual
+from gattn.models.read.track.runs import runs
 from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
 
@@ -137,6 +138,12 @@ class _Proof:
         self._numbers = Numbers(self._given)
 
     def plan(self) -> Plan:
+        try:
+            return self._planned()
+        finally:
+            runs.clear(map(id, self._model.modules()))
+
+    def _planned(self) -> Plan:
         plan = self._plan
         sites, watched = self._watched()
         if plan.refused:
@@ -190,7 +197,7 @@ class _Proof:
         with without_fast_path(), self._walk.following(entered), observed(see), kernels:
             output = self._run()
         for site in sites.found:
-            if (site.place[0], (site.queries, site.keys)) in kernels.products.normalizing:
+            if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:
                 self._merged.add(site.place)
         if kernels.missed:
             self._plan.refused = unseen(self._model, kernels.missed)
@@ -241,7 +248,7 @@ class _Proof:
                     layout, is_settled = solver.layout(site, batches)
                     _check_told(layout, self._given)
                 except UnprovedError as error:
-                    if site.kind == "sum" and site.place[0] not in self._spreading:
+                    if site.kind == "sum" and site.chain[0].name not in self._spreading:
                         self._plan.gates.add(site.place)
                         continue
                     if isinstance(error, NoTokensError):

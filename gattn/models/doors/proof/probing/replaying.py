@@ -58,6 +58,9 @@ class Site:
         The runs within the run of the module that came before.
     picks : sequence of Pick
         Where numbers were moved before it, in these runs, by indices that are not always the same.
+    name : str
+        The name of the module. Its run is that of the one around it if another method of it than
+        its forward was called.
     """
 
     module: nn.Module
@@ -72,11 +75,12 @@ class Site:
     altered: str = ""
     inside: Sequence[Run] = ()
     picks: Sequence[Pick] = ()
+    name: str = ""
 
     @property
     def place(self) -> tuple[str, int]:
         """The name of its module, and its number within a run of it."""
-        return self.chain[0].name, self.ordinal
+        return self.name, self.ordinal
 
 
 class Sites:
@@ -107,6 +111,7 @@ class Sites:
                 call.altered if call.number is None else "",
                 tuple(chain[0].inner),
                 [one for one in self._picks.found if chain[-1] in one.running],
+                self._walk.name(call.module),
             )
         )
 
