@@ -240,3 +240,74 @@ def test_keys_that_two_groups_of_queries_read_tell_no_queries(mix):
     model = Twice(mix).eval()
     with pytest.raises(CaptureError, match="cannot be"), torch.no_grad(), capturing(model):
         model(inputs(2, "vectors"))
+
+
+class Prompted(nn.Module):
+    """Tokens attend to each other, and to a few more keys: learned ones, or embedded ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.prompt = nn.Linear(WIDTH, 3 * WIDTH), nn.Parameter(torch.randn(1, 3, WIDTH))
+        self.embed, self.cut = nn.Embedding(20, WIDTH), None
+
+    def forward(self, x, ids=None):
+        x = self.embed(x) if not x.is_floating_point() else x
+        more = self.prompt.expand(len(x), -1, -1) if ids is None else self.embed(ids)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        _, more_k, more_v = self.qkv(more).chunk(3, -1)
+        scores = q @ more_k.mT / WIDTH**0.5
+        self.seen = scores.softmax(-1).detach()
+        if self.cut is not None:
+            scores = scores.clone()
+            scores[:, self.cut[0], self.cut[1]] = -torch.inf
+            return F.scaled_dot_product_attention(q, k, v) + scores.softmax(-1) @ more_v
+        return sum(F.scaled_dot_product_attention(q, *kv) for kv in ((k, v), (more_k, more_v)))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kind", ["ids", "vectors"])
+def test_learned_keys_belong_to_the_tokens_that_read_them(kind, batch):
+    model, x = Prompted().eval(), inputs(batch, kind)
+    with torch.no_grad(), capturing(model) as run:
+        model(x)
+    for trace, wanted in zip(run.traces, model.seen, strict=True):
+        assert list(trace.stacks) == ["Prompted", "Prompted 2"]
+        head = trace["Prompted 2"][0, 0]
+        assert head.graph.is_bipartite
+        np.testing.assert_allclose(head.to_dense(), wanted, atol=1e-6)
+    with torch.no_grad(), edited(model, Cut(layer=0, query=4, key=1, stack="Prompted 2")):
+        found = model(x)
+    model.cut = 4, 1
+    torch.testing.assert_close(found, model(x).detach())
+
+
+def test_keys_made_of_other_inputs_are_not_learned():
+    model = Prompted().eval()
+    with (
+        pytest.raises(CaptureError, match="keys depend on no input"),
+        torch.no_grad(),
+        capturing(model),
+    ):
+        model(inputs(2, "vectors"), torch.randint(0, 20, (2, 3)))
+
+
+class HeadsOfCache(nn.Module):
+    """Reads keys and values whose heads are given as a dimension of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, cache):
+        q = self.q(x).unflatten(-1, (2, -1)).transpose(1, 2)
+        self.seen = (q @ cache.mT / q.shape[-1] ** 0.5).softmax(-1).detach()
+        return F.scaled_dot_product_attention(q, cache, cache)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_heads_that_share_their_queries_are_no_windows(batch):
+    model = HeadsOfCache().eval()
+    x, cache = inputs(batch, "vectors"), torch.randn(batch, 2, 5, WIDTH // 2)
+    said = pytest.raises(CaptureError, match="same tokens several times")
+    with said, torch.no_grad(), capturing(model):
+        model(x, cache)
