@@ -230,6 +230,29 @@ def test_edits_that_a_checkpoint_would_compute_without_them_are_refused(is_reent
         model(x)
 
 
+@pytest.mark.parametrize("is_reentrant", [False, True])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_gradients_of_edits_in_a_checkpoint_are_taken_inside_the_context(is_reentrant, is_inside):
+    torch.manual_seed(0)
+    model = Checkpointed(written, is_reentrant).double().eval()
+    x = torch.randn(1, 6, WIDTH, dtype=torch.float64, requires_grad=True)
+    cut = Cut(layer=1, head=0, key=2)
+    plain = Model(written).double().eval()
+    plain.load_state_dict(model.state_dict())
+    with edited(plain, cut):
+        (wanted,) = torch.autograd.grad(plain(x).square().sum(), x)
+    with edited(model, cut):
+        output = model(x)
+        if is_inside:
+            output.square().sum().backward()
+    if is_inside:
+        torch.testing.assert_close(x.grad, wanted, rtol=1e-9, atol=1e-11)
+        return
+    with pytest.raises(EditError, match=r"call backward.. inside the context"):
+        output.square().sum().backward()
+    assert x.grad is None
+
+
 def test_checkpointed_layers_keep_their_edits_in_the_backward_pass():
     model, x = made(kernel)
     forward = model.blocks[1].forward

@@ -26,6 +26,7 @@ from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.doors.proof.probing.numbers import Numbers
+from gattn.models.doors.proof.probing.reading import Reads
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
@@ -156,13 +157,13 @@ class _Proof:
         plan.sites = [site.place for site in sites]
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
-        replays = Replays(self._model, self._walk, places, sites)
+        replays = Replays(self._model, self._walk, places, sites, self._reads)
         solver = Solver(self._model, replays, self._alike, self._images)
         self._solve(self.open, solver, places)
         self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.picked = sorted(solver.picked)
-        plan.is_stale = solver.holds_once or self._numbers.is_passing
+        plan.is_stale = solver.holds_once or self._numbers.is_passing or self._reads.are_by_values
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:
@@ -175,6 +176,7 @@ class _Proof:
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:
                 kernels.begin(given)
+                self._reads.begin()
             run.shapes = shapes(given, with_integers=True)
             ran.add(run.name)
 
@@ -183,6 +185,7 @@ class _Proof:
         def see(call: RawCall) -> None:
             if call.kind != "sum":  # No kernel was counted for it.
                 kernels.claim()
+            self._reads.look(always=True)
             sites(call)
             if self._is_open(call):
                 self.open.append(sites.found[-1])
@@ -194,7 +197,9 @@ class _Proof:
                 self._mixed.setdefault(id(call.value), []).append(place)
                 values.append(call.value)
 
-        with without_fast_path(), self._walk.following(entered), observed(see), kernels:
+        self._reads = Reads(self._walk, kernels.picks)
+        running = self._walk.following(entered)
+        with without_fast_path(), running, observed(see), self._reads.noting(), kernels:
             output = self._run()
         for site in sites.found:
             if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:
@@ -236,7 +241,8 @@ class _Proof:
         for dim in (0, 1, None):
             if dim is None and not (is_one and all(x[2] for x in tried)):
                 break
-            batches = Batches(self._called, self._walk, self._given, self._ids, places, dim)
+            given = self._given, self._ids
+            batches = Batches(self._called, self._walk, *given, places, dim, self._reads)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True

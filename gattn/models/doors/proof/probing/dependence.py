@@ -168,7 +168,11 @@ def _note_unseen(found: Dependence, probe: Probe) -> None:
             are_apart |= bool((known != known[..., :1]).any())
             is_doubtful = is_doubtful & ~_is_free(known, code)
             is_known = is_known | known.any(0)
-        if not side.is_seen and bool(is_known.all()) and not (are_apart and bool(is_doubtful.all())):
+        if (
+            not side.is_seen
+            and bool(is_known.all())
+            and not (are_apart and bool(is_doubtful.all()))
+        ):
             side.depends = torch.zeros_like(side.depends)
             side.apart, side.batch = set(), set()
 
