@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError
 
 WIDTH, TOKENS = 8, 6
 
@@ -154,3 +155,159 @@ def test_a_side_with_one_slot_has_none_to_tell_apart(side, batch):
     with torch.no_grad(), capturing(model) as run:
         model(x)
     np.testing.assert_allclose(shown(run), model.seen, atol=1e-6)
+
+
+class PooledInWindows(nn.Module):
+    """Queries are the largest of two tokens each, within windows of four, as in Hiera."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.cut = nn.Linear(WIDTH, 3 * WIDTH), None
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(1, (-1, 4)).chunk(3, -1)
+        q = q.unflatten(2, (2, 2)).amax(2)
+        scores = q @ k.mT / WIDTH**0.5
+        self.seen = scores.softmax(-1).detach()
+        if self.cut is not None:
+            scores = scores.clone()
+            window, query, key = self.cut
+            scores[:, window, query, key] = -torch.inf
+            return scores.softmax(-1) @ v
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Shared(nn.Module):
+    """All windows have the same queries, which come from elsewhere, as in GC ViT."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.few = nn.Linear(WIDTH, WIDTH), nn.Conv1d(WIDTH, WIDTH, 2, stride=2)
+        self.attention = SharedAttention()
+
+    def forward(self, x):
+        queries = self.few(x[:, :8].mT).mT
+        return self.attention(self.first(x), queries)
+
+
+class SharedAttention(PooledInWindows):
+    def forward(self, x, q):
+        k, v = self.qkv(x).unflatten(1, (-1, 4))[..., :-WIDTH].chunk(2, -1)
+        q = q[:, None].expand(-1, k.shape[1], -1, -1)
+        scores = q @ k.mT / WIDTH**0.5
+        self.seen = scores.softmax(-1).detach()
+        if self.cut is not None:
+            window, query, key = self.cut
+            scores = scores.clone()
+            scores[:, window, query, key] = -torch.inf
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kind", [PooledInWindows, Shared])
+def test_queries_that_are_no_tokens_are_numbered_window_by_window(kind, batch):
+    model = kind().eval()
+    inner = model.attention if kind is Shared else model
+    x = torch.randn(batch, 12, WIDTH)
+    with torch.no_grad(), capturing(model) as run:
+        model(x)
+    windows, queries, keys = inner.seen.shape[1:]
+    wanted = torch.zeros(batch, windows, queries, windows, keys)
+    wanted[:, range(windows), :, range(windows)] = inner.seen.transpose(0, 1)
+    wanted = wanted.flatten(3).flatten(1, 2)
+    np.testing.assert_allclose(shown(run), wanted, atol=1e-6)
+    with torch.no_grad(), edited(model, Cut(layer=0, query=2 * queries + 1, key=10)):
+        found = model(x)
+    inner.cut = 2, 1, 2
+    torch.testing.assert_close(found, model(x).detach())
+
+
+class Twice(nn.Module):
+    """A batch that the model makes itself, of mixed queries or of the same ones for both parts."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.qkv, self.mix = nn.Linear(WIDTH, 3 * WIDTH), mix()
+
+    def forward(self, x):
+        q, k, v = self.qkv(torch.cat([x, x.flip(1)])).chunk(3, -1)
+        q = torch.cat([q[: len(x), :3]] * 2) if isinstance(self.mix, nn.Identity) else q
+        return F.scaled_dot_product_attention(self.mix(q.mT).mT, k, v)
+
+
+@pytest.mark.parametrize("mix", [convolution, nn.Identity])
+def test_keys_that_two_groups_of_queries_read_tell_no_queries(mix):
+    model = Twice(mix).eval()
+    with pytest.raises(CaptureError, match="cannot be"), torch.no_grad(), capturing(model):
+        model(inputs(2, "vectors"))
+
+
+class Prompted(nn.Module):
+    """Tokens attend to each other, and to a few more keys: learned ones, or embedded ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.prompt = nn.Linear(WIDTH, 3 * WIDTH), nn.Parameter(torch.randn(1, 3, WIDTH))
+        self.embed, self.cut = nn.Embedding(20, WIDTH), None
+
+    def forward(self, x, ids=None):
+        x = self.embed(x) if not x.is_floating_point() else x
+        more = self.prompt.expand(len(x), -1, -1) if ids is None else self.embed(ids)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        _, more_k, more_v = self.qkv(more).chunk(3, -1)
+        scores = q @ more_k.mT / WIDTH**0.5
+        self.seen = scores.softmax(-1).detach()
+        if self.cut is not None:
+            scores = scores.clone()
+            scores[:, self.cut[0], self.cut[1]] = -torch.inf
+            return F.scaled_dot_product_attention(q, k, v) + scores.softmax(-1) @ more_v
+        return sum(F.scaled_dot_product_attention(q, *kv) for kv in ((k, v), (more_k, more_v)))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kind", ["ids", "vectors"])
+def test_learned_keys_belong_to_the_tokens_that_read_them(kind, batch):
+    model, x = Prompted().eval(), inputs(batch, kind)
+    with torch.no_grad(), capturing(model) as run:
+        model(x)
+    for trace, wanted in zip(run.traces, model.seen, strict=True):
+        assert list(trace.stacks) == ["Prompted", "Prompted 2"]
+        head = trace["Prompted 2"][0, 0]
+        assert head.graph.is_bipartite
+        np.testing.assert_allclose(head.to_dense(), wanted, atol=1e-6)
+    with torch.no_grad(), edited(model, Cut(layer=0, query=4, key=1, stack="Prompted 2")):
+        found = model(x)
+    model.cut = 4, 1
+    torch.testing.assert_close(found, model(x).detach())
+
+
+def test_keys_made_of_other_inputs_are_not_learned():
+    model = Prompted().eval()
+    with (
+        pytest.raises(CaptureError, match="keys depend on no input"),
+        torch.no_grad(),
+        capturing(model),
+    ):
+        model(inputs(2, "vectors"), torch.randint(0, 20, (2, 3)))
+
+
+class HeadsOfCache(nn.Module):
+    """Reads keys and values whose heads are given as a dimension of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, cache):
+        q = self.q(x).unflatten(-1, (2, -1)).transpose(1, 2)
+        self.seen = (q @ cache.mT / q.shape[-1] ** 0.5).softmax(-1).detach()
+        return F.scaled_dot_product_attention(q, cache, cache)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_heads_that_share_their_queries_are_no_windows(batch):
+    model = HeadsOfCache().eval()
+    x, cache = inputs(batch, "vectors"), torch.randn(batch, 2, 5, WIDTH // 2)
+    said = pytest.raises(CaptureError, match="same tokens several times")
+    with said, torch.no_grad(), capturing(model):
+        model(x, cache)

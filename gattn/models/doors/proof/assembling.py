@@ -142,14 +142,30 @@ def _ranks(elements: Tensor) -> Tensor:
     return ranks
 
 
-def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross: bool) -> Layout:
-    """Make the layout of a call from the tokens on both sides."""
+def assembled(
+    lead: tuple[int, ...],
+    queries: Tokens,
+    keys: Tokens,
+    *,
+    is_cross: bool,
+    may_share: bool = False,
+) -> Layout:
+    """Make the layout of a call from the tokens on both sides.
+
+    If several groups of keys of one sequence are windows, rather than heads, they `may_share` their
+    queries.
+    """
     names = [*queries.names, *keys.names]
     names += [x.sequences[:, None] for x in (queries, keys) if x.sequences is not None]
     _, element = torch.unique(torch.cat(names, 1), dim=0, return_inverse=True)
     layout, first = _folded(lead, element)
     sequences = _of(first, queries.sequences, keys.sequences)
-    of_queries, of_keys = (_in_order(side, first, sequences) for side in (queries, keys))
+    of_keys = _in_order(keys, first, sequences)
+    if may_share and is_cross and _are_rows(queries, first, sequences, of_keys):
+        queries = _numbered(queries, first, sequences)
+        of_queries = queries.positions
+    else:
+        of_queries = _in_order(queries, first, sequences)
     if of_keys is not None and not is_cross and _has_keys_first(of_keys, sequences):
         # Keys of a cache, say, come before those of the tokens: all are counted as they come.
         count = of_keys.shape[1]
@@ -175,6 +191,34 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
         num_given=keys.count,
     )
     return replace(layout, tokens=known)
+
+
+def _are_rows(queries: Tokens, first: Tensor, sequences: Tensor, of_keys: Tensor | None) -> bool:
+    """Return whether queries are told by their keys alone: none of these are keys of two elements.
+
+    So it is with queries that mix tokens of a window, and those that all windows share.
+    """
+    if of_keys is None or queries.sequences is None or len(first) == len(sequences.unique()):
+        return False
+    for one in sequences.unique():
+        own = of_keys[sequences == one]
+        own = own[own >= 0]
+        if len(own) > len(own.unique()):
+            return False
+        if queries.positions is not None:
+            some = queries.positions[first][sequences == one]
+            if bool((some < 0).any()) or len(some.unique()) == some.numel():
+                return False
+    return True
+
+
+def _numbered(queries: Tokens, first: Tensor, sequences: Tensor) -> Tokens:
+    """Give queries that are no tokens numbers, element after element of each sequence."""
+    slots = queries.count if queries.positions is None else queries.positions.shape[1]
+    ranks = _ranks(sequences)
+    positions = ranks[:, None] * slots + torch.arange(slots)
+    count = (int(ranks.max()) + 1) * slots
+    return Tokens(queries.names, positions, queries.sequences, count, ())
 
 
 def _both_told(

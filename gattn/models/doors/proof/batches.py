@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.assembling import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.reading import Reads
-from gattn.models.doors.proof.probing.replaying import Stop
+from gattn.models.doors.proof.probing.replaying import Stop, kept
 from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.random_numbers import seed
@@ -62,6 +65,8 @@ class Batches:
         self._code = words(self.size)
         self._marks: dict[tuple[str, int], list[Tensor]] | None = None
         self._owners: dict[tuple[tuple[str, int], int], Owner | None] = {}
+        self._all = [*sources(given), *ids]
+        self._vectors: list[dict[tuple[str, int], list[bytes]]] = []
 
     def owner(self, run: Run, source: int) -> Owner | None:
         """Return the dimension of an input of a run that is the batch; None if there is none."""
@@ -79,6 +84,41 @@ class Batches:
         if self.owner(run, source) is not None or self._marks is None:
             return False
         return run.place in self._marks and not bool(self._marks[run.place][source].any())
+
+    def has_constant_keys(self, place: tuple[str, int]) -> bool:
+        """Return whether keys and values of a kernel's calls are the same for all inputs.
+
+        So are those that come from parameters alone, as the prompts of adapters.
+        """
+        numbers = [x for x in tree_leaves(self._given) if isinstance(x, Tensor) and _is_number(x)]
+        if any(all(x is not one for one in self._all) for x in numbers):
+            return False  # They may be ids, but cannot be exchanged for others.
+        if not self._vectors:
+            other = self._given
+            for x in self._all:
+                other = replaced(other, x, _changed(x, torch.ones((), dtype=torch.bool)))
+            self._vectors = [self._hashed(given) for given in (self._given, other)]
+        before, after = (some.get(place) for some in self._vectors)
+        return before is not None and before == after
+
+    def _hashed(self, given: Given) -> dict[tuple[str, int], list[bytes]]:
+        """Run the model, and hash the keys and values of its kernels' calls."""
+        found: dict[tuple[str, int], list[bytes]] = {}
+
+        def see(call: RawCall) -> None:
+            if call.key is not None:
+                name = self._walk.chain(call.module)[0].name
+                numbers = [x.detach().cpu().double().numpy() for x in (call.key, call.value)]
+                whole = b"".join(sha256(x.tobytes()).digest() for x in numbers)
+                found.setdefault((name, call.ordinal), []).append(whole)
+
+        args, kwargs = kept(given)
+        seed()
+        # Models fail on NaN in many ways.
+        running, again = self._walk.following(), self._reads.repeated({})
+        with torch.no_grad(), running, again, observed(see), suppress(Exception):
+            self._model(*args, **kwargs)
+        return found
 
     def is_whole(self, run: Run, source: int) -> bool:
         """Return whether an input of a run has the batch as one dimension, each element once."""
@@ -146,6 +186,10 @@ class Batches:
             with torch.no_grad(), running, inside(), again, suppress(Stop):
                 self._model(*args, **kwargs)
         return found
+
+
+def _is_number(x: Tensor) -> bool:
+    return x.dtype != torch.bool and x.numel() > 0
 
 
 def _change(x: Tensor, before: Tensor) -> Tensor:

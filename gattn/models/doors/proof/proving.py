@@ -177,6 +177,7 @@ class _Proof:
             if run.around is None:
                 kernels.begin(given)
                 self._reads.begin()
+            self._reads.look()
             run.shapes = shapes(given, with_integers=True)
             ran.add(run.name)
 

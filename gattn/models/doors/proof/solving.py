@@ -275,6 +275,12 @@ class Solver:
 
     def _joined(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
         if inputs.keys is None:
+            if inputs.queries is not None and batches.has_constant_keys(site.place):
+                owner = batches.owner(inputs.run, inputs.queries.source)
+                check_batch(inputs.queries.side, owner)
+                inputs.complete()
+                queries, is_good = _tokens(inputs, inputs.queries, site.queries, batches)
+                return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
             raise UnprovedError(
                 inputs.failure or "its keys depend on no input of the modules around it"
             )
@@ -288,11 +294,12 @@ class Solver:
             return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
         queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
         queries, keys = _alike(inputs, queries, keys)
-        is_cross = inputs.queries.dependence is not inputs.keys.dependence
+        is_cross, are_windows = inputs.queries.dependence is not inputs.keys.dependence, is_good
         if is_cross and site.queries == site.keys:
             is_good = False  # Further out, both may be made of the same tokens.
         is_cross = is_cross or not _are_same(inputs.queries.side, inputs.keys.side)
-        return assembled(site.lead, queries, keys, is_cross=is_cross), is_good and is_settled
+        layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=are_windows)
+        return layout, is_good and is_settled
 
 
 def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tuple[Tokens, bool]:

@@ -30,8 +30,8 @@ _ONE_NUMBER = frozenset(
 _ALL_NUMBERS = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__array__))
 _READS = _ONE_NUMBER | _ALL_NUMBERS
 
-Name = tuple[tuple[str, int], int]
-"""The run in which code reads, and how many times it read before within this run."""
+Name = tuple[tuple[str, int], str, int]
+"""The run in which code reads, by which function, and how many times it did so within this run."""
 
 
 class Reads:
@@ -106,7 +106,7 @@ class _Reading(TorchFunctionMode):
 
     def __init__(self, walk: Walk, begins: Mapping[str, int]) -> None:
         self._walk, self._begins = walk, begins
-        self._counts: Counter[tuple[str, int]] = Counter()
+        self._counts: Counter[tuple[tuple[str, int], str]] = Counter()
 
     def __enter__(self) -> Any:
         self._was_inside = is_inside()
@@ -116,11 +116,11 @@ class _Reading(TorchFunctionMode):
         """Return whether the model's code reads by a function, and not gattn's own."""
         return func in _READS and is_inside() == self._was_inside
 
-    def _name(self) -> Name:
+    def _name(self, func: Any) -> Name:
         run = self._walk.running[-1] if self._walk.running else None
         place = ("", 0) if run is None else (run.name, run.number + self._begins.get(run.name, 0))
-        self._counts[place] += 1
-        return place, self._counts[place]
+        self._counts[place, func.__name__] += 1
+        return place, func.__name__, self._counts[place, func.__name__]
 
 
 class _Noting(_Reading):
@@ -135,7 +135,7 @@ class _Noting(_Reading):
         self._reads.look()
         result = func(*args, **(kwargs or {}))
         if self._is_read(func):
-            self._reads.note(func, self._name(), args[0], result)
+            self._reads.note(func, self._name(func), args[0], result)
         return result
 
 
@@ -148,6 +148,6 @@ class _Repeated(_Reading):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a function, or return what it gave in the run that was noted."""
-        if self._is_read(func) and (name := self._name()) in self._found:
+        if self._is_read(func) and (name := self._name(func)) in self._found:
             return self._found[name]
         return func(*args, **(kwargs or {}))

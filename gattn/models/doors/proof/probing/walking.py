@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from gattn.models.doors.proof.probing.state import State
@@ -109,7 +110,8 @@ class Walk:
         self.running.append(run)
         if self.entered is None or is_embedding:
             return None
-        return self.entered(run, module, (args, kwargs))
+        with torch._C.DisableTorchFunction():  # What it computes is not the model's.
+            return self.entered(run, module, (args, kwargs))
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         name = self._names[module]
@@ -118,5 +120,6 @@ class Walk:
             run = self.running.pop()
         if self.entered is None or run is None or run.looks_up is None or output is None:
             return None
-        given = self.entered(run, module, ((output,), {}))
+        with torch._C.DisableTorchFunction():
+            given = self.entered(run, module, ((output,), {}))
         return None if given is None else given[0][0]
