@@ -159,3 +159,48 @@ def test_an_edit_counts_real_tokens(padding):
     torch.testing.assert_close(together[1, first : first + 3], alone[0])
     plain = model(other[None]).last_hidden_state
     assert (plain - alone).abs().amax((0, 2)).gt(1e-6).tolist() == [False, False, True]
+
+
+class OfDictionaries(nn.Module):
+    """Takes what a tokenizer gives, as the models of sentence-transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = made(Text)
+
+    def forward(self, features):
+        return self.model(**features).last_hidden_state.mean(1)
+
+
+@torch.no_grad()
+def test_a_tokenizer_names_the_ids_among_other_integers(tokenizer):
+    texts = ["the dog and the cat", "the dog"]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    features = {name: inputs[name] for name in ("attention_mask", "input_ids")}
+    model = OfDictionaries().eval()
+    with gattn.capturing(model, tokenizer) as outer, gattn.capturing(model.model, tokenizer) as run:
+        model(features)
+    for some in (outer.traces, run.traces):
+        for text, trace in zip(texts, some, strict=True):
+            names = trace[0, 0].labels()
+            assert [one.strip() for one in names[1:-1]] == text.split()
+
+
+@torch.no_grad()
+def test_each_sequence_of_a_batch_has_names_of_its_own():
+    model, ids = made(Text), torch.arange(1, 11).reshape(2, 5)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    names = [list("abcde"), list("xab")]
+    with gattn.capturing(model, tokens=names) as run:
+        model(ids, mask)
+    assert [trace[1, 0].labels() for trace in run.traces] == names
+    with gattn.edited(model, gattn.Cut(layer=1, query="b", key="a"), tokens=names):
+        together = model(ids, mask).last_hidden_state
+    for row, (query, key) in enumerate([(1, 0), (2, 1)]):
+        with gattn.edited(model, gattn.Cut(layer=1, query=query, key=key)):
+            alone = model(ids[row : row + 1], mask[row : row + 1]).last_hidden_state
+        torch.testing.assert_close(together[row], alone[0])
+    with gattn.capturing(model, tokens=names[:1]) as run:
+        model(ids, mask)
+    with pytest.raises(gattn.errors.CaptureError, match="one list for each sequence"):
+        _ = run.traces

@@ -262,6 +262,11 @@ def test_a_function_has_the_estimates_of_its_text(llama):
     np.testing.assert_array_equal(of_function["estimate"], of_text["estimate"])
     np.testing.assert_allclose(of_function["effect"], of_text["effect"], atol=1e-12)
     assert list(of_function["query_token"]) == list(of_text["query_token"])
+    words = [f"word {n}" for n in range(BATCH.shape[1])]
+    named = estimate(lambda: llama(BATCH), llama, target=7, other=11, sample=0, tokens=words)
+    for side in ("query", "key"):
+        assert list(named[f"{side}_token"]) == [words[n] for n in named[side]]
+    assert named.attrs["tokens"] == words
 
 
 def test_overwhelming_edges_of_a_softmax_alone_are_as_precise():

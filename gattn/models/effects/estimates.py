@@ -24,6 +24,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
 from gattn.models.run.functions import Runnable
+from gattn.models.run.naming import Naming, Tokens
 from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def estimate(
     seed: int = 0,
     batch_size: int | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
 ) -> Effects:
     r"""Estimate what cutting each kept edge changes in a model's answer, from one backward pass.
 
@@ -85,6 +87,8 @@ def estimate(
         Seed for drawing the sample.
     batch_size, progress
         As in `effect`, for these runs.
+    tokens : sequence of str, or mapping of str to sequence of str, optional
+        The tokens' texts, which the table shows, as in `capturing`.
 
     Returns
     -------
@@ -117,13 +121,16 @@ def estimate(
     chosen = Chosen.of(layers, heads)
     backward = Backward(text, model, tokenizer, metric, position, target, other)
     runner = backward.runner
+    runner.naming = Naming(tokens)
 
     def read(reading: Reading, place: Place) -> CutOutputs | CutEdges:
         some = chosen.in_layer(place.layer, reading.heads)
         return read_cuts(reading, some, renormalize, f"Layer {place.layer} of {place.stack!r}")
 
     outputs = Outputs(read, lambda place: chosen.has_layer(place.layer))
-    with capturing(runner.model, runner.tokenizer, keep=keep, layers=layers, heads=heads) as run:
+    with capturing(
+        runner.model, runner.tokenizer, keep=keep, layers=layers, heads=heads, tokens=tokens
+    ) as run:
         run.encodings = runner.prompt.encodings
         number = backward.run(outputs)
     table = Effects(_table(run.trace, outputs.differentiate(number)))

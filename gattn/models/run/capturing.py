@@ -229,8 +229,9 @@ def capturing(
     tokenizer, keep, layers, heads, scores, contributions
         As in `capture`. In models of other libraries, a tokenizer names the tokens of an input of
         integers (batch, tokens).
-    tokens : sequence of str, or mapping of str to sequence of str, optional
-        The tokens' texts: for all stacks that have as many tokens, or by stack.
+    tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional
+        The tokens' texts: for all stacks that have as many tokens, by stack, or a list for each
+        sequence of a batch, without padding.
     grid : (int, int), optional
         How many rows and columns of patches an image has; see `AttentionTrace.on_grid`.
 

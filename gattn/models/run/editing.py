@@ -195,7 +195,7 @@ class Editing(Context):
             if name in of_nodes:
                 names[side] = of_nodes[name]
                 spellings[side] = (tuple(map(_without_relation, of_nodes[name])),)
-        given = self._naming.of(place.stack)
+        given = self._naming.of(place.stack, sequence)
         if given is None:
             return {}
         reasons: dict[str, str] = {}
@@ -301,10 +301,10 @@ def edited(
         attention.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
-    tokens : sequence of str, or mapping of str to sequence of str, optional
-        The tokens' texts, for edits that name them: for all stacks that have as many tokens, or by
-        stack, as in `gattn.capturing`. Nodes of several types have the names that graphs show,
-        such as "paper 3".
+    tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional
+        The tokens' texts, for edits that name them: for all stacks that have as many tokens, by
+        stack, or a list for each sequence of a batch, as in `gattn.capturing`. Nodes of several
+        types have the names that graphs show, such as "paper 3".
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from gattn.errors import CaptureError, GattnError
 from gattn.heads.head import AttentionGraph
@@ -12,12 +12,13 @@ from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.token_maps import TokenMap
 
-Tokens: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
+Tokens: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]] | Sequence[Sequence[str]]
+"""Texts of tokens: for all stacks, by stack, or a list for each sequence of a batch."""
 
 
 @dataclass(frozen=True)
 class Naming:
-    """The tokens' texts, for all stacks that have as many or by stack, and the grid of patches."""
+    """The tokens' texts, for all stacks that have as many, by stack or sequence, and the grid."""
 
     tokens: Tokens | None = None
     grid: tuple[int, int] | None = None
@@ -28,20 +29,38 @@ class Naming:
                 f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
             )
 
-    def of(self, stack: str) -> Sequence[str] | None:
-        """Return the texts that are given for a stack, if any are."""
-        given = self.tokens.get(stack) if isinstance(self.tokens, Mapping) else self.tokens
+    def of(self, stack: str, sequence: int = 0) -> Sequence[str] | None:
+        """Return the texts that are given for a stack of a sequence, if any are."""
+        given = self._of(sequence)
+        given = given.get(stack) if isinstance(given, Mapping) else given
         return None if given is None else [str(one) for one in given]
+
+    def _of(self, sequence: int) -> Sequence[str] | Mapping[str, Sequence[str]] | None:
+        """Return what is given for a sequence."""
+        given = self.tokens
+        if given is None or isinstance(given, Mapping) or isinstance(next(iter(given), ""), str):
+            return cast("Sequence[str] | Mapping[str, Sequence[str]] | None", given)
+        if sequence >= len(given):
+            raise CaptureError(
+                f"tokens= lists the texts of {len(given)} sequences, but there are more: give one "
+                "list for each sequence of the batch."
+            )
+        return given[sequence]
 
     @property
     def stacks(self) -> set[str]:
         """The stacks that texts are given for by name."""
         return set(self.tokens) if isinstance(self.tokens, Mapping) else set()
 
-    def applied(self, trace: AttentionTrace, grids: Mapping[str, TokenMap]) -> AttentionTrace:
-        """Name the tokens of a trace, and put them on the grid, or on those known of its stacks."""
+    def applied(
+        self, trace: AttentionTrace, grids: Mapping[str, TokenMap], sequence: int = 0
+    ) -> AttentionTrace:
+        """Name the tokens of a trace, and put them on the grid, or on those known of its stacks.
+
+        `sequence` is its number in the batch.
+        """
         if self.tokens is not None:
-            trace = self._named(trace)
+            trace = self._named(trace, sequence)
         if self.grid is not None:
             return self._on_grid(trace, self.grid)
         for stack, tokens in grids.items():
@@ -53,8 +72,8 @@ class Naming:
                     trace = trace.on_grid(*tokens.grid, cells=cells, stack=stack)
         return trace
 
-    def _named(self, trace: AttentionTrace) -> AttentionTrace:
-        given = self.tokens
+    def _named(self, trace: AttentionTrace, sequence: int) -> AttentionTrace:
+        given = self._of(sequence)
         assert given is not None
         if isinstance(given, Mapping):
             if missing := sorted(set(given) - set(trace.stacks)):
@@ -75,7 +94,8 @@ class Naming:
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
             raise CaptureError(
                 f"tokens= gives {len(names[stack])} texts, but the stack {stack!r} has "
-                f"{', '.join(map(str, sorted(sizes)))} tokens: give one text per token."
+                f"{', '.join(map(str, sorted(sizes)))} tokens: give one text per token, or "
+                "for a batch one list per sequence, without padding."
             )
         return replace(trace, stacks=stacks)
 

@@ -307,6 +307,7 @@ class Recording(Context):
             self._naming.applied(
                 trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer),
                 one.grids,
+                n,
             )
             for n, one in enumerate(sequences)
         ]

@@ -253,10 +253,20 @@ class AnyTracker(Tracker):
 
 
 def _ids(inputs: Mapping[str, Any]) -> Tensor | None:
-    """Find the ids of tokens: the only input of integers, (batch, tokens) or (tokens,)."""
-    found = [
-        x
-        for x in inputs.values()
+    """Find the ids of tokens: what is called input_ids, or the only input of integers.
+
+    They are (batch, tokens) or (tokens,), and may be in a dictionary, as a tokenizer gives them.
+    """
+    named = dict(inputs)
+    for x in inputs.values():
+        named |= x if isinstance(x, Mapping) else {}
+    found = {
+        name: x
+        for name, x in named.items()
         if isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) and x.dim() in (1, 2)
-    ]
-    return torch.atleast_2d(found[0]) if len(found) == 1 else None
+    }
+    is_named = "input_ids" in found and "decoder_input_ids" not in found
+    if len(found) != 1 and not is_named:
+        return None
+    ids = found["input_ids"] if is_named else next(iter(found.values()))
+    return ids[None] if ids.dim() == 1 else ids
