@@ -79,6 +79,8 @@ def _fewer_layers(name: str) -> dict[str, Any]:
     for options in _OPTIONS:
         with torch.device("meta"), suppress(Exception):  # Most models take only some.
             model = timm.create_model(name, **options)
+            if options:
+                model.eval()(torch.empty(1, *_size(model)))
             kinds = frozenset(map(type, model.modules()))
             made[sum(p.numel() for p in model.parameters())] = options, kinds
     whole = max(made)
