@@ -51,6 +51,11 @@ def build(name: str) -> Case:
     import timm
 
     options = _fewer_layers(name)
+    try:
+        model = timm.create_model(name, **options).eval()
+        model(torch.randn(1, *_size(model)))
+    except Exception:  # Stages that do not fit together show only when they run.
+        options = {}
     with torch.device("meta"):
         model = timm.create_model(name, **options)
     if sum(p.numel() for p in model.parameters()) > _MOST_PARAMETERS:
@@ -79,8 +84,6 @@ def _fewer_layers(name: str) -> dict[str, Any]:
     for options in _OPTIONS:
         with torch.device("meta"), suppress(Exception):  # Most models take only some.
             model = timm.create_model(name, **options)
-            if options:
-                model.eval()(torch.empty(1, *_size(model)))
             kinds = frozenset(map(type, model.modules()))
             made[sum(p.numel() for p in model.parameters())] = options, kinds
     whole = max(made)
