@@ -51,15 +51,8 @@ def build(name: str) -> Case:
     import timm
 
     options = _fewer_layers(name)
-    try:
-        model = timm.create_model(name, **options).eval()
-        model(torch.randn(1, *_size(model)))
-    except Exception:  # Stages that do not fit together show only when they run.
+    if not _runs(name, options):
         options = {}
-    with torch.device("meta"):
-        model = timm.create_model(name, **options)
-    if sum(p.numel() for p in model.parameters()) > _MOST_PARAMETERS:
-        raise LeftOutError(f"{name} has too many parameters, even with few layers")
     torch.manual_seed(0)
     image = torch.randn(2, *_size(model))
     model = randomized(lambda: timm.create_model(name, **options).eval(), image)
@@ -67,6 +60,21 @@ def build(name: str) -> Case:
         torch.manual_seed(0)
         model = timm.create_model(name, **options).eval()
     return Case(name, model, (image,), own=dropped, not_tokens=NOT_TOKENS)
+
+
+def _runs(name: str, options: dict[str, Any]) -> bool:
+    """Return whether a model runs: stages may not fit together; one that is too large is refused."""
+    import timm
+
+    with torch.device("meta"):
+        model = timm.create_model(name, **options)
+    if sum(p.numel() for p in model.parameters()) > _MOST_PARAMETERS:
+        raise LeftOutError(f"{name} has too many parameters, even with few layers")
+    model = timm.create_model(name, **options).eval()
+    with suppress(Exception):
+        model(torch.randn(1, *_size(model)))
+        return True
+    return False
 
 
 def _size(model: nn.Module) -> tuple[int, ...]:
