@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.proof.probing.picking import Picks
+from gattn.models.doors.proof.probing.picking import Picks, tensors_in
 from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Walk
 from gattn.models.doors.proof.silent import Products
@@ -80,7 +79,7 @@ class Kernels(TorchDispatchMode):
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
-            self._follow(name, tree_leaves((args, given)), result)
+            self._follow(name, tensors_in((args, given)), result)
         self.products.note(self._walk.innermost, name, args, result)
         self.picks.note(name, args, given, result)
         return result
@@ -101,8 +100,7 @@ class Kernels(TorchDispatchMode):
             event = Event(self._walk.innermost, dim % scores.dim() == scores.dim() - 1)
             self._softmaxes[result] = _Softmax(event, result.numel())
 
-    def _follow(self, name: str, given: Iterable[Any], result: Any) -> None:
-        tensors = [x for x in given if isinstance(x, Tensor)]
+    def _follow(self, name: str, tensors: Sequence[Tensor], result: Any) -> None:
         softmax = next((self._softmaxes[x] for x in tensors if x in self._softmaxes), None)
         if softmax is None:
             return
@@ -113,8 +111,8 @@ class Kernels(TorchDispatchMode):
                     self.events.append(softmax.event)
                 softmax.is_counted = True
                 return
-        for x in tree_leaves(result):
-            size = x.numel() if isinstance(x, Tensor) and x.is_floating_point() else 0
+        for x in tensors_in((result,)):
+            size = x.numel() if x.is_floating_point() else 0
             if size == softmax.size or (name in _PARTS and 0 < size < softmax.size):
                 self._softmaxes[x] = softmax
 
