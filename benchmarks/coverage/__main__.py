@@ -34,8 +34,11 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     is_transformers = options.library == "transformers"
-    known = list(zoo.MODEL_TYPES) if is_transformers else judging.models(options.library).names()
-    names = options.models or known
+    names = options.models
+    if names is None:
+        names = (
+            list(zoo.MODEL_TYPES) if is_transformers else judging.models(options.library).names()
+        )
     if options.list:
         print("\n".join(names))
         return

@@ -90,6 +90,44 @@ def test_what_is_proved_neither_way_is_refused_whole():
         model(torch.randn(2, 9, WIDTH))
 
 
+class PositionsAndChannels(nn.Module):
+    """Attention between pixels and between the channels of the same image, as in DANet."""
+
+    def __init__(self, split):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Conv2d(WIDTH, WIDTH, 1) for _ in range(3))
+        self.channels = ChannelsOfImage() if split else None
+
+    def forward(self, x):
+        q, k, v = (layer(x).flatten(2) for layer in (self.q, self.k, self.v))
+        self.seen = (q.mT @ k).softmax(-1).detach()
+        channels = _channels(x) if self.channels is None else self.channels(x)
+        return (v @ (q.mT @ k).softmax(-1).mT).view_as(x) + channels
+
+
+def _channels(x):
+    z = x.flatten(2)
+    return ((z @ z.mT).softmax(-1) @ z).view_as(x)
+
+
+class ChannelsOfImage(nn.Module):
+    def forward(self, x):
+        return _channels(x)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("split", [True, False])
+def test_channels_of_images_are_no_tokens(split, batch):
+    model = PositionsAndChannels(split).eval()
+    x = torch.randn(batch, WIDTH, 3, 4)
+    told = pytest.warns(UserWarning, match=r"1 module .*over channels")
+    with torch.no_grad(), told, capturing(model) as run:
+        model(x)
+    for trace, wanted in zip(run.traces, model.seen, strict=True):
+        (stack,) = trace.stacks
+        assert trace[stack][0, 0].to_dense() == pytest.approx(wanted.numpy(), abs=1e-6)
+
+
 def test_models_without_channels_do_not_warn():
     model = Residual(Attention(), Attention()).eval()
     with warnings.catch_warnings(), torch.no_grad():

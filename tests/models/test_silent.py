@@ -98,6 +98,28 @@ class Experts(nn.Module):
         return (weights[..., None] * self.experts(x).unflatten(-1, (3, WIDTH))).sum(-2)
 
 
+class Codebook(nn.Module):
+    """Moves each token to its codes, which are parameters."""
+
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.codes, self.scale = nn.Parameter(torch.randn(4, WIDTH)), scale
+
+    def forward(self, x):
+        return (self.scale * (x @ self.codes.T)).softmax(-1) @ self.codes
+
+
+class Bank(nn.Module):
+    """Mixes parameters by a gate, as experts are mixed."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.bank = nn.Linear(WIDTH, 3), nn.Parameter(torch.randn(3, WIDTH))
+
+    def forward(self, x):
+        return self.router(x).softmax(-1) @ self.bank
+
+
 class Pool(nn.Module):
     """One token that reads all others, written as a sum."""
 
@@ -140,9 +162,15 @@ def test_what_is_called_attention_or_like_what_attends_is_told(way, kind):
     assert f"does not show its attention, 1 ({kind.__name__})" in said
 
 
-@pytest.mark.parametrize("kind", [ChannelAttention, AttentionPool, Experts, Layer, bypassed])
+@pytest.mark.parametrize("kind", [ChannelAttention, AttentionPool, Experts, Bank, Layer, bypassed])
 def test_what_does_not_attend_or_shows_it_is_not_told(kind):
     assert told(kind()) == []
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_codebook_is_told(scale):
+    (said,) = told(Codebook(scale))
+    assert "1 module of Sequential attends to parameters, as to a codebook, 1:" in said
 
 
 def test_a_pooling_sum_is_shown_and_cut():

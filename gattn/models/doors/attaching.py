@@ -16,10 +16,9 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from gattn.models.doors import interface, searches
-from gattn.models.doors.attending import attending, routes, unseen
+from gattn.models.doors.attending import attending, is_as_any, routes, unseen
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
-from gattn.models.load.loading import is_transformers
 from gattn.models.read.track.any_model import AnyTracker
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.read.track.unrouted import UnroutedTracker
@@ -55,7 +54,7 @@ def attached(
 
 
 def _calls(model: nn.Module, prove: Callable[..., Any] | None) -> Calls:
-    if not is_transformers(model):
+    if is_as_any(model):
         return Calls(model, frozenset(), FunctionMode, partial(AnyTracker, prove=prove))
     if not routes(model):
         tracker = partial(UnroutedTracker, prove=prove)

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from gattn.models.load.loading import is_transformers
+
+_TOLD = frozenset(("output_attentions", "past_key_values"))
+"""What a model of transformers takes that tells its attention, or continues a cache of theirs."""
 _QUERIES = ("query", "q_proj", "q_lin", "q", "to_q", "qkv", "query_key_value", "c_attn", "q_attn")
 
 
@@ -15,6 +19,20 @@ def routes(model: nn.Module) -> bool:
     """Return whether a model's code routes its attention through transformers' interface."""
     homes = {type(module).__module__ for module in model.modules()}
     return any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
+
+
+def is_as_any(model: nn.Module) -> bool:
+    """Return whether a model's attention is proved as that of a model of any library.
+
+    Of transformers' classes those are that are the user's own code throughout, neither route their
+    attention nor return it, and take no cache.
+    """
+    if not is_transformers(model):
+        return True
+    homes = {type(module).__module__ for module in model.modules()}
+    is_own = not any(home.startswith("transformers.models.") for home in homes)
+    takes = inspect.signature(model.forward).parameters
+    return is_own and not routes(model) and _TOLD.isdisjoint(takes)
 
 
 def unseen(model: nn.Module) -> list[str]:

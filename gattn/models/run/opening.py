@@ -10,13 +10,16 @@ from typing import Any
 from torch import nn
 
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.attending import unseen
+from gattn.models.doors.attending import is_as_any, unseen
 from gattn.models.doors.proof.kinds import Kinds, kinds_of
 from gattn.models.doors.proof.plan import Plan
 from gattn.models.doors.proof.proving import plan_of
-from gattn.models.load.loading import as_written, is_transformers
+from gattn.models.load.loading import as_written
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context
+
+_CHANNELS = "over channels, or over tokens that were mixed before"
+_PARAMETERS = "to parameters, as to a codebook"
 
 
 @contextmanager
@@ -28,9 +31,8 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     model is called.
     """
     model = as_written(model)
-    is_transformer = is_transformers(model)
-    parts = unseen(model) if is_transformer else []
-    prove: Callable[..., Plan | Kinds] = kinds_of if is_transformer else plan_of
+    parts = [] if is_as_any(model) else unseen(model)
+    prove: Callable[..., Plan | Kinds] = plan_of if is_as_any(model) else kinds_of
     plans: dict[int, Plan | Kinds] = {}
 
     def proved(*call: Any) -> Plan | Kinds:
@@ -42,7 +44,10 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         yield calls
         shown, left = calls.last.layers.shown, calls.last.left_out
     if left:
-        _warn_of_channels(model, left)
+        _warn_of_others(model, left, _CHANNELS)
+    books = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.looking_up}
+    if shown and books:
+        _warn_of_others(model, sorted(books), _PARAMETERS)
     picked = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.picked}
     if shown and picked:
         _warn_of_picks(model, sorted(picked))
@@ -72,11 +77,15 @@ def _warn(model: nn.Module, missed: list[str]) -> None:
     )
 
 
-def _warn_of_channels(model: nn.Module, left: Sequence[str]) -> None:
+def _warn_of_others(model: nn.Module, left: Sequence[str], over: str) -> None:
+    kind, first = type(model).__name__, left[0] or "the model itself"
+    said = (
+        f"1 module of {kind} attends {over}, {first}"
+        if len(left) == 1
+        else f"{len(left)} modules of {kind} attend {over}, such as {first}"
+    )
     warnings.warn(
-        f"{len(left)} modules of {type(model).__name__} attend over channels, or over tokens that "
-        f"were mixed before, such as {left[0] or 'the model itself'}: gattn neither shows nor "
-        "edits their attention, and layers are counted without them.",
+        f"{said}: gattn neither shows nor edits this attention, and layers are counted without it.",
         stacklevel=5,
     )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from gattn.models.doors.proof.assembling import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
@@ -34,6 +33,8 @@ class Batches:
         Its runs.
     given : tuple
         What the user gives it.
+    ids : sequence of Tensor
+        The integers among these that may be exchanged for one another.
     places : mapping
         What some runs of its modules were given.
     dim : int, optional
@@ -41,13 +42,19 @@ class Batches:
     """
 
     def __init__(
-        self, model: nn.Module, walk: Walk, given: Given, places: Places, dim: int | None
+        self,
+        model: nn.Module,
+        walk: Walk,
+        given: Given,
+        ids: Sequence[Tensor],
+        places: Places,
+        dim: int | None,
     ) -> None:
         self._model, self._walk, self._given, self._places = model, walk, given, places
         self.dim = dim or 0
-        self.size = 1 if dim is None else size_of(given, dim)
-        own = [x for x in _batched(given) if x.dim() > self.dim]
-        self._own = [x for x in own if x.shape[self.dim] == self.size]
+        some = [x for x in (*sources(given), *ids) if x.dim() > self.dim]
+        self.size = 1 if dim is None or not some else some[0].shape[self.dim]
+        self._own = [x for x in some if x.shape[self.dim] == self.size]
         self._code = words(self.size)
         self._marks: dict[tuple[str, int], list[Tensor]] | None = None
         self._owners: dict[tuple[tuple[str, int], int], Owner | None] = {}
@@ -162,21 +169,9 @@ def _has_parts(some: list[Tensor]) -> bool:
     )
 
 
-def size_of(given: Given, dim: int) -> int:
-    """Return how many elements the batch has, if it is some dimension of the inputs."""
-    return next((x.shape[dim] for x in _batched(given) if x.dim() > dim), 1)
-
-
-def may_be_one_sequence(given: Given) -> bool:
+def may_be_one_sequence(given: Given, ids: Sequence[Tensor]) -> bool:
     """Return whether inputs may be one sequence: (tokens, channels), or ids of as many tokens."""
-    return all(x.dim() <= 1 + x.is_floating_point() for x in _batched(given))
-
-
-def _batched(given: Given) -> list[Tensor]:
-    """List the floating-point inputs, and the first one of integers, such as token ids."""
-    leaves = [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.dim() > 0]
-    integers = [x for x in leaves if not x.is_floating_point() and x.dtype != torch.bool]
-    return [*sources(given), *integers[:1]]
+    return all(x.dim() <= 1 + x.is_floating_point() for x in (*sources(given), *ids))
 
 
 def _changed(x: Tensor, marks: Tensor) -> Tensor:

@@ -115,12 +115,12 @@ def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
     is given to a module like the inner one, such as the layer before it, is arranged alike.
     """
     if not level:
-        return site.inside[:_BEFORE]
+        return [one for one in site.inside if one.looks_up is not False][:_BEFORE]
     inner = site.chain[level - 1]
     of = type(model.get_submodule(inner.name))
     return [
         one
-        for one in inner.before[:_BEFORE]
+        for one in [one for one in inner.before if one.looks_up is not False][:_BEFORE]
         if one.shapes != inner.shapes or type(model.get_submodule(one.name)) is not of
     ]
 

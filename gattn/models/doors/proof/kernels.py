@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.picking import Picks, tensors_in
 from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Walk
@@ -48,6 +49,10 @@ class Kernels(TorchDispatchMode):
         What was multiplied by other kernels.
     picks : Picks
         Where numbers were moved by indices that are not always the same.
+    integers : Integers
+        Which integers that the model is given are ids.
+    images : set of tuple of int
+        The shapes of what convolutions took and gave, (elements, channels, rows, columns, ...).
     """
 
     supports_higher_order_operators = True
@@ -60,6 +65,8 @@ class Kernels(TorchDispatchMode):
         self.products = Products(self._parameters)
         constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants)
+        self.integers = Integers(constants)
+        self.images: set[tuple[int, ...]] = set()
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -74,15 +81,26 @@ class Kernels(TorchDispatchMode):
         self._walk.state.note(func, args, given)
         result = func(*args, **given)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
+        tensors = tensors_in((args, given))
         if name.startswith(_WHOLES):
             self.events.append(Event(self._walk.innermost))
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
-            self._follow(name, tensors_in((args, given)), result)
+            self._follow(name, tensors, result)
+        if name == "convolution":
+            self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 3}
         self.products.note(self._walk.innermost, name, args, result)
         self.picks.note(name, args, given, result)
+        is_lookup = self.integers.note(name, tensors, result)
+        for run in self._walk.running[-1:]:
+            run.looks_up = run.looks_up if run.looks_up is None else run.looks_up or is_lookup
         return result
+
+    def begin(self, given: Any) -> None:
+        """Note what the model is given."""
+        self.picks.begin(given)
+        self.integers.begin(given)
 
     def claim(self) -> None:
         """Note that a door saw the kernel that ran last."""

@@ -33,6 +33,8 @@ class Plan:
         The calls that only weigh what a token has several of, such as experts by a router.
     silent : list of str
         The modules that attend, as far as can be told, and show nothing.
+    looking_up : list of str
+        The modules that attend to parameters, as to a codebook.
     picked : list of str
         The modules that pick or order tokens, by value or at random, before others attend to them.
     refused : str
@@ -56,6 +58,7 @@ class Plan:
     left_out: set[Place] = field(default_factory=set)
     gates: set[Place] = field(default_factory=set)
     silent: list[str] = field(default_factory=list)
+    looking_up: list[str] = field(default_factory=list)
     picked: list[str] = field(default_factory=list)
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)

@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
@@ -27,14 +26,15 @@ from gattn.models.doors.proof.patches import with_patches
 from gattn.models.doors.proof.plan import Place, Plan
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
+from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.doors.proof.probing.numbers import Numbers
-from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
+from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.sameness import are_same, refuse_numbers
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
-from gattn.models.read.layouts import usual
+from gattn.models.read.layouts import Layout, usual
 from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
 
@@ -46,6 +46,10 @@ _MERGED = (
 _TRANSFORMED = (
     "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
     "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
+)
+_NO_TENSORS = (
+    "gattn finds no tensor in what the model is given, which would tell which token is of which "
+    "text; open the context on the module that takes tensors, or run one text"
 )
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
@@ -74,7 +78,7 @@ def plan_of(
     given: Given = args, dict(kwargs)
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
-        is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
+        is_nested = any(isinstance(x, Tensor) and x.is_nested for x in leaves(given))
         kind = name, state_of(model), "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
         if kind in known and not known[kind].is_stale:
@@ -88,7 +92,7 @@ def plan_of(
 
 
 def _proved(model: nn.Module, name: str, given: Given, expected: Collection[object]) -> Plan:
-    tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+    tensors = [x for x in leaves(given) if isinstance(x, Tensor)]
     if any(map(_is_wrapped, (*tensors, *model.parameters(), *model.buffers()))):
         return Plan(refused=_TRANSFORMED, is_stale=True)
     if any(x.is_meta for x in tensors):
@@ -151,7 +155,7 @@ class _Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites)
-        solver = Solver(self._model, replays, self._alike, self._expected)
+        solver = Solver(self._model, replays, self._alike, self._images, self._expected)
         self._solve(self.open, solver, places)
         self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
@@ -169,8 +173,8 @@ class _Proof:
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:
-                kernels.picks.begin(given)
-            run.shapes = shapes(given)
+                kernels.begin(given)
+            run.shapes = shapes(given, with_integers=True)
             ran.add(run.name)
 
         values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
@@ -204,13 +208,16 @@ class _Proof:
         self._plan.silent = silent(
             self._model, ran, sites.found, others.layers.shown, kernels.products
         )
-        self._spreading = kernels.products.spreading
+        given = leaves(self._given)
+        self._ids = [given[number] for number in kernels.integers.exchangeable]
+        self._plan.looking_up = sorted(kernels.products.looking_up)
+        self._spreading, self._images = kernels.products.spreading, kernels.images
         return sites.found, output
 
     def _run(self) -> Any:
         """Run the model on copies of its inputs, with the same random numbers each time."""
         seed()
-        args, kwargs = fresh(kept(self._given))
+        args, kwargs = kept(self._given)
         return self._called(*args, **kwargs)
 
     def _plain(self, needed: Mapping[Place, Run]) -> tuple[dict[Place, Given], Any]:
@@ -228,10 +235,11 @@ class _Proof:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
         unsettled: set[Place] = set()
         left: dict[Place, str] = {}
+        is_one = may_be_one_sequence(self._given, self._ids)
         for dim in (0, 1, None):
-            if dim is None and not (may_be_one_sequence(self._given) and all(x[2] for x in tried)):
+            if dim is None and not (is_one and all(x[2] for x in tried)):
                 break
-            batches = Batches(self._called, self._walk, self._given, places, dim)
+            batches = Batches(self._called, self._walk, self._given, self._ids, places, dim)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True
@@ -241,6 +249,7 @@ class _Proof:
                     if site.place in self._merged:
                         raise UnprovedError(_MERGED)
                     layout, is_settled = solver.layout(site, batches)
+                    _check_told(layout, self._given)
                 except UnprovedError as error:
                     if site.kind == "sum" and site.place[0] not in self._spreading:
                         self._plan.gates.add(site.place)
@@ -327,6 +336,13 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _check_told(layout: Layout, given: Given) -> None:
+    """Refuse several groups of tokens where no tensor tells which text each is of."""
+    has_tensors = any(isinstance(x, Tensor) and x.dim() for x in leaves(given))
+    if not has_tensors and layout.tokens is not None and len(layout.tokens.sequences) > 1:
+        raise UnprovedError(_NO_TENSORS)
 
 
 def _ranks(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:

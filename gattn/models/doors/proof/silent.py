@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -26,7 +26,8 @@ class Products:
     sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
     pairs of a softmax's numbers and others, and then take sums. `normalizing` holds the modules
     that take the logarithm of a softmax's normalizer, as to merge softmaxes of chunks, and of how
-    many queries and keys.
+    many queries and keys. `looking_up` names those that multiply a softmax with the parameter that
+    its scores were made with, as a codebook.
 
     Parameters
     ----------
@@ -39,16 +40,19 @@ class Products:
         self.written_out: set[str] = set()
         self.spreading: set[str] = set()
         self.normalizing: set[tuple[str, tuple[int, ...]]] = set()
+        self.looking_up: set[str] = set()
         self._parameters = parameters
         self._normalized: Any = WeakTensorKeyDictionary()
         self._exponentials: Any = WeakTensorKeyDictionary()
         self._spread: Any = WeakTensorKeyDictionary()
+        self._made_with: Any = WeakTensorKeyDictionary()
 
     def note(self, where: str, kernel: str, given: Iterable[Any], result: Any) -> None:
         """Look at a kernel that ran in a module."""
         tensors = [x for x in given if isinstance(x, Tensor)]
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
+        self._look_up(where, kernel, tensors, result)
         if kernel == "logsumexp":
             self.normalizing.add((where, tuple(tensors[0].shape[-2:])))
         if kernel in _NORMALIZED or (
@@ -87,6 +91,18 @@ class Products:
             elif result.numel() == found.size and not is_product:
                 self._exponentials[result] = found
 
+    def _look_up(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
+        """Follow scores that are products with a parameter to a softmax, and to that parameter."""
+        own = {place_of(x) for x in tensors}.intersection(self._parameters)
+        made = next((self._made_with[x] for x in tensors if x in self._made_with), None)
+        if kernel in _PRODUCTS and own:
+            if made is not None and made.is_softmax and made.places & own:
+                self.looking_up.add(where)
+            self._made_with[result] = _Scores(own, result.numel())
+        elif made is not None and result.numel() == made.size:
+            is_softmax = made.is_softmax or kernel in _SOFTMAXES
+            self._made_with[result] = replace(made, is_softmax=is_softmax)
+
     def _exponential(self, tensors: Iterable[Tensor]) -> _Exponential | None:
         return next((self._exponentials[x] for x in tensors if x in self._exponentials), None)
 
@@ -106,6 +122,15 @@ class _Exponential:
     size: int
     is_summed: bool = False
     is_multiplied: bool = False
+    is_softmax: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Scores:
+    """Numbers made of a product with parameters, perhaps by a softmax."""
+
+    places: set[int]
+    size: int
     is_softmax: bool = False
 
 

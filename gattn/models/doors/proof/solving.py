@@ -44,6 +44,7 @@ _CHANNELS = (
     "every slot depends on all tokens of its input, so it attends over channels, or its tokens are "
     "mixed before it attends"
 )
+_MAPS = "each slot is a channel of images that the model convolves, so it attends over channels"
 _MIXED = (
     "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
     "or pooled"
@@ -53,6 +54,17 @@ _AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
 class Solver:
     """Proves layouts, once for calls that are alike.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A copy of the user's model.
+    replays : Replays
+        What runs its modules again.
+    alike : Alike
+        Which of these are alike.
+    images : collection of tuple of int
+        The shapes (elements, channels, rows, columns, ...) of what it convolves.
 
     Attributes
     ----------
@@ -73,10 +85,12 @@ class Solver:
         model: nn.Module,
         replays: Replays,
         alike: Alike,
+        images: Collection[tuple[int, ...]] = (),
         expected: Collection[object] = (),
     ) -> None:
         self._model, self._replays, self._alike = model, replays, alike
-        self._expected, self.plain = expected, set[object]()
+        self._images, self._expected = images, expected
+        self.plain: set[object] = set()
         self._proved: set[object] = set()
         self.holds_once = False
         self.picked: set[str] = set()
@@ -107,9 +121,11 @@ class Solver:
             inputs = self._tried(one, batches)
             if inputs.has_no_tokens and not others:
                 raise NoTokensError(_CHANNELS)
+            if any(self._are_channels(one) for one in inputs.readers):
+                raise NoTokensError(_MAPS)
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
-            if inputs.is_mixed or (others and inputs.is_lost):
+            if inputs.is_mixed or (inputs.is_lost and any(map(self._may_depend, others))):
                 if one.is_around and (one.level or site.queries > 1):
                     break
                 continue  # What runs before may make one side from the other.
@@ -190,6 +206,12 @@ class Solver:
         sources = range(len(self._replays.sources(one.run)[:_SOURCES]))
         return one.is_around or any(batches.is_whole(one.run, n) for n in sources)
 
+    def _may_depend(self, one: Candidate) -> bool:
+        """Return whether a call depends on some input of a run, or may if it was not tried yet."""
+        if one.inputs is not None:
+            return bool(one.inputs.readers)
+        return bool(self._replays.sources(one.run))
+
     def _rank(self, one: Candidate) -> int:
         """Return how many dimensions inputs have, or may have if they were not tried yet."""
         if one.inputs is not None:
@@ -241,9 +263,17 @@ class Solver:
                 self._proved.add(name)
                 self.plain.add(place)
         found = found or outlined(shape, probe)
-        for side in found.sides if batch == 1 and prod(shape) == max(shape, default=1) else ():
-            side.is_one = True
+        for side in found.sides if batch == 1 else ():
+            is_pooled = side.depends.shape[1] == 1 and side.is_seen and not side.apart
+            side.is_one = is_pooled or prod(shape) == max(shape, default=1)
         return found
+
+    def _are_channels(self, reader: Reader) -> bool:
+        """Return whether the slots are channels of images, each of which holds all pixels."""
+        shape, side = reader.dependence.shape, reader.side
+        pixels = {n for n, size in enumerate(shape) if n > 1 and size > 1}
+        slots = reader.dependence.shape[1:2] == side.depends.shape[1:]
+        return shape in self._images and slots and 1 in side.apart and not side.apart & pixels
 
     def _has_no_tokens(self, site: Site, run: Run) -> bool:
         """Prove that keys are no tokens of what the attending module is given."""

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
-from types import FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from gattn.models.doors.proof.probing.describing import Description
+
 _IGNORED = frozenset(vars(nn.Module()))
-_PLAIN = (int, float, bool, str, type(None))
 
 
 class Alike:
-    """Numbers modules, the same where types, shapes and plain attributes are, recursively."""
+    """Numbers modules, the same where types, shapes and attributes are, recursively."""
 
     def __init__(self) -> None:
         self._known: dict[nn.Module, int] = {}
         self._numbers: dict[object, int] = {}
+        self._description = Description()
 
     def __getitem__(self, module: nn.Module) -> int:
         if module not in self._known:
@@ -29,12 +29,12 @@ class Alike:
         if not module.training and "drop" in type(module).__name__.lower():
             return self._numbers.setdefault(type(module), len(self._numbers))
         attributes = tuple(
-            (name, _described(value))
+            (name, self._description(value))
             for name, value in sorted(vars(module).items())
             if name not in _IGNORED
         )
         tensors = tuple(
-            (name, None if x is None else (tuple(x.shape), x.dtype))
+            (name, None if x is None else self._description(x))
             for of in (module._parameters, module._buffers)
             for name, x in of.items()
         )
@@ -43,45 +43,33 @@ class Alike:
         return self._numbers.setdefault(described, len(self._numbers))
 
 
-def _described(value: Any) -> object:
-    """Describe an attribute, if it is plain; anything else by its type."""
-    if isinstance(value, _PLAIN):
-        return type(value), value
-    if isinstance(value, Tensor):
-        return tuple(value.shape)
-    if isinstance(value, (list, tuple)) and len(value) < 100:
-        return type(value), tuple(_described(one) for one in value)
-    return getattr(value, "__qualname__", type(value))
+def shapes(given: Any, *, with_integers: bool = False) -> object:
+    """Describe what a module is given: the shapes and types of tensors, and all else.
 
-
-def shapes(given: Any) -> object:
-    """Describe what a module is given: the shapes and types of tensors, and plain values."""
+    `with_integers` describes integers and masks by their numbers.
+    """
     leaves, form = tree_flatten(given)
+    description = Description()
     return str(form), tuple(
-        (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else _described(x) for x in leaves
+        (tuple(x.shape), x.dtype) if isinstance(x, Tensor) and not with_integers else description(x)
+        for x in leaves
     )
 
 
 def state_of(model: nn.Module) -> object:
     """Describe what may decide how a model's modules attend, and may change between calls.
 
-    That is their code, their plain attributes, the integers that they hold, and whether they train;
-    torch's own modules have only the last.
+    That is their code, their attributes, the integers that they hold, and whether they train;
+    torch's own modules that have no parts have only the last.
     """
     found: list[object] = []
+    description, kinds = Description(), set()
     for module in model.modules():
         found += (type(module), module.training)
-        if type(module).__module__.startswith("torch.nn.modules"):
+        if type(module).__module__.startswith("torch.nn.modules") and not module._modules:
             continue
-        found.append(type(module).forward)
+        kinds.add(type(module))
         for held in (vars(module), module._buffers):
-            found += [_state(value) for name, value in held.items() if name not in _IGNORED]
-    return tuple(found)
-
-
-def _state(value: Any) -> object:
-    if isinstance(value, Tensor) and not value.is_floating_point():
-        return value.data_ptr(), value._version
-    if isinstance(value, (FunctionType, MethodType, partial)):
-        return id(value)
-    return _described(value)
+            found += [description(value) for name, value in held.items() if name not in _IGNORED]
+    code = {kind: description.code(kind) for kind in kinds}
+    return tuple(found), frozenset(code.items())

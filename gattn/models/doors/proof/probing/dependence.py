@@ -33,7 +33,11 @@ class Side:
     is_spread : bool
         Whether one position reaches several slots of an element.
     is_one : bool
-        Whether the input is a single token.
+        Whether the input is a single token, or the only slot depends on all of its tokens and
+        there is no batch: nothing is to be told apart.
+    is_seen : bool
+        Whether a run showed that a slot depends on it; it may depend on it unseen where nothing
+        tells that it does not.
     """
 
     depends: Tensor
@@ -43,6 +47,7 @@ class Side:
     marks: list[Tensor] = field(default_factory=list)
     is_spread: bool = False
     is_one: bool = False
+    is_seen: bool = False
 
     @property
     def tells_tokens(self) -> bool:
@@ -70,7 +75,8 @@ class Side:
         return bool((index >= NONE).all()) and bool((index == most)[index != NONE].all())
 
     def note(self, dim: int, seen: Tensor, known: Tensor) -> None:
-        """Learn from a run in which one index of a dimension was marked."""
+        """Learn from a run in which some indices of a dimension were marked."""
+        self.is_seen |= bool((seen & known).any())
         sure = self.depends & known
         if bool((sure & ~seen).any()):
             self.apart.add(dim)
@@ -79,6 +85,7 @@ class Side:
 
     def learn(self, dim: int, seen: Tensor, known: Tensor, code: Tensor) -> None:
         """Learn from the runs of a code over a dimension, (runs, lead, slots)."""
+        self.is_seen |= bool((seen & known).any())
         self.index[dim] = decoded(seen, known, code)
         self.marks.append((seen & known).movedim(0, 1))
 
@@ -121,7 +128,10 @@ class Dependence:
 def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
     """Find which dimensions of an input tell slots apart, with one run for each."""
     whole = probe(torch.ones((), dtype=torch.bool))
-    found = Dependence(shape, *(Side(seen | ~known) for seen, known in _both(whole)))
+    found = Dependence(
+        shape,
+        *(Side(seen | ~known, is_seen=bool((seen & known).any())) for seen, known in _both(whole)),
+    )
     for dim, size in enumerate(shape):
         if size > 1 and any(bool(side.depends.any()) for side in found.sides):
             one, half = torch.arange(size) == size // 2, torch.arange(size) % 3 > 0
@@ -134,7 +144,44 @@ def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
                     seen, known = more[n]
                 side.note(dim, seen, known)
     _note_spread(found, probe)
+    _note_unseen(found, probe)
     return found
+
+
+def _note_unseen(found: Dependence, probe: Probe) -> None:
+    """Find sides that depend on nothing of an input, as learned queries do.
+
+    Scores tell nothing of a query while all of its keys are NaN, so where none was seen to be NaN,
+    tokens are marked that leave it some keys. Where even a token that takes all keys away, such as
+    the first one of a recurrent network, does so for all queries alike, none of them stands for it.
+    """
+    for n, (side, other) in enumerate((found.sides, found.sides[::-1])):
+        dims = other.apart - other.batch
+        if side.is_seen or not bool(side.depends.any()) or not dims:
+            continue
+        are_apart, is_doubtful, is_known = False, side.depends, ~side.depends
+        for dim in dims:
+            code = words(found.shape[dim])
+            runs = [_both(probe(found.along(dim, row)))[n] for row in code]
+            seen, known = (torch.stack([run[m] for run in runs]) for m in (0, 1))
+            side.is_seen |= bool((seen & known).any())
+            are_apart |= bool((known != known[..., :1]).any())
+            is_doubtful = is_doubtful & ~_is_free(known, code)
+            is_known = is_known | known.any(0)
+        if (
+            not side.is_seen
+            and bool(is_known.all())
+            and not (are_apart and bool(is_doubtful.all()))
+        ):
+            side.depends = torch.zeros_like(side.depends)
+            side.apart, side.batch = set(), set()
+
+
+def _is_free(known: Tensor, code: Tensor) -> Tensor:
+    """Return which slots (lead, slots) some run of a code knows for each position."""
+    patterns, place = torch.unique(known.flatten(1), dim=1, return_inverse=True)
+    free: Tensor = (code.T.float() @ patterns.float() > 0).all(0)
+    return free[place].reshape(known.shape[1:])
 
 
 def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from gattn.models.doors.functions.raw_call import RawCall
+from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.read.seen_call import LEAST
 from gattn.normalizers.base import widened
 
@@ -41,7 +41,7 @@ class Numbers:
     """
 
     def __init__(self, given: Any) -> None:
-        tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+        tensors = [x for x in leaves(given) if isinstance(x, Tensor)]
         self.infinite = _INPUTS if any(_is_broken(x) for x in tensors) else ""
         self.wrong: dict[Place, str] = {}
         self.is_passing = bool(self.infinite)

@@ -8,9 +8,9 @@ from enum import IntEnum
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Run
 
@@ -69,7 +69,7 @@ class Picks:
 
     def begin(self, given: Any) -> None:
         """Follow the integers and masks that the model is given."""
-        for x in tree_leaves(given):
+        for x in leaves(given):
             if isinstance(x, Tensor) and _is_index(x):
                 self._indices[x] = By.INPUTS
 
@@ -86,6 +86,7 @@ class Picks:
                 by = By.INPUTS  # Perhaps of a cache.
             if by is not None and self._moves(kernel, given):
                 self.found.append(Pick(by, kernel, tuple(self._running())))
+            self._label(result, by)
             return
         if kernel in _READS and by is not None:  # A number decides what the code does.
             self.found.append(Pick(by, kernel, tuple(self._running())))
@@ -100,9 +101,10 @@ class Picks:
             by = By.CHANCE
         elif kernel in _WHERE and by is None:
             by = By.INPUTS
-        if by is None:
-            return
-        for x in tensors_in((result,)):
+        self._label(result, by)
+
+    def _label(self, result: Any, by: By | None) -> None:
+        for x in tensors_in((result,)) if by is not None else ():
             if _is_index(x):
                 self._indices[x] = by
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.inputs import mapped
 from gattn.models.doors.proof.probing.picking import Pick, Picks
 from gattn.models.doors.proof.probing.taints import (
     Pointwise,
@@ -201,7 +201,7 @@ class Replays:
                 return replaced(given, *shared[0])
             return replaced(given, *shared[0]) if shared and inject.around is outer else None
 
-        args, kwargs = fresh(self._given[outer.place])
+        args, kwargs = kept(self._given[outer.place])
         self.count += 1
         # Models fail on NaN in many ways; calls that were not reached are not proved.
         with suppress(Stop, Exception), _quietly(), self._walk.following(entered), observed(see):
@@ -220,12 +220,6 @@ def _numbers(outer: Run) -> dict[str, int]:
     return found
 
 
-def fresh(given: Given) -> Given:
-    """Copy what a run was given, but for tensors: a run may change caches."""
-    args, kwargs = tree_map(_copied, given)
-    return args, kwargs
-
-
 def kept(given: Given) -> Given:
     """Copy what a run is given, so that it stays as it is."""
 
@@ -233,7 +227,7 @@ def kept(given: Given) -> Given:
         return x.detach().clone() if isinstance(x, Tensor) else _copied(x)
 
     same: dict[int, Any] = {}
-    args, kwargs = tree_map(lambda x: same.setdefault(id(x), copied(x)), given)
+    args, kwargs = mapped(lambda x: same.setdefault(id(x), copied(x)), given)
     return args, kwargs
 
 

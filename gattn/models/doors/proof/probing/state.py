@@ -92,14 +92,14 @@ def _held(model: nn.Module) -> tuple[list[tuple[Any, Any]], list[Tensor]]:
         for one in outer:
             if isinstance(one, Tensor):
                 tensors[id(one)] = one
-            now = one if isinstance(one, (list, tuple, dict)) else _attributes(one)
+            now = one if isinstance(one, (list, tuple, dict)) else attributes_of(one)
             if now is not None and id(now) not in found:
                 found[id(now)] = now, now if isinstance(now, tuple) else now.copy()
                 inner += now.values() if isinstance(now, dict) else now
     return list(found.values()), list(tensors.values())
 
 
-def _attributes(x: Any) -> dict[str, Any] | None:
+def attributes_of(x: Any) -> dict[str, Any] | None:
     """Return the attributes of an object of the model's own, such as a cache."""
     home = type(x).__module__
     is_own = not isinstance(x, (nn.Module, Tensor, type, *_CODE)) and home != "builtins"

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gattn.models.doors.functions.raw_call import RawCall
+from gattn.models.doors.proof.probing.inputs import leaves, mapped
 from gattn.models.doors.proof.probing.walking import Given
 from gattn.models.read.seen_call import LEAST
 
@@ -45,7 +45,7 @@ def _mixes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 def sources(given: Given) -> list[Tensor]:
     """List the different floating-point tensors that a module is given."""
     found: dict[object, Tensor] = {}
-    for x in tree_flatten(given)[0]:
+    for x in leaves(given):
         if isinstance(x, Tensor) and x.is_floating_point() and x.numel():
             found.setdefault(_identity(x), x)
     return list(found.values())
@@ -57,11 +57,12 @@ def _identity(x: Tensor) -> object:
 
 def replaced(given: Given, old: Tensor, new: Tensor) -> Given:
     """Replace a tensor, wherever it is among the inputs."""
-    leaves, form = tree_flatten(given)
     name = _identity(old)
-    same = [isinstance(x, Tensor) and _identity(x) == name for x in leaves]
-    leaves = [new if is_same else x for x, is_same in zip(leaves, same, strict=True)]
-    args, kwargs = tree_unflatten(leaves, form)
+
+    def one(x: Any) -> Any:
+        return new if isinstance(x, Tensor) and _identity(x) == name else x
+
+    args, kwargs = mapped(one, given)
     return args, kwargs
 
 

@@ -16,11 +16,15 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(eq=False)
 class Run:
-    """One run of a module: the how many-th of this module it is, and the run around it."""
+    """One run of a module: the how many-th of this module it is, and the run around it.
+
+    `looks_up` says that it is an embedding, and whether of ids that the model is given.
+    """
 
     name: str
     number: int
     around: Run | None
+    looks_up: bool | None = None
     inner: list[Run] = field(default_factory=list)
     shapes: object = None
 
@@ -48,6 +52,8 @@ Entered = Callable[[Run, nn.Module, Given], Given | None]
 
 class Walk:
     """The runs of a model's modules; what a run changes of the model's tensors is put back.
+
+    What an embedding gives counts as what it is given, since ids hold no NaN.
 
     Parameters
     ----------
@@ -90,13 +96,22 @@ class Walk:
         name = self._names[module]
         number = self._counts.get(name, 0)
         self._counts[name] = number + 1
-        run = Run(name, number, self.running[-1] if self.running else None)
-        if run.around is not None:
-            run.around.inner.append(run)
+        is_embedding = isinstance(module, nn.Embedding)
+        around = self.running[-1] if self.running else None
+        run = Run(name, number, around, False if is_embedding else None)
+        if around is not None:
+            around.inner.append(run)
         self.running.append(run)
-        return None if self.entered is None else self.entered(run, module, (args, kwargs))
+        if self.entered is None or is_embedding:
+            return None
+        return self.entered(run, module, (args, kwargs))
 
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         name = self._names[module]
-        while self.running and self.running.pop().name != name:
-            pass
+        run: Run | None = None
+        while self.running and (run is None or run.name != name):
+            run = self.running.pop()
+        if self.entered is None or run is None or run.looks_up is None or output is None:
+            return None
+        given = self.entered(run, module, ((output,), {}))
+        return None if given is None else given[0][0]

@@ -1,0 +1,140 @@
+"""Describes what decides how code behaves: what is described alike does the same."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from functools import cache, partial
+from hashlib import blake2b
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gattn.models.doors.proof.probing.state import attributes_of, place_of
+
+_PLAIN = (int, float, complex, bool, str, bytes, range, type(None), torch.dtype, torch.device)
+_NAMED = (type, BuiltinFunctionType, ModuleType)
+_LISTS = (list, tuple, deque)
+_DICTS = (dict, OrderedDict, defaultdict)
+_DEPTH = 5
+"""How deep lists and objects within values are followed."""
+_FEW = 4096
+"""How many integers are read each time; more of them only after a change in place."""
+
+_digests: Any = WeakTensorKeyDictionary()
+
+
+class Description:
+    """Describes values: plain ones, integers and code by what they are, other tensors by shapes.
+
+    Modules within values are described by their types.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, object] = {}
+
+    def __call__(self, value: Any, depth: int = _DEPTH) -> object:
+        """Describe a value, which must live longer than the description."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return kind, value
+        if isinstance(value, Tensor):
+            return _of_tensor(value)
+        if isinstance(value, (np.ndarray, np.generic)):
+            return kind, _of_array(np.asarray(value))
+        if isinstance(value, Enum):
+            return kind, value.name
+        if isinstance(value, _NAMED):
+            return value
+        if isinstance(value, nn.Module) or depth == 0:
+            return kind
+        if id(value) not in self._known:
+            self._known[id(value)] = kind  # It may hold itself.
+            self._known[id(value)] = kind, self._parts(value, depth - 1)
+        return self._known[id(value)]
+
+    def code(self, kind: type[nn.Module]) -> object:
+        """Describe the methods and attributes of a class of modules; of torch's own, `forward`."""
+        own = [one for one in kind.__mro__ if not one.__module__.startswith("torch.")]
+        held = (x for one in own for name, x in vars(one).items() if not name.startswith("__"))
+        return self(kind.forward), self._all(map(_function_of, held), _DEPTH)
+
+    def _parts(self, value: Any, depth: int) -> object:
+        if isinstance(value, _LISTS):
+            return self._all(value, depth)
+        if isinstance(value, (set, frozenset)):
+            return frozenset(self._all(value, depth))
+        if isinstance(value, _DICTS):
+            return self._all(value, depth), self._all(value.values(), depth)
+        if isinstance(value, FunctionType):
+            return self._function(value, depth)
+        if isinstance(value, MethodType):
+            return self(value.__func__, depth), self(value.__self__, depth)
+        if isinstance(value, partial):
+            return self._all((value.func, value.args, value.keywords), depth)
+        own = attributes_of(value)
+        return None if own is None else self._parts(own, depth)
+
+    def _function(self, function: FunctionType, depth: int) -> object:
+        """Describe a function: its code, its defaults, and what it takes from around it."""
+        code = function.__code__
+        if function.__module__.startswith("torch"):
+            return code
+        names = function.__globals__
+        around = [names[name] for name in _names(code) if name in names]
+        held = (x for x in around if type(x) in _PLAIN or isinstance(x, FunctionType))
+        given = function.__defaults__, function.__kwdefaults__
+        return code, self._all((*given, *_contents(function), *held), depth)
+
+    def _all(self, values: Iterable[Any], depth: int) -> tuple[object, ...]:
+        return tuple(self(value, depth) for value in values)
+
+
+@cache
+def _names(code: CodeType) -> tuple[str, ...]:
+    """List the names that code, and code within it, may take from its module."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return tuple(dict.fromkeys((*code.co_names, *(name for one in inner for name in _names(one)))))
+
+
+def _contents(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # It is empty yet.
+            yield None
+
+
+def _function_of(held: Any) -> Any:
+    """Return the function behind what a class holds."""
+    held = getattr(held, "fget", held) if isinstance(held, property) else held
+    return getattr(held, "__func__", held)
+
+
+def _of_tensor(x: Tensor) -> object:
+    shape = tuple(x.shape), x.dtype
+    if x.is_floating_point() or x.is_complex() or not place_of(x):
+        return shape
+    if x.numel() <= _FEW and x.device.type == "cpu":
+        return *shape, _digest(x)
+    version = (x.data_ptr(), 0) if x.is_inference() else (x.data_ptr(), x._version)
+    if _digests.get(x, ("", ""))[0] != version:
+        _digests[x] = version, _digest(x)
+    return *shape, _digests[x][1]
+
+
+def _digest(x: Tensor) -> bytes:
+    return _hashed(x.detach().cpu().numpy())
+
+
+def _of_array(x: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    return x.shape, x.dtype.str, b"" if x.dtype.hasobject else _hashed(x)
+
+
+def _hashed(x: np.ndarray[Any, Any]) -> bytes:
+    return blake2b(np.ascontiguousarray(x).tobytes(), digest_size=16).digest()

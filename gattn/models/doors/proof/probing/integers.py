@@ -1,0 +1,85 @@
+"""Tells ids, which an embedding looks up, from other integers that a model is given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gattn.models.doors.proof.probing.inputs import leaves
+from gattn.models.doors.proof.probing.state import place_of
+
+_TAKES = frozenset(("index", "gather", "index_select", "take", "_unsafe_index"))
+_LOOKUPS = _TAKES | {"embedding", "_embedding_bag", "embedding_bag"}
+_PLACES = frozenset(
+    f"{name}{end}"
+    for name in (
+        *("index_put", "index_add", "index_copy", "index_fill", "index_reduce"),
+        *("scatter", "scatter_add", "scatter_reduce", "_index_put_impl", "bincount"),
+        *("segment_reduce", "repeat_interleave"),
+    )
+    for end in ("", "_")
+)
+
+
+class Integers:
+    """Follows the integers that a model is given to the kernels that read them.
+
+    Ids may be exchanged for one another. Integers that say to which row of other tensors something
+    belongs, such as the graph of each node or the ends of edges, may not: the model may fail.
+
+    Parameters
+    ----------
+    constants : collection of int
+        Where the memory of the model's parameters and buffers begins.
+    """
+
+    def __init__(self, constants: Collection[int]) -> None:
+        self._constants = constants
+        self._dims: dict[int, int] = {}
+        self._ids: set[int] = set()
+        self._placing: set[int] = set()
+        self._origins: Any = WeakTensorKeyDictionary()
+
+    def begin(self, given: Any) -> None:
+        """Follow the integers among what the model is given."""
+        for number, x in enumerate(leaves(given)):
+            if isinstance(x, Tensor) and _is_integer(x) and x.dim():
+                self._dims[number] = x.dim()
+                self._origins[x] = {number}
+
+    def note(self, kernel: str, given: Sequence[Any], result: Any) -> bool:
+        """Look at a kernel that ran, and return whether it looked up the ids that were given."""
+        if not self._dims:
+            return False
+        tensors = [x for x in given if isinstance(x, Tensor)]
+        origins: set[int] = set().union(*(self._origins.get(x, ()) for x in tensors))
+        if not origins:
+            return False
+        if is_lookup := kernel in _LOOKUPS and place_of(tensors[0]) in self._constants:
+            self._ids |= origins
+        elif kernel in _TAKES or kernel in _PLACES:
+            self._placing |= origins
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and _is_integer(x):
+                self._origins[x] = self._origins.get(x, set()) | origins
+        return is_lookup
+
+    @property
+    def exchangeable(self) -> Sequence[int]:
+        """Which of the inputs, by their number among all, are ids; or else the first that may be.
+
+        Those that have other dimensions than the first ids, such as positions, are left out.
+        """
+        if self._ids:
+            first = self._dims[min(self._ids)]
+            return [number for number in sorted(self._ids) if self._dims[number] == first]
+        return [number for number in self._dims if number not in self._placing][:1]
+
+
+def _is_integer(x: Tensor) -> bool:
+    return not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool

@@ -1,0 +1,126 @@
+"""Models that are given integers: ids of tokens, and rows of other tensors that must stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gattn
+
+WIDTH, HEADS = 8, 2
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.own = None
+
+    def forward(self, x, context, mask=None):
+        q, k, v = (
+            of(y).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for of, y in ((self.to_q, x), (self.to_k, context), (self.to_v, context))
+        )
+        scores = q @ k.mT
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+        self.own = scores.softmax(-1).detach()
+        return x + (self.own @ v).transpose(1, 2).flatten(2)
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder, both of ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, WIDTH)
+        self.encoder, self.decoder, self.cross = (Attention() for _ in range(3))
+
+    def forward(self, source, target):
+        memory, y = self.embed(source), self.embed(target)
+        memory = self.encoder(memory, memory)
+        return self.cross(self.decoder(y, y), memory)
+
+
+@torch.no_grad()
+def test_a_decoder_has_ids_of_its_own():
+    torch.manual_seed(0)
+    model = Translator().eval()
+    source, target = torch.randint(0, 20, (3, 5)), torch.randint(0, 20, (3, 4))
+    with gattn.capturing(model, keep=gattn.All()) as run:
+        model(source, target)
+    assert len(run.traces) == 3
+    for element, trace in enumerate(run.traces):
+        assert list(trace.stacks) == ["encoder", "decoder", "cross"]
+        for name, stack in trace.stacks.items():
+            own = model.get_submodule(name).own[element]
+            for head in range(HEADS):
+                dense = torch.from_numpy(stack[0, head].to_dense())
+                torch.testing.assert_close(dense, own[head])
+
+
+class OfGraphs(nn.Module):
+    """Nodes attend to all nodes of their own graph, in a batch with padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, WIDTH)
+        self.attend = Attention()
+
+    def forward(self, kinds, graph):
+        from torch_geometric.utils import to_dense_batch
+
+        x, mask = to_dense_batch(self.embed(kinds), graph)
+        return self.attend(x, x, mask)[mask]
+
+    def dense(self, kinds, graph, cut=None):
+        """Compute the attention between all nodes, and the output, by the formula."""
+        x = self.embed(kinds)
+        q, k, v = (
+            of(x).unflatten(-1, (HEADS, -1)).transpose(0, 1)
+            for of in (self.attend.to_q, self.attend.to_k, self.attend.to_v)
+        )
+        apart = graph[:, None] != graph
+        if cut is not None:
+            apart[cut] = True
+        attention = (q @ k.mT).masked_fill(apart, -torch.inf).softmax(-1)
+        return attention, x + (attention @ v).transpose(0, 1).flatten(1)
+
+
+@pytest.mark.parametrize("graph", [[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1, 1]])
+@torch.no_grad()
+def test_the_graph_of_each_node_stays(graph):
+    torch.manual_seed(0)
+    model, kinds, graph = OfGraphs().eval(), torch.randint(0, 9, (8,)), torch.tensor(graph)
+    with gattn.capturing(model, keep=gattn.All()) as run:
+        plain = model(kinds, graph)
+    attention, output = model.dense(kinds, graph)
+    torch.testing.assert_close(plain, output)
+    for head in range(HEADS):
+        dense = torch.from_numpy(run.trace[0, head].to_dense())
+        torch.testing.assert_close(dense[:8, :8], attention[head])
+    with gattn.edited(model, gattn.Cut(layer=0, query=1, key=2)):
+        cut = model(kinds, graph)
+    torch.testing.assert_close(cut, model.dense(kinds, graph, cut=(1, 2))[1])
+
+
+@torch.no_grad()
+def test_a_pooling_whose_index_must_be_sorted():
+    from torch_geometric.nn import SetTransformerAggregation
+
+    torch.manual_seed(0)
+    model = SetTransformerAggregation(WIDTH, num_seed_points=2, heads=HEADS).eval()
+    x, graph = torch.randn(6, WIDTH), torch.tensor([0, 0, 0, 0, 1, 1])
+    with gattn.capturing(model, keep=gattn.All()) as run:
+        model(x, graph)
+    first = model.encoders[0].mab.attn
+    stack = run.trace.stacks["encoders.mab.attn"]
+    for number, size in ((0, 4), (1, 2)):
+        own = x[graph == number][None]
+        _, weights = first(own, own, own, average_attn_weights=False)
+        start = 4 * number
+        for head in range(HEADS):
+            dense = torch.from_numpy(stack[0, head].to_dense())
+            shown = dense[start : start + size, start : start + size]
+            torch.testing.assert_close(shown, weights[0, head])
