@@ -47,6 +47,10 @@ def heads_in_batch(q, k, v):
     )
 
 
+def softmin(q, k, v):
+    return F.softmin(-(q @ k.mT) / DIM**0.5, -1) @ v
+
+
 def sums(q, k, v):
     attention = F.softmax(q @ k.mT / DIM**0.5, -1)
     return (attention[..., None] * v[:, :, None]).sum(-2)
@@ -99,7 +103,7 @@ def made(way, **options):
     return model, torch.randn(2, 6, WIDTH, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, softmin])
 def test_attention_is_the_formulas_and_the_output_stays(way):
     model, x = made(way)
     with torch.no_grad():
@@ -224,6 +228,29 @@ def test_edits_that_a_checkpoint_would_compute_without_them_are_refused(is_reent
     says = "call backward.. inside the context"
     with pytest.raises(EditError, match=says), edited(model, Cut(layer=1, key=0)):
         model(x)
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_gradients_of_edits_in_a_checkpoint_are_taken_inside_the_context(is_reentrant, is_inside):
+    torch.manual_seed(0)
+    model = Checkpointed(written, is_reentrant).double().eval()
+    x = torch.randn(1, 6, WIDTH, dtype=torch.float64, requires_grad=True)
+    cut = Cut(layer=1, head=0, key=2)
+    plain = Model(written).double().eval()
+    plain.load_state_dict(model.state_dict())
+    with edited(plain, cut):
+        (wanted,) = torch.autograd.grad(plain(x).square().sum(), x)
+    with edited(model, cut):
+        output = model(x)
+        if is_inside:
+            output.square().sum().backward()
+    if is_inside:
+        torch.testing.assert_close(x.grad, wanted, rtol=1e-9, atol=1e-11)
+        return
+    with pytest.raises(EditError, match=r"call backward.. inside the context"):
+        output.square().sum().backward()
+    assert x.grad is None
 
 
 def test_checkpointed_layers_keep_their_edits_in_the_backward_pass():
@@ -569,24 +596,31 @@ def test_attention_that_is_changed_in_place_is_refused(way):
 class MaskedAfterwards(nn.Module):
     """Masks scores by a large number, and again by zeros after the softmax, as DeBERTa does."""
 
-    def __init__(self, takes, in_place):
+    def __init__(self, takes, way):
         super().__init__()
-        self.qkv, self.takes, self.in_place = nn.Linear(16, 48), takes, in_place
+        self.qkv, self.takes, self.way = nn.Linear(16, 48), takes, way
 
     def forward(self, x, mask):
         q, k, v = self.qkv(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
         before = mask if not self.takes else torch.zeros_like(mask)
         scores = (q @ k.mT / 2).masked_fill(before, torch.finfo(x.dtype).min)
         attention = scores.softmax(-1)
-        fill = attention.masked_fill_ if self.in_place else attention.masked_fill
-        self.attention = fill(mask, 0)
+        self.attention = self.way(attention, mask)
         return (self.attention @ v).transpose(1, 2).flatten(2)
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_zeros_where_a_mask_left_no_attention_are_read(in_place):
+MASKING = {
+    "masked_fill": lambda attention, mask: attention.masked_fill(mask, 0),
+    "masked_fill_": lambda attention, mask: attention.masked_fill_(mask, 0),
+    "where": lambda attention, mask: torch.where(mask, 0.0, attention),
+    "mul": lambda attention, mask: attention * ~mask,
+}
+
+
+@pytest.mark.parametrize("way", MASKING)
+def test_zeros_where_a_mask_left_no_attention_are_read(way):
     torch.manual_seed(0)
-    model = MaskedAfterwards(False, in_place).double().eval()
+    model = MaskedAfterwards(False, MASKING[way]).double().eval()
     x, mask = torch.randn(2, 6, 16).double(), torch.zeros(2, 1, 6, 6, dtype=torch.bool)
     mask[1, :, :, 4:] = mask[1, :, 4:] = True  # The last queries read nothing at all.
     with torch.no_grad():
@@ -606,14 +640,14 @@ def test_zeros_where_a_mask_left_no_attention_are_read(in_place):
     torch.testing.assert_close(scaled, halves.flatten(2), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_zeros_that_take_attention_away_are_refused(in_place):
-    model = MaskedAfterwards(True, in_place).eval()
+@pytest.mark.parametrize("way", MASKING)
+def test_zeros_that_take_attention_away_are_refused(way):
+    model = MaskedAfterwards(True, MASKING[way]).eval()
     mask = torch.zeros(2, 1, 6, 6, dtype=torch.bool)
     mask[1, :, 1, 4:] = True
     with (
         torch.no_grad(),
-        pytest.raises(CaptureError, match="changed by masked_fill"),
+        pytest.raises(CaptureError, match=f"changed by {way}"),
         capturing(model),
     ):
         model(torch.randn(2, 6, 16), mask)

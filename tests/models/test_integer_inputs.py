@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -93,13 +94,16 @@ class OfGraphs(nn.Module):
 def test_the_graph_of_each_node_stays(graph):
     torch.manual_seed(0)
     model, kinds, graph = OfGraphs().eval(), torch.randint(0, 9, (8,)), torch.tensor(graph)
-    with gattn.capturing(model, keep=gattn.All()) as run:
+    names = list("abcdefgh")
+    with gattn.capturing(model, keep=gattn.All(), tokens=names, scores=True) as run:
         plain = model(kinds, graph)
+    assert list(run.trace.tokens) == names
+    np.testing.assert_allclose(run.trace[0, 0].total_mass, 1, rtol=1e-5)
     attention, output = model.dense(kinds, graph)
     torch.testing.assert_close(plain, output)
     for head in range(HEADS):
         dense = torch.from_numpy(run.trace[0, head].to_dense())
-        torch.testing.assert_close(dense[:8, :8], attention[head])
+        torch.testing.assert_close(dense, attention[head])
     with gattn.edited(model, gattn.Cut(layer=0, query=1, key=2)):
         cut = model(kinds, graph)
     torch.testing.assert_close(cut, model.dense(kinds, graph, cut=(1, 2))[1])
@@ -120,6 +124,8 @@ def test_a_pooling_whose_index_must_be_sorted():
         own = x[graph == number][None]
         _, weights = first(own, own, own, average_attn_weights=False)
         start = 4 * number
+        pooled = run.trace.stacks["pma.mab.attn"][0, 0].to_dense()
+        assert (pooled[2 * number : 2 * number + 2, start : start + size] > 0).all()
         for head in range(HEADS):
             dense = torch.from_numpy(stack[0, head].to_dense())
             shown = dense[start : start + size, start : start + size]

@@ -45,7 +45,8 @@ NOTES = {
     "torch-geometric": "Convolutions, compared with `return_attention_weights=True` where they "
     "have it; each edge cut is compared with the convolution on the graph without that edge.",
     "timm": "One model of each architecture: of each file, the smallest of those made of the same "
-    "classes of attention. Compared also with what enters the `attn_drop` modules, unfused.",
+    "classes of attention, with fewer layers of the same classes where it can be made so. Compared "
+    "also with what enters the `attn_drop` modules, unfused.",
     "torchvision": "The models with attention, and one of each other family.",
     "vit-pytorch": "The classifier of each of its files.",
     "x-transformers": "An encoder or a decoder with each of the library's options.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ NOT_TOKENS = {
 _ATTENTION = re.compile("attn|atten|transformer|block|MSA|mixer", re.I)
 _MOST_PARAMETERS = 140_000_000
 _MOST_PIXELS = 512
+_OPTIONS: list[dict[str, Any]] = [{}, {"depth": 3}, *({"depths": (2,) * n} for n in (3, 4))]
 _MOST_SCORE = 1000.0
 """Scores as far from zero as the numbers that mask come from random weights alone."""
 
@@ -49,12 +50,11 @@ def names() -> list[str]:
 def build(name: str) -> Case:
     import timm
 
-    options = {}
+    options = _fewer_layers(name)
     with torch.device("meta"):
-        model = timm.create_model(name)
-        if sum(p.numel() for p in model.parameters()) > _MOST_PARAMETERS:
-            options = {"depth": 2}
-            model = _shorter(name)
+        model = timm.create_model(name, **options)
+    if sum(p.numel() for p in model.parameters()) > _MOST_PARAMETERS:
+        raise LeftOutError(f"{name} has too many parameters, even with few layers")
     torch.manual_seed(0)
     image = torch.randn(2, *_size(model))
     model = randomized(lambda: timm.create_model(name, **options).eval(), image)
@@ -71,16 +71,18 @@ def _size(model: nn.Module) -> tuple[int, ...]:
     return (3, 224, 224) if is_any and size[-1] > _MOST_PIXELS else size
 
 
-def _shorter(name: str) -> nn.Module:
+def _fewer_layers(name: str) -> dict[str, Any]:
+    """Return options of a model with fewer layers, made of the same classes."""
     import timm
 
-    try:
-        model = timm.create_model(name, depth=2)
-    except TypeError:
-        raise LeftOutError(f"{name} has too many parameters") from None
-    if sum(p.numel() for p in model.parameters()) > _MOST_PARAMETERS:
-        raise LeftOutError(f"{name} has too many parameters, even with two layers")
-    return model
+    made = {}
+    for options in _OPTIONS:
+        with torch.device("meta"), suppress(Exception):  # Most models take only some.
+            model = timm.create_model(name, **options)
+            kinds = frozenset(map(type, model.modules()))
+            made[sum(p.numel() for p in model.parameters())] = options, kinds
+    whole = max(made)
+    return next(made[size][0] for size in sorted(made) if made[size][1] == made[whole][1])
 
 
 def dropped(case: Case) -> list[Tensor]:

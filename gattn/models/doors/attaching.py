@@ -20,6 +20,7 @@ from gattn.models.doors.attending import attending, is_as_any, routes, unseen
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
 from gattn.models.read.track.any_model import AnyTracker
+from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.read.track.unrouted import UnroutedTracker
 from gattn.models.watch.calls import Calls
@@ -98,3 +99,4 @@ def _uninstall(model: nn.Module) -> None:
             return
         for handle in handles:
             handle.remove()
+    runs.clear(map(id, model.modules()))  # Of copies of it, parts ran by themselves.

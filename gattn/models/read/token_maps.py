@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -32,6 +32,9 @@ class TokenMap:
         The sizes of the grid that the tokens form, where they do.
     cells : Tensor (tokens,), optional
         The cell of each token, or `NO_TOKEN`; None where the grid's come row by row.
+    num_given : int, optional
+        How many of the keys' tokens the input has: any after these are slots that stand for none of
+        it, such as class tokens or padding.
     """
 
     sequences: tuple[int, ...]
@@ -42,11 +45,31 @@ class TokenMap:
     is_cross: bool = False
     grid: tuple[int, ...] = ()
     cells: Tensor | None = None
+    num_given: int | None = None
 
     @property
     def is_told(self) -> bool:
         """Whether some slots are other tokens than the order of slots says."""
         return self.queries is not None or self.keys is not None
+
+    def sizes(self, is_read: Callable[[], Tensor]) -> tuple[int, int]:
+        """Return how many tokens each side has, without padding.
+
+        That are slots that stand for no token of the input, if no query reads them by `is_read`,
+        booleans (elements, keys).
+        """
+        given, whole = self.num_given, (self.num_queries, self.num_keys)
+        if given is None or given >= self.num_keys or self.keys is None:
+            return whole
+        other = self.keys >= given
+        if bool((other & is_read()).any()):
+            return whole
+        if self.is_cross:
+            return self.num_queries, given
+        is_same = self.queries is not None and bool(
+            ((self.queries >= given).sum(1) <= other.sum(1)).all()
+        )
+        return (given, given) if is_same else whole
 
     @property
     def query_positions(self) -> Iterable[Tensor]:
@@ -61,7 +84,7 @@ class TokenMap:
     def cells_of(self, count: int) -> Tensor:
         """Return the cell of each of a graph's tokens; padding of windows comes after the grid."""
         if self.cells is not None:
-            return self.cells
+            return self.cells[:count] if count == self.num_given else self.cells
         cells = torch.arange(count)
         cells[prod(self.grid) :] = NO_TOKEN
         return cells

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +23,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
+from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context, names_shown, present, tracker_of
@@ -40,12 +39,14 @@ _NODE = re.compile(r".*? \d+(?= |$)")
 class _Call:
     """An edited call: located edits by id, stack and sequence, and the given edits by their ids.
 
-    `may_checkpoint` says that a checkpoint in it would be computed again by the backward pass;
-    `names` are those that a layer gives its nodes.
+    `may_checkpoint` says that a checkpoint in it would be computed again by the backward pass, and
+    `is_checkpointed` that one was edited; if the model trains, it `awaits_backward`. `names` are
+    those that a layer gives its nodes.
     """
 
     awaits_backward: bool = False
     may_checkpoint: bool = False
+    is_checkpointed: bool = False
     layer: int = 0
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Editing(Context):
         self._unclear: Edit | None = None
         self._calls: dict[Tracker, _Call] = {}
         self._ends: dict[Tracker, Ends] = {}
+        self.backward = Backward()
 
     def begin(self, tracker: Tracker) -> None:
         """Note whether the backward pass will run the model's layers again."""
@@ -81,9 +83,7 @@ class Editing(Context):
             for module in tracker.model.modules()
         )
         with_gradient = torch.is_grad_enabled()
-        self._calls[tracker] = _Call(
-            is_checkpointed and with_gradient, with_gradient and tracker.model.training
-        )
+        self._calls[tracker] = _Call(is_checkpointed and with_gradient, with_gradient)
 
     def of(self, sequence: int) -> Sequence[Edit]:
         """Return the edits of a sequence, as given."""
@@ -106,8 +106,9 @@ class Editing(Context):
             applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
         if not any(applied):
             return []
-        if now.may_checkpoint and tracker.is_calling and _is_in_checkpoint():
-            now.awaits_backward = True
+        if now.may_checkpoint and tracker.is_calling and is_in_checkpoint():
+            now.is_checkpointed = True
+            now.awaits_backward = tracker.model.training
         return applied
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
@@ -115,7 +116,9 @@ class Editing(Context):
             self._unclear = edit
 
     def end(self, tracker: Tracker, result: Any) -> None:
-        """Refuse an edit that could be meant for several stacks."""
+        """Refuse an edit that could be meant for several stacks, and gradients taken too late."""
+        if tracker in self._calls and self._calls[tracker].is_checkpointed:
+            self.backward.guard(result)
         if self._unclear is not None:
             stacks = ", ".join(map(repr, self._seen.layers))
             raise EditError(
@@ -228,10 +231,7 @@ class Editing(Context):
     def check(self) -> None:
         """Refuse edits that had nothing to edit, or that the backward pass would miss."""
         if any(call.awaits_backward for call in self._calls.values()):
-            raise EditError(
-                "Gradient checkpointing computes attention again in the backward pass, which would "
-                "miss the edits: call backward() inside the context."
-            )
+            refuse()
         if unknown := self._naming.stacks - self._seen.layers.keys():
             raise EditError(
                 f"tokens= names the stack {min(unknown)!r}; the stacks are "
@@ -248,16 +248,6 @@ def _without_relation(name: str) -> str:
     """Leave out the type of edges in the name of a node, as in "paper 3 cites"."""
     found = _NODE.match(name)
     return found[0] if found else name
-
-
-def _is_in_checkpoint() -> bool:
-    """Return whether `torch.utils.checkpoint` runs what calls this function."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:
@@ -339,6 +329,9 @@ def edited(
     if not edits:
         raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
     context = Editing([edits], tokenizer, Naming(tokens))
-    with opened(model, context):
-        yield
+    try:
+        with opened(model, context):
+            yield
+    finally:
+        context.backward.is_late = True
     context.check()

@@ -62,7 +62,8 @@ class _Begins:
 
     def __init__(self, model: nn.Module, kinds: type[nn.Module]) -> None:
         self._model, self._kinds = model, kinds
-        self._children = set() if isinstance(model, kinds) else set(model.children())
+        children = () if isinstance(model, kinds) else model.children()
+        self._children = {child for child in children if not _is_plain(child)}
 
     def __call__(self, module: nn.Module) -> bool:
         return module is self._model or module in self._children or isinstance(module, self._kinds)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.following import Followed, all_found_in, operands, seen_before
 from gattn.models.doors.functions.mixing import is_scale, mixed_key
 from gattn.models.doors.functions.slicing import fits, sliced
+from gattn.models.doors.functions.sums import MULTIPLIES
 
 _F = nn.functional
 _SHAPES: frozenset[Any] = frozenset(
@@ -66,8 +67,9 @@ def carried(
     scores, dropped = followed.scores, followed.dropped
     if func in _CASTS and result.shape == scores.shape:
         return followed
-    if func in _FILLS and not followed.altered and _are_kept(args, kwargs, result):
-        return followed
+    masks = not followed.altered and (func in _FILLS or _masks_keys(func, args, followed))
+    if masks and (kept := _kept(args, kwargs, followed, result)) is not None:
+        return kept
     if func in _MASKS and (masked := _masked(followed, result, *args[1:], **kwargs)) is not None:
         return masked
     name = getattr(func, "__name__", str(func))
@@ -125,14 +127,38 @@ def _adds_dimensions(func: Any, args: tuple[Any, ...]) -> bool:
     )
 
 
-def _are_kept(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> bool:
-    """Return whether a function only filled in what was zero already, or a row without keys."""
-    found = [one for one in operands(args, kwargs) if seen_before(one) is not None]
-    if len(found) != 1 or found[0].shape != result.shape:
+def _masks_keys(func: Any, args: tuple[Any, ...], followed: Followed) -> bool:
+    """Return whether a function multiplies the keys' numbers, each with another, as a mask does."""
+    if func not in MULTIPLIES or not all(isinstance(x, Tensor) for x in args):
         return False
-    before = found[0]
+    at = followed.key - followed.scores.dim()
+    return len(args) == 2 and all(at < 0 and x.dim() >= -at and x.shape[at] > 1 for x in args)
+
+
+def _kept(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
+) -> Followed | None:
+    """Read a function that only put zeros where there was no attention, as a mask of padding does.
+
+    Queries that may read nothing, whose rows are NaN or any numbers, lose all of theirs.
+    """
+    given = [one for one in operands(args, kwargs) if isinstance(one, Tensor)]
+    found = [one for one in given if seen_before(one) is not None]
+    if len(found) != 1 or found[0].shape != result.shape:
+        return None
+    if any(isinstance(x, nn.Parameter) or x.requires_grad for x in given if x is not found[0]):
+        return None  # It is learned, as a gate is.
+    before = found[0].detach()
     is_empty = before.isnan() & (result.isnan() | (result == 0))
-    return bool(((result == before) | is_empty).all())
+    is_lost = (result == 0) & (before != 0) & ~before.isnan()
+    if not bool(((result == before) | is_empty | is_lost).all()):
+        return None
+    rows = is_lost.any(followed.key, keepdim=True)
+    if not bool(rows.any()):
+        return followed
+    if bool((rows & (result != 0)).any()):
+        return None
+    return replace(followed, scores=followed.scores.masked_fill(rows, -torch.inf))
 
 
 def _dropout(

@@ -166,7 +166,7 @@ def handed(call: RawCall) -> SeenCall | None:
         return None
     calls = next(calls for calls, _ in present() if calls.owns(call.module))
     tracker = calls.tracker
-    if call.module is calls.model and not calls.depth:
+    if call.module is calls.model and not calls.depth and not _runs(calls.model):
         return None  # Another model runs inside its `generate`, such as an assistant.
     if not tracker.reads(call.module, call.lead, over_last=call.over_last):
         return None
@@ -183,6 +183,8 @@ def handed(call: RawCall) -> SeenCall | None:
             f"{named(call.module)} attends inside torch.vmap, which hides its batch: run "
             "the model on a batch instead."
         )
+    if tracker.proves and not tracker.is_calling:
+        tracker.layers.again(tracker.modules.name(call.module))  # Only a part that runs again may.
     layout = tracker.layout(call.module, call.ordinal, call.lead) or usual(
         call.lead, None if call.running is None else call.running.heads
     )
@@ -236,16 +238,21 @@ def alteration(module: nn.Module, number: int) -> str:
 def owner() -> nn.Module | None:
     """Find the module that runs: the innermost of a watched model that is not just a function."""
     known = [calls for calls, _ in present()]
-    frame: FrameType | None = sys._getframe(2)
+    return next((x for x in _running() if any(calls.owns(x) for calls in known)), None)
+
+
+def _runs(module: nn.Module) -> bool:
+    """Return whether a module is the innermost that runs, of any model."""
+    return next(_running(), None) is module
+
+
+def _running() -> Iterator[nn.Module]:
+    """List the modules whose code runs, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         has_self = "self" in code.co_varnames or "self" in code.co_freevars
         module: Any = frame.f_locals.get("self") if has_self else None
-        if (
-            isinstance(module, nn.Module)
-            and not isinstance(module, _NO_OWNERS)
-            and any(calls.owns(module) for calls in known)
-        ):
-            return module
+        if isinstance(module, nn.Module) and not isinstance(module, _NO_OWNERS):
+            yield module
         frame = frame.f_back
-    return None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.following import Followed, Spread, operands
 from gattn.models.doors.functions.products import Product, einsum_product
 
-_MULTIPLIES = frozenset(
+MULTIPLIES = frozenset(
     (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)
 )
 _SUMS = frozenset((torch.sum, Tensor.sum))
@@ -21,7 +21,7 @@ _SUMS = frozenset((torch.sum, Tensor.sum))
 
 def spread(func: Any, args: tuple[Any, ...], followed: Followed, result: Tensor) -> Followed | None:
     """Follow the product of each number of attention with values, until these are summed up."""
-    if func not in _MULTIPLIES or followed.altered or followed.columns or len(args) != 2:
+    if func not in MULTIPLIES or followed.altered or followed.columns or len(args) != 2:
         return None
     if not all(isinstance(x, Tensor) for x in args):
         return None

@@ -172,6 +172,7 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
         counts[1],
         is_cross,
         queries.grid or keys.grid,
+        num_given=keys.count,
     )
     return replace(layout, tokens=known)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gattn.models.doors.proof.assembling import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.reading import Reads
 from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
@@ -39,6 +40,8 @@ class Batches:
         What some runs of its modules were given.
     dim : int, optional
         The dimension that may be the batch; None if there may be none.
+    reads : Reads
+        What code reads of numbers as the model runs.
     """
 
     def __init__(
@@ -49,9 +52,10 @@ class Batches:
         ids: Sequence[Tensor],
         places: Places,
         dim: int | None,
+        reads: Reads,
     ) -> None:
         self._model, self._walk, self._given, self._places = model, walk, given, places
-        self.dim = dim or 0
+        self.dim, self._reads = dim or 0, reads
         some = [x for x in (*sources(given), *ids) if x.dim() > self.dim]
         self.size = 1 if dim is None or not some else some[0].shape[self.dim]
         self._own = [x for x in some if x.shape[self.dim] == self.size]
@@ -138,7 +142,8 @@ class Batches:
         args, kwargs = given
         if places:
             seed()
-            with torch.no_grad(), self._walk.following(entered), inside(), suppress(Stop):
+            running, again = self._walk.following(entered), self._reads.repeated({})
+            with torch.no_grad(), running, inside(), again, suppress(Stop):
                 self._model(*args, **kwargs)
         return found
 

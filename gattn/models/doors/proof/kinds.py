@@ -23,6 +23,7 @@ from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.plan import Plan
+from gattn.models.doors.proof.probing.alike import state_of
 from gattn.models.doors.proof.proving import proof_of_copy
 from gattn.models.doors.proof.random_numbers import random_numbers_kept
 from gattn.models.doors.proof.small_inputs import small_input
@@ -33,6 +34,7 @@ from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import outside
 
 _TOLERANCE = 1e-5
+_MOST_KNOWN = 16
 _CACHES = ("past_key_values", "mems", "cache", "cache_position")
 _FORMS = ("return_dict", "output_hidden_states", "output_attentions", "labels")
 
@@ -95,8 +97,7 @@ def kinds_of(
         return Kinds(ref(model), refused="in training mode it cannot be proved: call eval()")
     with _lock:
         known = _known.setdefault(model, {})
-        types = frozenset(type(part) for part in model.modules())
-        general = types, getattr(model.config, "_attn_implementation", None)
+        general = (state_of(model),)  # Its configuration says how it attends.
         if general in known:
             return known[general]
         given = _without_cache(module, arguments(module, args, kwargs))
@@ -111,6 +112,8 @@ def kinds_of(
             found = _found(model, name, lambda: given, batch)
             if not found.failed:
                 known[special] = found
+        while len(known) > _MOST_KNOWN:
+            del known[next(iter(known))]
         return found
 
 

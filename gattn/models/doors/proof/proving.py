@@ -28,6 +28,7 @@ from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.doors.proof.probing.numbers import Numbers
+from gattn.models.doors.proof.probing.reading import Reads
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
@@ -35,6 +36,7 @@ from gattn.models.doors.proof.sameness import are_same, refuse_numbers
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout, usual
+from gattn.models.read.track.runs import runs
 from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
 
@@ -142,6 +144,12 @@ class _Proof:
         self._numbers = Numbers(self._given)
 
     def plan(self) -> Plan:
+        try:
+            return self._planned()
+        finally:
+            runs.clear(map(id, self._model.modules()))
+
+    def _planned(self) -> Plan:
         plan = self._plan
         sites, watched = self._watched()
         if plan.refused:
@@ -154,13 +162,13 @@ class _Proof:
         plan.sites = [site.place for site in sites]
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
-        replays = Replays(self._model, self._walk, places, sites)
+        replays = Replays(self._model, self._walk, places, sites, self._reads)
         solver = Solver(self._model, replays, self._alike, self._images, self._expected)
         self._solve(self.open, solver, places)
         self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.picked = sorted(solver.picked)
-        plan.is_stale = solver.holds_once or self._numbers.is_passing
+        plan.is_stale = solver.holds_once or self._numbers.is_passing or self._reads.are_by_values
         plan.plain = () if plan.is_stale or plan.reasons else frozenset(solver.plain)
         return plan
 
@@ -174,6 +182,7 @@ class _Proof:
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:
                 kernels.begin(given)
+                self._reads.begin()
             run.shapes = shapes(given, with_integers=True)
             ran.add(run.name)
 
@@ -182,6 +191,7 @@ class _Proof:
         def see(call: RawCall) -> None:
             if call.kind != "sum":  # No kernel was counted for it.
                 kernels.claim()
+            self._reads.look(always=True)
             with _disable_current_modes():  # What follows is no part of the model.
                 note(call)
 
@@ -197,10 +207,12 @@ class _Proof:
                 self._mixed.setdefault(id(call.value), []).append(place)
                 values.append(call.value)
 
-        with without_fast_path(), self._walk.following(entered), observed(see), kernels:
+        self._reads = Reads(self._walk, kernels.picks)
+        running = self._walk.following(entered)
+        with without_fast_path(), running, observed(see), self._reads.noting(), kernels:
             output = self._run()
         for site in sites.found:
-            if (site.place[0], (site.queries, site.keys)) in kernels.products.normalizing:
+            if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:
                 self._merged.add(site.place)
         if kernels.missed:
             self._plan.refused = unseen(self._model, kernels.missed)
@@ -239,7 +251,8 @@ class _Proof:
         for dim in (0, 1, None):
             if dim is None and not (is_one and all(x[2] for x in tried)):
                 break
-            batches = Batches(self._called, self._walk, self._given, self._ids, places, dim)
+            given = self._given, self._ids
+            batches = Batches(self._called, self._walk, *given, places, dim, self._reads)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True
@@ -251,7 +264,7 @@ class _Proof:
                     layout, is_settled = solver.layout(site, batches)
                     _check_told(layout, self._given)
                 except UnprovedError as error:
-                    if site.kind == "sum" and site.place[0] not in self._spreading:
+                    if site.kind == "sum" and site.chain[0].name not in self._spreading:
                         self._plan.gates.add(site.place)
                         continue
                     if isinstance(error, NoTokensError):

@@ -235,7 +235,7 @@ class AnyTracker(Tracker):
                 (slots, firsts_of_keys, tokens.key_positions),
             )
         )
-        sizes = tokens.num_queries, tokens.num_keys
+        sizes = tokens.sizes(lambda: self.mask(call).is_read(len(belonging.ranks), slots))
         sequences = belonging.sequences
         return Place(
             stack, layer, tokens.is_cross, queries, keys, sequences, tokens.is_cross, sizes

@@ -54,10 +54,12 @@ class LayersOfCall:
         """Find the layer of a call after the model's own, such as gradient checkpointing makes."""
         layers = self._of.get(name, [])
         if len(layers) != 1:
+            kind = type(self._modules.model).__name__
             raise CaptureError(
-                f"{name} was called outside of a call of the {type(self._modules.model).__name__} "
-                "that the context was opened on, so its layer and tokens are not known; call that "
-                "model itself."
+                f"{name or kind} attended outside of a call of the {kind} that the context was "
+                "opened on, as when its forward or another method is called instead of the model, "
+                "so its layer and tokens are not known. Call the model, as in model(x), or open "
+                "the context on a module whose own forward calls that method."
             )
         return layers[0]
 

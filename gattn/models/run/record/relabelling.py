@@ -20,7 +20,8 @@ _OF_QUERIES = ("total_mass", "total_edges", "sink")
 class Positions:
     """The tokens of the elements that one sequence was recorded in, one after another.
 
-    Row r of element e was recorded as query e * rows + r, its keys from e * rows on.
+    Row r of element e was recorded as query e * rows + r, its keys from e * rows on. What has a
+    position after the last token is padding, and left out.
 
     Parameters
     ----------
@@ -41,6 +42,7 @@ class Positions:
         """Return a recorded graph on the tokens."""
         rows = torch.cat(self.queries)
         found, order = self._of(graph.graph, rows)
+        is_token = rows < self.num_queries
         fields: dict[str, Any] = {}
         for name in _OF_EDGES:
             values = getattr(graph, name)
@@ -49,7 +51,7 @@ class Positions:
             values = getattr(graph, name)
             if values is not None:
                 whole = torch.zeros(self.num_queries, dtype=torch.as_tensor(values).dtype)
-                whole[rows] = torch.as_tensor(values)
+                whole[rows[is_token]] = torch.as_tensor(values)[is_token]
                 fields[name] = whole.numpy()
         return replace(graph, graph=found, **fields)
 
@@ -62,7 +64,9 @@ class Positions:
         element = query // height
         width = 0 if self.is_bipartite else height
         query, key = rows[query], torch.stack(self.keys)[element, key - element * width]
-        order = torch.argsort(query * self.num_keys + key)
+        kept = ((query < self.num_queries) & (key < self.num_keys)).nonzero()[:, 0]
+        query, key = query[kept], key[kept]
+        order = kept[torch.argsort(query * self.num_keys + key)]
         rule = Edges.from_pairs(query, key, self.num_queries)
         sizes = self.num_queries, self.num_keys
         found = TokenGraph(rule, *sizes, 0, self.is_bipartite)

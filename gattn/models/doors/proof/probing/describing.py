@@ -21,6 +21,7 @@ _PLAIN = (int, float, complex, bool, str, bytes, range, type(None), torch.dtype,
 _NAMED = (type, BuiltinFunctionType, ModuleType)
 _LISTS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict)
+_LIBRARIES = ("torch.", "transformers.")
 _DEPTH = 5
 """How deep lists and objects within values are followed."""
 _FEW = 4096
@@ -59,8 +60,8 @@ class Description:
         return self._known[id(value)]
 
     def code(self, kind: type[nn.Module]) -> object:
-        """Describe the methods and attributes of a class of modules; of torch's own, `forward`."""
-        own = [one for one in kind.__mro__ if not one.__module__.startswith("torch.")]
+        """Describe the methods and attributes of a class of modules; of a library's, `forward`."""
+        own = [one for one in kind.__mro__ if not one.__module__.startswith(_LIBRARIES)]
         held = (x for one in own for name, x in vars(one).items() if not name.startswith("__"))
         return self(kind.forward), self._all(map(_function_of, held), _DEPTH)
 
@@ -83,13 +84,14 @@ class Description:
     def _function(self, function: FunctionType, depth: int) -> object:
         """Describe a function: its code, its defaults, and what it takes from around it."""
         code = function.__code__
-        if function.__module__.startswith("torch"):
+        if str(function.__module__).startswith(_LIBRARIES):
             return code
         names = function.__globals__
-        around = [names[name] for name in _names(code) if name in names]
-        held = (x for x in around if type(x) in _PLAIN or isinstance(x, FunctionType))
+        around = [names.get(name) for name in _names(code)]
+        held = [x for x in around if type(x) in _PLAIN]
+        called = [x.__code__ for x in around if isinstance(x, FunctionType)]
         given = function.__defaults__, function.__kwdefaults__
-        return code, self._all((*given, *_contents(function), *held), depth)
+        return code, tuple(called), self._all((*given, *_contents(function), *held), depth)
 
     def _all(self, values: Iterable[Any], depth: int) -> tuple[object, ...]:
         return tuple(self(value, depth) for value in values)

@@ -63,7 +63,7 @@ class Picks:
         self, running: Callable[[], Sequence[Run]], constants: Collection[int] = ()
     ) -> None:
         self.found: list[Pick] = []
-        self._running, self._constants = running, constants
+        self._running, self.constants = running, constants
         self._indices: Any = WeakTensorKeyDictionary()
         self._noise: Any = WeakTensorKeyDictionary()
 
@@ -108,12 +108,16 @@ class Picks:
             if _is_index(x):
                 self._indices[x] = by
 
+    def saw(self, function: str, by: By, running: Sequence[Run]) -> None:
+        """Note that code was given numbers by which it may pick or order tokens."""
+        self.found.append(Pick(by, function, running))
+
     def _moves(self, kernel: str, given: Sequence[Tensor]) -> bool:
         """Return whether a kernel moves numbers of tokens; constants hold none."""
         if not given or not given[0].is_floating_point():
             return False
         if kernel in _TAKES or kernel == "_unsafe_index":
-            return place_of(given[0]) not in self._constants
+            return place_of(given[0]) not in self.constants
         return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])
 
 

@@ -16,6 +16,7 @@ from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.inputs import mapped
 from gattn.models.doors.proof.probing.picking import Pick, Picks
+from gattn.models.doors.proof.probing.reading import Reads
 from gattn.models.doors.proof.probing.taints import (
     Pointwise,
     Reached,
@@ -58,6 +59,9 @@ class Site:
         The runs within the run of the module that came before.
     picks : sequence of Pick
         Where numbers were moved before it, in these runs, by indices that are not always the same.
+    name : str
+        The name of the module. Its run is that of the one around it if another method of it than
+        its forward was called.
     """
 
     module: nn.Module
@@ -72,11 +76,12 @@ class Site:
     altered: str = ""
     inside: Sequence[Run] = ()
     picks: Sequence[Pick] = ()
+    name: str = ""
 
     @property
     def place(self) -> tuple[str, int]:
         """The name of its module, and its number within a run of it."""
-        return self.chain[0].name, self.ordinal
+        return self.name, self.ordinal
 
 
 class Sites:
@@ -107,6 +112,7 @@ class Sites:
                 call.altered if call.number is None else "",
                 tuple(chain[0].inner),
                 [one for one in self._picks.found if chain[-1] in one.running],
+                self._walk.name(call.module),
             )
         )
 
@@ -131,6 +137,8 @@ class Replays:
         What modules were given, by the place of their run.
     sites : list of Site
         All calls of attention of the plain run.
+    reads : Reads
+        What its code read of numbers.
     """
 
     def __init__(
@@ -139,12 +147,14 @@ class Replays:
         walk: Walk,
         given: dict[tuple[str, int], Given],
         sites: Sequence[Site],
+        reads: Reads,
     ) -> None:
         self._model, self._walk, self._given, self.sites = model, walk, given, sites
         self._known: dict[object, dict[Site, Reached | None]] = {}
         self._asking: dict[Run, list[Site]] = {}
         self._order = {site: n for n, site in enumerate(sites)}
         self.count = 0
+        self._reads = reads
 
     def ask(self, outer: Run, site: Site) -> None:
         """Note that a call will be asked about in runs of a module around it."""
@@ -204,7 +214,8 @@ class Replays:
         args, kwargs = kept(self._given[outer.place])
         self.count += 1
         # Models fail on NaN in many ways; calls that were not reached are not proved.
-        with suppress(Stop, Exception), _quietly(), self._walk.following(entered), observed(see):
+        running, again = self._walk.following(entered), self._reads.repeated(begins)
+        with suppress(Stop, Exception), _quietly(), running, again, observed(see):
             self._model.get_submodule(outer.name)(*args, **kwargs)
         return found
 

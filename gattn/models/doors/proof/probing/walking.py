@@ -86,6 +86,11 @@ class Walk:
         """The name of the innermost module that runs."""
         return self.running[-1].name if self.running else ""
 
+    def name(self, module: nn.Module) -> str:
+        """Return the name of a module."""
+        name: str = self._names[module]
+        return name
+
     def chain(self, module: nn.Module) -> list[Run]:
         """Return the run of a module and those around it; the innermost run if none is its own."""
         name = self._names.get(module)

@@ -1,0 +1,52 @@
+"""Refuses a backward pass that computes edited attention again where no edit reaches it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from gattn.errors import EditError
+
+_LATE = (
+    "Gradient checkpointing computes attention again in the backward pass, which would miss the "
+    "edits: call backward() inside the context."
+)
+
+
+@dataclass(eq=False)
+class Backward:
+    """Whether the context of some edits is still open when gradients are taken."""
+
+    is_late: bool = False
+
+    def guard(self, result: Any) -> None:
+        """Refuse gradients of what a model returned once the context has closed."""
+        if not isinstance(result, (Tensor, tuple, list, dict)):
+            result = vars(result) if hasattr(result, "__dict__") else result
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and x.grad_fn is not None:
+                x.register_hook(self._check)
+
+    def _check(self, gradient: Tensor) -> None:
+        if self.is_late:
+            refuse()
+
+
+def refuse() -> None:
+    """Say that a backward pass would miss the edits."""
+    raise EditError(_LATE)
+
+
+def is_in_checkpoint() -> bool:
+    """Return whether `torch.utils.checkpoint` runs what calls this function."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
+            return True
+        frame = frame.f_back
+    return False
