@@ -33,13 +33,15 @@ class Edges(Rule):
     @staticmethod
     def from_pairs(query: Tensor, key: Tensor, num_queries: int, first_query: int = 0) -> Edges:
         """Sort pairs of row and key, and merge the duplicates."""
-        width = int(key.max()) + 1 if len(key) else 1
-        check_memory(8 * num_queries, f"The pointer to the edges of {num_queries:,} queries")
-        if num_queries * width >= 1 << 63:
-            raise GraphError(f"{num_queries:,} queries with keys up to {width - 1:,} are too many.")
-        codes = torch.unique(query.long() * width + key)
-        pointer = pointer_of(torch.bincount(codes // width, minlength=num_queries))
-        return Edges(pointer, codes % width, first_query)
+        codes, width = _codes_of(query, key, num_queries)
+        return _of_codes(torch.unique(codes), width, num_queries, first_query)
+
+    @staticmethod
+    def numbered(query: Tensor, key: Tensor, num_queries: int) -> tuple[Edges, Tensor]:
+        """Sort pairs and merge the duplicates; also say which of the edges each pair is."""
+        codes, width = _codes_of(query, key, num_queries)
+        codes, places = torch.unique(codes, return_inverse=True)
+        return _of_codes(codes, width, num_queries), places
 
     @cached_property
     def neighbourhoods(self) -> Neighbourhoods:
@@ -160,3 +162,20 @@ class Edges(Rule):
 
     def to(self, device: torch.device) -> Edges:
         return Edges(self.pointer.to(device), self.key.to(device), self.first_query)
+
+
+def _codes_of(query: Tensor, key: Tensor, num_queries: int) -> tuple[Tensor, int]:
+    """Return one number per pair of row and key, sorted as they are, and how many keys there are.
+
+    Checks that the rows fit the memory, and the numbers an integer.
+    """
+    width = int(key.max()) + 1 if len(key) else 1
+    check_memory(8 * num_queries, f"The pointer to the edges of {num_queries:,} queries")
+    if num_queries * width >= 1 << 63:
+        raise GraphError(f"{num_queries:,} queries with keys up to {width - 1:,} are too many.")
+    return query.long() * width + key, width
+
+
+def _of_codes(codes: Tensor, width: int, num_queries: int, first_query: int = 0) -> Edges:
+    pointer = pointer_of(torch.bincount(codes // width, minlength=num_queries))
+    return Edges(pointer, codes % width, first_query)

@@ -18,6 +18,7 @@ from gattn.graph.token_graph import TokenGraph
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.models.edit.base import Edit
 from gattn.models.edit.graphs import Restrict
+from gattn.models.read.on_graphs.readings import EdgeReading
 from gattn.models.read.reading import Reading
 
 _FEW_ROWS = 8
@@ -135,12 +136,23 @@ class EdgePart(Part):
     def edge_blocks(self) -> Iterator[EdgeBlock]:
         """Walk whole neighbourhoods of the part's edited attention: (elements, heads, edges)."""
         key, query = self.graph.edge_index
-        for block in edges.edge_blocks(self.attention):
+        for block in self._blocks():
             score, attention = block.scores[:, self.own], block.attention[:, self.own]
             for edit in self.after:
                 ends = query[block.edges], key[block.edges]
                 attention = edit.shared_on_edges(attention, block.edges, *ends, self.reading)
             yield EdgeBlock(block.edges, score, attention)
+
+    def _blocks(self) -> Iterator[EdgeBlock]:
+        reading = self.reading
+        is_known = self.attention is reading.attention and not torch.is_grad_enabled()
+        if is_known and isinstance(reading, EdgeReading):
+            features = self.attention.edge_features
+            assert features is not None
+            whole = slice(0, reading.unedited.shape[1])
+            yield EdgeBlock(whole, features.T[None], reading.unedited[None])
+            return
+        yield from edges.edge_blocks(self.attention)
 
     def store(self, stores: Sequence[KeptEdges], *, scores: bool) -> None:
         """Keep the edges of each element in its store."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.proof.probing.integers import Integers
-from gattn.models.doors.proof.probing.picking import Picks
+from gattn.models.doors.proof.probing.picking import Picks, tensors_in
 from gattn.models.doors.proof.probing.state import place_of
 from gattn.models.doors.proof.probing.walking import Walk
 from gattn.models.doors.proof.silent import Products
@@ -82,17 +81,18 @@ class Kernels(TorchDispatchMode):
         self._walk.state.note(func, args, given)
         result = func(*args, **given)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
+        tensors = tensors_in((args, given))
         if name.startswith(_WHOLES):
             self.events.append(Event(self._walk.innermost))
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
-            self._follow(name, tree_leaves((args, given)), result)
+            self._follow(name, tensors, result)
         if name == "convolution":
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 3}
         self.products.note(self._walk.innermost, name, args, result)
         self.picks.note(name, args, given, result)
-        is_lookup = self.integers.note(name, tree_leaves((args, given)), result)
+        is_lookup = self.integers.note(name, tensors, result)
         for run in self._walk.running[-1:]:
             run.looks_up = run.looks_up if run.looks_up is None else run.looks_up or is_lookup
         return result
@@ -118,8 +118,7 @@ class Kernels(TorchDispatchMode):
             event = Event(self._walk.innermost, dim % scores.dim() == scores.dim() - 1)
             self._softmaxes[result] = _Softmax(event, result.numel())
 
-    def _follow(self, name: str, given: Iterable[Any], result: Any) -> None:
-        tensors = [x for x in given if isinstance(x, Tensor)]
+    def _follow(self, name: str, tensors: Sequence[Tensor], result: Any) -> None:
         softmax = next((self._softmaxes[x] for x in tensors if x in self._softmaxes), None)
         if softmax is None:
             return
@@ -130,8 +129,8 @@ class Kernels(TorchDispatchMode):
                     self.events.append(softmax.event)
                 softmax.is_counted = True
                 return
-        for x in tree_leaves(result):
-            size = x.numel() if isinstance(x, Tensor) and x.is_floating_point() else 0
+        for x in tensors_in((result,)):
+            size = x.numel() if x.is_floating_point() else 0
             if size == softmax.size or (name in _PARTS and 0 < size < softmax.size):
                 self._softmaxes[x] = softmax
 

@@ -11,9 +11,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
+from gattn.models.doors.functions.mode import paused
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
@@ -53,7 +55,7 @@ _NO_TENSORS = (
 )
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
-_plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
+_plans: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Plan]] = WeakKeyDictionary()
 
 
 def plan_of(
@@ -83,13 +85,15 @@ def plan_of(
         known = _plans.setdefault(model, {})
         if kind in known and not known[kind].is_stale:
             return known[kind]
-        known[kind] = _proved(model, name, given)
+        alike = (plan.plain for of, plan in known.items() if of[:2] == kind[:2])
+        expected = next((some for some in [*alike][::-1] if some), ())
+        known[kind] = _proved(model, name, given, expected)
         while len(known) > _MOST_PLANS:
             del known[next(iter(known))]
         return known[kind]
 
 
-def _proved(model: nn.Module, name: str, given: Given) -> Plan:
+def _proved(model: nn.Module, name: str, given: Given, expected: Collection[object]) -> Plan:
     tensors = [x for x in leaves(given) if isinstance(x, Tensor)]
     if any(map(_is_wrapped, (*tensors, *model.parameters(), *model.buffers()))):
         return Plan(refused=_TRANSFORMED, is_stale=True)
@@ -98,11 +102,11 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     if any(x.is_nested for x in tensors):
         return Plan(is_nested=True)
     try:
-        with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad():
+        with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad(), paused():
             twin = copied(model)
             with attached(twin, Context()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
-                return _Proof(twin, name, given).plan()
+                return _Proof(twin, name, given, expected=expected).plan()
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
@@ -127,8 +131,9 @@ class _Proof:
         name: str,
         given: Given,
         is_open: Callable[[RawCall], bool] = lambda call: True,
+        expected: Collection[object] = (),
     ) -> None:
-        self._is_open = is_open
+        self._is_open, self._expected = is_open, expected
         self.open: list[Site] = []
         self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
         self._walk = Walk(model)
@@ -158,12 +163,14 @@ class _Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, self._reads)
-        solver = Solver(self._model, replays, self._alike, self._images, self._linear)
+        told = self._images, self._linear
+        solver = Solver(self._model, replays, self._alike, *told, self._expected)
         self._solve(self.open, solver, places)
         self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.picked = sorted(solver.picked)
         plan.is_stale = solver.holds_once or self._numbers.is_passing or self._reads.are_by_values
+        plan.plain = () if plan.is_stale or plan.reasons else frozenset(solver.plain)
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:
@@ -187,6 +194,10 @@ class _Proof:
             if call.kind != "sum":  # No kernel was counted for it.
                 kernels.claim()
             self._reads.look(always=True)
+            with _disable_current_modes():  # What follows is no part of the model.
+                note(call)
+
+        def note(call: RawCall) -> None:
             sites(call)
             if self._is_open(call):
                 self.open.append(sites.found[-1])

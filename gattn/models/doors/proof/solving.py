@@ -80,6 +80,10 @@ class Solver:
     picked : set of str
         The modules that picked or ordered tokens by value or at random, in which others attend to
         these tokens as they are given them.
+    plain : set
+        The inputs whose tokens are the slots, one by one. Those `expected` to be so were proved to
+        be with inputs of another size: once a module of a type is proved with those of the present
+        one, two runs confirm the others, whose attributes differ.
     """
 
     def __init__(
@@ -89,9 +93,12 @@ class Solver:
         alike: Alike,
         images: Collection[tuple[int, ...]] = (),
         linear: Collection[str] = (),
+        expected: Collection[object] = (),
     ) -> None:
         self._model, self._replays, self._alike = model, replays, alike
-        self._images, self._linear = images, linear
+        self._images, self._linear, self._expected = images, linear, expected
+        self.plain: set[object] = set()
+        self._proved: set[object] = set()
         self.holds_once = False
         self.picked: set[str] = set()
         self._known: dict[object, list[Candidate]] = {}
@@ -233,7 +240,8 @@ class Solver:
         is_reached = [False, False]
         for number, x in enumerate(self._replays.sources(run)[:_SOURCES]):
             probe = partial(self._replays.reached, site, level, run, number)
-            found = _dependence(site, tuple(x.shape), probe, batch)
+            place = site.place, run.place, number
+            found = self._dependence(site, place, tuple(x.shape), probe, batch)
             for n, side in enumerate(found.sides):
                 is_reached[n] |= bool(side.depends.any())
             if queries is None and found.queries.tells_tokens:
@@ -248,6 +256,24 @@ class Solver:
         is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
         has_no_tokens = is_mixed and keys is None and not level and self._has_no_tokens(site, run)
         return Inputs(run, queries, keys, is_mixed, has_no_tokens, step=step)
+
+    def _dependence(
+        self, site: Site, place: object, shape: tuple[int, ...], probe: Probe, batch: int
+    ) -> Dependence:
+        found: Dependence | None = None
+        is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
+        if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
+            name = type(site.module), site.lead, shape
+            is_expected = place in self._expected and name in self._proved
+            found = plainly(shape, site.lead, probe, is_expected=is_expected)
+            if found is not None:
+                self._proved.add(name)
+                self.plain.add(place)
+        found = found or outlined(shape, probe)
+        for side in found.sides if batch == 1 else ():
+            is_pooled = side.depends.shape[1] == 1 and side.is_seen and not side.apart
+            side.is_one = is_pooled or prod(shape) == max(shape, default=1)
+        return found
 
     def _are_channels(self, reader: Reader) -> bool:
         """Return whether the slots are channels of images, each of which holds all pixels."""
@@ -329,18 +355,6 @@ def _repeated(reader: Reader, slots: int, sequences: Tensor) -> tuple[Tokens, bo
     source = Source(reader.dependence.shape, owner or Owner(None, sequences[:1]))
     tokens = tokens_of(reader.side, source, slots)
     return replace(tokens, sequences=None), is_settled(reader.side, source)
-
-
-def _dependence(site: Site, shape: tuple[int, ...], probe: Probe, batch: int) -> Dependence:
-    found: Dependence | None = None
-    is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
-    if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
-        found = plainly(shape, site.lead, probe)
-    found = found or outlined(shape, probe)
-    for side in found.sides if batch == 1 else ():
-        is_pooled = side.depends.shape[1] == 1 and side.is_seen and not side.apart
-        side.is_one = is_pooled or prod(shape) == max(shape, default=1)
-    return found
 
 
 def _are_same(queries: Side, keys: Side) -> bool:

@@ -31,9 +31,11 @@ _NO_MESSAGE = (
 class EdgeReading(Reading):
     """A call over listed edges, read as graph attention on the CPU.
 
-    Its edge features are the model's own scores, (edges, heads).
+    Its edge features are the model's own scores, (edges, heads). `unedited` is its attention
+    without edits, (heads, edges), as it was computed to prove that it is the model's own.
     """
 
+    unedited: Tensor
     has_parallel_edges: bool = False
 
     @property
@@ -66,6 +68,8 @@ def read_edges(call: SeenEdges, place: Place, edits: Sequence[Sequence[Edit]]) -
         key,
         scores,
     )
+    with torch.no_grad():
+        unedited = _verified(call)
     reading = EdgeReading(
         [0],
         place.sequences[:1],
@@ -74,17 +78,22 @@ def read_edges(call: SeenEdges, place: Place, edits: Sequence[Sequence[Edit]]) -
         attention,
         some,
         groups=1,
+        unedited=unedited,
         has_parallel_edges=call.has_parallel_edges,
     )
-    with torch.no_grad():
-        _verify(call)
     return [reading]
 
 
-def _verify(call: SeenEdges) -> None:
-    """Prove that the softmax of the scores over each query's edges is the model's attention."""
+def _verified(call: SeenEdges) -> Tensor:
+    """Prove that the softmax of the scores over each query's edges is the model's attention.
+
+    Returns
+    -------
+    Tensor
+        That attention, (heads, edges of the graph).
+    """
     if not len(call.scores):
-        return
+        return call.merged_scores.T
     query = call.graph.edge_index[1]
     found = Softmax().on_edges(call.merged_scores.T, query, call.ends.num_queries)
     computed, given = call.spread(found.T), widened(call.attention).cpu()
@@ -104,3 +113,4 @@ def _verify(call: SeenEdges) -> None:
             f"node's edges as gattn reads it: it differs by up to {error:.1e}. Nothing was "
             "captured or edited."
         )
+    return found

@@ -99,16 +99,20 @@ class SeenEdges(SeenCall):
         )
 
     @cached_property
+    def _numbered(self) -> tuple[Edges, Tensor]:
+        ends = self.ends
+        return Edges.numbered(ends.query.cpu(), ends.key.cpu(), ends.num_queries)
+
+    @cached_property
     def graph(self) -> TokenGraph:
         """The edges, without duplicates."""
         ends = self.ends
-        rule = Edges.from_pairs(ends.query.cpu(), ends.key.cpu(), ends.num_queries)
-        return TokenGraph(rule, ends.num_queries, ends.num_keys, 0, ends.is_bipartite)
+        return TokenGraph(self._numbered[0], ends.num_queries, ends.num_keys, 0, ends.is_bipartite)
 
-    @cached_property
+    @property
     def places(self) -> Tensor:
         """Which edge of the graph each edge of the model is, shape (E,)."""
-        return places_in(self.graph, self.ends.query.cpu(), self.ends.key.cpu())
+        return self._numbered[1]
 
     @property
     def has_parallel_edges(self) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.proof.probing.inputs import leaves
@@ -78,7 +77,7 @@ class Picks:
         self, kernel: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """Look at a kernel that ran."""
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        given = tensors_in((args, kwargs))
         by = max((self._indices[x] for x in given if x in self._indices), default=None)
         if kernel in _TAKES or kernel in _PUTS:
             if by is None and any(x.dtype.itemsize == 1 and _is_index(x) for x in given[1:]):
@@ -105,8 +104,8 @@ class Picks:
         self._label(result, by)
 
     def _label(self, result: Any, by: By | None) -> None:
-        for x in tree_leaves(result) if by is not None else ():
-            if isinstance(x, Tensor) and _is_index(x):
+        for x in tensors_in((result,)) if by is not None else ():
+            if _is_index(x):
                 self._indices[x] = by
 
     def saw(self, function: str, by: By, running: Sequence[Run]) -> None:
@@ -120,6 +119,17 @@ class Picks:
         if kernel in _TAKES or kernel == "_unsafe_index":
             return place_of(given[0]) not in self.constants
         return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])
+
+
+def tensors_in(given: Iterable[Any]) -> list[Tensor]:
+    """List the tensors among what a kernel takes or gives; `tree_leaves` would take far longer."""
+    found: list[Tensor] = []
+    for x in given:
+        if isinstance(x, Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple, dict)):
+            found += tensors_in(x.values() if isinstance(x, dict) else x)
+    return found
 
 
 def _is_index(x: Tensor) -> bool:

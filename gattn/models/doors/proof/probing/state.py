@@ -30,12 +30,12 @@ class State:
     def __init__(self, model: nn.Module) -> None:
         self._model, self._modules = model, [id(x) for x in model.modules()]
         held, tensors = _held(model)
-        self._held = [(now, before) for now, before in held if now is not before]
+        self._held = [_Held(now, before) for now, before in held if now is not before]
         self._own = {place for x in tensors if (place := place_of(x))}
         some = {id(x): x for module in model.modules() for x in vars(module).values()}
         generators = [x for x in some.values() if isinstance(x, torch.Generator)]
         self._generators = [(one, one.get_state()) for one in generators]
-        self._data = [(x, x.data) for x in model.parameters()]
+        self._data = [(x, x.data, x.data_ptr()) for x in model.parameters()]
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -57,16 +57,18 @@ class State:
 
     def restore(self) -> None:
         """Put all tensors, attributes and generators back to what they were before any run."""
-        if [id(x) for x in self._model.modules()] == self._modules:  # Else they belong together.
-            for now, before in self._held:
-                _put_back(now, before)
-        for x, data in self._data:
-            if x.data_ptr() != data.data_ptr():
-                x.data = data
-        for storage, before in self._before.values():
-            storage.copy_(before)
-        for generator, state in self._generators:
-            generator.set_state(state)
+        with torch._C.DisableTorchFunction():  # Many tensors are asked where they lie.
+            changed = [one for one in self._held if one.is_changed]
+            if changed and [id(x) for x in self._model.modules()] == self._modules:
+                for one in changed:  # Those of other modules would belong to these.
+                    one.put_back()
+            for x, data, place in self._data:
+                if x.data_ptr() != place:
+                    x.data = data
+            for storage, before in self._before.values():
+                storage.copy_(before)
+            for generator, state in self._generators:
+                generator.set_state(state)
 
 
 def place_of(x: Tensor) -> int:
@@ -104,15 +106,32 @@ def attributes_of(x: Any) -> dict[str, Any] | None:
     return getattr(x, "__dict__", None) if is_own and not home.startswith("torch.") else None
 
 
-def _put_back(now: Any, before: Any) -> None:
-    """Give a list, or the attributes of a module or an object, what they held before."""
-    if isinstance(now, list):
-        if len(now) != len(before) or any(x is not y for x, y in zip(now, before, strict=True)):
+class _Held:
+    """A list, or the attributes of a module or an object, and what they held before."""
+
+    def __init__(self, now: Any, before: Any) -> None:
+        self._now, self._before = now, before
+        self._names, self._ids = _names_and_ids(now)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it holds anything else than before; also of what `put_back` leaves as it is."""
+        return _names_and_ids(self._now) != (self._names, self._ids)
+
+    def put_back(self) -> None:
+        """Let it hold what it held before."""
+        now, before = self._now, self._before
+        if isinstance(now, list):
             now[:] = before
-        return
-    more = [name for name in now if name not in before and name not in _IGNORED]
-    for name in more:
-        del now[name]
-    for name, x in before.items():
-        if now.get(name, now) is not x:
-            now[name] = x
+            return
+        for name in [name for name in now if name not in before and name not in _IGNORED]:
+            del now[name]
+        for name, x in before.items():
+            if now.get(name, now) is not x:
+                now[name] = x
+
+
+def _names_and_ids(x: Any) -> tuple[list[Any], list[int]]:
+    if isinstance(x, list):
+        return [], list(map(id, x))
+    return list(x), list(map(id, x.values()))
