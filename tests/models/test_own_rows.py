@@ -311,3 +311,32 @@ def test_heads_that_share_their_queries_are_no_windows(batch):
     said = pytest.raises(CaptureError, match="same tokens several times")
     with said, torch.no_grad(), capturing(model):
         model(x, cache)
+
+
+class Features(nn.Module):
+    """Several sums over tokens by learned weights: answers, or features for a linear attention."""
+
+    def __init__(self, is_linear):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(WIDTH, 5), nn.Linear(WIDTH, 5), nn.Linear(WIDTH, WIDTH)
+        self.is_linear = is_linear
+
+    def forward(self, x):
+        weights = self.k(x).softmax(1).mT
+        self.seen = weights.detach()
+        found = weights @ self.v(x)
+        return self.q(x) @ found if self.is_linear else found
+
+
+def test_sums_by_learned_weights_are_rows():
+    model = Features(is_linear=False).eval()
+    with torch.no_grad(), capturing(model) as run:
+        model(inputs(2, "vectors"))
+    np.testing.assert_allclose(shown(run), model.seen, atol=1e-6)
+
+
+def test_features_of_linear_attention_are_no_rows():
+    model = Features(is_linear=True).eval()
+    said = pytest.raises(CaptureError, match="as in linear attention")
+    with said, torch.no_grad(), capturing(model):
+        model(inputs(2, "vectors"))

@@ -158,7 +158,7 @@ class _Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, self._reads)
-        solver = Solver(self._model, replays, self._alike, self._images)
+        solver = Solver(self._model, replays, self._alike, self._images, self._linear)
         self._solve(self.open, solver, places)
         self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
@@ -215,6 +215,7 @@ class _Proof:
         self._ids = [given[number] for number in kernels.integers.exchangeable]
         self._plan.looking_up = sorted(kernels.products.looking_up)
         self._spreading, self._images = kernels.products.spreading, kernels.images
+        self._linear = kernels.products.linear
         return sites.found, output
 
     def _run(self) -> Any:

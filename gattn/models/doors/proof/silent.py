@@ -27,7 +27,8 @@ class Products:
     pairs of a softmax's numbers and others, and then take sums. `normalizing` holds the modules
     that take the logarithm of a softmax's normalizer, as to merge softmaxes of chunks, and of how
     many queries and keys. `looking_up` names those that multiply a softmax with the parameter that
-    its scores were made with, as a codebook.
+    its scores were made with, as a codebook. `linear` holds those that multiply what a softmax gave
+    with numbers that are no softmax, as linear attention does.
 
     Parameters
     ----------
@@ -41,11 +42,13 @@ class Products:
         self.spreading: set[str] = set()
         self.normalizing: set[tuple[str, tuple[int, ...]]] = set()
         self.looking_up: set[str] = set()
+        self.linear: set[str] = set()
         self._parameters = parameters
         self._normalized: Any = WeakTensorKeyDictionary()
         self._exponentials: Any = WeakTensorKeyDictionary()
         self._spread: Any = WeakTensorKeyDictionary()
         self._made_with: Any = WeakTensorKeyDictionary()
+        self._outputs: Any = WeakTensorKeyDictionary()
 
     def note(self, where: str, kernel: str, given: Iterable[Any], result: Any) -> None:
         """Look at a kernel that ran in a module."""
@@ -63,7 +66,7 @@ class Products:
             is_normalized = any(x in self._normalized for x in tensors)
             self._exponentials[result] = _Exponential(result.numel(), is_normalized)
         elif kernel in _SOFTMAXES:
-            self._exponentials[result] = _Exponential(result.numel(), is_softmax=True)
+            self._exponentials[result] = _Exponential(result.numel(), is_softmax=True, where=where)
         elif kernel == "mul" and self._spreads(tensors, result):
             self._spread[result] = self._exponential(tensors)
         else:
@@ -78,6 +81,7 @@ class Products:
             is_product = kernel in _PRODUCTS and not self._has_parameter(tensors)
         if is_product:
             self.multiplying.add(where)
+        self._note_outputs(tensors, result, found, is_product=is_product)
         if found is not None and found.is_softmax:
             if spread and is_product:
                 self.spreading.add(where)
@@ -90,6 +94,23 @@ class Products:
                 self.written_out.add(where)
             elif result.numel() == found.size and not is_product:
                 self._exponentials[result] = found
+
+    def _note_outputs(
+        self,
+        tensors: Sequence[Tensor],
+        result: Tensor,
+        found: _Exponential | None,
+        *,
+        is_product: bool,
+    ) -> None:
+        """Follow what products with a softmax give to the next product."""
+        taken = [self._outputs[x] for x in tensors if x in self._outputs]
+        if is_product and found is not None and found.is_softmax:
+            self._outputs[result] = found.where, result.numel()
+        elif is_product:
+            self.linear |= {where for where, _ in taken}
+        elif taken and taken[0][1] == result.numel():
+            self._outputs[result] = taken[0]
 
     def _look_up(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow scores that are products with a parameter to a softmax, and to that parameter."""
@@ -123,6 +144,7 @@ class _Exponential:
     is_summed: bool = False
     is_multiplied: bool = False
     is_softmax: bool = False
+    where: str = ""
 
 
 @dataclass(frozen=True, eq=False)

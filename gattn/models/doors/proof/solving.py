@@ -45,6 +45,10 @@ _CHANNELS = (
     "mixed before it attends"
 )
 _MAPS = "each slot is a channel of images that the model convolves, so it attends over channels"
+_LINEAR = (
+    "its rows are no queries but features, which are multiplied with others later, as in linear "
+    "attention"
+)
 _MIXED = (
     "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
     "or pooled"
@@ -65,6 +69,8 @@ class Solver:
         Which of these are alike.
     images : collection of tuple of int
         The shapes (elements, channels, rows, columns, ...) of what it convolves.
+    linear : collection of str
+        The modules that attend in linear time, as far as can be told.
 
     Attributes
     ----------
@@ -82,9 +88,10 @@ class Solver:
         replays: Replays,
         alike: Alike,
         images: Collection[tuple[int, ...]] = (),
+        linear: Collection[str] = (),
     ) -> None:
         self._model, self._replays, self._alike = model, replays, alike
-        self._images = images
+        self._images, self._linear = images, linear
         self.holds_once = False
         self.picked: set[str] = set()
         self._known: dict[object, list[Candidate]] = {}
@@ -288,17 +295,20 @@ class Solver:
         inputs.complete()
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
         if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
+            if site.queries > 1 and site.kind != "sdpa" and site.place[0] in self._linear:
+                raise UnprovedError(_LINEAR)
             return assembled(site.lead, learned(site.queries), keys, is_cross=True), is_good
         if batches.is_constant(inputs.run, inputs.queries.source) and keys.sequences is not None:
             queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
             return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
         queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
         queries, keys = _alike(inputs, queries, keys)
-        is_cross, are_windows = inputs.queries.dependence is not inputs.keys.dependence, is_good
-        if is_cross and site.queries == site.keys:
+        may_be_same = inputs.queries.dependence is not inputs.keys.dependence
+        is_cross = may_be_same or not _are_same(inputs.queries.side, inputs.keys.side)
+        layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=is_good)
+        are_shared = layout.tokens is not None and layout.tokens.num_queries > queries.count
+        if may_be_same and site.queries == site.keys and not are_shared:
             is_good = False  # Further out, both may be made of the same tokens.
-        is_cross = is_cross or not _are_same(inputs.queries.side, inputs.keys.side)
-        layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=are_windows)
         return layout, is_good and is_settled
 
 
