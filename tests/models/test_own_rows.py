@@ -325,7 +325,9 @@ class Features(nn.Module):
         weights = self.k(x).softmax(1).mT
         self.seen = weights.detach()
         found = weights @ self.v(x)
-        return self.q(x) @ found if self.is_linear else found
+        return (
+            self.q(x)[:, None].expand(-1, 2, -1, -1) @ found[:, None] if self.is_linear else found
+        )
 
 
 def test_sums_by_learned_weights_are_rows():

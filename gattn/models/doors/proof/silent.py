@@ -109,7 +109,7 @@ class Products:
             self._outputs[result] = found.where, result.numel()
         elif is_product:
             self.linear |= {where for where, _ in taken}
-        elif taken and taken[0][1] == result.numel():
+        elif taken and not result.numel() % taken[0][1]:  # Perhaps once for each head.
             self._outputs[result] = taken[0]
 
     def _look_up(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
