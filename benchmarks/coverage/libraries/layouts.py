@@ -143,7 +143,7 @@ def _windowed(windows: NDArray, seen: Heads) -> tuple[Slots, Slots] | None:
     own = np.sort(windows, -1)[..., ::-1].transpose(0, 2, 1, 3).reshape(count * rows, -1)
     whole = np.sort(seen, -1)[..., ::-1][..., :columns].transpose(1, 0, 2).reshape(queries, -1)
     nearest, distance = _nearest(own, whole)
-    query_of = np.where(distance < 1e-3, nearest, -1).reshape(count, rows)
+    query_of = _each_once(np.where(distance < 1e-3, nearest, -1), whole).reshape(count, rows)
     taken = query_of[query_of >= 0]
     if len(np.unique(taken)) != len(taken):
         return None
@@ -153,8 +153,19 @@ def _windowed(windows: NDArray, seen: Heads) -> tuple[Slots, Slots] | None:
         mine = window[:, real].reshape(-1, columns).T
         theirs = seen[:, tokens[real]].reshape(-1, keys).T
         nearest, distance = _nearest(mine, theirs)
-        found[:] = np.where(mine.any(1) & (distance < 1e-3), nearest, -1)
+        found[:] = _each_once(np.where(mine.any(1) & (distance < 1e-3), nearest, -1), theirs)
     return query_of, key_of
+
+
+def _each_once(tokens: Slots, whole: NDArray) -> Slots:
+    """Share out tokens that have the same numbers, such as padding, among slots that have them."""
+    found = tokens.copy()
+    for token in np.unique(tokens[tokens >= 0]):
+        (slots,) = np.nonzero(tokens == token)
+        if len(slots) > 1:
+            (alike,) = np.nonzero(np.abs(whole - whole[token]).max(1) < 1e-6)
+            found[slots[: len(alike)]] = alike[: len(slots)]
+    return found
 
 
 def _nearest(some: NDArray, others: NDArray) -> tuple[Slots, NDArray]:
