@@ -651,3 +651,16 @@ def test_zeros_that_take_attention_away_are_refused(way):
         capturing(model),
     ):
         model(torch.randn(2, 6, 16), mask)
+
+
+@torch.no_grad()
+def test_layers_with_two_numbers_of_heads_are_two_stacks() -> None:
+    layers = [nn.TransformerEncoderLayer(16, heads, 16, batch_first=True) for heads in (4, 8) * 3]
+    model = nn.Sequential(*layers).eval()
+    with capturing(model) as run:
+        model(torch.randn(1, 5, 16))
+    stacks = run.trace.stacks
+    assert {name: len(list(stack.layers)) for name, stack in stacks.items()} == {
+        "self_attn": 3,
+        "self_attn 2": 3,
+    }

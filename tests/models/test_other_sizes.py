@@ -1,4 +1,4 @@
-"""A model that was proved is proved with less for inputs of other sizes, and no less strictly."""
+"""A model that was proved is proved anew for inputs of other sizes."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def is_plain(layout, tokens):
     return has_own_order and (known.num_queries, known.num_keys) == (tokens, tokens)
 
 
-def test_layers_that_differ_are_confirmed_for_each_size(counts):
+def test_layers_that_differ_take_as_many_runs_as_words_are_long(counts):
     model = Layers().eval()
     for tokens in (6, 12, 20):
         plan = plan_of(model, model, (torch.randn(1, tokens, WIDTH),), {})
         for place in plan.sites:
             assert is_plain(plan.layout(*place, (1, HEADS)), tokens)
     # Words of 6, 12 and 20 tokens: comb(4, 2) = 6, comb(6, 3) = 20.
-    assert counts() == [4 * 4, 6 + 3 * 2, 6 + 3 * 2]
+    assert counts() == [4 * 4, 4 * 6, 4 * 6]
 
 
 def pooled_last(x):
@@ -73,11 +73,15 @@ def without_last(x):
     return torch.cat((x[:, :-1], torch.zeros_like(x[:, :1])), 1)
 
 
-CHANGES = [lambda x: x.flip(1), lambda x: x.roll(2, 1), lambda x: x.roll(6, 1)]
+def swapped(x):
+    return torch.cat((x[:, :7], x[:, 8:9], x[:, 7:8], x[:, 9:]), 1)
+
+
+CHANGES = [lambda x: x.flip(1), lambda x: x.roll(2, 1), swapped]
 
 
 @pytest.mark.parametrize("change", [*CHANGES, pooled_last, without_last])
-def test_a_layer_that_changes_at_some_size_is_proved_anew(change, counts):
+def test_a_layer_that_changes_at_some_size_is_proved_anew(change):
     model, tokens = Layers(change).eval(), 12
     for size in (6, 8, tokens):
         plan = plan_of(model, model, (torch.randn(1, size, WIDTH),), {})
@@ -87,7 +91,6 @@ def test_a_layer_that_changes_at_some_size_is_proved_anew(change, counts):
         order = change(torch.arange(tokens)[None])
         assert torch.equal(found.tokens.queries, order)
         assert torch.equal(found.tokens.keys, order)
-    assert counts()[-1] > 6 + 3 * 2  # Two runs did not confirm it.
     other = Layers(change).eval()
     plan = plan_of(other, other, (torch.randn(1, tokens, WIDTH),), {})
     assert is_same(found, plan.layout("layers.3", 0, (1, HEADS)))

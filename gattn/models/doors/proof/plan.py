@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gattn.errors import CaptureError
@@ -42,8 +41,6 @@ class Plan:
     altered : dict of (str, int)
         How softmaxes are changed before they meet the values, "scaled" or "mixed": by the module's
         name, and how many softmaxes came before within one run of it.
-    plain : collection
-        The inputs of modules whose tokens are the slots of a call, one by one.
     is_nested : bool
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     is_stale : bool
@@ -62,7 +59,6 @@ class Plan:
     picked: list[str] = field(default_factory=list)
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)
-    plain: Collection[object] = ()
     is_nested: bool = False
     is_stale: bool = False
     has_failed: bool = False

@@ -85,15 +85,13 @@ def plan_of(
         known = _plans.setdefault(model, {})
         if kind in known and not known[kind].is_stale:
             return known[kind]
-        alike = (plan.plain for of, plan in known.items() if of[:2] == kind[:2])
-        expected = next((some for some in [*alike][::-1] if some), ())
-        known[kind] = _proved(model, name, given, expected)
+        known[kind] = _proved(model, name, given)
         while len(known) > _MOST_PLANS:
             del known[next(iter(known))]
         return known[kind]
 
 
-def _proved(model: nn.Module, name: str, given: Given, expected: Collection[object]) -> Plan:
+def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     tensors = [x for x in leaves(given) if isinstance(x, Tensor)]
     if any(map(_is_wrapped, (*tensors, *model.parameters(), *model.buffers()))):
         return Plan(refused=_TRANSFORMED, is_stale=True)
@@ -106,7 +104,7 @@ def _proved(model: nn.Module, name: str, given: Given, expected: Collection[obje
             twin = copied(model)
             with attached(twin, Context()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
-                return _Proof(twin, name, given, expected=expected).plan()
+                return _Proof(twin, name, given).plan()
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
@@ -131,9 +129,8 @@ class _Proof:
         name: str,
         given: Given,
         is_open: Callable[[RawCall], bool] = lambda call: True,
-        expected: Collection[object] = (),
     ) -> None:
-        self._is_open, self._expected = is_open, expected
+        self._is_open = is_open
         self.open: list[Site] = []
         self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
         self._walk = Walk(model)
@@ -163,14 +160,12 @@ class _Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, self._reads)
-        told = self._images, self._linear
-        solver = Solver(self._model, replays, self._alike, *told, self._expected)
+        solver = Solver(self._model, replays, self._alike, self._images, self._linear)
         self._solve(self.open, solver, places)
         self._place_patches(replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.picked = sorted(solver.picked)
         plan.is_stale = solver.holds_once or self._numbers.is_passing or self._reads.are_by_values
-        plan.plain = () if plan.is_stale or plan.reasons else frozenset(solver.plain)
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:

@@ -80,10 +80,6 @@ class Solver:
     picked : set of str
         The modules that picked or ordered tokens by value or at random, in which others attend to
         these tokens as they are given them.
-    plain : set
-        The inputs whose tokens are the slots, one by one. Those `expected` to be so were proved to
-        be with inputs of another size: once a module of a type is proved with those of the present
-        one, two runs confirm the others, whose attributes differ.
     """
 
     def __init__(
@@ -93,12 +89,9 @@ class Solver:
         alike: Alike,
         images: Collection[tuple[int, ...]] = (),
         linear: Collection[str] = (),
-        expected: Collection[object] = (),
     ) -> None:
         self._model, self._replays, self._alike = model, replays, alike
-        self._images, self._linear, self._expected = images, linear, expected
-        self.plain: set[object] = set()
-        self._proved: set[object] = set()
+        self._images, self._linear = images, linear
         self.holds_once = False
         self.picked: set[str] = set()
         self._known: dict[object, list[Candidate]] = {}
@@ -263,12 +256,7 @@ class Solver:
         found: Dependence | None = None
         is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
         if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
-            name = type(site.module), site.lead, shape
-            is_expected = place in self._expected and name in self._proved
-            found = plainly(shape, site.lead, probe, is_expected=is_expected)
-            if found is not None:
-                self._proved.add(name)
-                self.plain.add(place)
+            found = plainly(shape, site.lead, probe)
         found = found or outlined(shape, probe)
         for side in found.sides if batch == 1 else ():
             is_pooled = side.depends.shape[1] == 1 and side.is_seen and not side.apart

@@ -63,9 +63,10 @@ class AnyModules(Modules):
             self._paths[name] = self._path(name) or type(call.module).__name__
         path = self._paths[name]
         sizes = call.query.shape[1], self._crosses(call), call.part
-        stack = path if not call.part else f"{path} {call.part + 1}"
-        while self._sizes.setdefault(stack, sizes) != sizes:
-            stack = f"{path} {len([n for n in self._sizes if n.startswith(path)]) + 1}"
+        number = call.part + 1
+        while self._sizes.setdefault(stack := _numbered(path, number), sizes) != sizes:
+            # Each step with a cache is apart from those before it.
+            number = len(self._sizes) + 1 if self._crosses(call) else number + 1
         return self.note_stack(call, stack)
 
     def note_stack(self, call: SeenCall, stack: str) -> str:
@@ -110,6 +111,10 @@ class AnyModules(Modules):
 
     def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
         """Layers are numbered by the calls alone."""
+
+
+def _numbered(path: str, number: int) -> str:
+    return path if number == 1 else f"{path} {number}"
 
 
 def _parts(name: str, model: nn.Module) -> list[str]:

@@ -17,8 +17,6 @@ NONE = -1
 """A slot that depends on no position."""
 SEVERAL = -2
 """A slot that depends on several."""
-_FEW = 8
-"""Below so many positions, two random halves might be taken for each other."""
 
 
 def words(count: int) -> Tensor:
@@ -32,17 +30,6 @@ def words(count: int) -> Tensor:
     for position, ones in enumerate(islice(combinations(range(runs), weight), count)):
         found[list(ones), position] = True
     return found
-
-
-def halves(count: int) -> Tensor:
-    """Return two runs that mark a half of the positions each, drawn anew for each number of them.
-
-    Of a few positions these are `words`, which prove more.
-    """
-    if count < _FEW:
-        return words(count)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(count))
-    return torch.stack((order < count // 2, order >= count // 2))
 
 
 def decoded(marked: Tensor, known: Tensor, code: Tensor) -> Tensor:

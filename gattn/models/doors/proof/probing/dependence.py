@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gattn.models.doors.proof.probing.codes import NONE, decoded, halves, words
+from gattn.models.doors.proof.probing.codes import NONE, decoded, words
 from gattn.models.doors.proof.probing.taints import Reached
 
 Probe = Callable[[Tensor], Reached]
@@ -215,19 +215,15 @@ def _note_spread(found: Dependence, probe: Probe) -> None:
             side.is_spread = bool(((seen & known).sum(1) > 1).any())
 
 
-def plainly(
-    shape: tuple[int, ...], lead: tuple[int, ...], probe: Probe, *, is_expected: bool = False
-) -> Dependence | None:
+def plainly(shape: tuple[int, ...], lead: tuple[int, ...], probe: Probe) -> Dependence | None:
     """Prove that (batch, tokens, channels) is attended to as (batch, heads, tokens, .).
 
     In each run the tokens are marked whose word has a one: a slot with the marks of one token
-    depends on no other, since words of the same weight hold no other word. What `is_expected`, by
-    other proofs, is confirmed by two runs: one marks half of the tokens, drawn at random, and one
-    the other half. Returns None if it is not so.
+    depends on no other, since words of the same weight hold no other word. Returns None if it is
+    not so.
     """
     batch, tokens, _ = shape
-    code = halves if is_expected else words
-    for marks in code(batch * tokens).reshape(-1, batch, tokens):
+    for marks in words(batch * tokens).reshape(-1, batch, tokens):
         wanted = marks[:, None].expand(batch, lead[1], tokens).reshape(-1, tokens)
         for seen, known in _both(probe(marks[..., None])):
             if seen.shape != wanted.shape or bool(((seen != wanted) & known).any()):
