@@ -342,3 +342,27 @@ def test_features_of_linear_attention_are_no_rows():
     said = pytest.raises(CaptureError, match="as in linear attention")
     with said, torch.no_grad(), capturing(model):
         model(inputs(2, "vectors"))
+
+
+class Branches(nn.Module):
+    """Weighs two branches of a convolution, each channel by itself, after attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.convs = nn.ModuleList(nn.Conv1d(8, 8, size, padding=size // 2) for size in (1, 3))
+        self.weigh = nn.Conv1d(8, 16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.attend(x, x, x)[0].mT
+        paths = torch.stack([conv(x) for conv in self.convs], 1)
+        weights = self.weigh(paths.sum(1).mean(-1, keepdim=True)).view(-1, 2, 8, 1).softmax(1)
+        return (paths * weights).sum(1).mT
+
+
+@torch.no_grad()
+def test_branches_are_no_tokens() -> None:
+    model = Branches().eval()
+    with capturing(model) as run:
+        model(torch.randn(2, 5, 8))
+    assert [set(trace.stacks) for trace in run.traces] == [{"attend"}] * 2

@@ -25,6 +25,7 @@ from benchmarks.coverage.libraries.verdict import (
     CAPTURED,
     EXACT,
     NO_ATTENTION,
+    NOT_RUN,
     REFUSED,
     WRONG,
     Verdict,
@@ -58,6 +59,8 @@ def examine(case: Case) -> Verdict:
     except GattnError as error:
         verdict = REFUSED if any(_is_wanted(one, case) for one in own) else NO_ATTENTION
         return replace(told, verdict=verdict, reason=_line(error))
+    except MemoryError:
+        return replace(told, verdict=NOT_RUN, reason="comparing it takes too much memory")
     except Exception as error:
         return replace(told, verdict=WRONG, reason=_reason(error))
     if not captured:

@@ -53,6 +53,7 @@ _NO_TENSORS = (
     "gattn finds no tensor in what the model is given, which would tell which token is of which "
     "text; open the context on the module that takes tensors, or run one text"
 )
+_BRANCHES = "it weighs each channel of several branches by itself"
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Plan]] = WeakKeyDictionary()
@@ -261,8 +262,10 @@ class _Proof:
                         raise UnprovedError(_MERGED)
                     layout, is_settled = solver.layout(site, batches)
                     _check_told(layout, self._given)
+                    if self._may_gate(site) and prod(_heads(site.lead, layout)) > 1:
+                        raise UnprovedError(_BRANCHES)
                 except UnprovedError as error:
-                    if site.kind == "sum" and site.chain[0].name not in self._spreading:
+                    if self._may_gate(site):
                         self._plan.gates.add(site.place)
                         continue
                     if isinstance(error, NoTokensError):
@@ -294,6 +297,10 @@ class _Proof:
             self._share_layout(mixed)
         self._leave_out(left)
 
+    def _may_gate(self, site: Site) -> bool:
+        """Return whether a call may only weigh what a token has several of, such as experts."""
+        return site.kind == "sum" and site.chain[0].name not in self._spreading
+
     def _place_patches(self, replays: Replays) -> None:
         """Find the patches of images that tokens are, by the first call with as many tokens."""
         known: set[int] = set()
@@ -324,7 +331,7 @@ class _Proof:
         if not isinstance(module, nn.MultiheadAttention):
             return
         for lead, layout in self._plan.layouts.get(site.place, ()):
-            if prod((layout.split or lead)[n] for n in layout.heads) != module.num_heads:
+            if prod(_heads(lead, layout)) != module.num_heads:
                 del self._plan.layouts[site.place]
                 self._plan.reasons[site.place] = (
                     "it attends from the same tokens several times at once, as in a batch that the "
@@ -347,6 +354,10 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _heads(lead: tuple[int, ...], layout: Layout) -> list[int]:
+    return [(layout.split or lead)[n] for n in layout.heads]
 
 
 def _check_told(layout: Layout, given: Given) -> None:
