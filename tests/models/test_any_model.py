@@ -664,3 +664,12 @@ def test_layers_with_two_numbers_of_heads_are_two_stacks() -> None:
         "self_attn": 3,
         "self_attn 2": 3,
     }
+
+
+@torch.no_grad()
+def test_tokens_may_be_numbers() -> None:
+    model = nn.TransformerEncoderLayer(16, 4, 16, batch_first=True).eval()
+    for names in (range(10, 15), list(range(10, 15))):
+        with capturing(model, tokens=names) as run:
+            model(torch.randn(1, 5, 16))
+        assert list(run.trace.tokens) == ["10", "11", "12", "13", "14"]

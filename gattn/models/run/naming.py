@@ -38,7 +38,7 @@ class Naming:
     def _of(self, sequence: int) -> Sequence[str] | Mapping[str, Sequence[str]] | None:
         """Return what is given for a sequence."""
         given = self.tokens
-        if given is None or isinstance(given, Mapping) or isinstance(next(iter(given), ""), str):
+        if given is None or isinstance(given, Mapping) or not _is_nested(given):
             return cast("Sequence[str] | Mapping[str, Sequence[str]] | None", given)
         if sequence >= len(given):
             raise CaptureError(
@@ -109,6 +109,11 @@ class Naming:
         if found is trace and error is not None:
             raise error
         return found
+
+
+def _is_nested(given: Sequence[object]) -> bool:
+    """Return whether texts are listed for each sequence; one token may be any object."""
+    return isinstance(next(iter(given), ""), (list, tuple))
 
 
 def _are_same(one: Stack, other: Stack) -> bool:
