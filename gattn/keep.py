@@ -18,6 +18,7 @@ from gattn.largest import (
     largest_and_next,
     row_starts,
     shortest_runs,
+    sorted_rows,
 )
 
 _CHUNK = 128
@@ -167,7 +168,7 @@ class TopK(Keep):
         place = slot + row_starts(cut, slots)[..., None]
         stronger = largest > cut[..., None]
         if bool(stronger.all()):
-            return place.sort().values.flatten()
+            return sorted_rows(place).flatten()
         equals = first_equals(sizes, present, cut, stronger.sum(-1), self.k)
         return torch.cat([place[stronger], equals]).sort().values
 

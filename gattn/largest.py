@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import isqrt
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -16,7 +17,16 @@ _QUICK_SHARE = 64  # torch.topk is quick if rows are this many times as long as 
 
 def flat_indices(chosen: Tensor) -> Tensor:
     """List the flat indices of what is True, rising."""
+    if chosen.device.type == "cpu":  # NumPy is several times as fast.
+        return torch.from_numpy(np.flatnonzero(chosen.numpy()))
     return chosen.flatten().nonzero()[:, 0]
+
+
+def sorted_rows(numbers: Tensor) -> Tensor:
+    """Sort rows of whole numbers."""
+    if numbers.device.type == "cpu":
+        return torch.from_numpy(np.sort(numbers.numpy(), axis=-1))
+    return numbers.sort().values
 
 
 def row_starts(rows: Tensor, slots: int) -> Tensor:

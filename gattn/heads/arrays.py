@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,8 +12,10 @@ from torch import Tensor
 from gattn.edit_records import from_identity
 from gattn.errors import GattnError, GraphError, SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads.fields import from_dense
 from gattn.heads.given.edge_lists import as_floats, texts
 from gattn.heads.given.labelled import Labelled, is_labelled, read_labelled
+from gattn.heads.given.weights import warn_of_weights
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import unless_counted
 from gattn.heads.stack import Stack
@@ -85,7 +86,8 @@ def from_arrays(
     Warns
     -----
     UserWarning
-        If the attention of a query sums to less than 0, as that of scores may.
+        If a weight is negative, or the weights of a query sum to more than 1, as scores do: take
+        their softmax first. Other weights are kept, and called weights.
 
     Examples
     --------
@@ -109,6 +111,8 @@ def from_arrays(
                 raise
             raise type(error)(f"Stack {name!r}: {error}") from error
         stacks[name] = Stack(name, heads)
+    own = [stacks[name] for name, arrays in given.items() if not is_labelled(arrays)]
+    warn_of_weights((head for one in own for head in one.values()), of_sums=True)
     return cls(stacks, model)
 
 
@@ -178,8 +182,6 @@ def heads_from(
     layers = list(_layers(attention if labels is None else labels.numbers))
     for n, layer in enumerate(layers):
         _check_layer(layer, n, layers[0])
-    if labels is None:
-        _warn_of_scores(layers)
     names: dict[str, Any] = {"tokens": tokens, "query_tokens": query_tokens}
     if graph is None:
         is_bipartite = bool(query_tokens) or (labels is not None and not labels.is_square)
@@ -234,7 +236,7 @@ def _names_of(labels: Labelled, graph: TokenGraph, given: dict[str, Any]) -> dic
 
 
 def _head(matrix: Tensor, graph: TokenGraph, keep: Keep, **attributes: Any) -> AttentionGraph:
-    head = AttentionGraph.from_dense(matrix, graph, **attributes)
+    head = from_dense(AttentionGraph, matrix, graph, **attributes)
     dense = matrix.cpu().numpy()
     if np.count_nonzero(dense) > np.count_nonzero(head.attention):
         query, key = np.argwhere((dense != 0) & (head.to_dense() == 0))[0].tolist()
@@ -307,21 +309,6 @@ def _check_layer(layer: Tensor, n: int, first: Tensor) -> None:
             f"{float(layer[head, query, key])}: attention must be finite. Leave out padding and "
             "rows that attend to nothing."
         )
-
-
-def _warn_of_scores(layers: Sequence[Tensor]) -> None:
-    """Warn of rows that no normalizer gives, such as scores before the softmax."""
-    for n, layer in enumerate(layers):
-        sums = layer.sum(-1)
-        if bool((sums < 0).any()):
-            head, query = (sums < 0).nonzero()[0].tolist()
-            warnings.warn(
-                f"In layer {n}, head {head}, the attention of query {query} sums to "
-                f"{float(sums[head, query]):.3g}: these may be scores. Pass what comes out of the "
-                "softmax; signed attention is kept as it is.",
-                stacklevel=4,
-            )
-            return
 
 
 def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gattn.graph.ordering import refuse_numbers
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.geometry import Geometry
+from gattn.heads.given.edge_lists import texts, with_arrays
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
@@ -25,7 +26,7 @@ _LISTS: Mapping[str, tuple[type, ...]] = {
     "query_tokens": (str,),
     "words": (int, type(None)),
 }
-TEXTS = ("model", "weight_function", "normalizer")
+TEXTS = ("model", "weight_function", "normalizer", "stack")
 _PLACES = ("layer", "head", "key_value_head")
 
 
@@ -149,6 +150,34 @@ def _check_masses(head: AttentionGraph) -> None:
             f"total_edges of query {query} is {head.total_edges[query]}, but it has "
             f"{head.graph.in_degree[query]} edges."
         )
+
+
+def from_dense(
+    cls: type[AttentionGraph],
+    /,
+    attention: Any,
+    graph: TokenGraph | None = None,
+    *,
+    tokens: Sequence[str] = (),
+    **attributes: Any,
+) -> AttentionGraph:
+    """Read a matrix A, where ``A[i, j]`` is the attention of query i to key j.
+
+    Weights that are negative, or sum to more than 1, are kept as they are; the graph says so.
+
+    Parameters
+    ----------
+    attention : array or Tensor (queries, keys)
+        The attention; entries for which `graph` has no edge are ignored.
+    graph : TokenGraph, optional
+        The edges; by default every non-zero entry.
+    tokens : sequence of str
+        The tokens' texts.
+    **attributes
+        Further fields of `AttentionGraph`, such as ``layer`` and ``head``.
+    """
+    read = of_matrix(attention, graph)
+    return cls(**read, tokens=texts(tokens, "tokens"), **with_arrays(attributes))
 
 
 def of_matrix(attention: Any, graph: TokenGraph | None) -> dict[str, Any]:

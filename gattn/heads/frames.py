@@ -35,7 +35,7 @@ _OTHERS = ("score", "contribution", "value_norm")
 _ARRAYS = ("total_mass", "total_edges", "sink", "positions", "query_positions")
 _PLAIN = (
     *("tokens", "query_tokens", "words", "generated", "layer", "head", "key_value_head"),
-    *("model", "weight_function", "normalizer"),
+    *("model", "weight_function", "normalizer", "stack"),
 )
 _GEOMETRIES = ("geometry", "query_geometry")
 _GRAPH = ("num_queries", "num_keys", "query_offset", "is_bipartite")

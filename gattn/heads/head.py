@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +20,7 @@ from gattn.heads import fields, frames, from_networks, merging, networks, steps
 from gattn.heads.geometry import Geometry
 from gattn.heads.geometry.located import LocatedHead, Make, Side, located_head
 from gattn.heads.given import edge_lists, matrices
+from gattn.heads.given.weights import noted, warned, what_of
 from gattn.keep import Keep, as_keep
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class AttentionGraph(LocatedHead, door.Shown):
     edits : tuple of Edit
         The edits that the model ran with, including those of other heads; a file keeps an
         `EditRecord` of each, which equals it.
+    stack : str
+        The name of its stack, where its trace has several, which pictures name, too.
 
     Raises
     ------
@@ -121,6 +124,7 @@ class AttentionGraph(LocatedHead, door.Shown):
     normalizer: str = ""
     kept_by: steps.Kept = steps.ALL
     edits: Edits = ()
+    stack: str = ""
 
     def __post_init__(self) -> None:
         for name, value in fields.checked(self).items():
@@ -131,17 +135,20 @@ class AttentionGraph(LocatedHead, door.Shown):
         edits = f", {in_words(self.edits)}" if self.edits else ""
         return (
             f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
-            f"keep={steps.to_text(self.kept_by)}, {self.share_kept * 100:.1f} % of the attention"
-            f"{edits})"
+            f"keep={steps.to_text(self.kept_by)}, {self.share_kept * 100:.1f} % of "
+            f"{what_of([self])}{noted(self)}{edits})"
         )
 
     def place(self) -> list[str]:
         """Return where in the model the graph comes from, as in ``["layer 1", "head 3"]``.
 
-        For cross-attention the list begins with "cross-attention".
+        The list begins with the name of its stack if its trace has several, else for
+        cross-attention with "cross-attention".
         """
         numbers = {"layer": self.layer, "head": self.head, "key-value head": self.key_value_head}
         known = [f"{name} {number}" for name, number in numbers.items() if number is not None]
+        if self.stack not in ("", "cross"):
+            return [self.stack, *known]
         return ["cross-attention", *known] if known and self.graph.is_bipartite else known
 
     def _located(self, make: Make, side: Side | None, stack: str | None) -> AttentionGraph:
@@ -149,35 +156,10 @@ class AttentionGraph(LocatedHead, door.Shown):
             raise SelectionError(f"A head has no stacks: leave out stack={stack!r:.80}.")
         return located_head(self, make, side)
 
-    @classmethod
-    def from_dense(
-        cls,
-        attention: Any,
-        graph: TokenGraph | None = None,
-        *,
-        tokens: Sequence[str] = (),
-        **attributes: Any,
-    ) -> AttentionGraph:
-        """Read a matrix A, where ``A[i, j]`` is the attention of query i to key j.
-
-        Parameters
-        ----------
-        attention : array or Tensor (queries, keys)
-            The attention; entries for which `graph` has no edge are ignored.
-        graph : TokenGraph, optional
-            The edges; by default every non-zero entry.
-        tokens : sequence of str
-            The tokens' texts.
-        **attributes
-            Further fields of `AttentionGraph`, such as ``layer`` and ``head``.
-        """
-        read = fields.of_matrix(attention, graph)
-        named = edge_lists.texts(tokens, "tokens")
-        return cls(**read, tokens=named, **edge_lists.with_arrays(attributes))
-
-    from_edges = classmethod(edge_lists.from_edges)
-    from_scipy = classmethod(matrices.from_scipy)
-    from_pandas = classmethod(frames.from_pandas)
+    from_dense = classmethod(fields.from_dense)
+    from_edges = classmethod(warned(edge_lists.from_edges))
+    from_scipy = classmethod(warned(matrices.from_scipy))
+    from_pandas = classmethod(warned(frames.from_pandas))
 
     # Edges
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from gattn.errors import GattnError, GraphError, SelectionError
 from gattn.heads.arrays import Texts
+from gattn.heads.frames import from_pandas as from_frame
 from gattn.heads.given.columns import check_columns
 from gattn.heads.given.edge_lists import Duplicates
+from gattn.heads.given.weights import warn_of_weights
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 
@@ -109,10 +111,11 @@ def from_pandas(
         part = part.drop(columns=by)
         part.attrs.pop("gattn", None)
         try:
-            graph = AttentionGraph.from_pandas(part, **how, **given)
+            graph = from_frame(AttentionGraph, part, **how, **given)
         except GattnError as error:
             raise type(error)(f"{name} {spot[0]}.{spot[1]}: {error}") from error
         stacks.setdefault(name, {})[graph.layer or 0, graph.head or 0] = graph
+    warn_of_weights(head for heads in stacks.values() for head in heads.values())
     return cls({name: Stack(name, heads) for name, heads in stacks.items()}, model)
 
 

@@ -63,6 +63,9 @@ class AttentionTrace(Located, door.Shown):
     def __post_init__(self) -> None:
         generated = whole("generated", self.generated, 0, ShapeError)
         object.__setattr__(self, "generated", generated)
+        if len(self.stacks) > 1:
+            for stack in self.stacks.values():
+                object.__setattr__(stack, "is_one_of_several", True)
         if self.logits is not None and self.logits.dim() not in (1, 2):
             raise ShapeError(
                 "logits must be (tokens, vocabulary) or (labels,), those of one sequence, not "

@@ -50,6 +50,19 @@ def test_nodes_stand_where_the_data_says():
     assert ax.get_aspect() == 1
 
 
+@pytest.mark.parametrize("seed", [1, 4])
+def test_names_of_nodes_cover_no_node(seed):
+    ax = HEAD.with_layout(nx.spring_layout(GRAPH, seed=seed)).draw_graph(query=33)
+    ax.figure.draw_without_rendering()
+    dots = ax.transData.transform(nodes(ax).get_offsets())
+    named = [text for text in ax.texts if text.get_gid() == "gattn-label"]
+    assert len(named) > 30
+    for text in named:
+        box = text.get_window_extent()
+        inside = (dots > [box.x0, box.y0]) & (dots < [box.x1, box.y1])
+        assert not inside.all(axis=1).any(), text.get_text()
+
+
 def test_edges_run_from_key_to_query_as_wide_as_their_attention():
     ax = HEAD.draw_graph(threshold=0.3, self_loops=False)
     strong = [(a, b) for a, b, w in GRAPH.edges.data("weight") if w >= 0.3 and a != b]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from scenes import attention, cross_head, landscape, picture_trace
-from seen import axes, caption
+from seen import axes, caption, words
 
 import gattn
 from gattn import AttentionGraph, AttentionTrace
@@ -27,9 +27,10 @@ def painted(ax, rows=4, columns=6):
     pixels = np.asarray(image.get_array())
     step = pixels.shape[0] // rows
     opacity = pixels[step // 2 :: step, step // 2 :: step, 3]
-    top = float(ax.figure.axes[-1].get_ylim()[1])
+    low, top = ax.figure.axes[-1].get_ylim()
+    low = max(low, 0.0)  # The other side of signed numbers looks alike.
     assert opacity.shape == (rows, columns)
-    return np.where(opacity == 0, np.nan, (opacity - 0.25) / 0.65 * top)
+    return np.where(opacity == 0, np.nan, low + (opacity - 0.25) / 0.65 * (top - low))
 
 
 def boxes(ax):
@@ -40,6 +41,27 @@ def assert_shows(ax, numbers, **shape):
     numbers = np.asarray(numbers)
     atol = np.nanmax(np.abs(numbers)) / 250
     np.testing.assert_allclose(painted(ax, **shape), numbers, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("least", "begins", "says"),
+    [
+        (0.4, 0.0, ""),
+        (0.55, 0.55, "colours run from 0.55 to 1, not from 0"),
+        (0.98, 0.98, "colours run from 0.98 to 1, not from 0"),
+        (0.995, 0.0, ""),
+        (1.0, 0.0, ""),
+    ],
+)
+def test_colours_of_an_even_map_begin_at_its_least_number(least, begins, says):
+    numbers = np.linspace(least, 1, 24).reshape(4, 6)
+    ax = draw_image(numbers, landscape())
+    assert ax.figure.axes[-1].get_ylim() == pytest.approx((begins, 1.0))
+    assert_shows(ax, numbers)
+    assert says in words(ax)
+    assert ("colours run" in words(ax)) == bool(says)
+    given = draw_image(numbers, landscape(), top=2.0)
+    assert given.figure.axes[-1].get_ylim() == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +228,7 @@ def test_other_numbers_of_edges_are_drawn():
     head = replace(head, score=np.log(head.attention) + 20)
     ax = head.draw_image(landscape(), 3, values="score")
     assert_shows(ax, np.log(head.to_dense()[3]).reshape(4, 6) + 20)
-    assert caption(ax) == "what patch (0, 3) reads"
+    assert caption(ax).startswith("what patch (0, 3) reads; colours run from 12 to ")
     with pytest.raises(SelectionError, match="no contribution"):
         head.draw_image(landscape(), 3, values="contribution")
 

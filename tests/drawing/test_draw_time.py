@@ -54,7 +54,16 @@ def test_without_a_query_rows_are_words_and_columns_lie_in_time():
     np.testing.assert_allclose(mesh.get_array(), DENSE)
     np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], np.arange(41) / 2)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "red", "house", "by", "the"]
-    assert mesh.norm.vmax == DENSE.max()
+    assert (mesh.norm.vmin, mesh.norm.vmax) == (0, DENSE.max())
+
+
+def test_colours_of_nearly_even_attention_begin_at_the_least():
+    even = np.linspace(0.02, 0.03, 5 * 40).reshape(5, 40)
+    head = replace(HEAD, attention=even.ravel(), total_mass=even.sum(1))
+    ax = head.draw_time()
+    assert (cells(ax).norm.vmin, cells(ax).norm.vmax) == (0.02, 0.03)
+    assert caption(ax) == "colours run from 0.02 to 0.03, not from 0"
+    assert cells(head.draw_time(top=0.1)).norm.vmin == 0
     assert ax.yaxis_inverted()
 
 

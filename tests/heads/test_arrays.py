@@ -316,7 +316,7 @@ def test_labels_that_cannot_be_kept_are_refused():
 
 
 def test_arrays_that_hide_numbers_are_refused():
-    values = np.tril(np.full((1, 1, 3, 3), 0.5))
+    values = np.tril(np.full((1, 1, 3, 3), 0.25))
     hidden = np.ma.masked_equal(values, 0)
     for read in (AttentionTrace.from_arrays, gattn.analysis.rollout):
         for form in (hidden, list(hidden)):
@@ -342,10 +342,45 @@ def test_what_edges_and_arrays_cannot_take_is_said():
     assert head.node_ids()[0] == [3, 4]
 
 
-def test_scores_in_place_of_attention_are_told():
-    scores = np.array([[[[0.5, 0.5], [0.2, 0.8]], [[1.5, -0.5], [-2.0, 0.5]]]])
-    says = "In layer 0, head 1, the attention of query 1 sums to -1.5: these may be scores"
-    with pytest.warns(UserWarning, match=says) as told:
-        trace = AttentionTrace.from_arrays(scores)
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        ([[1.5, -0.5], [-2.0, 0.5]], "query 0 gives key 1 the weight -0.5: attention is never neg"),
+        ([[0.5, 0.5], [1.0, 2.0]], "query 1 has weights that sum to 3: attention sums to at most"),
+    ],
+)
+def test_scores_in_place_of_attention_are_told(weights, says):
+    arrays = np.array([[[[0.5, 0.5], [0.2, 0.8]], weights]])
+    with pytest.warns(UserWarning, match=f"In layer 0, head 1, {says}") as told:
+        trace = AttentionTrace.from_arrays(arrays)
+    assert len(told) == 1
     assert told[0].filename == __file__
-    assert trace[0, 1].to_dense() == pytest.approx(scores[0, 1])
+    assert trace[0, 1].to_dense() == pytest.approx(arrays[0, 1])
+    assert "% of the attention" in repr(trace[0, 0])
+    assert "% of the weights, " in repr(trace[0, 1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_of_edges_that_are_no_attention_are_noted():
+    index = np.array([[0, 1, 0, 1], [0, 0, 1, 1]])
+    fine, half = [0.25, 0.75, 0.5, 0.125], np.float32([0.25, 0.7578, 0.5, 0.5])
+    for weights in (fine, half):
+        assert "of the attention)" in repr(AttentionGraph.from_edges(index, weights, num_tokens=2))
+    wide = AttentionGraph.from_edges(index, [1.0, 2.0, 0.5, 0.5], num_tokens=2)
+    assert repr(wide).endswith("100.0 % of the weights, which sum to up to 3 per query)")
+    known = AttentionGraph.from_edges(
+        index, [1.0, -2.0, 0.5, 0.5], num_tokens=2, normalizer="Identity"
+    )
+    assert repr(known).endswith("of the attention)")
+    for weights in ([1.0, -2.0, 0.5, 0.5], [0.5, -0.25, 0.5, 0.5]):
+        with pytest.raises(UserWarning, match="Query 0 gives key 1 the weight -"):
+            AttentionGraph.from_edges(index, weights, num_tokens=2)
+    with pytest.raises(CaptureError, match="is nan"):
+        AttentionGraph.from_edges(index, [np.nan, 1.0, 0.5, 0.5], num_tokens=2)
+
+
+@pytest.mark.parametrize("form", [list, np.array])
+def test_edges_between_words_are_told_where_to_go(form):
+    for pairs in ([["the", "dog"], ["dog", "the"]], [("the", "dog"), ("dog", "dog"), ("a", "b")]):
+        with pytest.raises(GraphError, match="not words such as 'the': a table of words goes to"):
+            AttentionGraph.from_edges(form(pairs), [0.5, 0.5], ["the", "dog"])

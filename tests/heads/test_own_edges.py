@@ -32,6 +32,7 @@ def repeated_edges(draw):
 # Duplicates
 
 
+@pytest.mark.filterwarnings("ignore:.* attention is never negative")
 @settings(max_examples=60)
 @given(repeated_edges())
 def test_summed_duplicates_are_those_of_torch(case):
@@ -115,6 +116,7 @@ def test_a_permutation_is_of_the_graphs_own_edges():
 # SciPy
 
 
+@pytest.mark.filterwarnings("ignore:.* attention is never negative")
 @settings(max_examples=40)
 @given(repeated_edges(), st.sampled_from(["csr", "csc", "coo", "lil", "dok", "bsr", "dia"]))
 def test_rows_of_a_sparse_matrix_are_queries(case, form):

@@ -225,3 +225,14 @@ def test_a_stack_is_a_mapping_that_knows_what_it_lacks():
 def test_some_heads_of_layers_are_counted_as_they_are():
     trace = gattn.capture("a b", heads=["0.1", "2.0", "2.3"])
     assert "decoder: 3 heads in 2 layers" in repr(trace)
+
+
+def test_heads_of_one_stack_of_several_name_it() -> None:
+    heads = {(0, 0): AttentionGraph.from_dense(np.eye(2), layer=0, head=0)}
+    alone = AttentionTrace({"blocks": Stack("blocks", dict(heads))})
+    assert alone[0, 0].place() == ["layer 0", "head 0"]
+    both = AttentionTrace({name: Stack(name, dict(heads)) for name in ("blocks", "pool")})
+    for name in both.stacks:
+        assert both[name][0, 0].place() == [name, "layer 0", "head 0"]
+        assert repr(both[name][0, 0]).startswith(f"AttentionGraph({name}, layer 0, head 0, ")
+    assert both["pool"][0, 0].without_self_loops().place()[0] == "pool"

@@ -52,3 +52,12 @@ def densely(dense):
         return dense.run(model, inputs, before, after)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def nothing_watches_afterwards():
+    """No mode of gattn's outlives a test."""
+    before = torch.overrides._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+    yield
+    after = torch.overrides._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+    assert after == before

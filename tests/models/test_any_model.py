@@ -439,7 +439,7 @@ class Gated(Layer):
         return self.out(((mixed / mixed.sum(-1, keepdim=True)) @ v).transpose(1, 2).flatten(2))
 
 
-@pytest.mark.filterwarnings("ignore:.* mixes the attention of heads")
+@pytest.mark.filterwarnings("ignore:.* mixes the attention of")
 @pytest.mark.parametrize("kind", [TalkingHeads, Gated])
 def test_attention_that_is_changed_before_its_values_is_shown_and_edited_as_the_softmax(kind):
     torch.manual_seed(0)
@@ -469,7 +469,8 @@ def test_attention_that_is_changed_before_its_values_is_shown_and_edited_as_the_
             wanted, edits = list(found), True
             found.clear()
             torch.testing.assert_close(cut, model(x), rtol=1e-10, atol=1e-12)
-    assert len(run.trace.stacks) == (1 if kind is TalkingHeads else 2)
+    are_second = [name.endswith(" softmax 2") for name in run.trace.stacks]
+    assert are_second == ([False] if kind is TalkingHeads else [False, True])
     per_layer = len(run.trace.stacks)
     for n, stack in enumerate(run.trace.stacks.values()):
         for (layer, head), graph in stack.items():
@@ -510,11 +511,19 @@ def test_attention_that_becomes_something_else_is_refused(change, name):
         model(x)
 
 
-@pytest.mark.filterwarnings("error")
-def test_mixed_softmaxes_are_told():
-    model, x = TalkingHeads().eval(), torch.randn(1, 6, WIDTH)
-    with pytest.raises(UserWarning, match="TalkingHeads mixes the attention"), capturing(model):
-        model(x)
+@pytest.mark.parametrize(
+    ("kind", "layers", "says"),
+    [
+        (TalkingHeads, 1, r"^0 \(TalkingHeads\) mixes the attention of its heads before it meets "),
+        (TalkingHeads, 2, r"values, and so does 1: what is shown and edited are the softmaxes"),
+        (Gated, 3, r"several softmaxes before it meets the values, and so do 2 more modules:"),
+    ],
+)
+def test_mixed_softmaxes_are_told_once(kind, layers, says):
+    model = nn.Sequential(*(kind() for _ in range(layers))).eval()
+    with pytest.warns(UserWarning, match=says) as told, capturing(model):
+        model(torch.randn(1, 6, WIDTH))
+    assert len(told) == 1
 
 
 @torch.no_grad()

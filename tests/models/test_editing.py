@@ -321,7 +321,7 @@ def test_an_end_that_moves_is_refused(tiny):
 
 def test_a_position_before_the_first_is_not_there(tiny):
     with (
-        pytest.raises(EditError, match=r"at query -10: the text has the queries 0 \.\. 8"),
+        pytest.raises(EditError, match=r"at query -10: the queries are 0 \.\. 8"),
         edited(model := tiny("llama"), Cut(0, query=-10)),
     ):
         run(model)
@@ -334,10 +334,11 @@ def test_a_position_before_the_first_is_not_there(tiny):
     ("edit", "says"),
     [
         (Cut(layer=2), r"there is no layer 2; the model has 'decoder' \(layers 0 \.\. 1\)"),
-        (Cut(layer=0, key=9), r"the text has the keys 0 \.\. 8"),
-        (Cut(query=slice(20, 30)), r"the text has 9 tokens, 0 \.\. 8"),
+        (Cut(layer=0, key=9), r"the keys are 0 \.\. 8"),
+        (Cut(query=slice(20, 30)), r"the tokens are 0 \.\. 8"),
         (Cut(layer=0, query=3, key=5), r"no edge from key 5, which comes later: in a causal"),
-        (Scale(2.0, query=2, key=[4, 6]), "no edge runs from these keys to these queries"),
+        (Scale(2.0, query=2, key=[4, 6]), "no edge from any of these keys, which come later"),
+        (Cut(query=[0, 1], key=5), "none of these queries has an edge from key 5, which comes"),
         (Cut(layer=0, stack="cross"), r"no stack 'cross'; it has 'decoder'"),
         (Restrict(TokenGraph.causal(20)), "it changes no edge"),
     ],
@@ -347,6 +348,16 @@ def test_it_is_told_what_is_there_instead(tiny, edit, says):
     model = tiny("llama")
     with pytest.raises(EditError, match="had nothing to edit.*: .*" + says), edited(model, edit):
         run(model)
+
+
+@pytest.mark.parametrize(("query", "key"), [(0, 4), (4, 0)])
+def test_a_masked_edge_is_not_said_to_come_later(query, key):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 1).eval()
+    near = torch.ones(5, 5, dtype=torch.bool).triu(-2).tril(2)
+    says = f"query {query} has no edge from key {key}: the model masks that"
+    with pytest.raises(EditError, match=says), edited(model, Cut(query=query, key=key)):
+        model(torch.randn(1, 5, 8), mask=~near)
 
 
 def test_all_stacks_are_told(tiny):

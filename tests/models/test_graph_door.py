@@ -712,3 +712,20 @@ def test_half_precision_and_double():
         torch.testing.assert_close(found, expected)
         wanted = "float64" if dtype == torch.float64 else "float32"
         assert run.trace[0, 0].attention.dtype == wanted
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (Cut(query=3, key=0), "the graph has no edge from key 0 to query 3"),
+        (Cut(query=0, key=3), "the graph has no edge from key 3 to query 0"),
+        (Cut(query=[2, 3], key=0), "no edge from key 0 to any of these queries"),
+        (Cut(query=4), "the graph has no edge to query 4"),
+        (Cut(key=3), "the graph has no edge from key 3"),
+        (Cut(query=9, key=0), r"at query 9: the queries are 0 \.\. 4"),
+    ],
+)
+def test_an_edge_that_the_graph_lacks_is_said_to_be_missing(edit, says):
+    gat = pyg.GATConv(4, 2, add_self_loops=False).eval()
+    with pytest.raises(EditError, match=f"{says}. gattn.capture"), edited(gat, edit):
+        gat(torch.randn(5, 4), torch.tensor([[0, 1, 2, 4], [1, 2, 3, 0]]))

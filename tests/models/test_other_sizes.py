@@ -8,8 +8,8 @@ from attending_models import HEADS, WIDTH, Attention
 from torch import nn
 
 from gattn.models.doors.proof import proving
+from gattn.models.doors.proof.layouts.sameness import is_same
 from gattn.models.doors.proof.proving import plan_of
-from gattn.models.doors.proof.sameness import is_same
 
 
 class Numbered(Attention):

@@ -284,7 +284,7 @@ def test_learned_keys_belong_to_the_tokens_that_read_them(kind, batch):
 def test_keys_made_of_other_inputs_are_not_learned():
     model = Prompted().eval()
     with (
-        pytest.raises(CaptureError, match="keys depend on no input"),
+        pytest.raises(CaptureError, match="tells which token each of its keys is"),
         torch.no_grad(),
         capturing(model),
     ):
@@ -339,7 +339,7 @@ def test_sums_by_learned_weights_are_rows():
 
 def test_features_of_linear_attention_are_no_rows():
     model = Features(is_linear=True).eval()
-    said = pytest.raises(CaptureError, match="as in linear attention")
+    said = pytest.raises(CaptureError, match=r"as linear \(efficient\) attention does")
     with said, torch.no_grad(), capturing(model):
         model(inputs(2, "vectors"))
 
@@ -366,3 +366,23 @@ def test_branches_are_no_tokens() -> None:
     with capturing(model) as run:
         model(torch.randn(2, 5, 8))
     assert [set(trace.stacks) for trace in run.traces] == [{"attend"}] * 2
+
+
+class Inline(nn.Module):
+    """Attention, and after a projection more of it, whose values are no product of keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        x = (x @ x.mT).softmax(-1) @ x
+        scores = (self.q(x) @ self.k(x).mT).exp()
+        return scores / scores.sum(-1, keepdim=True) @ self.v(x)
+
+
+def test_attention_to_projected_attention_is_not_said_to_be_linear():
+    model = Inline().eval()
+    refused = pytest.raises(CaptureError, match=r"cannot be read: (?!.*linear)")
+    with torch.no_grad(), refused, capturing(model):
+        model(torch.randn(1, 5, 8))

@@ -79,6 +79,16 @@ def test_each_token_lies_where_its_pixels_are(
         assert grid.cells.tolist() == expected
 
 
+def test_one_layer_alone_knows_its_patches() -> None:
+    model, image = ViT(_SHUFFLED).eval(), image_of()
+    with gattn.capturing(model, layers=1) as run:
+        model(image)
+    expected = cells_by_gradient(model, image)
+    for head in run.trace.heads():
+        assert isinstance(head.geometry, Grid)
+        assert head.geometry.cells.tolist() == expected
+
+
 def test_patches_that_overlap_or_are_missing_are_on_no_grid() -> None:
     assert geometry(ViT(kernel=6), image_of()) == [None] * 4
     model = ViT(_SHUFFLED[:12])

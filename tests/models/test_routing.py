@@ -341,10 +341,22 @@ def test_models_that_route_are_told_from_others(tiny):
     ]
 
 
-@pytest.mark.parametrize("model", [3, "gpt2", None])
-def test_something_else_than_a_model_is_refused(model):
-    with pytest.raises(ModelError, match="edited takes a PyTorch model, not"):
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (3, "not int: gattn.load_model"),
+        ("gpt2", "not str: gattn.load_model"),
+        (None, "not NoneType: gattn.load_model"),
+        (lambda x: x, r"not a function: pass the module that it calls.*effect\(function, edits, "),
+        (torch.relu, "not a function: pass the module that it calls"),
+        (torch.nn.Linear, r"not the class Linear: create one, as in Linear\(...\)"),
+    ],
+)
+def test_something_else_than_a_module_is_refused(model, says):
+    with pytest.raises(ModelError, match=f"edited takes a torch.nn.Module, {says}"):
         edited(model, CUT).__enter__()
+    with pytest.raises(ModelError, match=f"capturing takes a torch.nn.Module, {says}"):
+        capturing(model).__enter__()
 
 
 def test_texts_with_caches_of_their_own_are_kept_apart(tiny):

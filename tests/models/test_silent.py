@@ -19,16 +19,6 @@ def softmax(q, k, v):
     return (q @ k.mT / DIM**0.5).softmax(-1) @ v
 
 
-def exponentials(q, k, v):
-    weights = (q @ k.mT / DIM**0.5).exp()
-    return (weights / weights.sum(-1, keepdim=True)) @ v
-
-
-def divided_late(q, k, v):
-    weights = (q @ k.mT / DIM**0.5).exp()
-    return (weights @ v) / weights.sum(-1, keepdim=True)
-
-
 def key_by_key(q, k, v):
     total, output = 0, 0
     for some, values in zip(k.split(2, 2), v.split(2, 2), strict=True):
@@ -37,12 +27,13 @@ def key_by_key(q, k, v):
     return output / total
 
 
-def logarithms(q, k, v):
-    return (q @ k.mT / DIM**0.5).log_softmax(-1).exp() @ v
-
-
 def sigmoids(q, k, v):
     return (q @ k.mT / DIM**0.5).sigmoid() @ v
+
+
+def by_mean(q, k, v):
+    weights = (q @ k.mT / DIM**0.5).exp()
+    return weights / weights.mean(-1, keepdim=True) / weights.shape[-1] @ v
 
 
 def linear(q, k, v):
@@ -149,10 +140,23 @@ def told(middle):
 
 
 @pytest.mark.parametrize("kind", [Layer, Other])
-@pytest.mark.parametrize("way", [exponentials, divided_late, key_by_key, logarithms])
-def test_a_softmax_that_is_written_out_is_told(way, kind):
-    (said,) = told(kind(way))
+def test_a_softmax_that_is_written_out_over_chunks_of_keys_is_told(kind):
+    (said,) = told(kind(key_by_key))
     assert f"1 module of Sequential does not show its attention, 1 ({kind.__name__})" in said
+
+
+@pytest.mark.parametrize("way", [sigmoids, linear, by_mean])
+def test_other_functions_of_products_are_told_whatever_the_class(way):
+    (said,) = told(Other(way))
+    assert "does not show its attention, 1 (Other)" in said
+
+
+@pytest.mark.parametrize("way", [key_by_key, by_mean, sigmoids, linear])
+def test_what_is_seen_nowhere_is_refused_with_what_is_expected(way):
+    says = r"expected .* a softmax of scores times values.* merged by their exponentials"
+    model = Layer(way).eval()
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(torch.randn(1, 6, WIDTH))
 
 
 @pytest.mark.parametrize("kind", [Layer, LinearAttention])
@@ -208,7 +212,7 @@ def test_attention_that_is_multiplied_but_not_summed_is_not_taken_for_a_product(
 
 def test_several_are_counted_and_edits_tell_them_too():
     torch.manual_seed(0)
-    model = nn.Sequential(Layer(), Other(exponentials), Other(exponentials)).eval()
+    model = nn.Sequential(Layer(), Other(key_by_key), Other(key_by_key)).eval()
     x = torch.randn(1, 6, WIDTH)
     says = r"2 modules of Sequential do not show their attention, such as 1 \(Other\)"
     with pytest.warns(UserWarning, match=says), edited(model, Cut(layer=0, key=1)):

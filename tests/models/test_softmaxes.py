@@ -287,14 +287,14 @@ def test_what_a_model_says_of_its_attention_is_not_needed(models, monkeypatch):
 
 
 def test_attention_that_is_returned_but_not_seen_is_refused(models, monkeypatch):
-    """Every other layer writes its softmax out by exponentials, which show nothing."""
+    """Every other layer writes its softmax out by sigmoids, which show nothing."""
     from transformers.models.bloom import modeling_bloom
 
     functional, calls = torch.nn.functional, []
 
     def softmax(x, dim, dtype):
         calls.append(1)
-        powers = x.exp()
+        powers = 1 / (-x).sigmoid() - 1
         seen = functional.softmax(x, dim=dim, dtype=dtype)
         return seen if len(calls) % 2 else powers / powers.sum(dim, keepdim=True)
 

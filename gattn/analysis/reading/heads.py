@@ -14,6 +14,7 @@ from gattn.analysis.reading.sources import Source, counted, is_square, size_of
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads.fields import from_dense
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
@@ -107,4 +108,4 @@ class _DenseHeads(Sequence[AttentionGraph]):
         matrix = layers.read(n)[head]
         graph = TokenGraph.from_mask(matrix != 0, is_bipartite=not layers.is_square)
         place_of: dict[str, Any] = {"layer": layers.layers[n], "head": layers.heads[head]}
-        return AttentionGraph.from_dense(matrix, graph, **self._names, **place_of)
+        return from_dense(AttentionGraph, matrix, graph, **self._names, **place_of)

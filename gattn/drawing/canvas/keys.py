@@ -20,8 +20,23 @@ from gattn.drawing.canvas.labels import in_digits, small_size, text_style
 from gattn.drawing.canvas.pen import DASHES, Pen
 from gattn.names.text import wrapped
 
+_EVEN, _ALIKE = 0.5, 0.01
 Entry: TypeAlias = tuple[Any, str]
 """What a key shows, an artist or matplotlib's container of several, and how it names it."""
+
+
+def begin_of(least: float, most: float) -> float:
+    """Return where colours of numbers of one sign begin: at 0, or at the least of an even map.
+
+    A map is even if all numbers are above half of the largest, though not equal within 1 %.
+    """
+    return least if most * _EVEN < least < most * (1 - _ALIKE) else 0.0
+
+
+def range_said(begin: float, end: float) -> str:
+    """Say what colours run from, if that is not 0."""
+    ends = f"{in_digits(begin)} to {in_digits(end)}"
+    return f"colours run from {ends}, not from 0" if begin else ""
 
 
 def add_colour_bar(

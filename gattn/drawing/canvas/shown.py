@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.frame import shown_text
 from gattn.errors import SelectionError
+from gattn.heads.given.weights import what_of
 from gattn.heads.head import AttentionGraph, Ints
 from gattn.heads.steps import ALL, to_text
 
@@ -150,7 +151,7 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
     mass, whole = float(np.abs(head.attention[edges]).sum()), float(head.total_mass.sum())
     caption = all_of(total)
     if len(edges) < total:
-        caption = f"{len(edges):,} of {total:,} edges{share_of(mass, whole)}"
+        caption = f"{len(edges):,} of {total:,} edges{share_of(mass, whole, what_of([head]))}"
         rules = [kept_by([head]), rule]
         caption = ": ".join(filter(None, [", ".join(filter(None, rules)), caption]))
     sinks = np.zeros(0, dtype=np.int64)

@@ -45,6 +45,7 @@ from gattn.edit_records import union
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.rules.edges import Edges
 from gattn.heads.geometry import Geometry, Layout
+from gattn.heads.given.weights import what_of
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
 
@@ -185,7 +186,7 @@ def _shown(head: AttentionGraph, rows: list[int], threshold: float | None) -> Sh
     sinks = every.sinks[np.isin(every.sinks, rows)]
     total, mass = int(head.total_edges[rows].sum()), float(head.total_mass[rows].sum())
     shown = float(np.abs(head.attention[edges]).sum())
-    caption = f"{len(edges):,} of {total:,} edges{share_of(shown, mass)}"
+    caption = f"{len(edges):,} of {total:,} edges{share_of(shown, mass, what_of([head]))}"
     if threshold:
         caption = f"attention ≥ {threshold:g}: {caption}"
     return Shown(edges, sinks, caption)

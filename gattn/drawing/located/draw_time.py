@@ -22,7 +22,7 @@ from gattn.drawing.canvas.frame import (
     pitch,
     write_texts,
 )
-from gattn.drawing.canvas.keys import add_colour_bar
+from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.canvas.shown import kept_by
 from gattn.drawing.canvas.sides import label_rows
@@ -54,8 +54,9 @@ def draw_time(
     """Draw attention over seconds: of a query as a curve, or of all as a heatmap.
 
     In a heatmap rows are queries, and keys lie where they are in time; colours, like the curve's
-    height, run from 0 to the largest number shown. With a waveform, seconds end where it does, and
-    the caption says how much of the attention lies after its end. `ax`, `cmap`, `labels` and
+    height, run from 0 to the largest number shown; those of nearly even attention from the least,
+    and the caption says so, as over an image. With a waveform, seconds end where it does, and the
+    caption says how much of the attention lies after its end. `ax`, `cmap`, `labels` and
     `legend`: see `gattn.drawing`.
 
     Parameters
@@ -168,7 +169,9 @@ def _draw_heatmap(
     heights = np.append(np.arange(0, rows, down), rows) - 0.5
     is_signed = bool((matrix < 0).any())
     most = float(np.nanmax(np.abs(laid), initial=0.0)) if top is None else float(top)
-    norm = Normalize(-most if is_signed else 0.0, most or 1.0)
+    least = float(np.nanmin(laid, initial=most)) if top is None else 0.0
+    begin = begin_of(least, most)
+    norm = Normalize(-most if is_signed else begin, most or 1.0)
     colours = colour_map(cmap, is_signed=is_signed, is_area=True).with_extremes(bad=NO_NUMBER)
     mesh = ax.pcolormesh(
         edges, heights, np.ma.masked_invalid(laid), cmap=colours, norm=norm,
@@ -187,7 +190,8 @@ def _draw_heatmap(
         ax.set_yticks([])
     if legend:
         add_colour_bar(ScalarMappable(norm, colours), "attention", ax, ticks=MaxNLocator(5))
-    return [f"a cell is the largest of {down} × {across}"] * (max(down, across) > 1)
+    pooled_by = f"a cell is the largest of {down} × {across}" if max(down, across) > 1 else ""
+    return [part for part in (range_said(begin, most), pooled_by) if part]
 
 
 def _label_seconds(ax: Axes, times: Times) -> None:

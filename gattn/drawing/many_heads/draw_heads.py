@@ -22,6 +22,7 @@ from gattn.drawing.many_heads.order import Graphs, Order, strip_columns
 from gattn.drawing.many_heads.scores import HeadScore
 from gattn.edit_records import union
 from gattn.errors import SelectionError
+from gattn.heads.given.weights import what_of
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
@@ -111,7 +112,7 @@ def edges_shown(heads: Iterable[AttentionGraph]) -> str:
         return all_of(total)
     mass = sum(float(head.kept_mass.sum()) for head in heads)
     whole = sum(float(head.total_mass.sum()) for head in heads)
-    some = f"{kept:,} of {total:,} edges{share_of(mass, whole)}"
+    some = f"{kept:,} of {total:,} edges{share_of(mass, whole, what_of(heads))}"
     return ": ".join(filter(None, [kept_by(heads), some]))
 
 

@@ -224,6 +224,9 @@ def draw_free_edges(
     pen.draw_arrowheads(ax, tips, arrivals, rest.attention)
 
 
+_ABOVE, _BELOW, _RIGHT, _LEFT = (0, 1), (0, -1), (1, 0), (-1, 0)
+
+
 def write_at_nodes(
     ax: Axes,
     positions: Positions,
@@ -235,25 +238,26 @@ def write_at_nodes(
 ) -> None:
     """Write labels above nodes in the upper half, below others and below loops.
 
-    All of them if there are few nodes; of more, those that do not meet one before.
+    All of them if there are few nodes; of more, those that do not meet one before. Those of many
+    nodes stand on another side where they would cover a node.
     """
     style = text_style(labels.texts) | {"bbox": _ground(ax)}
     at_loops = {(float(x), float(y)) for x, y in found.start[found.is_loop]}
     middle = float(np.mean(ax.get_ylim()))
     above = [place[1] > middle and place not in at_loops for place in positions.values()]
-    texts = labels.texts
+    texts, sides = labels.texts, [_ABOVE if is_above else _BELOW for is_above in above]
     if len(positions) > few:
-        texts = _with_room(ax, positions, labels, above, gap)
-    for place, text, is_above in zip(positions.values(), texts, above, strict=True):
+        texts, sides = _with_room(ax, positions, labels, sides, gap)
+    for place, text, (x, y) in zip(positions.values(), texts, sides, strict=True):
         if not text:
             continue
         ax.annotate(
             text,
             place,
-            (0, gap if is_above else -gap),
+            (gap * x, gap * y),
             textcoords="offset points",
-            ha="center",
-            va="bottom" if is_above else "top",
+            ha=("right", "center", "left")[x + 1],
+            va=("top", "center", "bottom")[y + 1],
             size=labels.size,
             annotation_clip=False,
             gid="gattn-label",
@@ -262,22 +266,37 @@ def write_at_nodes(
 
 
 def _with_room(
-    ax: Axes, positions: Positions, labels: Labels, above: Sequence[bool], gap: float
-) -> list[str]:
-    """Thin out the labels of many nodes: those that would lie on one before go without."""
+    ax: Axes, positions: Positions, labels: Labels, usual: Sequence[tuple[int, int]], gap: float
+) -> tuple[list[str], list[tuple[int, int]]]:
+    """Choose sides of the labels of many nodes, and thin out those that lie on one before.
+
+    A label stands on its usual side unless it covers a node there, but none on another side.
+    """
     named = zip(positions, labels.texts, strict=True)
     texts = [text if node == SINK else numbered(node, text) for node, text in named]
-    places = ax.transData.transform(np.array(list(positions.values())))
-    places *= POINTS_PER_INCH / ax.figure.dpi
-    places[:, 1] += (gap + labels.size / 2) * np.where(above, 1, -1)
+    nodes = ax.transData.transform(np.array(list(positions.values())))
+    nodes *= POINTS_PER_INCH / ax.figure.dpi
     half = np.array([[width_of(text) / 2, 0.65] for text in texts]) * labels.size
-    written: list[int] = []
-    for i, place in enumerate(places):
-        apart = np.abs(places[written] - place) >= half[written] + half[i]
-        if apart.any(axis=1).all():
-            written.append(i)
-    shown = set(written)
-    return [text if i in shown else "" for i, text in enumerate(texts)]
+    middles, written = np.zeros_like(nodes), np.zeros(len(texts), dtype=bool)
+    sides = list(usual)
+
+    def is_free(place: Points, of: int, others: Points, room: Points | float) -> bool:
+        return bool((np.abs(others - place) >= half[of] + room).any(axis=1).all())
+
+    for i, node in enumerate(nodes):
+        others = np.delete(nodes, i, axis=0)
+        tried = dict.fromkeys([usual[i], _ABOVE, _BELOW, _RIGHT, _LEFT])
+        places = {side: node + np.array(side) * (gap + half[i]) for side in tried}
+        free = [
+            side
+            for side, place in places.items()
+            if is_free(place, i, middles[written], half[written])
+        ]
+        clear_of_nodes = (side for side in free if is_free(places[side], i, others, gap / 2))
+        side = next(clear_of_nodes, usual[i])
+        if side in free:
+            sides[i], middles[i], written[i] = side, places[side], True
+    return [text if written[i] else "" for i, text in enumerate(texts)], sides
 
 
 def _ground(ax: Axes) -> dict[str, Any]:

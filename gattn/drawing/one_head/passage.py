@@ -37,6 +37,7 @@ from gattn.drawing.one_head.matrix import norm_of
 from gattn.drawing.one_head.setting import PAD, Setting, Words
 from gattn.edit_records import union
 from gattn.errors import SelectionError
+from gattn.heads.given.weights import what_of
 from gattn.heads.head import AttentionGraph
 from gattn.names.tokens import find_token
 
@@ -197,7 +198,7 @@ def _what_is_read(heads: Sequence[AttentionGraph], row: int) -> str:
     if kept < total:
         mass = sum(float(head.kept_mass[row]) for head in heads)
         whole = sum(float(head.total_mass[row]) for head in heads)
-        some = f"{kept:,} of {total:,} edges{share_of(mass, whole)}"
+        some = f"{kept:,} of {total:,} edges{share_of(mass, whole, what_of(heads))}"
         text = ", ".join(filter(None, [kept_by(heads), some]))
     sinks = [float(head.sink[row]) for head in heads if head.sink is not None]
     return text + (f"; {sum(sinks) / len(heads):.2g} from the sink" if sinks else "")

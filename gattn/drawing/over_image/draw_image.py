@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gattn.drawing.canvas.colours import colour_map, is_dark
 from gattn.drawing.canvas.frame import clear, new_axes, write_texts
-from gattn.drawing.canvas.keys import add_colour_bar
+from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.over_image.images import Fit, Image, read_image
 from gattn.drawing.over_image.patches import Patches
@@ -59,7 +59,9 @@ def draw_image(
 
     The image is shown in grey, and lighter (on a dark background, darker) than it is, so that the
     colours over it can be read; they run from 0 to the largest number shown, since attention on
-    hundreds of patches would be pale on the scale of other pictures. Patches without a number, such
+    hundreds of patches would be pale on the scale of other pictures. If all numbers are above half
+    of the largest, and not equal within 1 %, colours begin at the least, so that differences show,
+    and the caption says so. Patches without a number, such
     as an edge that was not kept, have no colour. The patches asked about are outlined. The caption
     says what is shown, and how much of the attention lies on the image, on class and register
     tokens, and on edges that were not kept. `ax`, `cmap` and `legend`: see `gattn.drawing`.
@@ -88,7 +90,8 @@ def draw_image(
     smooth : bool
         Whether to interpolate between the middles of patches; the caption says so.
     top : float, optional
-        The end of the colours, to compare pictures; by default the largest number.
+        The end of the colours, which then begin at 0, to compare pictures; by default the largest
+        number.
 
     Raises
     ------
@@ -107,7 +110,7 @@ def draw_image(
     draw_patches(ax, found, read, pen, smooth=smooth)
     if legend:
         pen.add_bar(ax, found.name)
-    said = [*found.said, pen.beyond([found]), "smoothed" * smooth, read.said]
+    said = [*found.said, pen.said, pen.beyond([found]), "smoothed" * smooth, read.said]
     write_texts(ax, found.title, "; ".join(filter(None, said)))
     return ax
 
@@ -124,11 +127,14 @@ class ImagePen:
         Whether it begins at -top.
     plain : Colormap
         The colours.
+    bottom : float
+        Where it begins if it is not signed.
     """
 
     top: float
     is_signed: bool
     plain: Colormap
+    bottom: float = 0.0
 
     @classmethod
     def of(
@@ -139,13 +145,21 @@ class ImagePen:
         is_signed = any(one.is_signed for one in some)
         if top is not None and not (isinstance(top, int | float) and 0 < top < np.inf):
             raise SelectionError(f"top is the end of the colours, a number above 0, not {top!r}.")
-        end = max(one.top for one in some) if top is None else float(top)
-        return cls(end, is_signed, colour_map(cmap, is_signed=is_signed, is_area=True))
+        plain = colour_map(cmap, is_signed=is_signed, is_area=True)
+        if top is not None:
+            return cls(float(top), is_signed, plain)
+        end, least = max(one.top for one in some), min(one.least for one in some)
+        return cls(end, is_signed, plain, begin_of(least, end))
 
     @cached_property
     def norm(self) -> Normalize:
         """The scale, in even steps."""
-        return Normalize(-self.top if self.is_signed else 0.0, self.top, clip=True)
+        return Normalize(-self.top if self.is_signed else self.bottom, self.top, clip=True)
+
+    @property
+    def said(self) -> str:
+        """Say where the scale begins, if that is not 0."""
+        return range_said(self.bottom, self.top)
 
     @cached_property
     def cmap(self) -> Colormap:

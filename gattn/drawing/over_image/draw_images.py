@@ -100,7 +100,7 @@ def draw_images(
     read = read_image(image).fitted(first.grid, fit)
     pen = ImagePen.of(found.values(), top=top, cmap=cmap)
     panels = _arranged(found, stacks[0], several, side, is_strip=chosen.is_strip)
-    said = [_said(list(found.values()), several), pen.beyond(found.values()), read.said]
+    said = [_said(list(found.values()), several), pen.said, pen.beyond(found.values()), read.said]
     title = chosen.title(stacks[0])
     if len(stacks[0]) == 1:
         title = f"{title} · {heads_title(list(stacks[0].values()))}".strip(" ·")

@@ -84,7 +84,7 @@ def _shares(
     parts = {ON_IMAGE: float(np.abs(amounts[is_patch]).sum())}
     if others := int((~is_patch).sum()):
         name = shown_text(heads[0].labels()[int(np.argmin(is_patch))], limit=24)
-        where = f"on “{name}”" if others == 1 else f"on {others} tokens apart from it"
+        where = f"on “{name}”" if others == 1 else f"on {others} special tokens"
         parts[where] = float(np.abs(amounts[~is_patch]).sum())
     if sink:
         parts["on the sink"] = sink

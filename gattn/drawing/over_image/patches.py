@@ -49,6 +49,12 @@ class Patches:
         return float(sizes.max(initial=0.0)) or 1.0
 
     @property
+    def least(self) -> float:
+        """The least number; 0 if there is none."""
+        numbers = self.values[np.isfinite(self.values)]
+        return float(numbers.min()) if numbers.size else 0.0
+
+    @property
     def is_signed(self) -> bool:
         """Whether a number is negative."""
         return bool((self.values < 0).any())

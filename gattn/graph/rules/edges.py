@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,8 +41,10 @@ class Edges(Rule):
     def numbered(query: Tensor, key: Tensor, num_queries: int) -> tuple[Edges, Tensor]:
         """Sort pairs and merge the duplicates; also say which of the edges each pair is."""
         codes, width = _codes_of(query, key, num_queries)
-        codes, places = torch.unique(codes, return_inverse=True)
-        return _of_codes(codes, width, num_queries), places
+        # NumPy's sort is several times as fast.
+        found = np.unique(codes.cpu().numpy(), return_inverse=True)
+        unique, places = (torch.from_numpy(x).to(codes.device) for x in found)
+        return _of_codes(unique, width, num_queries), places
 
     @cached_property
     def neighbourhoods(self) -> Neighbourhoods:

@@ -76,9 +76,9 @@ class Geometry:
         return ~np.isnan(self.coordinates()[self.AXES[0]])
 
     def _named(self, somewhere: list[str]) -> list[str]:
-        """Name a single token that lies nowhere and comes first "class", others "apart 0" ..."""
+        """Name a single token that lies nowhere and comes first "class", others "special 0" ..."""
         apart = np.flatnonzero(~self.is_somewhere).tolist()
-        others = ["class"] if apart == [0] else [f"apart {n}" for n in range(len(apart))]
+        others = ["class"] if apart == [0] else [f"special {n}" for n in range(len(apart))]
         for place, name in zip(apart, others, strict=True):
             somewhere[place] = name
         return somewhere

@@ -74,6 +74,14 @@ def from_edges(
     CaptureError
         If a number is not finite.
 
+    Warns
+    -----
+    UserWarning
+        If a weight is negative, or the weights of a query sum to more than 1, as scores do: take
+        their softmax first (``torch_geometric.utils.softmax(scores, edge_index[1])``). Other
+        weights are kept, and called weights; name what made them, as in ``normalizer="Identity"``,
+        and there is no warning.
+
     Examples
     --------
     >>> edges = [[1, 0, 0], [1, 1, 0]]  # keys, and the queries that read them
@@ -81,6 +89,7 @@ def from_edges(
     [[1.0, 0.0], [0.3, 0.7]]
     """
     refuse_counted(attributes)
+    _refuse_words(edge_index)
     tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
     sizes = sizes_of(tokens, query_tokens, num_tokens, num_queries, num_keys)
     graph = TokenGraph.from_edge_index(edge_index, **sizes)
@@ -211,6 +220,21 @@ class _Runs(NamedTuple):
         raise GraphError(
             f"The edge from key {key} to query {query} is there twice, as edges {one} and "
             f'{other}: give each edge once, or sum their attention with duplicates="sum".'
+        )
+
+
+def _refuse_words(edge_index: Any) -> None:
+    """Refuse edges between words, which `from_pandas` reads."""
+    listed = edge_index.ravel() if isinstance(edge_index, np.ndarray) else edge_index
+    if isinstance(listed, Tensor) or not isinstance(listed, Iterable):
+        return
+    parts = [part if isinstance(part, (list, tuple)) else [part] for part in listed]
+    word = next((str(one) for part in parts for one in part if isinstance(one, str)), None)
+    if word is not None:
+        raise GraphError(
+            f"edge_index holds positions [keys; queries], not words such as {word!r:.60}: a table "
+            "of words goes to from_pandas, as in AttentionGraph.from_pandas(pandas.DataFrame("
+            '{"query": [...], "key": [...], "attention": [...]}), tokens).'
         )
 
 

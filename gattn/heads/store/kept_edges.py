@@ -19,6 +19,8 @@ from gattn.heads.head import AttentionGraph, Ints
 from gattn.heads.store.buffers import Buffer
 from gattn.heads.store.consecutive import ConsecutiveGraph, check_order, joined
 from gattn.keep import All, Keep, sizes_of
+from gattn.largest import flat_indices
+from gattn.normalizers.base import neighbourhood_sums
 
 _FEW = 4096  # NumPy copies fewer values faster than torch
 
@@ -136,22 +138,24 @@ class KeptEdges:
             return
         rows = slice(int(query[0]), int(query[-1]) + 1)
         row = query - rows.start
-        chosen = []
-        for group, present in padded_rows(row, rows.stop - rows.start):
-            block = attention.index_select(1, group.flatten()).view(-1, *group.shape)
-            block.masked_fill_(~present, 0)
-            self._weigh(query[group[:, 0]].cpu(), block)
-            if not isinstance(self._keep, All):
-                place = self._keep.places(block, present)
-                edge = group.flatten()[place % group.numel()]
-                chosen.append(place // group.numel() * len(query) + edge)
+        self._note_mass(rows, *_masses(attention, row, rows.stop - rows.start))
         if isinstance(self._keep, All):
             self._append(values)
             return
-        places = torch.cat(chosen).sort().values
+        chosen = torch.zeros(attention.shape, dtype=torch.bool, device=attention.device)
+        for group, present in padded_rows(row, rows.stop - rows.start):
+            block = attention.index_select(1, group.flatten()).view(-1, *group.shape)
+            block.masked_fill_(~present, 0)
+            kept = torch.zeros(block.numel(), dtype=torch.bool, device=block.device)
+            kept.index_fill_(0, self._keep.places(block, present), True)
+            slot = flat_indices(present)
+            edge = group.flatten().index_select(0, slot)
+            chosen.index_copy_(1, edge, kept.view(len(block), -1).index_select(1, slot))
+        places = flat_indices(chosen)
         head = places // len(query)
         edge = places - head * len(query)
-        self._add(rows, places, head * (rows.stop - rows.start) + row[edge], key[edge], values)
+        line = row.index_select(0, edge).add_(head, alpha=rows.stop - rows.start)
+        self._add(rows, places, line, key.index_select(0, edge), values)
 
     @property
     def num_rows(self) -> int:
@@ -185,18 +189,22 @@ class KeptEdges:
             values["score"] = scores.detach()
         return values
 
-    def _weigh(self, rows: slice | Tensor, attention: Tensor) -> None:
+    def _weigh(self, rows: slice, attention: Tensor) -> None:
         """Sum up whole rows (heads, rows, slots), and refuse NaN."""
         sizes = sizes_of(attention)
-        mass = sizes.sum(-1).cpu()
+        mass = sizes.sum(-1)
+        self._note_mass(rows, mass, mass if sizes is attention else attention.sum(-1))
+
+    def _note_mass(self, rows: slice, mass: Tensor, total: Tensor) -> None:
+        """Note the mass and the sum of whole rows, (heads, rows), and refuse NaN."""
+        mass, total = mass.cpu(), total.cpu()
         first = self._pieces[-1].row
         self._mass[:, first:][:, rows] = mass
-        self._sum[:, first:][:, rows] = mass if sizes is attention else attention.sum(-1).cpu()
+        self._sum[:, first:][:, rows] = total
         if bool(mass.isnan().any()):
             head, row = mass.isnan().nonzero()[0].tolist()
-            query = range(rows.start, rows.stop)[row] if isinstance(rows, slice) else rows[row]
             raise CaptureError(
-                f"The attention of head {self._heads[head]} is NaN at query {query}; "
+                f"The attention of head {self._heads[head]} is NaN at query {rows.start + row}; "
                 "expected numbers. Look for NaN or infinity in the weights and inputs."
             )
 
@@ -276,10 +284,17 @@ def _widened(rows: Tensor, size: int) -> Tensor:
     return wider
 
 
+def _masses(attention: Tensor, row: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Sum up the sizes, and the values, of the edges (heads, edges) of each row."""
+    sizes = sizes_of(attention)
+    mass = neighbourhood_sums(sizes, row, num_rows)
+    return mass, mass if sizes is attention else neighbourhood_sums(attention, row, num_rows)
+
+
 def _picked(values: Tensor, allowed: Tensor | None) -> Tensor:
     """Return the edges of a block (heads, rows, columns) as (heads, edges)."""
     if allowed is None:
         return values.flatten(1)
     # much faster than masked_select with a broadcast mask
-    edge = allowed.flatten().nonzero()[:, 0].to(values.device)
+    edge = flat_indices(allowed).to(values.device)
     return values.flatten(1).index_select(1, edge)

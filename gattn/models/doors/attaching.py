@@ -19,6 +19,7 @@ from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, is_as_any, routes, unseen
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
+from gattn.models.read.on_graphs import merging
 from gattn.models.read.track.any_model import AnyTracker
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
@@ -92,6 +93,7 @@ def _uninstall(model: nn.Module) -> None:
             interface.leave()
             segments.leave()
             searches.leave()
+            merging.forget()
             restore_compiled()
         count, handles = _hooks.pop(model)
         if count > 1:

@@ -124,6 +124,13 @@ class Edit(Described):
         heads = [head for at, head in places if at == layer]
         return replace(self, layer=layer, head=heads)  # type: ignore[type-var]
 
+    def in_call(self, place: Place) -> Edit | None:
+        """Return its part in a call of one head of its layer; None if it leaves that alone."""
+        if not place.heads:
+            return self
+        own = place.own(self.heads(place.heads))
+        return replace(self, head=own) if own else None  # type: ignore[type-var]
+
     @property
     def needs_tokens(self) -> bool:
         """Whether its positions depend on a call's tokens."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from gattn.checks import finite_number
 from gattn.engines.tiles import RowBlock
 from gattn.errors import ContractError, EditError
+from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.keys import list_keys
 from gattn.graph.rules.simple import Crossing
 from gattn.graph.token_graph import TokenGraph
@@ -85,10 +86,18 @@ class _AtTokens(Edit):
 
     def meets(self, reading: Reading) -> bool:
         """Return whether a call has any of its edges."""
-        queries = chosen(reading.queries, self.query).nonzero()[:, 0]
-        keys = chosen(reading.keys, self.key).nonzero()[:, 0]
+        is_query, is_key = (
+            chosen(side, where)
+            for side, where in ((reading.queries, self.query), (reading.keys, self.key))
+        )
+        queries, keys = is_query.nonzero()[:, 0], is_key.nonzero()[:, 0]
         if not len(queries) or not len(keys):
             return False
+        if self.query is None and self.key is None:
+            return True
+        if isinstance(reading.graph.rule, Edges):
+            edge = reading.graph.neighbourhoods
+            return bool((is_query[edge.query.cpu()] & is_key[edge.key.cpu()]).any())
         if self.query is None or self.key is None:
             return True
         return bool(reading.graph.allowed(queries, keys).any())

@@ -50,12 +50,6 @@ class Ends:
                 "An edit counts positions from the end, but the prompt comes in chunks "
                 "(prefill_chunk_size): count from 0, or give the whole prompt in one call."
             )
-        origin = tracker.progress.origin
-        if origin is not None and origin.progress in self._counts:
-            self._counts[tracker.progress] = {
-                side: {row: known[n] for row, n in enumerate(origin.rows) if n in known}
-                for side, known in self._counts[origin.progress].items()
-            }
         found = {name: tracker.progress.ids.get(name) for name in _IDS}
         known = {name: ids.detach().cpu() for name, ids in found.items() if ids is not None}
         last, self._last, self._grows = self._last, known, set()
@@ -76,7 +70,7 @@ class Ends:
                 "cache, so that the end moves: count from 0, use the cache, or open a context for "
                 "each call."
             )
-        counts = self._counts.setdefault(tracker.progress, {})
+        counts = self._counts_of(tracker.progress)
         known = counts.setdefault((place.stack, side), {})
         begins = all(not one.first or one.positions is not None for one in place.queries)
         is_step = all(len(one) <= 1 for one in place.queries)
@@ -90,10 +84,23 @@ class Ends:
             known.clear()
         if known.keys() != set(place.sequences):
             raise EditError(
-                f"{edit} counts from the end, but the text came in several calls, so that its end "
-                "is not known: count from 0, or give the whole prompt in one call."
+                f"{edit} counts from the end, but the text came in several calls of several "
+                "tokens, so that the end of its prompt is not known: count from 0, or give the "
+                "whole prompt in one call, and what comes after it token by token."
             )
         return known[sequence]
+
+    def _counts_of(self, progress: Progress) -> dict[tuple[str, str], dict[int, int]]:
+        """Return the counts of a call's texts, which are those of the texts that it continues."""
+        if progress not in self._counts:
+            origin = progress.origin
+            known = {} if origin is None else self._counts.get(origin.progress, {})
+            self._counts[progress] = {
+                side: {row: some[n] for row, n in enumerate(origin.rows) if n in some}
+                for side, some in known.items()
+                if origin is not None
+            }
+        return self._counts[progress]
 
 
 def _goes_on(last: Tensor, ids: Tensor) -> bool:

@@ -6,15 +6,17 @@ import copy
 from dataclasses import dataclass
 from typing import cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.errors import ContractError, EditError
 from gattn.models.edit.base import Edit
 from gattn.models.edit.heads import Numbers
+from gattn.models.read.places import Place
 from gattn.normalizers import Normalizer
 from gattn.weights.base import (
     PairFunction,
     Pairs,
+    PairWeight,
     PositionWeight,
     Scaled,
     Sum,
@@ -22,6 +24,7 @@ from gattn.weights.base import (
     WeightFunction,
     as_weight_function,
 )
+from gattn.weights.edge_features import EdgeBias
 from gattn.weights.rotary import Rotary
 from gattn.weights.softcap import Softcap
 
@@ -82,6 +85,20 @@ class Swap(Edit):
     def _weight(self) -> WeightFunction:
         return cast("WeightFunction", self.weight)
 
+    def in_call(self, place: Place) -> Edit | None:
+        """Return its part in a call, whose positions must be known if they may be read."""
+        found = super().in_call(place)
+        if found is not None and place.is_adrift and self.weight is not None:
+            part = next(filter(_may_read_positions, self._weight.modules()), None)
+            if part is not None:
+                raise EditError(
+                    f"{part!r} may read positions, but a call in {place.stack!r} reads more keys "
+                    "than those of its own tokens, so where its queries stand among them is not "
+                    "known, as in a step whose prompt ran before the context was opened: open the "
+                    "context before the prompt, or run the whole text at once."
+                )
+        return found
+
     def scored_by(self, own: WeightFunction, has_vectors: bool) -> WeightFunction:
         """Return the weight function, with the model's own in place of `ModelScore`."""
         if self.weight is None:
@@ -93,6 +110,13 @@ class Swap(Edit):
                 "ModelScore() and weight functions of positions."
             )
         return _bound(self._weight, own)
+
+
+def _may_read_positions(part: nn.Module) -> bool:
+    if isinstance(part, (PositionWeight, PairWeight)):
+        return not isinstance(part, EdgeBias)
+    is_ours = type(part).__module__.startswith(WeightFunction.__module__.rpartition(".")[0])
+    return isinstance(part, WeightFunction) and not (is_ours or isinstance(part, ModelScore))
 
 
 def _reads_no_vectors(weight: WeightFunction) -> bool:

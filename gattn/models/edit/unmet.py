@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from gattn.graph.rules.edges import Edges
 from gattn.models.edit.base import Edit
+from gattn.models.edit.tokens import chosen
 from gattn.models.read.places import Place
 from gattn.names.tokens import described
 
@@ -14,6 +19,15 @@ if TYPE_CHECKING:
     from gattn.models.read.reading import Reading
 
 _SHOWN = 5
+_FEW_ROWS = 256
+
+
+class Absence(Enum):
+    """Why a call has none of the edges from some keys to some queries."""
+
+    LATER = "in a causal model a token reads only itself and earlier tokens"
+    MASKED = "masked"
+    NOT_IN_GRAPH = "not among the edges that a layer was given"
 
 
 @dataclass(eq=False)
@@ -53,7 +67,7 @@ class Unmet:
 
     def __init__(self, edit: Edit) -> None:
         self._edit, self._named, self._is_met = edit, edit.named(), False
-        self._stack = edit.stack
+        self._absence: Absence | None = None
 
     def find(self, found: set[tuple[str, Any]]) -> None:
         """Note which texts and negative positions were found."""
@@ -68,6 +82,8 @@ class Unmet:
         if (layer in layers or not self._is_met) and edit.meets(reading):
             self._is_met = True
             layers.discard(layer)
+        elif self._absence is None:
+            self._absence = _absence(edit, reading)
 
     @property
     def is_met(self) -> bool:
@@ -113,22 +129,43 @@ class Unmet:
         ]
         if far:
             n = "queries" if name == "query" else "keys"
-            reasons.append(f"the text has the {n} 0 .. {count - 1}")
+            reasons.append(f"the {n} are 0 .. {count - 1}")
         where = getattr(self._edit, name, None)
         if isinstance(where, (slice, range)) and (where.start or 0) >= count:
-            reasons.append(f"the text has {count} tokens, 0 .. {count - 1}")
+            reasons.append(f"the tokens are 0 .. {count - 1}")
         return reasons
 
     def _no_edge(self, count: int) -> str:
         query, key = (getattr(self._edit, name, None) for name in ("query", "key"))
-        if isinstance(query, int) and isinstance(key, int) and 0 <= query < key:
-            return (
-                f"query {query} has no edge from key {key}, which comes later: in a causal model a "
-                "token reads only itself and earlier tokens"
-            )
-        if query is not None and key is not None:
-            return (
-                "no edge runs from these keys to these queries: a window masks them, or the keys "
-                "come later"
-            )
-        return f"in a layer with {count} tokens it changes no edge"
+        if self._absence is None or (query is None and key is None):
+            return f"in a layer with {count} tokens it changes no edge"
+        is_key_one, is_query_one = isinstance(key, (int, str)), isinstance(query, (int, str))
+        from_key = f"from key {key!r}" if is_key_one else "from any of these keys"
+        if self._absence is Absence.NOT_IN_GRAPH:
+            to_query = f"to query {query!r}" if is_query_one else "to any of these queries"
+            ends = [end for end, of in ((from_key, key), (to_query, query)) if of is not None]
+            return f"the graph has no edge {' '.join(ends)}"
+        lacks = (
+            f"query {query!r} has no edge" if is_query_one else "none of these queries has an edge"
+        )
+        if self._absence is Absence.LATER:
+            comes = "comes" if is_key_one else "come"
+            return f"{lacks} {from_key}, which {comes} later: {Absence.LATER.value}"
+        return f"{lacks} {from_key}: the model masks that"
+
+
+def _absence(edit: Edit, reading: Reading) -> Absence | None:
+    """Return why a call has none of an edit's edges, though it has its queries and keys."""
+    query, key = (getattr(edit, name, None) for name in ("query", "key"))
+    rows = chosen(reading.queries, query).nonzero()[:_FEW_ROWS, 0]
+    columns = chosen(reading.keys, key).nonzero()[:, 0]
+    if not len(rows) or not len(columns):
+        return None
+    graph = reading.graph
+    if reading.lists_edges or isinstance(graph.rule, Edges):
+        return Absence.NOT_IN_GRAPH
+    at = reading.keys.at
+    is_later = at > reading.queries.at[rows][:, None]
+    every = graph.allowed(rows, torch.arange(len(at))).cpu()
+    is_causal = not graph.is_bipartite and not bool((every & is_later).any())
+    return Absence.LATER if is_causal and bool(is_later[:, columns].all()) else Absence.MASKED

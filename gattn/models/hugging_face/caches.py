@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-_FEW = 8
+FEW = 8
 """So many numbers tell one key from another: what matters is that all keys are compared."""
 
 _KINDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -40,10 +40,10 @@ class Held(NamedTuple):
         if not bool(same.any(1).all()):
             return None
         repeats = max(len(mine) // len(its), 1)
-        return [_nearest(some, row // repeats) for row, some in enumerate(same.tolist())]
+        return [nearest(some, row // repeats) for row, some in enumerate(same.tolist())]
 
 
-def _nearest(same: list[bool], row: int) -> int:
+def nearest(same: list[bool], row: int) -> int:
     """Of equal sequences, take the one in the same row if it is among them."""
     return row if row < len(same) and same[row] else same.index(True)
 
@@ -69,9 +69,9 @@ def held(cache: Any, stop: int) -> Held | None:
     last = _shown(layers[-1])[0]
     # Sliding layers hold fewer tokens than others, and how many depends on the last step.
     alike = [x for layer in layers if type(layer) is type(layers[-1]) for x in _shown(layer)]
-    shown = [x[:, 0, : min(stop, x.shape[2]), :_FEW] for x in alike if len(x) == len(last)]
-    codes = [_codes(x, n) for n, x in enumerate(shown) if x.shape[1] == shown[0].shape[1]]
-    return Held((sum(codes) + _text(cache, len(last), last.device)).cpu(), stop)
+    shown = [x[:, 0, : min(stop, x.shape[2]), :FEW] for x in alike if len(x) == len(last)]
+    each = [codes(x, n) for n, x in enumerate(shown) if x.shape[1] == shown[0].shape[1]]
+    return Held((sum(each) + _text(cache, len(last), last.device)).cpu(), stop)
 
 
 def _text(cache: Any, count: int, device: torch.device) -> Tensor:
@@ -80,7 +80,7 @@ def _text(cache: Any, count: int, device: torch.device) -> Tensor:
     for layer in reversed(getattr(crossing, "layers", ())):
         for keys in _shown(layer)[:1]:
             places = torch.arange(1, 2 * keys.shape[2], 2, device=device)
-            return (_codes(keys[:, 0, :, :_FEW], 0) * places).sum(1, keepdim=True)
+            return (codes(keys[:, 0, :, :FEW], 0) * places).sum(1, keepdim=True)
     return torch.zeros(count, 1, dtype=torch.long, device=device)
 
 
@@ -97,7 +97,7 @@ def _layers(cache: Any) -> list[Any]:
     return list(getattr(getattr(cache, "self_attention_cache", cache), "layers", ()))
 
 
-def _codes(tokens: Tensor, number: int) -> Tensor:
+def codes(tokens: Tensor, number: int) -> Tensor:
     """Hash each vector of (sequences, tokens, dim) to a number that depends on every bit."""
     with torch.inference_mode(False), torch.no_grad():
         bits = tokens.detach().contiguous().view(_KINDS[tokens.element_size()]).long()

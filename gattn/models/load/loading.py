@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import isroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -221,11 +222,34 @@ def resolved(
     if not isinstance(model, nn.Module) or not callable(getattr(config, "get_text_config", None)):
         raise ModelError(
             "model must be a hub name, a folder or a transformers model, not "
-            f"{type(model).__name__}. For any other PyTorch model, pass a function that calls it, "
+            f"{_kind_of(model)}. For any other PyTorch model, pass a function that calls it, "
             "such as lambda: model(x), in place of the text; or open gattn.capturing(model) and "
             "call the model inside."
         )
     return model, find_tokenizer(model) if tokenizer is None else tokenizer
+
+
+def check_module(function: str, model: object) -> None:
+    """Refuse what is not a module, in a context of some function."""
+    if isinstance(model, nn.Module):
+        return
+    do = "gattn.load_model(name) loads one"
+    if callable(model):
+        do = (
+            "pass the module that it calls, and call the function inside the context; "
+            "gattn.capture(function, module) and gattn.effect(function, edits, model=module) call "
+            "a function themselves"
+        )
+    if isinstance(model, type):
+        do = f"create one, as in {model.__name__}(...)"
+    raise ModelError(f"{function} takes a torch.nn.Module, not {_kind_of(model)}: {do}.")
+
+
+def _kind_of(model: object) -> str:
+    """Name what kind of thing was given in place of a model."""
+    if isinstance(model, type):
+        return f"the class {model.__name__}"
+    return "a function" if isroutine(model) else type(model).__name__
 
 
 def check_tokenizer(tokenizer: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from torch import Tensor
@@ -58,6 +58,22 @@ class Layout:
         x = x.reshape(*(full[n] for n in order), *x.shape[-2:])
         back = [order.index(n) for n in range(len(full))]
         return x.permute(*back, -2, -1).reshape(*lead, *x.shape[-2:])
+
+    def of_step(self, rows: Sequence[int]) -> Layout:
+        """Return the layout of a step whose queries read the keys of some elements again.
+
+        `rows` are these elements, one for each of the step's; each is a sequence by itself.
+        """
+        known = self.tokens
+        assert known is not None
+        split, count = list(self.split), len(rows)
+        for n in self._elements(len(split)):
+            split[n] = count if split[n] == len(known.sequences) else split[n]
+        keys = None if known.keys is None else known.keys[list(rows)]
+        tokens = replace(
+            known, sequences=tuple(range(count)), queries=None, keys=keys, num_queries=1
+        )
+        return replace(self, split=tuple(split), tokens=tokens)
 
     def _sizes(self, lead: Sequence[int]) -> tuple[int, ...]:
         return self.split or tuple(lead)

@@ -142,7 +142,8 @@ class Mask:
         """Return the token graph of one element's real tokens: a rule if possible, else edges."""
         shared = 0 if self.is_shared else element
         rows, columns = len(queries), len(keys)
-        name = shared, rows, columns, queries.first, keys.first, is_bipartite
+        order = None if keys.in_order else tuple(keys.slots.tolist())
+        name = shared, rows, columns, queries.first, keys.first, is_bipartite, order
         if name not in self._graphs:
             self._graphs[name] = self._graph(shared, queries, keys, is_bipartite)
         return self._graphs[name]
@@ -162,7 +163,7 @@ class Mask:
 
 def taken(values: Tensor, dim: int, side: Side) -> Tensor:
     """Take a side's real tokens along a dimension; the tensor itself if that is all of them."""
-    if len(side) == values.shape[dim]:
+    if side.in_order and len(side) == values.shape[dim]:
         return values
     return values.index_select(dim, side.slots.to(values.device))
 

@@ -6,6 +6,7 @@ position counts the real tokens of a sequence from 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,12 +19,13 @@ class Side:
 
     `slots` are their places in the call's tensor; they stand at the positions `first`,
     `first` + 1, and so on, unless other `positions` are told. Then they are recorded as if they
-    stood at these.
+    stood at these. Slots are `in_order`, unless they go round, as those of a sliding cache may.
     """
 
     slots: Tensor
     first: int
     positions: Tensor | None = None
+    in_order: bool = True
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -49,7 +51,10 @@ class Place:
 
     Any call whose keys are other tokens than its queries `is_bipartite`; only where its stack is
     one of cross-attention do the keys stay the same from step to step. `sizes` are the numbers of
-    queries and keys of a sequence, where its tokens have told positions.
+    queries and keys of a sequence, where its tokens have told positions. Where the heads of a layer
+    attend in calls of their own, it has as many `heads`, of which this call has the one `head`. Its
+    queries are `is_adrift` where the keys are these and others, as those of a text that is not
+    known: then where they stand among the keys is not known, and both are counted from 0.
     """
 
     stack: str
@@ -60,6 +65,15 @@ class Place:
     sequences: list[int]
     is_cross: bool = False
     sizes: tuple[int, int] | None = None
+    head: int = 0
+    heads: int = 0
+    is_adrift: bool = False
+
+    def own(self, heads: Sequence[int]) -> list[int]:
+        """Return which of a layer's heads a call has, as it numbers them."""
+        if not self.heads:
+            return list(heads)
+        return [0] * (self.head in heads)
 
 
 def sides(real: Tensor, start: int, length: int) -> list[Side]:

@@ -117,7 +117,7 @@ def read(
     def kind(element: int) -> object:
         queries, keys = place.queries[element], place.keys[element]
         is_full = len(queries) == call.query.shape[2] and len(keys) == call.key.shape[2]
-        own = -1 if is_alike and is_full else element
+        own = -1 if is_alike and is_full and keys.in_order else element
         return own, queries.first, keys.first, [id(edit) for edit in edits[element]]
 
     for _, group in groupby(range(len(call.query)), kind):

@@ -13,6 +13,29 @@ NO_TOKEN = -1
 """A slot that stands for no token of the model's input, such as the padding of a window."""
 
 
+@dataclass(frozen=True)
+class Joined:
+    """The part that a call has in a layer of several calls, as in a loop over heads.
+
+    Parameters
+    ----------
+    first : int
+        The number of the first of these calls within a run of the module.
+    start : int
+        How many queries of each sequence came in the calls before.
+    continues : bool
+        Whether it is another call than the first one.
+    head, heads : int
+        Where each call has one head, its number, and how many the layer has; else 0.
+    """
+
+    first: int
+    start: int = 0
+    continues: bool = False
+    head: int = 0
+    heads: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class TokenMap:
     """The tokens of a call's elements, as they were proved.
@@ -35,6 +58,11 @@ class TokenMap:
     num_given : int, optional
         How many of the keys' tokens the input has: any after these are slots that stand for none of
         it, such as class tokens or padding.
+    joined : Joined, optional
+        Its part in a layer of several calls.
+    fed : Tensor (elements, slots), optional
+        Which token of the call's input each key is, or `NO_TOKEN`, where it is self-attention whose
+        keys are not just these tokens in order, as those of a cache.
     """
 
     sequences: tuple[int, ...]
@@ -46,6 +74,8 @@ class TokenMap:
     grid: tuple[int, ...] = ()
     cells: Tensor | None = None
     num_given: int | None = None
+    joined: Joined | None = None
+    fed: Tensor | None = None
 
     @property
     def is_told(self) -> bool:

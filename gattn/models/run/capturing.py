@@ -14,7 +14,7 @@ from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.models.load.encoding import Encoding, Inputs, encode
-from gattn.models.load.loading import is_any_model, resolved
+from gattn.models.load.loading import check_module, is_any_model, resolved
 from gattn.models.run.functions import RunFunction, Runnable, prepared
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
@@ -251,6 +251,7 @@ def capturing(
     ...     encoder(x)
     >>> run.trace[1, 3].draw()
     """
+    check_module("capturing", model)
     options = Options(keep, layers, heads, scores, contributions)
     if not is_any_model(model):
         model, tokenizer = resolved(cast("PreTrainedModel", model), tokenizer)

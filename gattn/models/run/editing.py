@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from gattn.edit_records import EditRecord
-from gattn.errors import EditError, ModelError
+from gattn.errors import EditError
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.tokens import KnownTokens
 from gattn.models.edit.unmet import Seen, Unmet
-from gattn.models.load.loading import find_tokenizer
+from gattn.models.load.loading import check_module, find_tokenizer
 from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -51,7 +51,7 @@ class _Call:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
-    here: dict[tuple[int, int], Edit] = field(default_factory=dict)
+    here: dict[tuple[int, int, int], Edit | None] = field(default_factory=dict)
 
 
 class Editing(Context):
@@ -70,6 +70,7 @@ class Editing(Context):
         self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
         self._stack_of: dict[int, str] = {}
         self._unclear: Edit | None = None
+        self._given_more: dict[tuple[str, str], int] = {}
         self._calls: dict[Tracker, _Call] = {}
         self._ends: dict[Tracker, Ends] = {}
         self.backward = Backward()
@@ -103,7 +104,8 @@ class Editing(Context):
                 self._note_stack(edit, place)
             if self._unclear is not None:
                 return []  # Refused at the end of the call, when all stacks are known.
-            applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
+            here = [self._locate(edit, place, sequence, tracker) for edit in found]
+            applied.append([edit for edit in here if edit is not None])
         if not any(applied):
             return []
         if now.may_checkpoint and tracker.is_calling and is_in_checkpoint():
@@ -126,7 +128,7 @@ class Editing(Context):
                 f"name one, as in stack={self._stack_of[id(self._unclear)]!r}."
             )
 
-    def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
+    def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit | None:
         name = id(edit), place.stack, sequence
         now = self._calls[tracker]
         if id(edit) in self._relative:
@@ -135,10 +137,11 @@ class Editing(Context):
             found = now.located[name]
         else:
             found = edit
-        if (id(found), place.layer) not in now.here:
-            now.here[id(found), place.layer] = found.in_layer(place.layer)
-        here = now.here[id(found), place.layer]
-        if here is not edit:
+        where = id(found), place.layer, place.head
+        if where not in now.here:
+            now.here[where] = found.in_layer(place.layer).in_call(place)
+        here = now.here[where]
+        if here is not None and here is not edit:
             now.given[id(here)] = edit
         return here
 
@@ -199,19 +202,23 @@ class Editing(Context):
         if given is None:
             return {}
         reasons: dict[str, str] = {}
+        is_step = any(
+            one.first and one.positions is None
+            for one, of in zip(place.queries, place.sequences, strict=True)
+            if of == sequence
+        )
         for side, some in (("query", place.queries), ("key", place.keys)):
             own = [one for one, of in zip(some, place.sequences, strict=True) if of == sequence]
             count = max(one.end for one in own)
             if place.sizes is not None:
                 count = place.sizes[side == "key"]
-            is_step = any(one.first and one.positions is None for one in own)
-            if len(given) == count or (is_step and len(given) < count):
-                names[side], spellings[side] = given, ()
+            may_grow = not place.is_bipartite and place.sizes is None and len(given) > count
+            if may_grow:  # Steps with a cache may follow.
+                self._given_more[place.stack, side] = len(given)
+            if len(given) == count or (is_step and len(given) < count) or may_grow:
+                names[side], spellings[side] = given[:count], ()
             else:
-                reasons[side] = (
-                    f"tokens= gives {len(given)} texts, and the stack {place.stack!r} has {count} "
-                    f"{'queries' if side == 'query' else 'keys'}: give one text per token"
-                )
+                reasons[side] = _other_count(len(given), place.stack, side, count)
         return {side: reason for side, reason in reasons.items() if names[side] is None}
 
     def met(self, readings: Sequence[Reading]) -> None:
@@ -237,11 +244,23 @@ class Editing(Context):
                 f"tokens= names the stack {min(unknown)!r}; the stacks are "
                 f"{sorted(self._seen.layers)}."
             )
+        for (stack, side), size in self._given_more.items():
+            count = self._seen.counts[stack, side]
+            if size > count + 1:  # The last token that was generated was not read.
+                raise EditError(f"{_other_count(size, stack, side, count)}.")
         if self._unmet:
             raise EditError(
                 f"{next(iter(self._unmet.values())).said(self._seen)}. gattn.capture(...) shows "
                 "layers, heads, tokens and edges."
             )
+
+
+def _other_count(given: int, stack: str, side: str, count: int) -> str:
+    sides = "queries" if side == "query" else "keys"
+    return (
+        f"tokens= gives {given} texts, and the stack {stack!r} has {count} {sides}: give one text "
+        "per token"
+    )
 
 
 def _without_relation(name: str) -> str:
@@ -320,11 +339,7 @@ def edited(
     >>> with gattn.edited(model, gattn.Cut(layer=5, head=1, query=9, key=4)):
     ...     logits = model(**inputs).logits
     """
-    if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"edited takes a PyTorch model, not {type(model).__name__}; "
-            "gattn.load_model(name) loads one."
-        )
+    check_module("edited", model)
     check_edits(edits)
     if not edits:
         raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")

@@ -122,8 +122,22 @@ def _are_same(one: Stack, other: Stack) -> bool:
 
 def _with_names(head: AttentionGraph, names: Sequence[str]) -> AttentionGraph:
     graph = head.graph
-    if len(names) == graph.num_tokens:
-        head = replace(head, tokens=tuple(names))
-    if graph.is_bipartite and len(names) == graph.num_queries:
-        head = replace(head, query_tokens=tuple(names))
+    grown = 0 if graph.is_bipartite else head.generated
+    if (found := _fitted(names, graph.num_tokens, grown)) is not None:
+        head = replace(head, tokens=found)
+    if graph.is_bipartite:
+        found = _fitted(names, graph.num_queries, head.generated)
+        head = head if found is None else replace(head, query_tokens=found)
     return head
+
+
+def _fitted(names: Sequence[str], count: int, generated: int) -> tuple[str, ...] | None:
+    """Take the names of a text of which some was generated; None if they are of another.
+
+    They may be those of its prompt, so that what was generated is called by its position, or also
+    name its last token, which the model did not read any more.
+    """
+    if generated and len(names) == count - generated:
+        return (*names, *map(str, range(len(names), count)))
+    is_whole = len(names) == count or (generated > 0 and len(names) == count + 1)
+    return tuple(names[:count]) if is_whole else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +13,17 @@ from torch import nn
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.attending import is_as_any, unseen
 from gattn.models.doors.proof.kinds import Kinds, kinds_of
-from gattn.models.doors.proof.plan import Plan
+from gattn.models.doors.proof.layouts.plan import Plan
 from gattn.models.doors.proof.proving import plan_of
 from gattn.models.load.loading import as_written
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context
 
-_CHANNELS = "over channels, or over tokens that were mixed before"
+_CHANNELS = (
+    "over channels, or over tokens that were mixed before, as by a norm or a gate over all of them"
+)
+_SCALED = "multiplies its attention with other numbers"
+_MIXES = "mixes the attention of its heads", "mixes the attention of several softmaxes"
 _PARAMETERS = "to parameters, as to a codebook"
 
 
@@ -43,11 +48,17 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     with context.watching(model), attached(model, context, proved) as calls:
         yield calls
         shown, left = calls.last.layers.shown, calls.last.left_out
+        apart = calls.last.modules.apart
     if left:
         _warn_of_others(model, left, _CHANNELS)
     books = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.looking_up}
     if shown and books:
         _warn_of_others(model, sorted(books), _PARAMETERS)
+    if shown:
+        own = [plan for plan in plans.values() if isinstance(plan, Plan)]
+        _warn_of_altered(model, own, shown)
+    for stack, (name, earlier) in apart.items():
+        _warn_of_apart(model, name, stack, earlier)
     picked = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.picked}
     if shown and picked:
         _warn_of_picks(model, sorted(picked))
@@ -86,6 +97,38 @@ def _warn_of_others(model: nn.Module, left: Sequence[str], over: str) -> None:
     )
     warnings.warn(
         f"{said}: gattn neither shows nor edits this attention, and layers are counted without it.",
+        stacklevel=5,
+    )
+
+
+def _warn_of_altered(model: nn.Module, plans: Iterable[Plan], shown: Collection[str]) -> None:
+    """Say which softmaxes are not yet the attention that meets the values."""
+    softmaxes = {(*place, how) for plan in plans for place, how in plan.altered.items()}
+    counts = Counter((name, how) for name, _, how in softmaxes if name in shown)
+    does = {
+        name: _SCALED if how == "scaled" else _MIXES[count > 1]
+        for (name, how), count in sorted(counts.items())
+    }
+    for what in dict.fromkeys(does.values()):
+        names = [name for name, found in does.items() if found == what]
+        kind = type(model.get_submodule(names[0])).__name__
+        first = f"{names[0]} ({kind})" if names[0] else kind
+        others = f", and so does {names[1]}" if len(names) == 2 else ""
+        if len(names) > 2:
+            others = f", and so do {len(names) - 1} more modules"
+        warnings.warn(
+            f"{first} {what} before it meets the values{others}: what is shown and edited are the "
+            "softmaxes.",
+            stacklevel=5,
+        )
+
+
+def _warn_of_apart(model: nn.Module, name: str, stack: str, earlier: str) -> None:
+    kind = type(model.get_submodule(name)).__name__
+    warnings.warn(
+        f"{name or 'The model itself'} ({kind}) attends in a later call in another way, as where "
+        f"its queries are the newest tokens alone: that is the stack {stack!r}, which continues no "
+        f"text, and which edits of {earlier!r} do not reach.",
         stacklevel=5,
     )
 

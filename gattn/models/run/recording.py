@@ -96,6 +96,10 @@ class Recording(Context):
         now = self._sequences[tracker]
         now.generates = tracker.generates(call.query.shape[2])
         self._projections.check(tracker, call.module)
+        if now.progress is not tracker.progress:
+            self._sequences.go_on(tracker, place)
+        elif now.goes_on and now.run is not None and self._starts_anew(now.run, place, readings):
+            self._sequences.forget(tracker, place)
         if now.run is None or self._starts_anew(now.run, place, readings):
             self._sequences.begin_anew(tracker)
             self._sequences.extend(tracker, len(set(place.sequences)))
@@ -112,13 +116,13 @@ class Recording(Context):
                 known = sequence < len(run) and place.layer in run[sequence].layers.get(
                     place.stack, {}
                 )
-                if known and not reading.queries.first and len(reading.queries):
+                if known and not place.head and not reading.queries.first and len(reading.queries):
                     return True
         return False
 
     def _keep_edges(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
-        heads = self._options.chosen.in_layer(place.layer, reading.heads)
-        self._check_values(call, reading)
+        heads = place.own(self._options.chosen.in_layer(place.layer, place.heads or reading.heads))
+        self._check_values(call, reading, place)
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         self._note_grid(call, place, reading, tracker)
         for part in parts(reading, heads):
@@ -137,9 +141,14 @@ class Recording(Context):
             for sequence in reading.sequences:
                 run[sequence].grids[place.stack] = tokens
 
-    def _check_values(self, call: SeenCall, reading: Reading) -> None:
+    def _check_values(self, call: SeenCall, reading: Reading, place: Place) -> None:
         """Refuse contributions of what shows no values."""
         wanted = self._options.contributions
+        if wanted and place.heads:
+            raise CaptureError(
+                f"{call.name} attends head after head, in calls of their own, so contributions are "
+                "not known: leave out contributions=."
+            )
         if isinstance(call, SeenEdges) and wanted is True:
             raise CaptureError(
                 f"{call.name} has no output projection that gattn reads: pass "
@@ -178,6 +187,10 @@ class Recording(Context):
             stacks[place.stack] = {}
             now.undo[id(stacks), place.stack] = partial(stacks.pop, place.stack)
         stack, queries = stacks[place.stack], reading.queries
+        if now.goes_on and place.layer in stack and queries.first < stack[place.layer].queries:
+            whole = stack[place.layer]
+            stack[place.layer] = whole.first(queries.first)
+            now.undo[id(whole), "cropped"] = partial(stack.__setitem__, place.layer, whole)
         if place.layer in stack and id(stack[place.layer]) not in now.undo:
             now.undo[id(stack[place.layer])] = stack[place.layer].going_back()
         if place.layer not in stack:
@@ -195,6 +208,8 @@ class Recording(Context):
         else:
             stack[place.layer].generated = 0
         layer = stack[place.layer]
+        if place.head:
+            return layer
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(
                 f"The cache holds {queries.first} tokens, but {layer.queries} were recorded: some "
@@ -217,7 +232,7 @@ class Recording(Context):
         self._options.check_bytes(self._size)
 
     def _store(self, layer: RecordedLayer, part: Part, place: Place, call: SeenCall) -> KeptEdges:
-        heads = tuple(part.heads)
+        heads = tuple(head + place.head for head in part.heads)
         if heads not in layer.stores:
             if any(set(heads) & set(others) for others in layer.stores):
                 raise CaptureError(
@@ -290,8 +305,11 @@ class Recording(Context):
         if not self._depth:
             raise CaptureError(
                 f"The attention of {self._kind} cannot be seen: expected transformers' attention "
-                "interface, torch's attention functions, a softmax of scores times values, or "
-                "torch-geometric's softmax over edges. There is nothing to capture."
+                "interface, torch's attention functions, a softmax of scores times values, "
+                "also one written out as exponentials divided by their sum, or torch-geometric's "
+                "softmax over edges. Attention without a softmax, such as sigmoids or linear "
+                "attention, is not seen, nor are softmaxes over chunks of keys that are merged by "
+                "their exponentials. There is nothing to capture."
             )
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):

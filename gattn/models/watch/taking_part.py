@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import ModelError
+from gattn.errors import CaptureError, ModelError
 from gattn.models.edit.applying import apply
 from gattn.models.load.loading import META
 from gattn.models.read.places import Place
@@ -69,6 +69,10 @@ def take_part(
         ]
         if not watching and not any(each):
             return call
+        if watching:
+            call.is_shown = True
+            if call.dropout:
+                raise dropped(call.name, type(call.module).__name__, call.dropout)
         tracker = entries[0][0]
         # Without edits no gradient is taken of what gattn computes: a checkpoint that computes the
         # call again would miss the tensors that were saved for it.
@@ -80,6 +84,16 @@ def take_part(
         for context, place in watching:
             context.see(call, place, readings)
         return call
+
+
+def dropped(name: str, kind: str, p: float) -> CaptureError:
+    """Say that attention is not shown of which the model drops some at random."""
+    where = f"{name} ({kind})" if name and name != kind else kind
+    return CaptureError(
+        f"{where} drops attention at random (p = {p:.3g}), so what a head attends to is not what "
+        "it uses. Expected no dropout while a model is captured: call model.eval() on all of it, "
+        "and where its code asks for dropout even then (training=True, dropout_p=), set p to 0."
+    )
 
 
 def _without_autocast(device: str) -> AbstractContextManager[Any]:

@@ -74,7 +74,7 @@ _TOKENS = 8
 
 def names() -> list[str]:
     """List the models, some with a cache, and a Llama adapted in each way."""
-    cached = [f"{name}/cache" for name in _CACHED] + ["llama/steps"]
+    cached = [f"{name}/cache" for name in _CACHED]
     return [*_CONFIGS, *cached, *(f"llama/{way}" for way in _ADAPTED)]
 
 

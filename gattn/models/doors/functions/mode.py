@@ -16,8 +16,11 @@ from torch.overrides import (
     _push_mode,
 )
 
-from gattn.models.doors.functions import flex, multihead, reopened, scaled_dot_product, softmax
-from gattn.models.doors.functions.raw_call import owner
+from gattn.models.doors.functions import flex, scaled_dot_product
+from gattn.models.doors.functions.calling import multihead, reopened
+from gattn.models.doors.functions.calling.raw_call import owner
+from gattn.models.doors.functions.softmaxes import softmax
+from gattn.models.doors.functions.softmaxes.written import BEGINNINGS
 from gattn.models.watch.inside import inside, is_inside
 
 Door = Callable[[TorchFunctionMode, Any, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -81,8 +84,12 @@ class FunctionMode(TorchFunctionMode):
             return func(*args, **given)
         if door is not None:
             return door(self, func, args, given)
+        begin = BEGINNINGS.get(func)
+        finish = None if begin is None else begin(args, given)
         follow = softmax.awaits_product()
         result = softmax.follow(func, args, given) if follow else func(*args, **given)
+        if finish is not None:
+            finish(result)
         for watch in watches:
             watch(func, args, given, result)
         return result

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions import nested
-from gattn.models.doors.functions.multihead import running
-from gattn.models.doors.functions.raw_call import RawCall, handed
+from gattn.models.doors.functions.calling.multihead import running
+from gattn.models.doors.functions.calling.raw_call import RawCall, handed
 
 
 def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -22,7 +22,8 @@ def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
     else:
         plain = output
         call = _call(module, output, *args, **kwargs)
-    if handed(call) is None or call.output is plain:
+    handed(call)
+    if call.output is plain:
         return output
     return nested.filled(output, call.output) if output.is_nested else call.output
 

@@ -1,4 +1,4 @@
-"""Follows the attention of listed edges to where its messages are summed up: at its queries."""
+"""Follows the attention of edges to where its messages are summed up: at its queries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.doors.functions.following import WITHOUT_NUMBERS, operands
+from gattn.models.doors.functions.calling.dropouts import dropped_by
 from gattn.models.doors.functions.mode import watches
+from gattn.models.doors.functions.softmaxes.following import WITHOUT_NUMBERS, operands
 from gattn.models.doors.graphs.frames import plain
+from gattn.models.watch.taking_part import dropped
 
 _SUMS = frozenset(
     name + end for name in ("index_add", "scatter_add", "scatter_reduce") for end in ("", "_")
@@ -26,11 +28,14 @@ _MULTIPLIES = frozenset(("mul", "multiply", "__mul__", "__rmul__", "mul_", "__im
 class Travel:
     """What is made of the attention of a module's edges, whose queries are `index`.
 
-    It `has_met` values if it was multiplied with other numbers, so that it may be messages.
+    It `is_listed` if only its sums tell where values go, and `is_shown` if some context looks at
+    it. It `has_met` values if it was multiplied with other numbers, so that it may be messages.
     """
 
     name: str
     index: Tensor
+    is_listed: bool
+    is_shown: bool
     has_met: bool = False
 
 
@@ -62,8 +67,10 @@ def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: An
     if found is None:
         return
     name = getattr(func, "__name__", "")
+    if found.is_shown and not found.has_met and (p := dropped_by(func, args, kwargs)):
+        raise dropped("", found.name, p)
     if name in _SUMS:
-        if found.has_met:
+        if found.has_met and found.is_listed:
             _check(found, args, kwargs)
     elif result.is_floating_point() and len(found.index) in result.shape:
         has_met = name in _MULTIPLIES and sum(x.is_floating_point() for x in given) > 1

@@ -25,6 +25,7 @@ from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import present
+from gattn.models.watch.inside import inside
 from gattn.models.watch.taking_part import take_part
 
 _TAKES = ("src", "index", "ptr", "num_nodes", "dim")
@@ -106,10 +107,11 @@ def _seen(
     if num_nodes is None and ptr is not None:
         num_nodes = len(ptr) - 1
     try:
-        ends = find_ends(frame, _segments(index, ptr), num_nodes)
-        if ends is None:
-            return attention
-        scores, given = _by_edge(src, dim), _by_edge(attention, dim)
+        with paused(), inside():  # What it reads of the edges is not read by the model's code.
+            ends = find_ends(frame, _segments(index, ptr), num_nodes)
+            if ends is None:
+                return attention
+            scores, given = _by_edge(src, dim), _by_edge(attention, dim)
     except NotNeighboursError as error:
         raise CaptureError(
             f"The attention of {type(owner).__name__} cannot be read: {error}."
@@ -126,9 +128,11 @@ def _seen(
         )
     if call is not None and call.attention is not given:
         attention = _as_given(call.attention, attention, dim)
-    if ends.is_listed:
+    is_shown = call is not None and call.is_shown
+    if ends.is_listed or is_shown:
         with paused():
-            follow(attention, Travel(type(module).__name__, ends.query))
+            travel = Travel(type(module).__name__, ends.query, ends.is_listed, is_shown)
+            follow(attention, travel)
     return attention
 
 

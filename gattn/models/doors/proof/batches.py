@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.proof.assembling import Owner
+from gattn.models.doors.functions.calling.raw_call import RawCall, observed
+from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.proof.copying.random_numbers import seed
+from gattn.models.doors.proof.layouts.assembling import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
-from gattn.models.doors.proof.probing.reading import Reads
+from gattn.models.doors.proof.probing.one_run.reading import Reads
+from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Stop, kept
-from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
-from gattn.models.doors.proof.probing.walking import Given, Run, Walk
-from gattn.models.doors.proof.random_numbers import seed
+from gattn.models.doors.proof.probing.taints import may_be_mask, replaced, sources, with_nan
 from gattn.models.watch.inside import inside
 
 Places = Mapping[tuple[str, int], Given]
@@ -60,16 +61,22 @@ class Batches:
         self._model, self._walk, self._given, self._places = model, walk, given, places
         self.dim, self._reads = dim or 0, reads
         some = [x for x in (*sources(given), *ids) if x.dim() > self.dim]
+        some.sort(key=may_be_mask)
         self.size = 1 if dim is None or not some else some[0].shape[self.dim]
         self._own = [x for x in some if x.shape[self.dim] == self.size]
+        # The heads of a cache that is given look like a batch, but ids have none.
+        self._is_wrong = dim == 1 and any(x.dim() > 1 and x.shape[1] != self.size for x in ids)
         self._code = words(self.size)
         self._marks: dict[tuple[str, int], list[Tensor]] | None = None
         self._owners: dict[tuple[tuple[str, int], int], Owner | None] = {}
         self._all = [*sources(given), *ids]
         self._vectors: list[dict[tuple[str, int], list[bytes]]] = []
+        self._changed: dict[tuple[str, int], list[Tensor]] | None = None
 
     def owner(self, run: Run, source: int) -> Owner | None:
         """Return the dimension of an input of a run that is the batch; None if there is none."""
+        if self._is_wrong:
+            return None
         if self.size == 1:
             return Owner(None, torch.zeros(1, dtype=torch.long))
         name = run.place, source
@@ -83,7 +90,18 @@ class Batches:
             return False
         if self.owner(run, source) is not None or self._marks is None:
             return False
-        return run.place in self._marks and not bool(self._marks[run.place][source].any())
+        if run.place not in self._marks or bool(self._marks[run.place][source].any()):
+            return False
+        if len(self._own) == len(self._all):
+            return True
+        if self._changed is None:  # Some inputs have no such dimension, and may make it.
+            all_of_them = torch.ones((), dtype=torch.bool)
+            given = self._given
+            for x in self._all:
+                given = replaced(given, x, _changed(x, all_of_them))
+            self._changed = self._levels(given, set(self._places))
+        found = self._changed.get(run.place)
+        return found is not None and not bool(found[source].any())
 
     def has_constant_keys(self, place: tuple[str, int]) -> bool:
         """Return whether keys and values of a kernel's calls are the same for all inputs.
@@ -116,7 +134,8 @@ class Batches:
         seed()
         # Models fail on NaN in many ways.
         running, again = self._walk.following(), self._reads.repeated({})
-        with torch.no_grad(), running, again, observed(see), suppress(Exception):
+        seen = observed(see)
+        with FunctionMode(), torch.no_grad(), running, again, seen, suppress(Exception):
             self._model(*args, **kwargs)
         return found
 
@@ -163,10 +182,16 @@ class Batches:
     def _marked(
         self, row: Tensor, places: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], list[Tensor]]:
-        """Change some elements of the batch; say how much each number of each input changes."""
+        """Change some elements of the batch, and say how much each number changes."""
         given = self._given
         for x in self._own:
             given = replaced(given, x, _changed(x, _along(x, self.dim, row)))
+        return self._levels(given, places)
+
+    def _levels(
+        self, given: Given, places: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], list[Tensor]]:
+        """Say how much each number of each input of some runs changes with the model's inputs."""
         found: dict[tuple[str, int], list[Tensor]] = {}
 
         def entered(run: Run, module: nn.Module, now: Given) -> None:
@@ -183,7 +208,7 @@ class Batches:
         if places:
             seed()
             running, again = self._walk.following(entered), self._reads.repeated({})
-            with torch.no_grad(), running, inside(), again, suppress(Stop):
+            with FunctionMode(), torch.no_grad(), running, inside(), again, suppress(Stop):
                 self._model(*args, **kwargs)
         return found
 

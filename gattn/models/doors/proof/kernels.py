@@ -13,9 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.proof.probing.integers import Integers
-from gattn.models.doors.proof.probing.picking import Picks, tensors_in
-from gattn.models.doors.proof.probing.state import place_of
-from gattn.models.doors.proof.probing.walking import Walk
+from gattn.models.doors.proof.probing.moving import Moves
+from gattn.models.doors.proof.probing.one_run.constants import Constants
+from gattn.models.doors.proof.probing.one_run.picking import Picks, tensors_in
+from gattn.models.doors.proof.probing.one_run.state import place_of
+from gattn.models.doors.proof.probing.one_run.walking import Walk
 from gattn.models.doors.proof.silent import Products
 
 _WHOLES = (
@@ -51,6 +53,8 @@ class Kernels(TorchDispatchMode):
         Where numbers were moved by indices that are not always the same.
     integers : Integers
         Which integers that the model is given are ids.
+    moves : Moves
+        Where tokens may have been moved.
     images : set of tuple of int
         The shapes of what convolutions took and gave, (elements, channels, rows, columns, ...).
     """
@@ -64,9 +68,11 @@ class Kernels(TorchDispatchMode):
         self._parameters = {place_of(x) for x in model.parameters()} - {0}
         self.products = Products(self._parameters)
         constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
-        self.picks = Picks(lambda: walk.running, constants)
+        self.picks = Picks(lambda: walk.running, constants, Constants(model))
         self.integers = Integers(constants)
         self.images: set[tuple[int, ...]] = set()
+        self._last: Event | None = None
+        self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -83,15 +89,18 @@ class Kernels(TorchDispatchMode):
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         tensors = tensors_in((args, given))
         if name.startswith(_WHOLES):
-            self.events.append(Event(self._walk.innermost))
+            self._last = Event(self._walk.innermost)
+            self.events.append(self._last)
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tensors, result)
         if name == "convolution":
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 3}
+        self.moves.note(name, self._walk.running)
         self.products.note(self._walk.innermost, name, args, result)
-        self.picks.note(name, args, given, result)
+        is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        self.picks.note(name, args, given, result, is_random=is_random)
         is_lookup = self.integers.note(name, tensors, result)
         for run in self._walk.running[-1:]:
             run.looks_up = run.looks_up if run.looks_up is None else run.looks_up or is_lookup
@@ -104,8 +113,8 @@ class Kernels(TorchDispatchMode):
 
     def claim(self) -> None:
         """Note that a door saw the kernel that ran last."""
-        if self.events:
-            self.events[-1].is_seen = True
+        if self._last is not None:
+            self._last.is_seen = True
 
     @property
     def missed(self) -> list[str]:
@@ -128,6 +137,7 @@ class Kernels(TorchDispatchMode):
                 if not softmax.is_counted:
                     self.events.append(softmax.event)
                 softmax.is_counted = True
+                self._last = softmax.event
                 return
         for x in tensors_in((result,)):
             size = x.numel() if x.is_floating_point() else 0

@@ -2,6 +2,10 @@
 
 A small input runs first, or the user's if none can be made. A softmax is attention if the model
 returns it among its attentions, or if its layout is proved as that of any model.
+
+Nothing more is asked of the first, by NaN or otherwise: gattn shows, number by number, what the
+library itself gives as attentions[layer][text, head, query, key], so its positions are those of the
+library. Each call is still compared with the output of its module.
 """
 
 from __future__ import annotations
@@ -20,13 +24,13 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.proof.copies import copied
-from gattn.models.doors.proof.plan import Plan
+from gattn.models.doors.functions.calling.raw_call import RawCall, observed
+from gattn.models.doors.proof.copying.copies import copied
+from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept
+from gattn.models.doors.proof.copying.small_inputs import small_input
+from gattn.models.doors.proof.layouts.plan import Plan
 from gattn.models.doors.proof.probing.alike import state_of
 from gattn.models.doors.proof.proving import proof_of_copy
-from gattn.models.doors.proof.random_numbers import random_numbers_kept
-from gattn.models.doors.proof.small_inputs import small_input
 from gattn.models.hugging_face.given import arguments
 from gattn.models.read.layouts import Layout
 from gattn.models.read.track.unrouted import of_heads

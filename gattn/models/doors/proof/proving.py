@@ -15,24 +15,28 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.functions.mode import paused
-from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.proof.assembling import AcrossBatchError
+from gattn.models.doors.functions.calling.raw_call import RawCall, observed
+from gattn.models.doors.functions.mode import FunctionMode, paused
 from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
-from gattn.models.doors.proof.copies import copied
+from gattn.models.doors.proof.copying.copies import copied
+from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
-from gattn.models.doors.proof.patches import with_patches
-from gattn.models.doors.proof.plan import Place, Plan
+from gattn.models.doors.proof.layouts.agreeing import Agreement
+from gattn.models.doors.proof.layouts.assembling import AcrossBatchError
+from gattn.models.doors.proof.layouts.joining import join
+from gattn.models.doors.proof.layouts.patches import place_patches
+from gattn.models.doors.proof.layouts.plan import Place, Plan
+from gattn.models.doors.proof.layouts.sameness import are_same, refuse_numbers
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
-from gattn.models.doors.proof.probing.inputs import leaves
 from gattn.models.doors.proof.probing.numbers import Numbers
-from gattn.models.doors.proof.probing.reading import Reads
+from gattn.models.doors.proof.probing.one_run.constants import are_as_before
+from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
+from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.reading import Reads
+from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
-from gattn.models.doors.proof.probing.walking import Given, Run, Walk
-from gattn.models.doors.proof.random_numbers import random_numbers_kept, seed
-from gattn.models.doors.proof.sameness import are_same, refuse_numbers
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout, usual
@@ -42,8 +46,8 @@ from gattn.models.watch.inside import inside, outside
 
 _MOST_PLANS = 64
 _MERGED = (
-    "it takes the logarithm of its softmax's normalizer, too, as where softmaxes over chunks of "
-    "keys are merged, so the softmax alone is not what a head attends to"
+    "it uses its softmax's normalizer by itself, too, such as its logarithm, as where softmaxes "
+    "over chunks of keys are merged, so the softmax alone is not what a head attends to"
 )
 _TRANSFORMED = (
     "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
@@ -84,7 +88,7 @@ def plan_of(
         is_nested = any(isinstance(x, Tensor) and x.is_nested for x in leaves(given))
         kind = name, state_of(model), "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
-        if kind in known and not known[kind].is_stale:
+        if kind in known and not known[kind].is_stale and are_as_before(model, known[kind].read):
             return known[kind]
         known[kind] = _proved(model, name, given)
         while len(known) > _MOST_PLANS:
@@ -102,8 +106,9 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         return Plan(is_nested=True)
     try:
         with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad(), paused():
-            twin = copied(model)
-            with attached(twin, Context()), warnings.catch_warnings():
+            twin = copied(model, with_hooks=True)
+            keep_acting(twin, name, lambda: _called(twin.get_submodule(name), given))
+            with attached(twin, Context()), paused(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
                 return _Proof(twin, name, given).plan()
     except CaptureError as error:
@@ -118,9 +123,17 @@ def proof_of_copy(
     copy: nn.Module, name: str, given: Given, is_open: Callable[[RawCall], bool]
 ) -> tuple[Plan, list[tuple[nn.Module, Place]]]:
     """Prove the open calls of a copy of a model, which doors see; also say which these are."""
-    proof = _Proof(copy, name, given, is_open)
-    plan = proof.plan()
+    with paused():
+        proof = _Proof(copy, name, given, is_open)
+        plan = proof.plan()
     return plan, [(site.module, site.place) for site in proof.open]
+
+
+def _called(module: nn.Module, given: Given) -> Any:
+    """Run a module on copies of its inputs, with the same random numbers each time."""
+    seed()
+    args, kwargs = kept(given)
+    return module(*args, **kwargs)
 
 
 class _Proof:
@@ -161,17 +174,25 @@ class _Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, self._reads)
-        solver = Solver(self._model, replays, self._alike, self._images, self._linear)
+        solver = Solver(self._model, replays, self._alike, self._images, *self._linear)
         self._solve(self.open, solver, places)
-        self._place_patches(replays)
+        agreement = Agreement(replays, self._kernels.moves)
+        agreement.settle(self.open, plan.layouts, plan.reasons)
+        join(self._model, self.open, plan, replays, self._alike)
+        place_patches(self.open, plan.layouts, replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
-        plan.picked = sorted(solver.picked)
-        plan.is_stale = solver.holds_once or self._numbers.is_passing or self._reads.are_by_values
+        plan.picked, plan.read = sorted(solver.picked), self._kernels.picks.own.read()
+        plan.is_stale = (
+            solver.holds_once
+            or agreement.holds_once
+            or self._numbers.is_passing
+            or self._reads.are_by_values
+        )
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
-        kernels = Kernels(self._model, self._walk)
+        kernels = self._kernels = Kernels(self._model, self._walk)
         sites = Sites(self._walk, kernels.picks)
 
         ran: set[str] = set()
@@ -187,7 +208,9 @@ class _Proof:
         values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
 
         def see(call: RawCall) -> None:
-            if call.kind != "sum":  # No kernel was counted for it.
+            if call.is_written:
+                kernels.products.claim()
+            elif call.kind != "sum":  # No kernel was counted for it.
                 kernels.claim()
             self._reads.look(always=True)
             with _disable_current_modes():  # What follows is no part of the model.
@@ -198,6 +221,7 @@ class _Proof:
             if self._is_open(call):
                 self.open.append(sites.found[-1])
                 self._numbers.take(call, sites.found[-1].place)
+            kernels.moves.attended(sites.found[-1].chain[0])
             if call.number is not None:
                 place = sites.found[-1].place
                 how = "scaled" if call.is_scaled else "mixed"
@@ -207,7 +231,8 @@ class _Proof:
 
         self._reads = Reads(self._walk, kernels.picks)
         running = self._walk.following(entered)
-        with without_fast_path(), running, observed(see), self._reads.noting(), kernels:
+        seen = observed(see)
+        with FunctionMode(), without_fast_path(), running, seen, self._reads.noting(), kernels:
             output = self._run()
         for site in sites.found:
             if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:
@@ -222,14 +247,11 @@ class _Proof:
         self._ids = [given[number] for number in kernels.integers.exchangeable]
         self._plan.looking_up = sorted(kernels.products.looking_up)
         self._spreading, self._images = kernels.products.spreading, kernels.images
-        self._linear = kernels.products.linear
+        self._linear = kernels.products.linear, kernels.products.factored
         return sites.found, output
 
     def _run(self) -> Any:
-        """Run the model on copies of its inputs, with the same random numbers each time."""
-        seed()
-        args, kwargs = kept(self._given)
-        return self._called(*args, **kwargs)
+        return _called(self._called, self._given)
 
     def _plain(self, needed: Mapping[Place, Run]) -> tuple[dict[Place, Given], Any]:
         """Run the model as it is, and keep what some of its modules are given."""
@@ -239,11 +261,12 @@ class _Proof:
             if run.place in needed:
                 places[run.place] = kept(given)
 
-        with without_fast_path(), self._walk.following(entered), inside():
+        with FunctionMode(), without_fast_path(), self._walk.following(entered), inside():
             return places, self._run()
 
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
+        unmatched: set[Place] = set()
         unsettled: set[Place] = set()
         left: dict[Place, str] = {}
         is_one = may_be_one_sequence(self._given, self._ids)
@@ -265,7 +288,8 @@ class _Proof:
                     if self._may_gate(site) and prod(_heads(site.lead, layout)) > 1:
                         raise UnprovedError(_BRANCHES)
                 except UnprovedError as error:
-                    if self._may_gate(site):
+                    is_alone = not site.altered or isinstance(error, NoTokensError)
+                    if self._may_gate(site) and is_alone:
                         self._plan.gates.add(site.place)
                         continue
                     if isinstance(error, NoTokensError):
@@ -283,7 +307,7 @@ class _Proof:
                 left_over = {one.place for one in sites[number + 1 :]} | set(layouts)
                 if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
                     break
-            refuse_numbers(layouts, unsettled, reasons)
+            unmatched |= refuse_numbers(layouts, unsettled, reasons)
             if dim is not None or not reasons:
                 tried.append((is_good, layouts, reasons))
             if is_good:
@@ -292,7 +316,8 @@ class _Proof:
         self._plan.layouts, self._plan.reasons = best[1], best[2]
         self._plan.gates -= set(best[1])
         for site in sites:
-            self._trust(site)
+            if site.place not in unmatched & set(best[2]):
+                self._trust(site)
         for mixed in self._mixed.values():
             self._share_layout(mixed)
         self._leave_out(left)
@@ -300,18 +325,6 @@ class _Proof:
     def _may_gate(self, site: Site) -> bool:
         """Return whether a call may only weigh what a token has several of, such as experts."""
         return site.kind == "sum" and site.chain[0].name not in self._spreading
-
-    def _place_patches(self, replays: Replays) -> None:
-        """Find the patches of images that tokens are, by the first call with as many tokens."""
-        known: set[int] = set()
-        for site in self.open:
-            found = self._plan.layouts.get(site.place, [])
-            tokens = found[0][1].tokens if len(found) == 1 else None
-            if tokens is None or tokens.is_cross or tokens.grid or tokens.num_queries in known:
-                continue
-            known.add(tokens.num_queries)
-            replays.ask(site.chain[-1], site)
-            self._plan.layouts[site.place] = [(site.lead, with_patches(site, found[0][1], replays))]
 
     def _leave_out(self, left: dict[Place, str]) -> None:
         """Leave out calls over something else than tokens, if there are others to show."""

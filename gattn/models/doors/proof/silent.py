@@ -9,13 +9,17 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.replaying import Site
-from gattn.models.doors.proof.probing.state import place_of
 
 _EXPONENTIALS = frozenset(("exp", "exp_", "exp2", "exp2_"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
+_LOGARITHMS = frozenset(("log", "log2", "log10", "log_", "log1p"))
+_DIVISIONS = frozenset(("div", "div_", "mul", "mul_"))
 _NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
+_NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
 _NAMES = ("attention", "attn")
 
 
@@ -25,10 +29,13 @@ class Products:
     `multiplying` names these modules; `written_out` those that do so with exponentials of which
     sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
     pairs of a softmax's numbers and others, and then take sums. `normalizing` holds the modules
-    that take the logarithm of a softmax's normalizer, as to merge softmaxes of chunks, and of how
-    many queries and keys. `looking_up` names those that multiply a softmax with the parameter that
+    that use a softmax's normalizer by itself, as to merge softmaxes of chunks, and of how many
+    queries and keys. `looking_up` names those that multiply a softmax with the parameter that
     its scores were made with, as a codebook. `linear` holds those that multiply what a softmax gave
-    with numbers that are no softmax, as linear attention does.
+    with numbers that are no softmax, as linear attention does; `factored` those that multiply it
+    with another softmax, as efficient attention does. `chained`
+    names those that multiply what such a product gave, its numbers changed one by one, again: as
+    attention by any other function of scores, or none, does.
 
     Parameters
     ----------
@@ -38,17 +45,21 @@ class Products:
 
     def __init__(self, parameters: Collection[int]) -> None:
         self.multiplying: set[str] = set()
-        self.written_out: set[str] = set()
+        self.written_out: list[str] = []
         self.spreading: set[str] = set()
         self.normalizing: set[tuple[str, tuple[int, ...]]] = set()
         self.looking_up: set[str] = set()
         self.linear: set[str] = set()
+        self.factored: set[str] = set()
+        self.chained: set[str] = set()
         self._parameters = parameters
         self._normalized: Any = WeakTensorKeyDictionary()
         self._exponentials: Any = WeakTensorKeyDictionary()
         self._spread: Any = WeakTensorKeyDictionary()
         self._made_with: Any = WeakTensorKeyDictionary()
         self._outputs: Any = WeakTensorKeyDictionary()
+        self._products: Any = WeakTensorKeyDictionary()
+        self._totals: Any = WeakTensorKeyDictionary()
 
     def note(self, where: str, kernel: str, given: Iterable[Any], result: Any) -> None:
         """Look at a kernel that ran in a module."""
@@ -56,6 +67,8 @@ class Products:
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
         self._look_up(where, kernel, tensors, result)
+        self._chain(where, kernel, tensors, result)
+        self._note_total(where, kernel, tensors_in((given,)), result)
         if kernel == "logsumexp":
             self.normalizing.add((where, tuple(tensors[0].shape[-2:])))
         if kernel in _NORMALIZED or (
@@ -71,6 +84,11 @@ class Products:
             self._spread[result] = self._exponential(tensors)
         else:
             self._note_use(where, kernel, tensors, result)
+
+    def claim(self) -> None:
+        """Note that a door saw the softmax that was written out last."""
+        if self.written_out:
+            self.written_out.pop()
 
     def _note_use(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         is_sum, found = kernel == "sum", self._exponential(tensors)
@@ -88,12 +106,29 @@ class Products:
             elif result.numel() == found.size:
                 self._exponentials[result] = found
         elif found is not None:
+            if is_sum or result.shape[-1:] == (1,):
+                self._totals[result] = tuple(tensors[0].shape[-2:])
             found.is_summed |= is_sum and not is_product
             found.is_multiplied |= is_product
-            if found.is_summed and found.is_multiplied:
-                self.written_out.add(where)
+            if found.is_summed and found.is_multiplied and not found.is_noted:
+                found.is_noted = True
+                self.written_out.append(where)
             elif result.numel() == found.size and not is_product:
                 self._exponentials[result] = found
+
+    def _note_total(
+        self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor
+    ) -> None:
+        """Follow the sums of exponentials to what is divided by them; note any other use."""
+        tensors = [x for x in tensors if x.is_floating_point()]
+        sizes = next((self._totals[x] for x in tensors if x in self._totals), None)
+        if sizes is None:
+            return
+        is_alone = len([x for x in tensors if x.dim()]) == 1 and kernel not in _LOGARITHMS
+        if is_alone and not result.numel() % tensors[0].numel():
+            self._totals[result] = sizes
+        elif kernel not in _DIVISIONS or result.numel() <= _stored(tensors[-1]):
+            self.normalizing |= {(where, sizes), (where, sizes[::-1])}
 
     def _note_outputs(
         self,
@@ -106,11 +141,27 @@ class Products:
         """Follow what products with a softmax give to the next product."""
         taken = [self._outputs[x] for x in tensors if x in self._outputs]
         if is_product and found is not None and found.is_softmax:
+            direct = (self._outputs.get(x) for x in tensors if x in self._products)
+            self.factored |= {one[0] for one in direct if one and one[0] == found.where}
             self._outputs[result] = found.where, result.numel()
         elif is_product:
             self.linear |= {where for where, _ in taken}
         elif taken and not result.numel() % taken[0][1]:  # Perhaps once for each head.
             self._outputs[result] = taken[0]
+
+    def _chain(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
+        """Follow products of no parameters to the next one."""
+        found = any(x in self._products for x in tensors)
+        if kernel in _PRODUCTS:
+            if self._has_parameter(tensors):
+                return
+            if found:
+                self.chained.add(where)
+            self._products[result] = True
+        elif found and not kernel.startswith(_NORMS):
+            size = max(x.numel() for x in tensors if x in self._products)
+            if result.numel() == size:
+                self._products[result] = True
 
     def _look_up(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow scores that are products with a parameter to a softmax, and to that parameter."""
@@ -144,6 +195,7 @@ class _Exponential:
     is_summed: bool = False
     is_multiplied: bool = False
     is_softmax: bool = False
+    is_noted: bool = False
     where: str = ""
 
 
@@ -180,14 +232,14 @@ def silent(
 
     Notes
     -----
-    A module is named if it writes out a softmax; if it multiplies one with values, and no door
-    saw that; or if it multiplies matrices that are no parameters and is of the class of a module
-    that attends, or its class is called attention.
+    A module is named if it writes out a softmax; if it multiplies one, or another function of
+    products, with values, and no door saw that; or if it multiplies matrices that are no parameters
+    and is of the class of a module that attends, or its class is called attention.
     """
     sites, others = list(sites), list(others)
     showing = {run.name for site in sites for run in site.chain} | set(others)
     kinds = {type(site.module) for site in sites}
-    found = products.written_out | (products.spreading - showing)
+    found = set(products.written_out) | ((products.spreading | products.chained) - showing)
     for name in set(ran) - showing:
         kind = type(model.get_submodule(name))
         is_named = any(word in kind.__name__.lower() for word in _NAMES)
@@ -199,6 +251,14 @@ def silent(
         if not any(one != name and _holds(name, one) for one in found)
         and not any(_holds(name, one) or _holds(one, name) for one in others)
     ]
+
+
+def _stored(tensor: Tensor) -> int:
+    """Count the numbers of a tensor that is perhaps expanded."""
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride else 1
+    return count
 
 
 def _holds(name: str, other: str) -> bool:

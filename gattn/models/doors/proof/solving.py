@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -10,7 +11,9 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from gattn.models.doors.proof.assembling import (
+from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.candidates import Candidate, Inputs, Reader, kind, near
+from gattn.models.doors.proof.layouts.assembling import (
     AcrossBatchError,
     Owner,
     Source,
@@ -22,33 +25,35 @@ from gattn.models.doors.proof.assembling import (
     owner_by,
     tokens_of,
 )
-from gattn.models.doors.proof.batches import Batches
-from gattn.models.doors.proof.candidates import Candidate, Inputs, Reader, kind, near
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import (
     Dependence,
     Probe,
     Side,
+    are_of_one_each,
     outlined,
     plainly,
     reaches_all_keys,
+    refine,
 )
-from gattn.models.doors.proof.probing.picking import By
+from gattn.models.doors.proof.probing.one_run.picking import By
+from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.replaying import Replays, Site
-from gattn.models.doors.proof.probing.walking import Run
+from gattn.models.doors.proof.probing.taints import may_be_mask
 from gattn.models.read.layouts import Layout
 
 _SOURCES = 6
 _CHANNELS = (
-    "every slot depends on all tokens of its input, so it attends over channels, or its tokens are "
-    "mixed before it attends"
+    "every slot depends on all tokens of its input, so it attends over channels, or to tokens that "
+    "were mixed before, as by a norm, a gate or pooling over all of them"
 )
 _MAPS = "each slot is a channel of images that the model convolves, so it attends over channels"
 _LINEAR = (
-    "its rows are no queries but features, which are multiplied with others later, as in linear "
-    "attention"
+    "it multiplies keys with values before queries, as linear (efficient) attention does, so it "
+    "computes no weight for a pair of tokens"
 )
+_NO_KEYS = "no input of the modules around it tells which token each of its keys is"
 _MIXED = (
     "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
     "or pooled"
@@ -69,8 +74,8 @@ class Solver:
         Which of these are alike.
     images : collection of tuple of int
         The shapes (elements, channels, rows, columns, ...) of what it convolves.
-    linear : collection of str
-        The modules that attend in linear time, as far as can be told.
+    linear, factored : collection of str
+        The modules that attend in linear time, as far as can be told: by one softmax, or by two.
 
     Attributes
     ----------
@@ -89,9 +94,10 @@ class Solver:
         alike: Alike,
         images: Collection[tuple[int, ...]] = (),
         linear: Collection[str] = (),
+        factored: Collection[str] = (),
     ) -> None:
         self._model, self._replays, self._alike = model, replays, alike
-        self._images, self._linear = images, linear
+        self._images, self._linear, self._factored = images, linear, factored
         self.holds_once = False
         self.picked: set[str] = set()
         self._known: dict[object, list[Candidate]] = {}
@@ -105,11 +111,16 @@ class Solver:
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
-        if site.altered:
-            raise UnprovedError(
-                f"it is changed by {site.altered} between its softmax and its values, so what a "
-                "head attends to is not the softmax alone"
-            )
+        if not site.altered:
+            return self._layout(site, batches)
+        if site.kind == "sum" and self._weighs_own(site):
+            raise NoTokensError("it weighs what is made of each token alone, as by experts")
+        raise UnprovedError(
+            f"it is changed by {site.altered} between its softmax and its values, so what a "
+            "head attends to is not the softmax alone"
+        )
+
+    def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []
         reason = ""
         for one in self._candidates(site):
@@ -231,10 +242,10 @@ class Solver:
         keys: Reader | None = None
         step: Reader | None = None
         is_reached = [False, False]
-        for number, x in enumerate(self._replays.sources(run)[:_SOURCES]):
+        some = list(enumerate(self._replays.sources(run)[:_SOURCES]))
+        for number, x in sorted(some, key=lambda one: may_be_mask(one[1])):
             probe = partial(self._replays.reached, site, level, run, number)
-            place = site.place, run.place, number
-            found = self._dependence(site, place, tuple(x.shape), probe, batch)
+            found = self._dependence(site, tuple(x.shape), probe, batch)
             for n, side in enumerate(found.sides):
                 is_reached[n] |= bool(side.depends.any())
             if queries is None and found.queries.tells_tokens:
@@ -251,17 +262,23 @@ class Solver:
         return Inputs(run, queries, keys, is_mixed, has_no_tokens, step=step)
 
     def _dependence(
-        self, site: Site, place: object, shape: tuple[int, ...], probe: Probe, batch: int
+        self, site: Site, shape: tuple[int, ...], probe: Probe, batch: int
     ) -> Dependence:
         found: Dependence | None = None
         is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
         if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
             found = plainly(shape, site.lead, probe)
         found = found or outlined(shape, probe)
+        if self._is_one_of_several(site):
+            refine(found, probe)
         for side in found.sides if batch == 1 else ():
             is_pooled = side.depends.shape[1] == 1 and side.is_seen and not side.apart
             side.is_one = is_pooled or prod(shape) == max(shape, default=1)
         return found
+
+    def _is_one_of_several(self, site: Site) -> bool:
+        """Return whether a module attends several times, as in a loop."""
+        return any(one.module is site.module for one in self._replays.sites if one is not site)
 
     def _are_channels(self, reader: Reader) -> bool:
         """Return whether the slots are channels of images, each of which holds all pixels."""
@@ -282,17 +299,25 @@ class Solver:
             reaches_all_keys(tuple(some[n].shape), probes[n]) for n in reaching
         )
 
+    def _weighs_own(self, site: Site) -> bool:
+        """Prove that each sum is made of one token alone of what the attending module is given."""
+        site = self._first[kind(site, 0, self._model, self._alike)]
+        run, some = site.chain[0], self._replays.sources(site.chain[0])
+        probes = [partial(self._replays.reached, site, 0, run, n) for n in range(len(some))]
+        with suppress(UnprovedError):
+            return len(some) <= _SOURCES and are_of_one_each([tuple(x.shape) for x in some], probes)
+        return False
+
     def _assembled(self, site: Site, one: Candidate, batches: Batches) -> tuple[Layout, bool]:
         inputs = one.inputs
         assert inputs is not None
         self._check_picks(site, site.chain[one.level])
-        try:
+        if inputs.step is None or inputs.step is inputs.keys:
             return self._joined(site, inputs, batches)
+        try:  # Keys of a cache were given, too, whose heads look like tokens.
+            return self._joined(site, replace(inputs, keys=inputs.step), batches)
         except UnprovedError:
-            if inputs.step is None or inputs.step is inputs.keys:
-                raise
-        # Keys of a cache were given, too, and its heads look like tokens.
-        return self._joined(site, replace(inputs, keys=inputs.step), batches)
+            return self._joined(site, inputs, batches)
 
     def _joined(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
         if inputs.keys is None:
@@ -302,9 +327,8 @@ class Solver:
                 inputs.complete()
                 queries, is_good = _tokens(inputs, inputs.queries, site.queries, batches)
                 return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
-            raise UnprovedError(
-                inputs.failure or "its keys depend on no input of the modules around it"
-            )
+            is_factored = site.kind != "sdpa" and site.place[0] in self._factored
+            raise UnprovedError(inputs.failure or (_LINEAR if is_factored else _NO_KEYS))
         check_batch(inputs.keys.side, batches.owner(inputs.run, inputs.keys.source))
         inputs.complete()
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)

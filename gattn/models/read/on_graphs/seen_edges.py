@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import EditError
-from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
+from gattn.models.read.on_graphs.merging import Merged, merged
 from gattn.models.read.seen_call import SeenCall
-from gattn.normalizers.base import neighbourhood_maxima, neighbourhood_sums, on_each_edge, widened
+from gattn.normalizers.base import widened
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,37 +99,29 @@ class SeenEdges(SeenCall):
         )
 
     @cached_property
-    def _numbered(self) -> tuple[Edges, Tensor]:
-        ends = self.ends
-        return Edges.numbered(ends.query.cpu(), ends.key.cpu(), ends.num_queries)
+    def merged(self) -> Merged:
+        """The edges on a token graph, where parallel edges are one."""
+        return merged(self.ends)
 
-    @cached_property
+    @property
     def graph(self) -> TokenGraph:
         """The edges, without duplicates."""
-        ends = self.ends
-        return TokenGraph(self._numbered[0], ends.num_queries, ends.num_keys, 0, ends.is_bipartite)
+        return self.merged.graph
 
     @property
     def places(self) -> Tensor:
         """Which edge of the graph each edge of the model is, shape (E,)."""
-        return self._numbered[1]
+        return self.merged.places
 
     @property
     def has_parallel_edges(self) -> bool:
         """Whether several edges run from one node to another."""
-        return self.graph.num_edges < len(self.scores)
+        return self.merged.has_parallel_edges
 
     @cached_property
     def merged_scores(self) -> Tensor:
         """The score of each edge of the graph, (edges, heads): log-sum-exp of parallel edges."""
-        scores = widened(self.scores).cpu()
-        if not self.has_parallel_edges:
-            return scores[torch.argsort(self.places)]
-        count, scores = self.graph.num_edges, scores.T
-        top = neighbourhood_maxima(scores.detach(), self.places, count)
-        top = top.masked_fill(top == -torch.inf, 0.0)
-        powers = torch.exp(scores - on_each_edge(top, self.places))
-        return (neighbourhood_sums(powers, self.places, count).log() + top).T
+        return self.merged.log_summed(widened(self.scores).cpu())
 
     def spread(self, attention: Tensor, heads: Sequence[int] | slice = slice(None)) -> Tensor:
         """Give each edge of the model its share of the attention of the graph's edges.
@@ -146,12 +138,15 @@ class SeenEdges(SeenCall):
         Tensor
             Shape (E, heads), on the CPU.
         """
-        whole = attention[self.places]
+        whole = attention.index_select(0, self.places)
         if not self.has_parallel_edges:
             return whole
-        share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])
+        some = self.merged.parallel
+        scores = widened(self.scores).cpu().index_select(0, some)
+        share = torch.exp(scores - self.merged_scores.index_select(0, self.places[some]))
         # Edges that score -inf have no share of nothing.
-        return whole * share[:, heads].nan_to_num(0.0)
+        shared = whole.index_select(0, some) * share[:, heads].nan_to_num(0.0)
+        return whole.index_copy(0, some, shared)
 
     def on_graph(self, gradient: Tensor) -> Tensor:
         """Give each edge of the graph the gradient at its attention, shared as parallel edges do.
@@ -167,8 +162,8 @@ class SeenEdges(SeenCall):
             Shape (edges of the graph, heads), on the CPU.
         """
         gradient = widened(gradient).cpu()
-        whole = gradient.new_zeros(self.graph.num_edges, gradient.shape[1])
-        return whole.index_add(0, self.places, gradient * self.spread(torch.ones_like(whole)))
+        ones = gradient.new_ones(self.graph.num_edges, gradient.shape[1])
+        return self.merged.summed(gradient * self.spread(ones))
 
 
 def edge_type(name: str) -> str:

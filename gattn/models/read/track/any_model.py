@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.layouts import Layout
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.token_maps import Joined, TokenMap
+from gattn.models.read.track.any_modules import AnyModules
 from gattn.models.read.track.following import Progress
-from gattn.models.read.track.modules import Modules
+from gattn.models.read.track.own_caches import Continuing, OwnCaches
+from gattn.models.read.track.own_keys import OwnKeys, codes_of
 from gattn.models.read.track.runs import runs
+from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
-
-_LAYER = re.compile(r"(.*[^\W\d_])_?(\d+)")
-_LISTS = nn.Sequential, nn.ModuleDict
 
 
 class Proved(Protocol):
     """What was proved of a model with some kind of inputs."""
 
-    def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
+    def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
         """Return the layout of a call of attention, or refuse it with the reason."""
 
     def check(self) -> None:
@@ -49,90 +53,6 @@ class Proved(Protocol):
         """The calls that attend over something else than tokens, by module and number."""
 
 
-class AnyModules(Modules):
-    """The modules of a model of any library."""
-
-    def name_stack(self, call: SeenCall) -> str:
-        """Name a call's stack: the path of its list of layers, and within a layer.
-
-        The stack of a module is split where it attends several times in a run, or the heads or the
-        kind of keys change.
-        """
-        name = self.name(call.module)
-        if name not in self._paths:
-            self._paths[name] = self._path(name) or type(call.module).__name__
-        path = self._paths[name]
-        sizes = call.query.shape[1], self._crosses(call), call.part
-        number = call.part + 1
-        while self._sizes.setdefault(stack := _numbered(path, number), sizes) != sizes:
-            # Each step with a cache is apart from those before it.
-            number = len(self._sizes) + 1 if self._crosses(call) else number + 1
-        return self.note_stack(call, stack)
-
-    def note_stack(self, call: SeenCall, stack: str) -> str:
-        """Note the stack of a call's module, and what its tokens are."""
-        self.stacks[self.name(call.module)] = stack
-        if self._crosses(call):
-            self.crossing.add(stack)
-        if call.is_foreign:
-            self.foreign.add(stack)
-        return stack
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        self._sizes: dict[str, object] = {}
-        self._paths: dict[str, str] = {}
-        self._parts: dict[str, list[str]] = {}
-        self._numbers: dict[object, list[set[str]]] = {}
-        for name, module in model.named_modules():
-            parts = self._parts[name] = _parts(name, model)
-            numbers = [part for part in parts if part.isdigit()]
-            known = self._numbers.setdefault(_kind(module, parts), [set() for _ in numbers])
-            for values, number in zip(known, numbers, strict=True):
-                values.add(number)
-
-    def _path(self, name: str) -> str:
-        """Return a module's path without the number of its layer.
-
-        That is the last number in which modules of its type differ, else the first.
-        """
-        parts = self._parts[name]
-        places = [n for n, part in enumerate(parts) if part.isdigit()]
-        known = self._numbers[_kind(self.model.get_submodule(name), parts)]
-        varying = [n for n, some in zip(places, known, strict=True) if len(some) > 1]
-        layer = [*places[:1], *varying][-1:]
-        return ".".join(part for n, part in enumerate(parts) if n not in layer)
-
-    @staticmethod
-    def _crosses(call: SeenCall) -> bool:
-        if call.is_cross is not None:
-            return call.is_cross
-        return call.query.shape[2] != call.key.shape[2]
-
-    def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
-        """Layers are numbered by the calls alone."""
-
-
-def _numbered(path: str, number: int) -> str:
-    return path if number == 1 else f"{path} {number}"
-
-
-def _parts(name: str, model: nn.Module) -> list[str]:
-    """Split a module's path, and the numbers from the names of layers, as in layers.layer_3."""
-    found: list[str] = []
-    module = model
-    for part in name.split(".") if name else ():
-        layer = _LAYER.fullmatch(part) if isinstance(module, _LISTS) else None
-        found += [part] if layer is None else layer.groups()
-        module = module.get_submodule(part)
-    return [part for part in found if part != "_orig_mod"]
-
-
-def _kind(module: nn.Module, parts: Sequence[str]) -> tuple[type[nn.Module], tuple[str, ...]]:
-    """Return what modules have in common that differ only in numbers of their paths."""
-    return type(module), tuple("" if part.isdigit() else part for part in parts)
-
-
 class AnyTracker(Tracker):
     """What is known of the present call of a model of any library."""
 
@@ -149,6 +69,9 @@ class AnyTracker(Tracker):
     ) -> None:
         self._prove = prove
         super().__init__(model, known)
+        self._caches: OwnCaches = _caches_of(known)
+        self._continuing = Continuing(self._caches, self.progress)
+        self._layout: Layout | None = None
         self.needs_tokenizer = True
 
     @staticmethod
@@ -158,12 +81,15 @@ class AnyTracker(Tracker):
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that a call of the model begins."""
         self.progress = Progress()
+        self.modules.begin()
         self._take(Given(self.model, {}))
         self.inputs = arguments(module, args, kwargs)
         if (ids := _ids(self.inputs)) is not None:
             self.progress.note_ids(self.modules.side, ids, 0)
+        self._continuing = Continuing(self._caches, self.progress)
         self._nodes: dict[str, tuple[int, int]] = {}
         self.plan, self._left_unread = None, False
+        self._runs: Counter[tuple[str, int]] = Counter()
         if self._prove is not None:
             self.plan = self._prove(self.model, module, args, kwargs)
         self.is_calling = True
@@ -173,13 +99,18 @@ class AnyTracker(Tracker):
         self._masks.clear()
         self.inputs = {}
         runs.clear(self.modules.ids)
+        if result is not None:
+            self._continuing.end()
         if self.plan is not None and self._left_unread and result is not None:
             self.plan.check()
 
     def _stack(self, call: SeenCall) -> str:
         """Name the stack of a call; one that its door names is split where the nodes change."""
         if not call.stack:
-            return self.modules.name_stack(call)
+            name = self.modules.name(call.module)
+            altered = () if self.plan is None else self.plan.altered
+            is_softmax = sum(where == name for where, _ in altered) > 1
+            return self.modules.name_stack(call, is_softmax=is_softmax)
         sizes = call.query.shape[2], call.key.shape[2]
         stack, number = call.stack, 1
         while self._nodes.setdefault(stack, sizes) != sizes:
@@ -188,10 +119,27 @@ class AnyTracker(Tracker):
         return self.modules.note_stack(call, stack)
 
     def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
-        """Return the layout that was proved of a call of attention."""
+        """Return the layout that was proved of a call of attention.
+
+        A step that reads what its text has read before has the layout of then: which of the cached
+        keys' dimensions are heads is not proved again.
+        """
+        self._layout = None
         if self.plan is None:
             return None
-        return self.plan.layout(self.modules.name(module), part, tuple(lead))
+        name = self.modules.name(module)
+        run = self._runs[name, part]
+        self._runs[name, part] += 1
+        memory = self._continuing.memory(name, part)
+        try:
+            self._layout = self.plan.layout(name, part, tuple(lead), run)
+        except CaptureError:
+            self.plan.check()
+            if memory is None:
+                raise
+        if memory is not None and not _are_split_alike(self._layout, memory.layout):
+            self._layout = memory.layout.of_step(self._continuing.rows)
+        return self._layout
 
     def reads(self, module: nn.Module, lead: Sequence[int], *, over_last: bool = True) -> bool:
         """Return whether the model was proved: what does not look like attention is refused then.
@@ -225,9 +173,47 @@ class AnyTracker(Tracker):
 
     def place(self, call: SeenCall) -> Place:
         """Return where a call of the model's attention is."""
+        if call.tokens is not None and call.tokens.joined is not None:
+            return self._joined(call, call.tokens, call.tokens.joined)
+        if call.tokens is not None and call.tokens.fed is not None:
+            _write_out(call)
+        keys = None if call.is_foreign else OwnKeys.of(call, lambda: self.mask(call))
+        is_split = bool(self.layers.start_of_split(call))
+        place = None if keys is None else self._own_place(call, keys)
+        if place is not None:
+            return place
+        is_adrift = keys is not None and keys.others_are_read and not is_split
+        return replace(self._place_by_itself(call), is_adrift=is_adrift)
+
+    def _own_place(self, call: SeenCall, keys: OwnKeys) -> Place | None:
+        """Place self-attention, which may continue a text that a cache holds; None if it does not.
+
+        Keys that come before its own, and that no call was seen to read, are those of no text.
+        """
+        if self.layers.start_of_split(call):
+            return None
+        is_cross, call.is_cross = call.is_cross, False
+        name = self._continuing.name(self.modules.name(call.module), call.part)
+        if self.is_calling:
+            stack_of = partial(self._stack, call)
+            sides = self._continuing.sides(call, name, stack_of, keys, self.mask(call))
+        else:
+            sides = self._continuing.again(name)
+        if sides is None:
+            call.is_cross = is_cross
+            return None
+        if self.progress is not self._continuing.progress:
+            self.progress = self._continuing.progress
+            self.tokens = Tokens(self.modules, self.given, self.progress)
+        stack, layer, _ = self._numbered(call)
+        self.layers.note(call, 0)
+        assert call.tokens is not None
+        return Place(stack, layer, False, *sides, list(call.tokens.sequences))
+
+    def _place_by_itself(self, call: SeenCall) -> Place:
         tokens = call.tokens
         if tokens is None or not tokens.is_told:
-            return super().place(call)
+            return self._with_memory(call, super().place(call))
         stack, layer, _ = self._numbered(call)
         belonging = self._belonging(call, stack, 0)
         length, slots = call.query.shape[2], call.key.shape[2]
@@ -246,6 +232,44 @@ class AnyTracker(Tracker):
             stack, layer, tokens.is_cross, queries, keys, sequences, tokens.is_cross, sizes
         )
 
+    def _joined(self, call: SeenCall, tokens: TokenMap, joined: Joined) -> Place:
+        """Return where a call is that is a part of a layer."""
+        stack, name = self._stack(call), self.modules.name(call.module)
+        if not self.is_calling:
+            layer = self.layers.again(name)
+        elif joined.continues:
+            layer = self.layers.last(name)
+        else:
+            layer = self.layers.next(name, stack)
+        length, slots = call.query.shape[2], call.key.shape[2]
+        is_cross, sequences = tokens.is_cross, list(tokens.sequences)
+        if tokens.is_told:
+            start = joined.start
+            queries, keys = (
+                [Side(torch.arange(size), first, at) for at in of]
+                for size, first, of in (
+                    (length, start, tokens.query_positions),
+                    (slots, start, tokens.key_positions),
+                )
+            )
+            sizes = tokens.num_queries, tokens.num_keys
+            return Place(stack, layer, is_cross, queries, keys, sequences, is_cross, sizes)
+        queries = [Side(torch.arange(length), joined.start)] * len(sequences)
+        keys = [Side(torch.arange(slots), 0)] * len(sequences)
+        where = stack, layer, is_cross, queries, keys, sequences, is_cross
+        return Place(*where, head=joined.head, heads=joined.heads)
+
+    def _with_memory(self, call: SeenCall, place: Place) -> Place:
+        """Say at which positions the queries of a step are that read a memory again."""
+        tokens, layout = call.tokens, self._layout
+        if tokens is None or layout is None or not tokens.is_cross or not self.is_calling:
+            return place
+        if tokens.sequences != tuple(range(len(tokens.sequences))):
+            return place
+        name = self._continuing.name(self.modules.name(call.module), call.part)
+        queries = self._continuing.queries(call, name, codes_of(call), layout)
+        return place if queries is None else replace(place, queries=queries)
+
     def _belonging(self, call: SeenCall, stack: str, start: int) -> Belonging:
         if call.tokens is None:
             count = len(call.query)
@@ -253,8 +277,24 @@ class AnyTracker(Tracker):
         return ranked(list(call.tokens.sequences))
 
     def generates(self, length: int) -> bool:
-        """Return whether a call's tokens were generated: that is not known here."""
-        return False
+        """Return whether a call's tokens were generated: those that come one by one."""
+        return self._continuing.has_begun and length == 1
+
+
+def _are_split_alike(one: Layout | None, other: Layout) -> bool:
+    return one is not None and (one.split, one.heads) == (other.split, other.heads)
+
+
+def _caches_of(known: Tracker | None) -> OwnCaches:
+    return known._caches if isinstance(known, AnyTracker) else OwnCaches()
+
+
+def _write_out(call: SeenCall) -> None:
+    """Say by a mask what a causal call with more keys than queries means: query n reads n + 1."""
+    sizes = call.query.shape[2], call.key.shape[2]
+    if call.mask is None and call.is_causal and sizes[0] != sizes[1]:
+        ones = torch.ones(sizes, dtype=torch.bool, device=call.query.device)
+        call.mask = ones.tril()[None, None]
 
 
 def _ids(inputs: Mapping[str, Any]) -> Tensor | None:

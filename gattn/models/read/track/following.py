@@ -15,8 +15,32 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gattn.models.hugging_face import caches
 from gattn.models.hugging_face.given import repeated
+from gattn.models.read.layouts import Layout
 
 _MOST_RECENT = 32
+
+
+class Row(NamedTuple):
+    """What a layer has read of one text: a number per key, and which of these are real tokens."""
+
+    codes: Tensor
+    real: Tensor
+
+    def tokens(self, stop: int) -> int:
+        """Count the real tokens before a slot."""
+        return int(self.real[:stop].sum())
+
+
+class Memory(NamedTuple):
+    """The keys that queries of one text read beside it: a number each, for (elements, slots).
+
+    `layout` is that of its layer's tensors; `asked` says how many queries of each text have read
+    them.
+    """
+
+    codes: Tensor
+    layout: Layout
+    asked: int
 
 
 @dataclass(eq=False)
@@ -26,6 +50,8 @@ class Progress:
     `stop` counts their slots so far, `held` is what their cache holds, and `cached` names the
     stacks that use it. `origin` says where they come from. `left` is how many slots the calls that
     ended left in a cache that now holds more; `awaits` are the texts whose images came first.
+    `layers` is what each layer has read, and `memories` what it reads beside the text, where a
+    model's caches are not known.
     """
 
     ids: dict[str, Tensor | None] = field(default_factory=dict)
@@ -38,6 +64,8 @@ class Progress:
     origin: Origin | None = None
     left: int | None = None
     awaits: TensorWeakRef | None = None
+    layers: dict[tuple[str, int, int], list[Row]] = field(default_factory=dict)
+    memories: dict[tuple[str, int, int], Memory] = field(default_factory=dict)
 
     def taken(self, rows: list[int], stop: int, side: str, is_own: bool) -> Progress:
         """Take some sequences up to a slot; `side` names the ids that the cache holds."""

@@ -139,6 +139,15 @@ class RecordedSequence:
             logits=[(some, min(end, tokens)) for some, end in logits if len(some)],
         )
 
+    def copied(self) -> RecordedSequence:
+        """Copy it whole."""
+        layers = {
+            stack: {n: layer.first(layer.queries) for n, layer in some.items()}
+            for stack, some in self.layers.items()
+        }
+        ids, logits, grids = dict(self.ids), list(self.logits), dict(self.grids)
+        return replace(self, layers=layers, ids=ids, logits=logits, grids=grids)
+
     def _grows(self, stack: str, is_query: bool) -> bool:
         """Return whether a stack's ids grow with a cache: the keys of cross-attention do not."""
         layers = self.layers.get(stack, {}).values()

@@ -20,8 +20,8 @@ _OF_QUERIES = ("total_mass", "total_edges", "sink")
 class Positions:
     """The tokens of the elements that one sequence was recorded in, one after another.
 
-    Row r of element e was recorded as query e * rows + r, its keys from e * rows on. What has a
-    position after the last token is padding, and left out.
+    The rows of an element were recorded as the queries after those of the elements before, its keys
+    from the first of these on. What has a position after the last token is padding, and left out.
 
     Parameters
     ----------
@@ -60,10 +60,13 @@ class Positions:
         if known is not None:
             return known[1], known[2]
         key, query = graph.edge_index.cpu()
-        height = len(self.queries[0])
-        element = query // height
-        width = 0 if self.is_bipartite else height
-        query, key = rows[query], torch.stack(self.keys)[element, key - element * width]
+        stops = torch.tensor([len(own) for own in self.queries]).cumsum(0)
+        element = torch.searchsorted(stops, query, right=True)
+        heights = torch.tensor([0, *stops[:-1].tolist()])
+        widths = torch.tensor([0, *(len(own) for own in self.keys[:-1])]).cumsum(0)
+        if not self.is_bipartite:
+            key = key - heights[element]
+        query, key = rows[query], torch.cat(self.keys)[widths[element] + key]
         kept = ((query < self.num_queries) & (key < self.num_keys)).nonzero()[:, 0]
         query, key = query[kept], key[kept]
         order = kept[torch.argsort(query * self.num_keys + key)]

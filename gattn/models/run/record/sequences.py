@@ -11,16 +11,21 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.read.places import Place
 from gattn.models.read.track.following import Origin, Progress
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.record.recorded import RecordedSequence
+from gattn.models.run.record.recorded import RecordedLayer, RecordedSequence
 
 
 @dataclass(eq=False)
 class RecordedCall:
-    """A call of the model: the sequences that it continues, and how to undo what it adds."""
+    """A call of the model: the sequences that it continues, and how to undo what it adds.
+
+    Whether it `goes_on` with a cache of the model's own is found as it runs.
+    """
 
     progress: Progress
+    goes_on: bool = False
     run: list[RecordedSequence] | None = None
     generates: bool = False
     is_whole: bool = False
@@ -99,6 +104,62 @@ class Sequences:
                 self._list(now, more)
                 self._touch(tracker, [more])
         return run
+
+    def go_on(self, tracker: Tracker, place: Place) -> None:
+        """Take over the sequences that a call was found to continue, at a place in them.
+
+        One that goes on, or that another row continues, is copied. What the call read before, such
+        as an image, replaces what earlier calls read there.
+        """
+        with self._lock:
+            now, running = self._calls[tracker], self._running()
+            fresh, now.run = now.run or [], None
+            now.progress, now.goes_on = tracker.progress, True
+            origin = now.progress.origin
+            known = None if origin is None else self._run_of.get(origin.progress)
+            if origin is None or known is None or len(known) <= max(origin.rows):
+                now.run = fresh or None
+                return
+            found: list[RecordedSequence] = []
+            for row, number in enumerate(origin.rows):
+                one, at = known[number], place.queries[place.sequences.index(row)].first
+                layer = one.layers.get(place.stack, {}).get(place.layer)
+                is_free = number not in origin.rows[:row] and one not in running
+                if not is_free or (layer is not None and layer.queries > at):
+                    one = one.copied()
+                    self._list(now, one, found[-1] if found else None)
+                else:
+                    now.undo[id(one), "owner"] = partial(_own, one, one.owner, one.row)
+                _own(one, now.progress, row)
+                found.append(one)
+            for one, read in zip(found, fresh, strict=False):
+                for stack, layers in read.layers.items():
+                    self._replace_layers(now, one, stack, layers)
+            self._all[:] = [one for one in self._all if one not in fresh]
+            self._touch(tracker, found)
+            self._run(now, found)
+
+    def forget(self, tracker: Tracker, place: Place) -> None:
+        """Forget a layer that a call reads anew, beside the texts that it continues."""
+        now = self._calls[tracker]
+        for one in now.run or ():
+            layers = one.layers.get(place.stack, {})
+            left = {n: layer for n, layer in layers.items() if n != place.layer}
+            self._replace_layers(now, one, place.stack, left)
+
+    def _replace_layers(
+        self, now: RecordedCall, one: RecordedSequence, stack: str, layers: dict[int, RecordedLayer]
+    ) -> None:
+        before = one.layers.get(stack)
+
+        def go_back() -> None:
+            if before is None:
+                one.layers.pop(stack, None)
+            else:
+                one.layers[stack] = before
+
+        now.undo.setdefault((id(one), stack, "read"), go_back)
+        one.layers[stack] = layers
 
     def _run(self, now: RecordedCall, run: list[RecordedSequence]) -> None:
         before = self._run_of.get(now.progress)

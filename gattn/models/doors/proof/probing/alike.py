@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from gattn.models.doors.proof.probing.describing import Description
+from gattn.models.doors.proof.probing.one_run.hooks import acting, described
 
 _IGNORED = frozenset(vars(nn.Module()))
 
@@ -39,7 +40,8 @@ class Alike:
             for name, x in of.items()
         )
         inner = tuple((name, None if x is None else self[x]) for name, x in module._modules.items())
-        described = type(module), attributes, tensors, inner, module.training
+        hooks = tuple(map(id, acting(module)))
+        described = type(module), attributes, tensors, inner, module.training, hooks
         return self._numbers.setdefault(described, len(self._numbers))
 
 
@@ -59,13 +61,13 @@ def shapes(given: Any, *, with_integers: bool = False) -> object:
 def state_of(model: nn.Module) -> object:
     """Describe what may decide how a model's modules attend, and may change between calls.
 
-    That is their code, their attributes, the integers that they hold, and whether they train;
-    torch's own modules that have no parts have only the last.
+    That is their code, their attributes, the integers that they hold, the user's hooks on them, and
+    whether they train; torch's own modules that have no parts have only the last two.
     """
     found: list[object] = []
     description, kinds = Description(), set()
     for module in model.modules():
-        found += (type(module), module.training)
+        found += (type(module), module.training, *described(module))
         if type(module).__module__.startswith("torch.nn.modules") and not module._modules:
             continue
         kinds.add(type(module))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +32,8 @@ class Side:
         For a dimension, the index that each slot (lead, slots) depends on.
     marks : list of Tensor (lead, runs, slots)
         The slots that were marked in the runs of a code.
+    hidden : list of Tensor (lead, runs, slots)
+        The slots of which it is not known whether they were marked.
     is_spread : bool
         Whether one position reaches several slots of an element.
     is_one : bool
@@ -45,6 +49,8 @@ class Side:
     batch: set[int] = field(default_factory=set)
     index: dict[int, Tensor] = field(default_factory=dict)
     marks: list[Tensor] = field(default_factory=list)
+    hidden: list[Tensor] = field(default_factory=list)
+    _codes: dict[int, Tensor] = field(default_factory=dict)
     is_spread: bool = False
     is_one: bool = False
     is_seen: bool = False
@@ -86,8 +92,16 @@ class Side:
     def learn(self, dim: int, seen: Tensor, known: Tensor, code: Tensor) -> None:
         """Learn from the runs of a code over a dimension, (runs, lead, slots)."""
         self.is_seen |= bool((seen & known).any())
-        self.index[dim] = decoded(seen, known, code)
+        self.index[dim], self._codes[dim] = decoded(seen, known, code), code
         self.marks.append((seen & known).movedim(0, 1))
+        self.hidden.append((~known).movedim(0, 1))
+
+    def has_own(self, dim: int, index: Tensor) -> bool:
+        """Return whether slots depend on some indices (slots,) of a dimension, others aside."""
+        place = list(self.index).index(dim)
+        own = self._codes[dim][:, index]
+        found = self.marks[place] | self.hidden[place] | ~own
+        return bool((found.all(1) | ~self.depends).all())
 
 
 @dataclass(eq=False)
@@ -184,6 +198,30 @@ def _is_free(known: Tensor, code: Tensor) -> Tensor:
     return free[place].reshape(known.shape[1:])
 
 
+def refine(found: Dependence, probe: Probe) -> None:
+    """Find dimensions of which a side depends on one index alone, as where a loop takes one.
+
+    Marking that index reaches what all others do not.
+    """
+    for n, side in enumerate(found.sides):
+        for dim, size in enumerate(found.shape):
+            if size == 1 or dim in side.apart or not bool(side.depends.any()):
+                continue
+            one = torch.arange(size) == size // 2
+            first, other = (_both(probe(found.along(dim, marks)))[n] for marks in (one, ~one))
+            if bool((first[0] & first[1] & other[0] & other[1]).any()):
+                continue
+            code = words(size)
+            runs = [_both(probe(found.along(dim, row)))[n] for row in code]
+            marked, told = (torch.stack([run[m] for run in runs]) for m in (0, 1))
+            index = decoded(marked, told, code)
+            if bool((index[side.depends] >= 0).all()):
+                side.apart.add(dim)
+                side.learn(dim, marked, told, code)
+                if side.is_batch(dim):
+                    side.batch.add(dim)
+
+
 def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
     """Prove that no part of an input reaches some keys of an element without its other keys.
 
@@ -200,6 +238,24 @@ def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
                 return False
             is_reached |= bool(run.keys.any())
     return is_reached
+
+
+def are_of_one_each(shapes: Sequence[tuple[int, ...]], probes: Sequence[Probe]) -> bool:
+    """Prove that each element is made of one position of inputs alone, and of some.
+
+    Any two positions differ in some bit of their numbers. Features are the last dimension.
+    """
+    reached: Any = False
+    for shape, probe in zip(shapes, probes, strict=True):
+        size = prod(shape[:-1])
+        numbers = torch.arange(size).reshape(*shape[:-1], 1)
+        for bit in range(max(1, (size - 1).bit_length())):
+            halves = [probe((numbers >> bit) % 2 == half) for half in (0, 1)]
+            one, other = (run.keys.any(1) | run.queries.any(1) for run in halves)
+            if bool((one & other).any()):
+                return False
+            reached = reached | one | other
+    return bool(torch.as_tensor(reached).all())
 
 
 def _note_spread(found: Dependence, probe: Probe) -> None:

@@ -6,28 +6,23 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import cache, partial
-from hashlib import blake2b
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.proof.probing.state import attributes_of, place_of
+from gattn.models.doors.proof.probing.one_run.digests import digest, hashed
+from gattn.models.doors.proof.probing.one_run.state import attributes_of, place_of
 
 _PLAIN = (int, float, complex, bool, str, bytes, range, type(None), torch.dtype, torch.device)
 _NAMED = (type, BuiltinFunctionType, ModuleType)
 _LISTS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict)
-_LIBRARIES = ("torch.", "transformers.")
+_LIBRARIES = ("torch.", "torch_geometric.", "transformers.")
 _DEPTH = 5
 """How deep lists and objects within values are followed."""
-_FEW = 4096
-"""How many integers are read each time; more of them only after a change in place."""
-
-_digests: Any = WeakTensorKeyDictionary()
 
 
 class Description:
@@ -122,21 +117,8 @@ def _of_tensor(x: Tensor) -> object:
     shape = tuple(x.shape), x.dtype
     if x.is_floating_point() or x.is_complex() or not place_of(x):
         return shape
-    if x.numel() <= _FEW and x.device.type == "cpu":
-        return *shape, _digest(x)
-    version = (x.data_ptr(), 0) if x.is_inference() else (x.data_ptr(), x._version)
-    if _digests.get(x, ("", ""))[0] != version:
-        _digests[x] = version, _digest(x)
-    return *shape, _digests[x][1]
-
-
-def _digest(x: Tensor) -> bytes:
-    return _hashed(x.detach().cpu().numpy())
+    return *shape, digest(x)
 
 
 def _of_array(x: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    return x.shape, x.dtype.str, b"" if x.dtype.hasobject else _hashed(x)
-
-
-def _hashed(x: np.ndarray[Any, Any]) -> bytes:
-    return blake2b(np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
+    return x.shape, x.dtype.str, b"" if x.dtype.hasobject else hashed(x)

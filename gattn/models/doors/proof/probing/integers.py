@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.proof.probing.inputs import leaves
-from gattn.models.doors.proof.probing.state import place_of
+from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.state import place_of
 
 _TAKES = frozenset(("index", "gather", "index_select", "take", "_unsafe_index"))
 _LOOKUPS = _TAKES | {"embedding", "_embedding_bag", "embedding_bag"}

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gattn.models.doors.functions.raw_call import RawCall
-from gattn.models.doors.proof.probing.inputs import leaves
+from gattn.models.doors.functions.calling.raw_call import RawCall
+from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.read.seen_call import LEAST
 from gattn.normalizers.base import widened
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gattn.models.doors.functions.raw_call import RawCall, observed
+from gattn.models.doors.functions.calling.raw_call import RawCall, observed
+from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.probing import UnprovedError
-from gattn.models.doors.proof.probing.inputs import mapped
-from gattn.models.doors.proof.probing.picking import Pick, Picks
-from gattn.models.doors.proof.probing.reading import Reads
+from gattn.models.doors.proof.probing.one_run.inputs import mapped
+from gattn.models.doors.proof.probing.one_run.picking import Pick, Picks
+from gattn.models.doors.proof.probing.one_run.reading import Reads
+from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run, Walk
 from gattn.models.doors.proof.probing.taints import (
     Pointwise,
     Reached,
@@ -26,7 +28,6 @@ from gattn.models.doors.proof.probing.taints import (
     sources,
     with_nan,
 )
-from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 
 
 class Stop(BaseException):
@@ -119,8 +120,11 @@ class Sites:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Run without gradients and without normalization over tokens."""
-    with torch.no_grad(), Pointwise():
+    """Run without gradients and without normalization over tokens.
+
+    The functions are watched from outside: what a hook begins would not end where a run stops.
+    """
+    with FunctionMode(), torch.no_grad(), Pointwise():
         yield
 
 
@@ -186,6 +190,39 @@ class Replays:
             raise UnprovedError("it does not attend in the same way with NaN in its input")
         return found
 
+    def common(self, sites: Sequence[Site]) -> Run:
+        """Return the innermost run around some calls of which it is known what it was given."""
+        return next(
+            run
+            for run in sites[0].chain
+            if run.place in self._given and all(run in one.chain for one in sites)
+        )
+
+    def through(
+        self, outer: Run, see: Callable[[Site, RawCall], None], entered: Entered, last: Site
+    ) -> None:
+        """Run a module again, and show each call of attention in it to a function, until the last.
+
+        `see` says what the model continues with, in the call's output.
+        """
+        inner = [one for one in self.sites if outer in one.chain]
+        waiting = {(one.module, one.counts[one.chain.index(outer)]): one for one in inner}
+        counts: Counter[nn.Module] = Counter()
+
+        def observe(call: RawCall) -> None:
+            site = waiting.get((call.module, counts[call.module]))
+            counts[call.module] += 1
+            if site is not None and call.lead == site.lead:
+                see(site, call)
+            if site is last:
+                raise Stop
+
+        args, kwargs = kept(self._given[outer.place])
+        running, again = self._walk.following(entered), self._reads.repeated(_numbers(outer))
+        # Models fail on NaN in many ways.
+        with suppress(Stop, Exception), _quietly(), running, again, observed(observe):
+            self._model.get_submodule(outer.name)(*args, **kwargs)
+
     def _run(
         self, outer: Run, inject: Run, source: int, marks: Tensor, asking: Sequence[Site]
     ) -> dict[Site, Reached | None]:
@@ -218,6 +255,29 @@ class Replays:
         with suppress(Stop, Exception), _quietly(), running, again, observed(see):
             self._model.get_submodule(outer.name)(*args, **kwargs)
         return found
+
+    def feed_on_each_other(self, run: Run) -> bool:
+        """Return whether attention within a run depends on what attention before it gave.
+
+        That is NaN in another run; if the inputs were not kept, it is not known, and may be.
+        """
+        if run.place not in self._given:
+            return True
+        found: list[bool] = []
+
+        def see(call: RawCall) -> None:
+            own = (call.query, call.key, call.value, call.scores)
+            found.append(any(x is not None and bool(x.isnan().any()) for x in own))
+            call.output = torch.full_like(call.output, torch.nan)
+
+        args, kwargs = kept(self._given[run.place])
+        running, again = self._walk.following(), self._reads.repeated(_numbers(run))
+        try:
+            with _quietly(), running, again, observed(see):
+                self._model.get_submodule(run.name)(*args, **kwargs)
+        except Exception:
+            return True
+        return any(found)
 
 
 def _numbers(outer: Run) -> dict[str, int]:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gattn.models.doors.functions.raw_call import RawCall
-from gattn.models.doors.proof.probing.inputs import leaves, mapped
-from gattn.models.doors.proof.probing.walking import Given
+from gattn.models.doors.functions.calling.raw_call import RawCall
+from gattn.models.doors.proof.probing.one_run.inputs import leaves, mapped
+from gattn.models.doors.proof.probing.one_run.walking import Given
 from gattn.models.read.seen_call import LEAST
 
 _F = nn.functional
@@ -49,6 +49,12 @@ def sources(given: Given) -> list[Tensor]:
         if isinstance(x, Tensor) and x.is_floating_point() and x.numel():
             found.setdefault(_identity(x), x)
     return list(found.values())
+
+
+def may_be_mask(x: Tensor) -> bool:
+    """Return whether a tensor may be a mask (..., tokens, tokens), which may hold no batch."""
+    is_image = x.dim() > 3 and x.shape[1] > 1
+    return x.dim() > 1 and x.shape[-1] == x.shape[-2] and not is_image
 
 
 def _identity(x: Tensor) -> object:

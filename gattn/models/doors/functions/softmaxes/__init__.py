@@ -1,0 +1,1 @@
+"""Softmaxes, followed to the product with values that makes them attention."""

@@ -1,0 +1,201 @@
+"""Says what functions make of a softmax: the same numbers in another shape, or others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.models.doors.functions.calling.dropouts import dropped_by, keeps_scale
+from gattn.models.doors.functions.softmaxes.following import (
+    Followed,
+    all_found_in,
+    is_followed,
+    operands,
+)
+from gattn.models.doors.functions.softmaxes.mixing import is_scale, mixed_key
+from gattn.models.doors.functions.softmaxes.slicing import fits, index_of, sliced
+from gattn.models.doors.functions.softmaxes.sums import MULTIPLIES
+
+_SHAPES: frozenset[Any] = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in (
+        "transpose",
+        "permute",
+        "swapaxes",
+        "swapdims",
+        "movedim",
+        "moveaxis",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "unflatten",
+        "reshape",
+        "view",
+        "expand",
+        "t",
+        "contiguous",
+        "clone",
+        "to",
+        "type",
+        "type_as",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "detach",
+    )
+    if hasattr(of, name)
+)
+_GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
+_FILLS = frozenset(
+    getattr(of, name) for of in (torch, Tensor) for name in ("masked_fill", "where", "nan_to_num")
+) | {Tensor.masked_fill_}
+_CASTS = frozenset(
+    getattr(Tensor, name) for name in ("to", "type", "type_as", "float", "double", "half")
+) | {Tensor.bfloat16}
+
+
+def carried(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
+) -> Followed:
+    """Say what a function made of a softmax: the same numbers in another shape, or others."""
+    followed = replace(followed, spread=None)
+    p = dropped_by(func, args, kwargs)
+    if p == 0.0 or (p is not None and keeps_scale(func)):
+        return replace(followed, dropout=1 - (1 - followed.dropout) * (1 - p))
+    scores, dropped = followed.scores, followed.dropped
+    if func in _CASTS and result.shape == scores.shape:
+        return followed
+    name = getattr(func, "__name__", str(func))
+    if not followed.altered and (index := index_of(func, args, kwargs)) is not None:
+        return sliced(index, followed, result) or followed.altered_by(name, result)
+    if not followed.is_mixture:
+        return replace(followed, scores=torch.empty(result.shape, device="meta"))
+    if not keeps_numbers(func, args):
+        mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
+        key = mixed_key(func, args, kwargs, followed.scores.shape, followed.key, mixtures, result)
+        altered = followed.altered_by(name, result, key)
+        return replace(altered, is_scaled=followed.is_scaled and is_scale(func) and mixtures < 2)
+    if not followed.altered:
+        scores = func(scores, *args[1:], **kwargs)
+    key = _key(func, args, kwargs, followed, result)
+    if key is None or (not followed.altered and scores.shape != result.shape):
+        return followed.altered_by(name, result)
+    if followed.altered:
+        return replace(followed, scores=torch.empty(result.shape, device="meta"), key=key)
+    if dropped is not None:
+        try:
+            dropped = func(dropped, *args[1:], **kwargs)
+        except RuntimeError:  # It names the number of keys.
+            return followed.altered_by(name, result)
+        if not fits(dropped, scores, key):
+            return followed.altered_by(name, result)
+    return replace(followed, scores=scores, key=key, dropped=dropped)
+
+
+def masked(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
+) -> Followed | None:
+    """Say what is left of a softmax where a function only puts zeros; None if it does more.
+
+    Queries that may read nothing, whose rows are NaN or any numbers, lose all of theirs; those that
+    lose some wait for a division.
+    """
+    if followed.altered or not (func in _FILLS or _masks_keys(func, args, followed)):
+        return None
+    given = [one for one in operands(args, kwargs) if isinstance(one, Tensor)]
+    found = [one for one in given if is_followed(one)]
+    others = [one for one in given if one is not found[0]] if found else []
+    if len(found) != 1 or found[0].shape != result.shape:
+        return None
+    if any(isinstance(x, nn.Parameter) or x.requires_grad for x in others):
+        return None  # It is learned, as a gate is.
+    after = result.detach()
+    if found[0] is not result:
+        is_lost = lost(found[0].detach(), after)
+    elif bool(torch.as_tensor(kwargs.get("value", args[-1])) != 0):
+        return None
+    else:  # In place: what is not masked stays.
+        is_lost = others[0].expand(result.shape)
+    if is_lost is None:
+        return None
+    most = max(1e-5, 4 * torch.finfo(result.dtype).eps)
+    rows = (after.float().sum(followed.key, keepdim=True) - 1).abs() > most
+    is_empty = (after == 0).all(followed.key, keepdim=True)
+    is_lost = is_lost | (is_empty & is_lost.any(followed.key, keepdim=True))
+    followed = replace(followed, spread=None)
+    if not bool(is_lost.any()):
+        return followed
+    is_partly = bool((rows & (after != 0)).any())
+    return replace(
+        followed,
+        scores=followed.scores.masked_fill(is_lost, -torch.inf),
+        unnormalized=getattr(func, "__name__", str(func)) if is_partly else "",
+    )
+
+
+def keeps_numbers(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether a function gives the numbers that it takes, in another shape or precision."""
+    return func in _SHAPES or func in _GETTERS or _adds_dimensions(func, args)
+
+
+def _adds_dimensions(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether a function is an index that only adds dimensions, as in x[..., None]."""
+    if func is not Tensor.__getitem__:
+        return False
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return all(
+        one is None or one is Ellipsis or (isinstance(one, slice) and one == slice(None))
+        for one in index
+    )
+
+
+def _masks_keys(func: Any, args: tuple[Any, ...], followed: Followed) -> bool:
+    """Return whether a function multiplies the keys' numbers, each with another, as a mask does."""
+    if func not in MULTIPLIES or not all(isinstance(x, Tensor) for x in args):
+        return False
+    at = followed.key - followed.scores.dim()
+    return len(args) == 2 and all(at < 0 and x.dim() >= -at and x.shape[at] > 1 for x in args)
+
+
+def lost(before: Tensor, result: Tensor) -> Tensor | None:
+    """Say which numbers became zeros; None if any became another one."""
+    is_empty = before.isnan() & (result.isnan() | (result == 0))
+    is_lost = (result == 0) & (before != 0) & ~before.isnan()
+    return is_lost if bool(((result == before) | is_empty | is_lost).all()) else None
+
+
+def _key(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
+) -> int | None:
+    """Find the dimension of the keys in what a function of shapes gave, by the way it treats sizes.
+
+    A tensor without memory, in which only the keys' dimension has more than one element, shows it.
+    """
+    before = followed.scores
+    shape = [1] * before.dim()
+    shape[followed.key] = before.shape[followed.key]
+    if before.shape[followed.key] == 1 or func in _RESHAPES:
+        return _last(before, followed.key, result)
+    marked = func(before.new_empty(shape, device="meta"), *args[1:], **kwargs)
+    found = [n for n, size in enumerate(marked.shape) if size > 1]
+    return found[0] if len(found) == 1 else None
+
+
+_RESHAPES = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in ("flatten", "unflatten", "reshape", "view", "expand")
+    if hasattr(of, name)
+)
+
+
+def _last(before: Tensor, key: int, result: Tensor) -> int | None:
+    """Return the last dimension, if that is where the keys were and are."""
+    is_last = key == before.dim() - 1 and result.shape[-1] == before.shape[-1]
+    return result.dim() - 1 if is_last else None

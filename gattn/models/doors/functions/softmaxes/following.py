@@ -1,0 +1,241 @@
+"""Knows the tensors that hold the numbers of a softmax, from it to its product with values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from gattn.errors import EditError
+from gattn.models.doors.functions.calling.raw_call import named
+from gattn.models.doors.functions.softmaxes.source import Source
+
+if TYPE_CHECKING:
+    from gattn.models.doors.functions.softmaxes.products import Product
+
+WITHOUT_NUMBERS = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in (
+        *("isnan", "isinf", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like"),
+        *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"),
+    )
+    if hasattr(of, name)
+)
+"""Functions whose results hold no number of what they are given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """A tensor with the numbers of a softmax.
+
+    `scores` have its shape; `key` is the dimension of the keys, over which it sums to one. Where it
+    was `altered`, by the function of that name, it may be made of `others`, too; then `scores` have
+    sizes alone. It is a `mixture` of heads and softmaxes if each key's numbers were only
+    added up with weights that do not depend on the key; it `is_scaled` if there was one softmax. It
+    is `spread` if each number was multiplied with values, and these were not summed up yet. Where
+    it is a slice of the keys, it has these `columns` of the softmax, and `dropped` are the scores
+    of the others. It is `unnormalized` by a function, "exp" or a mask, until its rows are divided
+    by their sums; where it met values before, `late` tells how. Numbers that were `picked` by their
+    values, as the largest ones are, may be those of experts.
+    """
+
+    source: Source
+    scores: Tensor
+    key: int
+    dropout: float = 0.0
+    altered: str = ""
+    others: tuple[Source, ...] = ()
+    is_mixture: bool = True
+    is_scaled: bool = True
+    spread: Spread | None = None
+    columns: range | None = None
+    dropped: Tensor | None = None
+    unnormalized: str = ""
+    late: Late | None = None
+    is_picked: bool = False
+
+    def with_others(self, found: Iterable[Followed]) -> Followed:
+        """Note that other softmaxes went into it."""
+        sources = (one for other in found for one in (other.source, *other.others))
+        others = dict.fromkeys(one for one in sources if one is not self.source)
+        return replace(self, others=tuple(dict.fromkeys((*self.others, *others))))
+
+    def altered_by(self, what: str, result: Tensor, key: int | None = None) -> Followed:
+        """Note that its numbers were changed; in a mixture, `key` is where the keys are now."""
+        is_mixture = self.is_mixture and key is not None and self.dropped is None
+        altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
+        where = self.key if key is None else key
+        if result.is_floating_point():
+            self.source.read(what)
+        sizes = torch.empty(result.shape, device="meta")
+        return replace(self, altered=altered, scores=sizes, key=where, is_mixture=is_mixture)
+
+    def write(self, found: Product, weights: Tensor) -> None:
+        """Put edited attention into the tensors that hold it, which the model may read or return.
+
+        Where gradients are taken of them, or they are a slice of the softmax, only functions that
+        read them later get it.
+        """
+        weights = found.as_operand(weights)
+        self.source.operand = ref(found.operand)
+        has_gradient = torch.is_grad_enabled() and found.operand.requires_grad
+        if has_gradient or self.columns is not None:
+            self.source.edited = weights
+            return
+        with torch.no_grad():
+            found.operand.data.copy_(weights)
+            whole = self.source.attention()
+            if whole is not None and whole.shape == weights.shape:
+                whole.data.copy_(weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Attention, each number of it multiplied with values.
+
+    `operand` and `other` are the attention and the values as the function at `place` took them,
+    `key` the dimension of the keys in what it gave, and `read_by` is that of the source before.
+    """
+
+    operand: Tensor
+    other: Tensor
+    place: int
+    key: int
+    followed: Followed
+    read_by: str
+
+
+@dataclass(frozen=True, eq=False)
+class Late:
+    """A product of numbers that are not divided by their sums yet, and of values."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    place: int
+    followed: Followed
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[ref[Tensor], Followed, int]] = {}
+
+
+_thread = _Thread()
+
+
+def known() -> Mapping[int, tuple[ref[Tensor], Followed, int]]:
+    """Return the tensors that are followed in this thread."""
+    return _thread.known
+
+
+def note(tensor: Tensor, followed: Followed) -> None:
+    """Follow a tensor."""
+    name, where = id(tensor), _thread.known
+
+    def forget(gone: ref[Tensor]) -> None:
+        if name in where and where[name][0] is gone:
+            del where[name]
+
+    where[name] = ref(tensor, forget), followed, _version(tensor)
+
+
+def _version(tensor: Tensor) -> int:
+    """Count the changes in place of a tensor, or of any that shares its memory."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def is_followed(one: Tensor) -> bool:
+    """Return whether a tensor is followed, whatever was done to it in place."""
+    entry = _thread.known.get(id(one))
+    return entry is not None and entry[0]() is one
+
+
+def seen_before(one: Any) -> Followed | None:
+    """Return what is known of a tensor, with what was done to it in place."""
+    entry = _thread.known.get(id(one))
+    tensor = None if entry is None else entry[0]()
+    if entry is None or tensor is None or tensor is not one:
+        return None
+    _, followed, version = entry
+    if _version(tensor) != version:
+        return followed.altered_by("an operation in place", tensor)
+    return followed
+
+
+def forget_scores(source: Source) -> None:
+    """Let go of the scores of a softmax that has met its values."""
+    for name, (tensor, followed, version) in list(_thread.known.items()):
+        if followed.source is source:
+            empty = torch.empty(followed.scores.shape, device="meta")
+            _thread.known[name] = tensor, replace(followed, scores=empty, dropped=None), version
+    source.scores = torch.empty(source.scores.shape, device="meta")
+
+
+def found_in(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[int, Followed] | tuple[int, None]:
+    """Find the first followed tensor among a function's operands, and its place among them."""
+    for place, one in enumerate(operands(args, kwargs)):
+        followed = seen_before(one)
+        if followed is not None:
+            return place, followed
+    return 0, None
+
+
+def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Put edited attention in place of what a function reads of it later; None if it reads none."""
+    found: dict[int, Tensor] = {}
+    for one in operands(args, kwargs):
+        followed = seen_before(one)
+        if followed is None or not followed.source.is_edited:
+            continue
+        source = followed.source
+        if source.operand is None or source.operand() is not one:
+            if one.is_floating_point() and not followed.altered and not _is_written(source, one):
+                raise EditError(
+                    f"{named(source.module)} reads its attention again after it met the "
+                    "values, from a copy that edits do not reach. Nothing more was edited."
+                )
+        elif source.edited is not None:
+            found[id(one)] = source.edited
+    if not found:
+        return None
+
+    def put(x: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return type(x)(map(put, x))
+        return found.get(id(x), x)
+
+    return tuple(map(put, args)), {name: put(x) for name, x in kwargs.items()}
+
+
+def _is_written(source: Source, one: Tensor) -> bool:
+    """Return whether a tensor shares the memory that edited attention was written into."""
+    operand = None if source.operand is None else source.operand()
+    if source.edited is not None or operand is None:
+        return source.edited is None
+    whole = source.attention()
+    known = [x for x in (operand, whole) if x is not None]
+    own = one.untyped_storage().data_ptr()
+    return any(x.untyped_storage().data_ptr() == own for x in known)
+
+
+def all_found_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Followed]:
+    """List what is followed among a function's operands."""
+    found = (seen_before(one) for one in operands(args, kwargs))
+    return [one for one in found if one is not None]
+
+
+def operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """List a function's operands, those in lists included."""
+    found: list[Any] = []
+    for one in (*args, *kwargs.values()):
+        found += one if isinstance(one, (list, tuple)) else (one,)
+    return found

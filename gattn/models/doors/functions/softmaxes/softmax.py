@@ -1,0 +1,234 @@
+"""The door to attention that a model writes out: a softmax of scores, and its product with values.
+
+A softmax is followed through functions that keep its numbers to the product that consumes it. Only
+then is it known to be attention, with its values and its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gattn.errors import EditError
+from gattn.models.doors.functions.calling.multihead import running
+from gattn.models.doors.functions.calling.raw_call import (
+    RawCall,
+    alteration,
+    handed,
+    named,
+    owner,
+)
+from gattn.models.doors.functions.softmaxes.carrying import carried, masked
+from gattn.models.doors.functions.softmaxes.following import (
+    WITHOUT_NUMBERS,
+    Followed,
+    all_found_in,
+    forget_scores,
+    found_in,
+    known,
+    note,
+    operands,
+    with_edits,
+)
+from gattn.models.doors.functions.softmaxes.products import Product, product
+from gattn.models.doors.functions.softmaxes.slicing import pieces, sliced
+from gattn.models.doors.functions.softmaxes.source import Source
+from gattn.models.doors.functions.softmaxes.sums import SUMS, spread, summed, weighed
+from gattn.models.doors.functions.softmaxes.written import made_of
+from gattn.models.read.track.runs import runs
+from gattn.models.watch.inside import inside
+
+
+def see(
+    mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Remember a softmax that a module of a watched model computes."""
+    with inside():
+        attention = func(*args, **kwargs)
+    module = owner()
+    scores = args[0] if args else kwargs.get("input")
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if module is None or not isinstance(scores, Tensor) or not isinstance(dim, int):
+        return attention
+    if scores.dim() < 2 or not isinstance(attention, Tensor):
+        return attention
+    number, key = runs.next_softmax(module), dim % scores.dim()
+    source = Source(module, number, ref(attention), scores, key, running())
+    if alteration(module, number):
+        with inside():
+            return _alone(source, attention)
+    note(attention, Followed(source, scores, key))
+    return attention
+
+
+def _alone(source: Source, attention: Tensor) -> Tensor:
+    """Show a softmax whose numbers are changed before they meet the values."""
+    call = RawCall(
+        source.module,
+        "softmax",
+        attention.new_zeros(*attention.shape[:-2], attention.shape[-1], 0),
+        attention[..., :0],
+        scores=source.scores,
+        weights=attention,
+        running=source.running,
+    )
+    if handed(call) is None:
+        return attention
+    return attention if call.weights is None else call.weights
+
+
+def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a function, and see whether it takes a softmax's attention to its values."""
+    place, followed = found_in(args, kwargs)
+    if followed is None:
+        return func(*args, **kwargs)
+    are_edited = [one.source.is_edited for one in all_found_in(args, kwargs)]
+    edited = with_edits(args, kwargs) if any(are_edited) else None
+    if edited is not None or all(are_edited):
+        args, kwargs = edited or (args, kwargs)
+        return func(*args, **kwargs)
+    with inside():
+        others = all_found_in(args, kwargs)  # Before it may write into them.
+        result = func(*args, **kwargs)
+        if func in WITHOUT_NUMBERS:
+            return result
+        if not isinstance(result, Tensor):
+            return _in_pieces(func, args, kwargs, followed, result)
+        if followed.unnormalized:
+            made = made_of(func, args, kwargs, place, followed, result)
+            if isinstance(made, tuple):
+                return _seen(*made, result)
+            if made is not None:
+                note(result, made)
+            if made is not None or followed.source.is_written or func in SUMS:
+                return result
+            followed = followed.altered_by(followed.unnormalized, operands(args, kwargs)[place])
+            followed = replace(followed, unnormalized="")
+        found = product(func, args, kwargs, place, followed, result)
+        if found is None and (ended := summed(func, args, kwargs, followed, result)):
+            return _seen(*ended, result, kind="sum")
+        has_weighed = followed.is_picked and followed.spread is not None
+        if found is None and (has_weighed or (followed.altered and not result.numel())):
+            return result  # Each number weighed its own vector, or none is left.
+        if found is None:
+            now = weighed(func, args, place, followed, result)
+            now = now or masked(func, args, kwargs, followed, result)
+            if now is None and len(others) == 1:
+                now = spread(func, args, followed, result)
+            now = now or carried(func, args, kwargs, followed, result)
+            note(result, now.with_others(others) if len(others) > 1 else now)
+            return result
+        weighs = followed.is_picked and found.output.shape[-2] == 1
+        return _seen(followed, found, result, kind="sum" if weighs else "softmax")
+
+
+def _in_pieces(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Any
+) -> Any:
+    """Follow each piece of a softmax that is split, as head by head, or what is picked of it."""
+    is_iterator = func is Tensor.__iter__
+    some = list(result) if is_iterator or isinstance(result, (tuple, list)) else []
+    if not some or followed.altered or not all(isinstance(x, Tensor) for x in some):
+        return iter(some) if is_iterator else result
+    indices = None if followed.unnormalized else pieces(func, args, kwargs, some)
+    name = getattr(func, "__name__", str(func))
+    is_picked = name in _PICKS
+    for n, piece in enumerate(some):
+        if is_picked and not piece.is_floating_point():
+            continue
+        found = None if indices is None else sliced(indices[n], followed, piece)
+        altered = replace(followed.altered_by(name, piece), is_picked=is_picked)
+        note(piece, found or altered)
+    return iter(some) if is_iterator else result
+
+
+def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softmax") -> Tensor:
+    source = followed.source
+    is_torn = bool(source.met) and not source.met & {followed.columns, None}
+    source.met.add(followed.columns)
+    if is_torn or (not source.was_consumed and source.is_torn):
+        source.is_consumed = True
+        handed(_torn(source, found))
+        return result
+    if isinstance(found.other, nn.Parameter):
+        note(result, followed.altered_by("a product with a parameter", result))
+        return result
+    if source.was_consumed:
+        return result
+    source.take()
+    if followed.altered:
+        for one in sorted((source, *followed.others), key=lambda one: one.number):
+            handed(_altered(one, found, followed, kind))
+        return result
+    call = RawCall(
+        source.module,
+        kind,
+        found.value,
+        found.output,
+        scores=found.scores,
+        weights=found.weights,
+        dropout=followed.dropout,
+        running=source.running,
+        dropped=found.dropped,
+        over_last=source.key == source.scores.dim() - 1,
+        is_written=source.is_written,
+    )
+    changed = handed(call)
+    forget_scores(source)
+    if call.output is found.output:
+        return result
+    if changed is None:  # A proof puts other numbers there.
+        return found.restored(call.output)
+    source.is_edited = True
+    if source.read_by:
+        raise EditError(
+            f"{named(source.module)} reads its attention by {source.read_by} before it "
+            "meets the values, where an edit does not reach. Nothing was edited."
+        )
+    if call.weights is not None:
+        followed.write(found, call.weights)
+    return found.restored(call.output)
+
+
+def _torn(source: Source, found: Product) -> RawCall:
+    return RawCall(
+        source.module,
+        "softmax",
+        found.value,
+        found.output,
+        scores=found.weights,
+        running=source.running,
+        altered="slices, which meet values in several products,",
+        is_written=source.is_written,
+    )
+
+
+def _altered(source: Source, found: Product, followed: Followed, kind: str) -> RawCall:
+    scores = source.scores
+    is_last = source.key == scores.dim() - 1
+    is_alike = is_last and scores.shape[:-2] == found.output.shape[:-2]
+    return RawCall(
+        source.module,
+        kind,
+        found.value,
+        found.output,
+        scores=scores if is_alike else found.scores,
+        running=source.running,
+        altered=followed.altered,
+        is_scaled=followed.is_scaled and not followed.others,
+        number=source.number if is_alike and followed.is_mixture and source.is_plain else None,
+        is_written=source.is_written,
+    )
+
+
+_PICKS = frozenset(("topk", "max", "min", "sort", "kthvalue", "median", "mode", "cummax"))
+
+
+def awaits_product() -> bool:
+    """Return whether any softmax has not met its values yet."""
+    return bool(known())

@@ -1,0 +1,104 @@
+"""A softmax on its way to the values that it meets, or a slice of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from gattn.models.doors.functions.calling.multihead import Running
+
+
+@dataclass(eq=False)
+class Source:
+    """A softmax: its scores, the dimension of their keys, and the module that computed it.
+
+    `number` counts the softmaxes of one run of the module. `read_by` names a function that read its
+    numbers before they met the values; where these were edited, `edited` holds them as the
+    `operand` of that product, or None if they were written into it. `met` are the columns that met
+    values, None if these were all. It `is_written` out, as exponentials divided by their sum. A
+    slice of another one has this as its `parent`, and a `region` of its memory.
+    """
+
+    module: nn.Module
+    number: int
+    attention: ref[Tensor]
+    scores: Tensor
+    key: int
+    running: Running | None = None
+    is_consumed: bool = False
+    is_edited: bool = False
+    read_by: str = ""
+    operand: ref[Tensor] | None = None
+    edited: Tensor | None = None
+    met: set[range | None] = field(default_factory=set)
+    is_written: bool = False
+    parent: Source | None = None
+    region: Region | None = None
+    _taken: dict[int, Tensor] = field(default_factory=dict)
+
+    def part(self, piece: Tensor, scores: Tensor, key: int) -> Source:
+        """Return a slice of it as a softmax of its own."""
+        own = ref(piece)
+        made = Source(self.module, self.number, own, scores, key, self.running)
+        made.is_written, made.parent = self.is_written, self
+        made.region = Region(
+            piece.untyped_storage().data_ptr(),
+            piece.untyped_storage().nbytes() // piece.element_size(),
+            int(piece.storage_offset()),
+            tuple(piece.shape),
+            piece.stride(),
+        )
+        return made
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the whole of what torch's softmax gave."""
+        return not self.is_written and self.parent is None
+
+    @property
+    def was_consumed(self) -> bool:
+        """Whether it met its values, itself or as a part of a larger one."""
+        return self.is_consumed or (self.parent is not None and self.parent.was_consumed)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether some of it met values before, as a slice."""
+        if self.parent is None or self.region is None:
+            return bool(self._taken)
+        return bool(self.region.of(self._root._taken).any())
+
+    def take(self) -> None:
+        """Note that it meets values."""
+        self.is_consumed = True
+        if self.region is not None:
+            self.region.of(self._root._taken).fill_(True)
+
+    @property
+    def _root(self) -> Source:
+        return self if self.parent is None else self.parent._root
+
+    def read(self, by: str) -> None:
+        """Note a function that reads its numbers before they meet values."""
+        if not self.is_consumed:
+            self.read_by = self.read_by or by
+        if self.parent is not None:
+            self.parent.read(by)
+
+
+class Region(NamedTuple):
+    """The numbers of a slice in the memory that it shares with others."""
+
+    memory: int
+    size: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def of(self, taken: dict[int, Tensor]) -> Tensor:
+        """Return booleans of these numbers, of all in their memory."""
+        whole = taken.setdefault(self.memory, torch.zeros(self.size, dtype=torch.bool))
+        return whole.as_strided(self.shape, self.strides, self.offset)

@@ -1,0 +1,210 @@
+"""Follows softmaxes that a model writes out: exponentials of scores, divided by their sums.
+
+Whatever a model makes of exponentials is attention once it equals the softmax of their scores; so
+is attention of which a mask takes some, once its rows are divided by what is left of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gattn.models.doors.functions.calling.multihead import running
+from gattn.models.doors.functions.calling.raw_call import owner
+from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers, lost
+from gattn.models.doors.functions.softmaxes.following import Followed, Late, note, operands
+from gattn.models.doors.functions.softmaxes.products import Product, product, summed_dim
+from gattn.models.doors.functions.softmaxes.source import Source
+from gattn.models.doors.functions.softmaxes.sums import SUMS
+from gattn.models.read.track.runs import runs
+from gattn.models.watch.inside import inside
+from gattn.normalizers.base import widened
+
+_F = nn.functional
+Finish = Callable[[Any], None]
+Begin = Callable[[tuple[Any, ...], Mapping[str, Any]], Finish | None]
+
+
+class _Origin(NamedTuple):
+    """The scores that a tensor was made of, and the dimension of their keys, if that is known."""
+
+    scores: Tensor
+    key: int | None
+
+
+_origins: Any = WeakTensorKeyDictionary()
+
+
+def _differs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
+    """Remember the scores from which a number per row is taken away, as their maximum is."""
+    if len(args) != 2 or not all(isinstance(x, Tensor) for x in args):
+        return None
+    scores, less = args
+    if scores.dim() < 2 or less.numel() >= scores.numel() or not scores.is_floating_point():
+        return None
+    shape = (1,) * (scores.dim() - less.dim()) + tuple(less.shape)
+    one = [n for n, size in enumerate(shape) if size < scores.shape[n]]
+    origin = _Origin(scores, one[0] if len(one) == 1 else None)
+    return lambda result: _origins.__setitem__(result, origin)
+
+
+def _differs_in_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
+    if _differs(args, kwargs) is None:
+        return None
+    return _differs((args[0].clone(), *args[1:]), kwargs)
+
+
+def _logarithm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
+    """Remember the scores of the logarithm of a softmax."""
+    scores = args[0] if args else kwargs.get("input")
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if not isinstance(scores, Tensor) or not isinstance(dim, int) or scores.dim() < 2:
+        return None
+    origin = _Origin(scores, dim % scores.dim())
+    return lambda result: _origins.__setitem__(result, origin)
+
+
+def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
+    """Follow exponentials of scores."""
+    given = args[0] if args else kwargs.get("input")
+    if not isinstance(given, Tensor) or given.dim() < 2 or not given.is_floating_point():
+        return None
+    module = owner()
+    if module is None:
+        return None
+    scores, key = _origins.get(given, _Origin(given, None))
+
+    def finish(result: Any) -> None:
+        with inside():
+            number, most = runs.next_softmax(module), scores.dim() - 1
+            source = Source(module, number, ref(result), scores, most, running(), is_written=True)
+            followed = Followed(source, scores, -1 if key is None else key, unnormalized="exp")
+            note(result, _normalized(followed, result) or followed)
+
+    return finish
+
+
+def _exponential_in_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
+    given = args[0]
+    if given in _origins:
+        return _exponential(args, kwargs)
+    return _exponential((given.clone(),), kwargs)
+
+
+BEGINNINGS: dict[Any, Begin] = {
+    **dict.fromkeys((torch.exp, Tensor.exp), _exponential),
+    **dict.fromkeys((torch.exp_, Tensor.exp_), _exponential_in_place),
+    **dict.fromkeys((torch.sub, torch.subtract, Tensor.sub, Tensor.__sub__), _differs),
+    **dict.fromkeys((Tensor.sub_, Tensor.__isub__), _differs_in_place),
+    **dict.fromkeys((torch.log_softmax, _F.log_softmax, Tensor.log_softmax), _logarithm),
+    torch.special.log_softmax: _logarithm,
+}
+"""Functions that a softmax is written with: what to do when they begin, and when they end."""
+
+
+def made_of(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: int,
+    followed: Followed,
+    result: Tensor,
+) -> Followed | tuple[Followed, Product] | None:
+    """Say what a function made of numbers that are not divided by their sums yet.
+
+    That may be attention, its product with values, or numbers to be followed further; None if it is
+    nothing that can be read as such.
+    """
+    if followed.late is not None:
+        return _ended(followed.late, result)
+    if followed.source.is_consumed or followed.scores.is_meta:
+        return None
+    given = operands(args, kwargs)
+    is_exponential = followed.unnormalized == "exp"
+    dim = summed_dim(func, given, place)
+    if dim >= 0:
+        its = replace(followed, key=dim, unnormalized="")
+        late = Late(func, args, kwargs, place, its)
+        return replace(followed, late=late) if is_exponential else None
+    if is_exponential and keeps_numbers(func, args):
+        scores = followed.scores
+        scores = scores if scores.shape == result.shape else func(scores, *args[1:], **kwargs)
+        return replace(followed, scores=scores) if scores.shape == result.shape else None
+    if (found := _normalized(followed, result)) is not None:
+        return found
+    if given[place] is not result and given[place].shape == result.shape:
+        is_lost = lost(given[place].detach(), result.detach())
+        if is_lost is not None:
+            scores = followed.scores.masked_fill(is_lost, -torch.inf)
+            return replace(followed, scores=scores)
+    if result.is_floating_point() and func not in SUMS:
+        followed.source.read_by = getattr(func, "__name__", str(func))
+    return None
+
+
+def _normalized(followed: Followed, result: Tensor) -> Followed | None:
+    """Return what is known of a tensor if it is the softmax of what is followed."""
+    scores = followed.scores
+    if result.shape != scores.shape or not result.is_floating_point():
+        return None
+    with _disable_current_modes():  # What follows is no part of the model.
+        return _as_softmax(followed, result)
+
+
+def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
+    scores = followed.scores
+    now, least = widened(result.detach()), _tolerance(result, scores)
+    dims = sorted(range(scores.dim()), key=lambda n: (scores.shape[n] > 1, n), reverse=True)
+    for key in dims if followed.key < 0 else (followed.key,):
+        total = now.sum(key)
+        is_whole = ((total - 1).abs() <= least * 10) | (total == 0) | total.isnan()
+        if bool(is_whole.all()) and _are_near(widened(scores.detach()).softmax(key), now, least):
+            source = followed.source
+            if source.is_written:
+                source.scores, source.key, source.attention = scores, key, ref(result)
+            return replace(followed, key=key, unnormalized="")
+    return None
+
+
+def _ended(late: Late, result: Tensor) -> tuple[Followed, Product] | None:
+    """Read a division of a product by the sums of its exponentials as attention times values."""
+    source = late.followed.source
+    if source.is_consumed or late.followed.scores.is_meta or not result.is_floating_point():
+        return None
+    args = operands(late.args, late.kwargs)
+    found = product(late.func, late.args, late.kwargs, late.place, late.followed, result)
+    if found is None or result.numel() != found.output.numel():
+        return None
+    if found.output.shape[-1] != found.value.shape[-1]:  # The sums are a column of the product.
+        return None
+    with _disable_current_modes():
+        attention = found.scores.softmax(-1)
+        wanted = widened(attention.detach()) @ widened(found.value.detach())
+        least = _tolerance(result, args[late.place]) * max(1.0, float(_largest(wanted)))
+        if not _are_near(wanted, widened(found.output.detach()), least):
+            return None
+    source.scores, source.key = late.followed.scores, late.followed.key
+    source.attention = ref(attention)
+    written = replace(found, operand=attention, weights=attention, as_operand=lambda x: x)
+    return late.followed, written
+
+
+def _tolerance(*tensors: Tensor) -> float:
+    kinds = {x.dtype for x in tensors}
+    return 1e-2 if kinds & {torch.float16, torch.bfloat16} else 1e-5
+
+
+def _largest(x: Tensor) -> Tensor:
+    return x[x.isfinite()].abs().amax() if bool(x.isfinite().any()) else x.new_zeros(())
+
+
+def _are_near(wanted: Tensor, found: Tensor, least: float) -> bool:
+    """Return whether numbers are the same, but where they are not finite."""
+    return bool((((wanted - found).abs() <= least) | ~wanted.isfinite() | ~found.isfinite()).all())

@@ -1,0 +1,1 @@
+"""Copies of a model and its inputs, which a proof runs."""

@@ -1,0 +1,112 @@
+"""Copies of a model that a proof runs: they share its parameters, and leave all else as it is."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError
+from gattn.models.doors.proof.probing.one_run.hooks import KINDS, is_users
+
+_CONSUMED = (GeneratorType, AsyncGeneratorType, CoroutineType)
+
+
+def copied(model: nn.Module, *, with_hooks: bool = False) -> nn.Module:
+    """Copy a model except its parameters: running may change its modules, hooks and buffers.
+
+    What cannot be copied, such as a lock or an open file, is shared, too. The user has not called
+    the model, so a copy has the user's hooks only on request.
+
+    Raises
+    ------
+    CaptureError
+        If the model holds a Python generator, which a run of a copy would use up.
+    """
+    memory: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    for module in model.modules():
+        for value in (*module._buffers.values(), *vars(module).values()):
+            if isinstance(value, Tensor) and id(value) not in memory:
+                memory[id(value)] = value.detach().clone()
+            elif type(value) in (dict, OrderedDict) and not value:
+                memory[id(value)] = type(value)()  # `deepcopy` takes long, and modules have many.
+    try:
+        twin: nn.Module = copy.deepcopy(model, dict(memory))
+    except Exception:  # Attributes of all types cannot be copied, in many ways.
+        twin = _Copier(memory).module(model)
+    for module in twin.modules():
+        for name, hooks in vars(module).items():
+            is_kept = with_hooks and name in KINDS
+            if name.endswith("_hooks") and isinstance(hooks, dict) and not is_kept:
+                for number in [number for number, hook in hooks.items() if is_users(hook)]:
+                    del hooks[number]
+    return twin
+
+
+class _Copier:
+    """Copies modules attribute by attribute, and shares what cannot be copied."""
+
+    def __init__(self, memory: dict[int, Any]) -> None:
+        self._memory = memory
+        self._originals: list[Any] = []  # Kept, so that their identities stay theirs.
+
+    def module(self, module: nn.Module) -> nn.Module:
+        """Copy a module with its parts."""
+        if id(module) not in self._memory:
+            twin = module.__class__.__new__(module.__class__)
+            self._memory[id(module)] = twin
+            for name, value in vars(module).items():
+                twin.__dict__[name] = self._any(value, f"{type(module).__name__}.{name}")
+        known: nn.Module = self._memory[id(module)]
+        return known
+
+    def _any(self, value: Any, place: str) -> Any:
+        if id(value) in self._memory:
+            return self._memory[id(value)]
+        if isinstance(value, nn.Module):
+            return self.module(value)
+        if isinstance(value, _CONSUMED):
+            raise CaptureError(
+                f"{place} is a {type(value).__name__}, which cannot be copied, and which a run to "
+                "prove what attention means would use up: hold what it gives in a list"
+            )
+        found = self._one(value, place)
+        self._memory[id(value)] = found
+        self._originals.append(value)
+        return found
+
+    def _one(self, value: Any, place: str) -> Any:
+        if isinstance(value, Tensor):
+            return value.detach().clone()
+        if isinstance(value, torch.Generator):
+            return value.clone_state()
+        if type(value) in (list, set, frozenset, tuple):
+            return type(value)(self._any(one, place) for one in value)
+        if isinstance(value, dict):
+            twin = copy.copy(value)
+            for name, one in value.items():
+                twin[name] = self._any(one, place)
+            return twin
+        trial = dict(self._memory)
+        try:
+            found = copy.deepcopy(value, trial)
+        except Exception:
+            return self._attributes(value, place)
+        self._memory.update(trial)
+        return found
+
+    def _attributes(self, value: Any, place: str) -> Any:
+        try:
+            twin = copy.copy(value)
+        except Exception:
+            return value
+        if twin is value or not hasattr(twin, "__dict__"):
+            return value
+        self._memory[id(value)] = twin
+        for name, one in vars(value).items():
+            twin.__dict__[name] = self._any(one, f"{place}.{name}")
+        return twin

@@ -1,0 +1,1 @@
+"""What the dimensions of attention calls mean: layouts, and the plan that holds them."""

@@ -1,0 +1,140 @@
+"""Joins the calls of a module that are parts of one layer, as in a loop over heads or queries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch import nn
+
+from gattn.models.doors.proof.layouts.plan import Place, Plan
+from gattn.models.doors.proof.layouts.sameness import is_same
+from gattn.models.doors.proof.probing.alike import Alike
+from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.read.layouts import Layout
+from gattn.models.read.token_maps import Joined, TokenMap
+
+Layouts = Mapping[Place, list[tuple[tuple[int, ...], Layout]]]
+
+
+def join(
+    model: nn.Module, sites: Sequence[Site], plan: Plan, replays: Replays, alike: Alike
+) -> None:
+    """Join the calls of a module that are parts of one layer.
+
+    Heads whose calls take what those before gave are none of one layer.
+    """
+    known: dict[object, bool] = {}
+    runs_of = {site.name: site.chain[0] for site in reversed(sites)}
+    for place, layouts in joined(plan.sites, plan.layouts).items():
+        name, tokens = place[0], layouts[0].tokens
+        if tokens is not None and tokens.joined is not None and tokens.joined.heads:
+            kind = alike[model.get_submodule(name)]
+            if kind not in known:
+                known[kind] = replays.feed_on_each_other(runs_of[name])
+            if known[kind]:
+                continue
+        leads = [lead for lead, _ in plan.layouts[place]]
+        plan.layouts[place] = list(zip(leads, layouts, strict=True))
+
+
+def joined(calls: Sequence[Place], layouts: Layouts) -> dict[Place, list[Layout]]:
+    """Return the layouts of calls that are joined, of each run of their module.
+
+    The calls of a module are parts of one layer if each of them has other sequences of the batch
+    than all others, or the same ones with the queries that come next. Those of one run may have all
+    queries again, for one more head.
+    """
+    found: dict[Place, list[Layout]] = {}
+    for name in dict.fromkeys(name for name, _ in calls):
+        own = [place for place in calls if place[0] == name]
+        runs = Counter(own)
+        if len(own) < 2 or any(len(layouts.get(place, [])) != runs[place] for place in own):
+            continue
+        has_turns = not all(_are_one(layouts[place]) for place in runs)
+        own = own if has_turns else list(runs)
+        count: Counter[Place] = Counter()
+        known = []
+        for place in own:
+            known.append(layouts[place][count[place]])
+            count[place] += 1
+        parts = _parts([one[1] for one in known], [_heads(*one) for one in known])
+        if has_turns and any(part.joined is None or part.joined.heads for part in parts):
+            continue
+        for place, (_, layout), part in zip(own, known, parts, strict=False):
+            assert part.joined is not None
+            tokens = replace(part, joined=replace(part.joined, first=own[0][1]))
+            repeats = 1 if has_turns else runs[place]
+            found.setdefault(place, []).extend([replace(layout, tokens=tokens)] * repeats)
+    return found
+
+
+def _are_one(known: list[tuple[tuple[int, ...], Layout]]) -> bool:
+    return all(is_same(layout, known[0][1]) for _, layout in known)
+
+
+def _heads(lead: tuple[int, ...], layout: Layout) -> int:
+    return prod((layout.split or lead)[n] for n in layout.heads)
+
+
+def _parts(layouts: list[Layout], heads: list[int]) -> list[TokenMap]:
+    """Return the calls' tokens with their parts in a layer; none if they are none of one."""
+    known = [layout.tokens for layout in layouts]
+    whole = [
+        one for one in known if one is not None and len(set(one.sequences)) == len(one.sequences)
+    ]
+    if len(whole) < len(known) or len(set(heads)) > 1:
+        return []
+    if len({(one.num_queries, one.num_keys, one.is_cross) for one in whole}) > 1:
+        return []
+    if any(one.keys is not None for one in whole):
+        return _packed(whole)
+    done: dict[tuple[int, ...], list[int]] = {}
+    parts: list[tuple[TokenMap, int, int]] = []
+    for one in whole:
+        others = {n for sequences in done if sequences != one.sequences for n in sequences}
+        rows = _rows(one)
+        if rows is None or others & set(one.sequences):
+            return []
+        stops = done.setdefault(one.sequences, [])
+        head = next((n for n, stop in enumerate(stops) if stop == rows.start), len(stops))
+        stops += [0] * (head == len(stops))
+        if stops[head] != rows.start:
+            return []
+        stops[head] = rows.stop
+        parts.append((one, rows.start, head))
+    count = len(next(iter(done.values())))
+    is_whole = all(stops == [whole[0].num_queries] * count for stops in done.values())
+    if not is_whole or (count > 1 and heads[0] > 1):
+        return []
+    of_layer = 0 if count == 1 else count
+    return [
+        replace(one, queries=None, joined=Joined(0, start, n > 0, head, of_layer))
+        for n, (one, start, head) in enumerate(parts)
+    ]
+
+
+def _packed(whole: list[TokenMap]) -> list[TokenMap]:
+    """Return the parts of texts that are packed into a sequence, each of which reads itself."""
+    parts: list[TokenMap] = []
+    start = 0
+    for n, one in enumerate(whole):
+        own = torch.arange(start, start + (0 if one.keys is None else one.keys.shape[1]))
+        is_next = all(x is not None and torch.equal(x, own[None]) for x in (one.queries, one.keys))
+        if one.is_cross or not is_next:
+            return []
+        parts.append(replace(one, joined=Joined(0, start, n > 0)))
+        start += len(own)
+    return parts if start == whole[0].num_queries else []
+
+
+def _rows(tokens: TokenMap) -> range | None:
+    """Return which queries of its sequences a call has, if these come one after another."""
+    if tokens.queries is None:
+        return range(tokens.num_queries)
+    start, size = int(tokens.queries[0, 0]), tokens.queries.shape[1]
+    wanted = torch.arange(start, start + size).expand_as(tokens.queries)
+    return range(start, start + size) if torch.equal(tokens.queries, wanted) else None

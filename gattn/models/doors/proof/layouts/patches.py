@@ -1,0 +1,164 @@
+"""Proves which patch of an image each token of a model is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.proof.layouts.plan import Place
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
+from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.read.layouts import Layout
+from gattn.models.read.token_maps import TokenMap
+
+_MOST_GRIDS = 3
+_NUMBER = re.compile(r"\d+")
+
+
+def place_patches(
+    sites: Iterable[Site],
+    layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]],
+    replays: Replays,
+) -> None:
+    """Find the patches of images that tokens are, by the first call with as many tokens.
+
+    The other layers of the same list have the same tokens.
+    """
+    known: dict[int, tuple[str, TokenMap]] = {}
+    for site in sites:
+        found = layouts.get(site.place, [])
+        tokens = found[0][1].tokens if len(found) == 1 else None
+        if tokens is None or tokens.is_cross or tokens.grid:
+            continue
+        layout, path = found[0][1], _NUMBER.sub("", site.place[0])
+        if tokens.num_queries not in known:
+            replays.ask(site.chain[-1], site)
+            layout = with_patches(site, layout, replays)
+            known[tokens.num_queries] = path, layout.tokens or tokens
+        elif known[tokens.num_queries][0] == path:
+            first = known[tokens.num_queries][1]
+            layout = replace(layout, tokens=replace(tokens, grid=first.grid, cells=first.cells))
+        layouts[site.place] = [(site.lead, layout)]
+
+
+def with_patches(site: Site, layout: Layout, replays: Replays) -> Layout:
+    """Find the grid of patches that the queries of a call form, if they do.
+
+    Parameters
+    ----------
+    site : Site
+        A call of attention, whose tokens are known and were not mixed before it.
+    layout : Layout
+        What was proved of it.
+    replays : Replays
+        Runs the model again.
+
+    Returns
+    -------
+    Layout
+        With the grid and each token's cell, if each cell's pixels reach exactly one token, and no
+        token is reached by two; else as given.
+
+    Notes
+    -----
+    Rows of pixels are NaN in each of a few runs, by a code, and then columns. Tokens that no pixel
+    reaches, such as a class token, are in no cell.
+    """
+    image = _image(site, replays)
+    if image is None:
+        return layout
+    try:
+        patches = _count(site, layout, replays, image)
+        for rows, columns in _grids(patches, *replays.sources(site.chain[-1])[image].shape[-2:]):
+            cells = _cells(site, layout, replays, image, (rows, columns))
+            if cells is not None:
+                assert layout.tokens is not None
+                return replace(
+                    layout, tokens=replace(layout.tokens, grid=(rows, columns), cells=cells)
+                )
+    except UnprovedError:
+        return layout
+    return layout
+
+
+def _image(site: Site, replays: Replays) -> int | None:
+    """Return which input of the model is an image, if exactly one looks like it."""
+    shapes = [x.shape for x in replays.sources(site.chain[-1])]
+    found = [n for n, one in enumerate(shapes) if len(one) == 4 and one[1] < min(one[2:])]
+    return found[0] if len(found) == 1 else None
+
+
+def _count(site: Site, layout: Layout, replays: Replays, image: int) -> int:
+    """Count the tokens that pixels reach, half by half: if all scores are NaN, none can be told."""
+    width = replays.sources(site.chain[-1])[image].shape[-1]
+    left = torch.arange(width) < width // 2
+    halves = [_of_tokens(site, layout, replays, image, half[None]) for half in (left, ~left)]
+    return int((halves[0] | halves[1]).sum())
+
+
+def _grids(patches: int, height: int, width: int) -> Sequence[tuple[int, int]]:
+    """List grids of as many equal patches, those of square ones first."""
+    found = [
+        (rows, patches // rows)
+        for rows in range(2, patches // 2 + 1)
+        if not (patches % rows or height % rows or width % (patches // rows))
+    ]
+    sides = [(height // rows, width // columns) for rows, columns in found]
+    order = sorted(range(len(found)), key=lambda n: abs(sides[n][0] - sides[n][1]))
+    return [found[n] for n in order[:_MOST_GRIDS]]
+
+
+def _cells(
+    site: Site, layout: Layout, replays: Replays, image: int, grid: tuple[int, int]
+) -> Tensor | None:
+    """Return the cell of each token, or None if tokens are not the cells of this grid."""
+    found = []
+    for dim, count in zip((-2, -1), grid, strict=True):
+        code = words(count)
+        reached = torch.stack(
+            [
+                _of_tokens(site, layout, replays, image, one)
+                for one in _bands(code, replays.sources(site.chain[-1])[image].shape[dim], dim)
+            ]
+        )
+        found.append(decoded(reached, torch.ones_like(reached), code))
+    rows, columns = found
+    if bool(((rows == SEVERAL) | (columns == SEVERAL)).any()):
+        return None
+    cells = torch.where((rows == NONE) | (columns == NONE), NONE, rows * grid[1] + columns)
+    patches = cells[cells != NONE]
+    is_whole = torch.equal(patches.sort().values, torch.arange(grid[0] * grid[1]))
+    return cells if is_whole else None
+
+
+def _bands(code: Tensor, size: int, dim: int) -> Iterator[Tensor]:
+    """Mark rows of pixels, or columns, by a code."""
+    for word in code:
+        marks = word.repeat_interleave(size // len(word))
+        yield marks[:, None] if dim == -2 else marks[None]
+
+
+def _of_tokens(site: Site, layout: Layout, replays: Replays, image: int, marks: Tensor) -> Tensor:
+    """Return which tokens of a sequence NaN in marked pixels reaches, the same in all sequences."""
+    root = site.chain[-1]
+    seen = replays.reached(site, len(site.chain) - 1, root, image, marks[None, None])
+    tokens = layout.tokens
+    assert tokens is not None
+    if not bool(seen.queries_known.all()):
+        raise UnprovedError("some of its slots hide what reaches them")
+    slots = layout.fold(seen.queries.reshape(*site.lead, -1, 1), site.lead)[..., 0]
+    if not torch.equal(slots.any(1), slots.all(1)):
+        raise UnprovedError("its heads read different tokens")
+    found = torch.zeros(max(tokens.sequences) + 1, tokens.num_queries, dtype=torch.bool)
+    for sequence, own, at in zip(
+        tokens.sequences, slots[:, 0], tokens.query_positions, strict=True
+    ):
+        found[sequence, at[at >= 0]] |= own[at >= 0]
+    if not torch.equal(found.any(0), found.all(0)):
+        raise UnprovedError("its sequences have their patches in different orders")
+    return found[0]

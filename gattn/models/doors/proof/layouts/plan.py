@@ -1,0 +1,115 @@
+"""What was proved of a model: the layout of each of its attention calls, or why it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gattn.errors import CaptureError
+from gattn.models.doors.proof.layouts.sameness import is_part, is_same
+from gattn.models.read.layouts import Layout
+
+Place = tuple[str, int]
+_REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
+
+
+@dataclass(eq=False)
+class Plan:
+    """What was proved of a model with one kind of inputs.
+
+    Parameters
+    ----------
+    sites : list of (str, int)
+        The attention calls in order: the module's name, and how many calls came before within one
+        run of it.
+    layouts : dict
+        The layouts that each of them has.
+    reasons : dict
+        Why the layout of a call could not be proved.
+    left_out : set of (str, int)
+        The calls that were proved to attend over something else than tokens, such as channels,
+        beside others that attend over tokens.
+    gates : set of (str, int)
+        The calls that only weigh what a token has several of, such as experts by a router.
+    silent : list of str
+        The modules that attend, as far as can be told, and show nothing.
+    looking_up : list of str
+        The modules that attend to parameters, as to a codebook.
+    picked : list of str
+        The modules that pick or order tokens, by value or at random, before others attend to them.
+    refused : str
+        Why nothing of the model can be trusted; empty if there is no such reason.
+    altered : dict of (str, int)
+        How softmaxes are changed before they meet the values, "scaled" or "mixed": by the module's
+        name, and how many softmaxes came before within one run of it.
+    is_nested : bool
+        Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
+    read : dict
+        Digests of the model's own floating-point tensors that decide how it runs, by the module
+        that holds them and their names.
+    is_stale : bool
+        Whether a call came that was not proved, so that the model is proved anew.
+    has_failed : bool
+        Whether the model raised an exception of its own, which the user's call may raise, too.
+    """
+
+    sites: list[Place] = field(default_factory=list)
+    layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
+    reasons: dict[Place, str] = field(default_factory=dict)
+    left_out: set[Place] = field(default_factory=set)
+    gates: set[Place] = field(default_factory=set)
+    silent: list[str] = field(default_factory=list)
+    looking_up: list[str] = field(default_factory=list)
+    picked: list[str] = field(default_factory=list)
+    refused: str = ""
+    altered: dict[Place, str] = field(default_factory=dict)
+    is_nested: bool = False
+    read: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    is_stale: bool = False
+    has_failed: bool = False
+
+    def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
+        """Return the layout of an attention call; None if its door knows.
+
+        Parameters
+        ----------
+        name, ordinal : str, int
+            The module's name, and how many calls came before within this run of it.
+        lead : tuple of int
+            The sizes of the leading dimensions of its tensors.
+        run : int
+            How many runs of the module came before within the call of the model.
+
+        Raises
+        ------
+        CaptureError
+            If it was not proved.
+        """
+        if self.is_nested:
+            return None
+        shown = name or "the model itself"
+        self.check()
+        place = name, ordinal
+        if place in self.reasons:
+            raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
+        known = self.layouts.get(place, [])
+        found = [layout for sizes, layout in known if sizes == lead]
+        if run < len(known) and is_part(known[run][1]) and known[run][0] == lead:
+            return known[run][1]
+        if not found:
+            self.is_stale = True  # The next call is proved anew.
+            raise CaptureError(
+                f"{shown} attends in another way than when the model was proved on such inputs: a "
+                f"call with the leading sizes {lead} did not run then. Call it again, and it is "
+                "proved anew."
+            )
+        if any(not is_same(layout, found[0]) for layout in found[1:]):
+            raise CaptureError(
+                f"{shown} runs several times, and attends to other tokens each time, which is not "
+                "read here."
+            )
+        return found[0]
+
+    def check(self) -> None:
+        """Raise a CaptureError if nothing of the model can be trusted."""
+        if self.refused:
+            raise CaptureError(f"{_REFUSED}: {self.refused}.")

@@ -1,0 +1,65 @@
+"""Tells whether outputs, layouts and the numbers of tokens are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from gattn.models.read.layouts import Layout
+
+Place = tuple[str, int]
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Return whether two outputs hold the same numbers."""
+    first, second = ([x for x in tree_leaves(y) if isinstance(x, Tensor)] for y in (one, other))
+    return len(first) == len(second) and all(
+        x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
+        for x, y in zip(first, second, strict=True)
+    )
+
+
+def is_same(one: Layout, other: Layout) -> bool:
+    """Return whether two layouts say the same of a call."""
+    first, second = one.tokens, other.tokens
+    if (one.split, one.heads) != (other.split, other.heads) or first is None or second is None:
+        return False
+    told = ((x.queries, x.keys, x.fed) for x in (first, second))
+    return (first.sequences, first.is_cross) == (second.sequences, second.is_cross) and all(
+        x is y or (x is not None and y is not None and torch.equal(x, y))
+        for x, y in zip(*told, strict=True)
+    )
+
+
+def is_part(layout: Layout) -> bool:
+    """Return whether a call is a part of a layer of several calls."""
+    return layout.tokens is not None and layout.tokens.joined is not None
+
+
+def refuse_numbers(
+    layouts: dict[Place, list[Any]], unsettled: set[Place], reasons: dict[Place, str]
+) -> set[Place]:
+    """Refuse calls whose tokens may be numbered in another order than those of other calls.
+
+    Returns their places.
+    """
+    refused = set()
+    settled = {
+        layout.tokens.num_queries: place
+        for place, some in layouts.items()
+        for _, layout in some
+        if place not in unsettled
+    }
+    for place in unsettled:
+        known = [layout.tokens for _, layout in layouts[place] if layout.tokens.is_told]
+        other = next(
+            (settled[one.num_queries] for one in known if one.num_queries in settled), None
+        )
+        if other is not None:
+            reasons[place] = f"its tokens cannot be matched with those of {other[0]}"
+            del layouts[place]
+            refused.add(place)
+    return refused

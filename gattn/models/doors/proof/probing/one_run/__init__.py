@@ -1,0 +1,1 @@
+"""What one run of a module is given, changes, picks and reads."""

@@ -1,0 +1,168 @@
+"""The user's hooks on a copy of a model: only those that change something are part of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from gattn.models.doors.proof.probing.one_run.state import State, content
+from gattn.models.watch.hooks import Hook
+
+KINDS = ("_forward_pre_hooks", "_forward_hooks")
+"""The hooks that may change what modules are given, and what they give."""
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+
+class Acting:
+    """A hook of the user's on a copy, and whether it changes what it is given, or returns."""
+
+    def __init__(self, hook: Callable[..., Any], where: str) -> None:
+        self._hook, self._where = hook, where
+        self.is_tried, self.acts = False, False
+
+    def __call__(self, module: nn.Module, *given: Any) -> Any:
+        """Call the hook; when it is tried, on what may have gradients, as in the user's call."""
+        if self.is_tried:
+            return self._hook(module, *given)
+        twins: dict[int, Tensor] = {}
+
+        def twin(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            is_float = x.is_floating_point() and not x.is_inference()
+            source = x.detach().requires_grad_() if is_float else x
+            return twins.setdefault(id(x), source.clone())
+
+        with torch.enable_grad():
+            copies = tree_map(twin, given)
+            before = [x._version for x in twins.values()]
+            try:
+                result = self._hook(module, *copies)
+            except Exception as error:
+                said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                raise RuntimeError(
+                    f"a hook of yours on {self._where} fails on a copy of the model, {said}: "
+                    "remove it while the context is open"
+                ) from error
+        known = {id(x) for x in twins.values()}
+        is_new = any(id(x) not in known for x in _tensors(result))
+        is_written = before != [x._version for x in twins.values()]
+        self.acts |= is_new or is_written
+        return self._hook(module, *given) if is_new or is_written else None
+
+
+def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> None:
+    """Run a copy of a model, and keep only those of the user's hooks on it that act.
+
+    Parameters
+    ----------
+    twin : nn.Module
+        The copy, with all of the user's hooks.
+    name : str
+        The module that is called. Its hooks before gattn's own changed what that was shown.
+    run : callable
+        Runs it.
+    """
+    found: list[tuple[dict[int, Any], int, Acting]] = []
+    for path, module in twin.named_modules():
+        for kind in KINDS:
+            hooks = getattr(module, kind)
+            has_run = path == name and kind == KINDS[0] and any(map(_is_ours, hooks.values()))
+            for number, hook in list(hooks.items()):
+                has_run &= not _is_ours(hook)
+                if _is_ours(hook) or (has_run and is_users(hook)):
+                    del hooks[number]
+                elif is_users(hook):
+                    hooks[number] = Acting(hook, path or type(module).__name__)
+                    found.append((hooks, number, hooks[number]))
+    if not found:
+        return
+    state = State(twin, held_by(one for _, _, one in found))
+    try:
+        with _Writes(state):
+            run()
+    finally:
+        state.restore()
+    for hooks, number, hook in found:
+        hook.is_tried = True
+        if not hook.acts:
+            del hooks[number]
+
+
+class _Writes(TorchDispatchMode):
+    """Keeps what kernels write to."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._state = state
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = kwargs or {}
+        self._state.note(func, args, given)
+        return func(*args, **given)
+
+
+def _is_ours(hook: Any) -> bool:
+    return isinstance(hook, Hook)
+
+
+def acting(module: nn.Module) -> list[Acting]:
+    """List the hooks on a module of a copy that act."""
+    some = [hook for kind in KINDS for hook in getattr(module, kind).values()]
+    return [hook for hook in some if isinstance(hook, Acting)]
+
+
+def held_by(hooks: Iterable[Any]) -> list[Any]:
+    """List what hooks hold: the variables around functions, their objects and arguments."""
+    return [one for hook in hooks for one in _held(hook)]
+
+
+def _held(hook: Any) -> Iterator[Any]:
+    if isinstance(hook, Acting):
+        yield from _held(hook._hook)
+    elif isinstance(hook, partial):
+        yield from (*hook.args, *hook.keywords.values(), *_held(hook.func))
+    elif isinstance(hook, MethodType):
+        yield hook.__self__
+        yield from _held(hook.__func__)
+    elif isinstance(hook, FunctionType):
+        yield from hook.__closure__ or ()
+        yield from hook.__defaults__ or ()
+        yield from (hook.__globals__[n] for n in hook.__code__.co_names if n in hook.__globals__)
+    else:
+        yield hook
+
+
+def described(module: nn.Module) -> tuple[object, ...]:
+    """Describe the user's hooks on a module: their code, and the plain values that they hold."""
+    some = [hook for kind in KINDS for hook in getattr(module, kind).values()]
+    return tuple(_described(hook) for hook in some if is_users(hook) and not _is_ours(hook))
+
+
+def _described(hook: Any) -> object:
+    code = getattr(getattr(hook, "__func__", hook), "__code__", type(hook))
+    values: list[Any] = []
+    for one in _held(hook):
+        one = content(one)
+        own: Mapping[str, Any] = getattr(one, "__dict__", {})
+        values += (one, *(own.values() if isinstance(own, dict) and type(one) is not type else ()))
+    return code, tuple(x for x in values if isinstance(x, _PLAIN))
+
+
+def _tensors(x: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(x) if isinstance(one, Tensor)]
+
+
+def is_users(hook: Any) -> bool:
+    """Return whether a hook is the user's; torch's and transformers' own are parts of a model."""
+    home = getattr(getattr(hook, "func", hook), "__module__", None) or ""
+    return not home.startswith(("torch.", "transformers."))

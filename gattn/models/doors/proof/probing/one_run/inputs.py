@@ -1,0 +1,46 @@
+"""Walks all that a module is given, the attributes of objects such as a batch of one's own too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from gattn.models.doors.proof.probing.one_run.state import attributes_of
+
+_DEPTH = 4
+"""How deep objects within objects are followed."""
+
+
+def leaves(given: Any, depth: int = _DEPTH) -> list[Any]:
+    """List all that is given, tensors in objects included."""
+    found: list[Any] = []
+    for x in tree_leaves(given):
+        own = _held(x, depth)
+        found += [x] if own is None else leaves(own, depth - 1)
+    return found
+
+
+def mapped(function: Callable[[Any], Any], given: Any, depth: int = _DEPTH) -> Any:
+    """Apply a function to all that is given; objects that hold tensors are copied for it."""
+
+    def one(x: Any) -> Any:
+        own = _held(x, depth)
+        if own is None:
+            return function(x)
+        twin = copy.copy(x)
+        vars(twin).update(mapped(function, own, depth - 1))
+        return twin
+
+    return tree_map(one, given)
+
+
+def _held(x: Any, depth: int) -> dict[str, Any] | None:
+    """Return the attributes of an object, if it holds tensors."""
+    own = attributes_of(x) if depth else None
+    if own is None or not any(isinstance(one, Tensor) for one in leaves(own, depth - 1)):
+        return None
+    return dict(own)

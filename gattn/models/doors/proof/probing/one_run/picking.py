@@ -1,0 +1,148 @@
+"""Finds where a model picks or orders tokens by values, masks or chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gattn.models.doors.proof.probing.one_run.constants import Constants
+from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.state import place_of
+from gattn.models.doors.proof.probing.one_run.walking import Run
+
+_ORDERS = frozenset(("sort", "argsort", "topk", "kthvalue", "argmax", "argmin", "msort"))
+_NOISE = frozenset(("rand", "rand_like", "uniform", "uniform_", "bernoulli", "bernoulli_", "randn"))
+_DRAWS = frozenset(("randperm", "multinomial", "randint", "randint_like"))
+_WHERE = frozenset(("nonzero", "nonzero_static"))
+_READS = frozenset(("_local_scalar_dense",))
+_TAKES = frozenset(("index", "gather", "index_select", "take", "masked_select"))
+_PUTS = frozenset(("index_put", "index_put_", "scatter", "scatter_", "index_copy", "index_copy_"))
+_PUTS |= {"_index_put_impl_", "_unsafe_index", "index_add", "index_add_", "masked_scatter"}
+_PLACES = frozenset(("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_"))
+
+
+class By(IntEnum):
+    """What decides which token comes into which slot."""
+
+    INPUTS = 0
+    """Numbers and masks that the model is given: the same for the same inputs."""
+    VALUES = 1
+    """The values of tokens, which a proof changes."""
+    CHANCE = 2
+    """Random numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pick:
+    """A place where numbers are moved to slots that are not always the same.
+
+    `running` are the modules' runs around it, the outermost first.
+    """
+
+    by: By
+    kernel: str
+    running: Sequence[Run]
+
+
+class Picks:
+    """Follows the indices that a model computes to where they move numbers.
+
+    Parameters
+    ----------
+    running : callable
+        Returns the runs of modules that are under way.
+    constants : collection of int
+        Where the memory of the model's parameters and buffers begins, which hold no tokens.
+    own : Constants
+        The model's own numbers.
+    """
+
+    def __init__(
+        self, running: Callable[[], Sequence[Run]], constants: Collection[int], own: Constants
+    ) -> None:
+        self.found: list[Pick] = []
+        self.own = own
+        self._running, self.constants = running, constants
+        self._indices: Any = WeakTensorKeyDictionary()
+        self._noise: Any = WeakTensorKeyDictionary()
+
+    def begin(self, given: Any) -> None:
+        """Follow the integers and masks that the model is given."""
+        for x in leaves(given):
+            if isinstance(x, Tensor) and _is_index(x):
+                self._indices[x] = By.INPUTS
+
+    def note(
+        self,
+        kernel: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        *,
+        is_random: bool = False,
+    ) -> None:
+        """Look at a kernel that ran."""
+        given = tensors_in((args, kwargs))
+        if not is_random and self.own.note(kernel, given, result):
+            return
+        by = max((self._indices[x] for x in given if x in self._indices), default=None)
+        if kernel in _TAKES or kernel in _PUTS:
+            if by is None and any(x.dtype.itemsize == 1 and _is_index(x) for x in given[1:]):
+                by = By.INPUTS  # A mask picks the tokens.
+            if by is None and kernel in _PLACES:
+                by = By.INPUTS  # Perhaps of a cache.
+            if by is not None and self._moves(kernel, given):
+                self.found.append(Pick(by, kernel, tuple(self._running())))
+            self._label(result, by)
+            return
+        if kernel in _READS and by is not None:  # A number decides what the code does.
+            self.found.append(Pick(by, kernel, tuple(self._running())))
+            return
+        if kernel in _NOISE:
+            for x in (result, *given[:1]):
+                self._noise[x] = True
+        elif kernel in _ORDERS:
+            own = By.VALUES if given and given[0].is_floating_point() else By.INPUTS
+            by = own if by is None else max(by, own)
+        elif kernel in _DRAWS or any(x in self._noise for x in given):
+            by = By.CHANCE
+        elif kernel in _WHERE and by is None:
+            by = By.INPUTS
+        self._label(result, by)
+
+    def _label(self, result: Any, by: By | None) -> None:
+        for x in tensors_in((result,)) if by is not None else ():
+            if _is_index(x):
+                self._indices[x] = by
+
+    def saw(self, function: str, by: By, running: Sequence[Run]) -> None:
+        """Note that code was given numbers by which it may pick or order tokens."""
+        self.found.append(Pick(by, function, running))
+
+    def _moves(self, kernel: str, given: Sequence[Tensor]) -> bool:
+        """Return whether a kernel moves numbers of tokens; constants hold none."""
+        if not given or not given[0].is_floating_point():
+            return False
+        if kernel in _TAKES or kernel == "_unsafe_index":
+            return place_of(given[0]) not in self.constants
+        return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])
+
+
+def tensors_in(given: Iterable[Any]) -> list[Tensor]:
+    """List the tensors among what a kernel takes or gives; `tree_leaves` would take far longer."""
+    found: list[Tensor] = []
+    for x in given:
+        if isinstance(x, Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple, dict)):
+            found += tensors_in(x.values() if isinstance(x, dict) else x)
+    return found
+
+
+def _is_index(x: Tensor) -> bool:
+    return not x.is_floating_point() and not x.is_complex()

@@ -1,0 +1,153 @@
+"""Lets all runs of a proof take the same branches where code reads numbers out of tensors."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gattn.models.doors.proof.probing.one_run.picking import By, Picks
+from gattn.models.doors.proof.probing.one_run.state import place_of
+from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
+from gattn.models.watch.inside import is_inside
+
+_ONE_NUMBER = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in (
+        *("item", "__bool__", "__int__", "__float__", "__index__"),
+        *("is_nonzero", "equal", "allclose"),
+    )
+    if hasattr(of, name)
+)
+_ALL_NUMBERS = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__array__))
+_READS = _ONE_NUMBER | _ALL_NUMBERS
+
+Name = tuple[tuple[str, int], str, int]
+"""The run in which code reads, by which function, and how many times it did so within this run."""
+
+
+class Reads:
+    """What code reads of a model's numbers in one run, and lets it read again in others.
+
+    Attributes
+    ----------
+    are_by_values : bool
+        Whether code read numbers that are no constants, which may decide what it does.
+
+    Parameters
+    ----------
+    walk : Walk
+        The runs of the model's modules.
+    picks : Picks
+        Learns where code may pick or order tokens itself.
+    """
+
+    def __init__(self, walk: Walk, picks: Picks) -> None:
+        self.are_by_values = False
+        self._walk, self._picks = walk, picks
+        self._running: Sequence[Run] = ()
+        self._last: Run | None = None
+        self._state: object = None
+        self._found: dict[Name, Any] = {}
+
+    def noting(self) -> AbstractContextManager[Any]:
+        """Note what code reads in a run."""
+        return _Noting(self._walk, self)
+
+    def begin(self) -> None:
+        """Note that the model begins to run."""
+        self._state, self._last = _random_state(), self._walk.running[-1]
+        self._running = tuple(self._walk.running)
+
+    def look(self, *, always: bool = False) -> None:
+        """See whether random numbers of Python or NumPy were drawn since another module ran."""
+        now = self._walk.running[-1] if self._walk.running else None
+        if always or now is not self._last:
+            state = _random_state()
+            if state != self._state:
+                self._picks.saw("random", By.CHANCE, self._running)
+            self._state, self._last = state, now
+        self._running = tuple(self._walk.running)
+
+    def note(self, func: Any, name: Name, x: Tensor, result: Any) -> None:
+        """Note what a function gave code to read."""
+        is_constant = self._picks.own.take(x) or place_of(x) in self._picks.constants
+        if func in _ALL_NUMBERS:
+            if x.is_floating_point() and not is_constant:
+                self._picks.saw(func.__name__, By.VALUES, self._running)
+            return
+        self._found[name] = result
+        is_integer = not x.is_floating_point() and x.dtype != torch.bool
+        self.are_by_values |= not (is_constant or is_integer)
+
+    def repeated(self, begins: Mapping[str, int]) -> AbstractContextManager[Any]:
+        """Let code read the same numbers again; `begins` are the first runs of modules."""
+        if not self._found:
+            return nullcontext()
+        return _Repeated(self._walk, self._found, begins)
+
+
+def _random_state() -> object:
+    """Return the states of Python's and NumPy's generators."""
+    _, keys, place, *_ = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), place, keys[0]
+
+
+class _Reading(TorchFunctionMode):
+    """Names what code reads by the run in which it does."""
+
+    def __init__(self, walk: Walk, begins: Mapping[str, int]) -> None:
+        self._walk, self._begins = walk, begins
+        self._counts: Counter[tuple[tuple[str, int], str]] = Counter()
+
+    def __enter__(self) -> Any:
+        self._was_inside = is_inside()
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def _is_read(self, func: Any) -> bool:
+        """Return whether the model's code reads by a function, and not gattn's own."""
+        return func in _READS and is_inside() == self._was_inside
+
+    def _name(self, func: Any) -> Name:
+        run = self._walk.running[-1] if self._walk.running else None
+        place = ("", 0) if run is None else (run.name, run.number + self._begins.get(run.name, 0))
+        self._counts[place, func.__name__] += 1
+        return place, func.__name__, self._counts[place, func.__name__]
+
+
+class _Noting(_Reading):
+    def __init__(self, walk: Walk, reads: Reads) -> None:
+        super().__init__(walk, {})
+        self._reads = reads
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, and note what it gives code to read."""
+        self._reads.look()
+        result = func(*args, **(kwargs or {}))
+        if self._is_read(func):
+            self._reads.note(func, self._name(func), args[0], result)
+        return result
+
+
+class _Repeated(_Reading):
+    def __init__(self, walk: Walk, found: Mapping[Name, Any], begins: Mapping[str, int]) -> None:
+        super().__init__(walk, begins)
+        self._found = found
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, or return what it gave in the run that was noted."""
+        if self._is_read(func) and (name := self._name(func)) in self._found:
+            return self._found[name]
+        return func(*args, **(kwargs or {}))

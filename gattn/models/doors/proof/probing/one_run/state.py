@@ -1,0 +1,151 @@
+"""Puts back what a run of a model changes of its own tensors, as momentum encoders do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_IGNORED = frozenset(vars(nn.Module()))
+_DEPTH = 6
+"""How deep lists and objects within attributes are followed."""
+_CODE = (FunctionType, MethodType, ModuleType)
+
+
+class State:
+    """The tensors, attributes and random generators of a model that its forward may change.
+
+    Memory is copied just before it is first written to; whole tensors that are exchanged are kept
+    without a copy, and so is what attributes hold, such as a cache.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    others : sequence
+        What its hooks hold, the variables around functions as cells.
+    """
+
+    def __init__(self, model: nn.Module, others: Sequence[Any] = ()) -> None:
+        self._model, self._modules = model, [id(x) for x in model.modules()]
+        held, tensors = _held(model, [content(x) for x in others])
+        self._cells = [(x, content(x)) for x in others if isinstance(x, CellType)]
+        self._held = [_Held(now, before) for now, before in held if now is not before]
+        self._own = {place for x in tensors if (place := place_of(x))}
+        some = {id(x): x for module in model.modules() for x in vars(module).values()}
+        generators = [x for x in some.values() if isinstance(x, torch.Generator)]
+        self._generators = [(one, one.get_state()) for one in generators]
+        self._data = [(x, x.data, x.data_ptr()) for x in model.parameters()]
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Copy what a kernel is about to write to."""
+        schema = getattr(func, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            return
+        for number, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                x = args[number] if number < len(args) else kwargs.get(argument.name)
+                for one in x if isinstance(x, (list, tuple)) else (x,):
+                    self._keep(one)
+
+    def _keep(self, x: Any) -> None:
+        place = place_of(x) if isinstance(x, Tensor) else 0
+        if place in self._own and place not in self._before:
+            storage = x.untyped_storage()
+            self._before[place] = storage, storage.clone()
+
+    def restore(self) -> None:
+        """Put all tensors, attributes and generators back to what they were before any run."""
+        with torch._C.DisableTorchFunction():  # Many tensors are asked where they lie.
+            changed = [one for one in self._held if one.is_changed]
+            if changed and [id(x) for x in self._model.modules()] == self._modules:
+                for one in changed:  # Those of other modules would belong to these.
+                    one.put_back()
+            for cell, before in self._cells:
+                if content(cell) is not before:
+                    cell.cell_contents = before
+            for x, data, place in self._data:
+                if x.data_ptr() != place:
+                    x.data = data
+            for storage, before in self._before.values():
+                storage.copy_(before)
+            for generator, state in self._generators:
+                generator.set_state(state)
+
+
+def place_of(x: Tensor) -> int:
+    """Return where the memory of a tensor begins; 0 if it has none of its own, as if sparse."""
+    has_memory = x.layout == torch.strided and not x.is_meta
+    return x.untyped_storage().data_ptr() if has_memory else 0
+
+
+def content(x: Any) -> Any:
+    """Return what a cell holds; anything else as it is."""
+    try:
+        return x.cell_contents if isinstance(x, CellType) else x
+    except ValueError:  # It is empty yet.
+        return None
+
+
+def _held(model: nn.Module, others: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Tensor]]:
+    """List all that holds something and may be changed, with what it holds now; and all tensors."""
+    found: dict[int, tuple[Any, Any]] = {}
+    tensors: dict[int, Tensor] = {id(x): x for x in model.parameters()}
+    inner: list[Any] = list(others)
+    for module in model.modules():
+        attributes = vars(module)
+        own = {name: x for name, x in attributes.items() if name not in _IGNORED}
+        found[id(attributes)] = attributes, own
+        inner += [module._buffers, *own.values()]
+    for _ in range(_DEPTH):
+        outer, inner = inner, []
+        for one in outer:
+            if isinstance(one, Tensor):
+                tensors[id(one)] = one
+            now = one if isinstance(one, (list, tuple, dict)) else attributes_of(one)
+            if now is not None and id(now) not in found:
+                found[id(now)] = now, now if isinstance(now, tuple) else now.copy()
+                inner += now.values() if isinstance(now, dict) else now
+    return list(found.values()), list(tensors.values())
+
+
+def attributes_of(x: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object of the model's own, such as a cache."""
+    home = type(x).__module__
+    is_own = not isinstance(x, (nn.Module, Tensor, type, *_CODE)) and home != "builtins"
+    return getattr(x, "__dict__", None) if is_own and not home.startswith("torch.") else None
+
+
+class _Held:
+    """A list, or the attributes of a module or an object, and what they held before."""
+
+    def __init__(self, now: Any, before: Any) -> None:
+        self._now, self._before = now, before
+        self._names, self._ids = _names_and_ids(now)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it holds anything else than before; also of what `put_back` leaves as it is."""
+        return _names_and_ids(self._now) != (self._names, self._ids)
+
+    def put_back(self) -> None:
+        """Let it hold what it held before."""
+        now, before = self._now, self._before
+        if isinstance(now, list):
+            now[:] = before
+            return
+        for name in [name for name in now if name not in before and name not in _IGNORED]:
+            del now[name]
+        for name, x in before.items():
+            if now.get(name, now) is not x:
+                now[name] = x
+
+
+def _names_and_ids(x: Any) -> tuple[list[Any], list[int]]:
+    if isinstance(x, list):
+        return [], list(map(id, x))
+    return list(x), list(map(id, x.values()))

@@ -1,0 +1,103 @@
+"""Names the stacks of a model of any library: by module path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import nn
+
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.track.modules import Modules
+
+_LAYER = re.compile(r"(.*[^\W\d_])_?(\d+)")
+_LISTS = nn.Sequential, nn.ModuleDict
+
+
+class AnyModules(Modules):
+    """The modules of a model of any library."""
+
+    def name_stack(self, call: SeenCall, *, is_softmax: bool = False) -> str:
+        """Name a call's stack: the path of its list of layers, and within a layer.
+
+        The stack of a module is split where it attends several times in a run, or the heads or the
+        kind of keys change; or where it mixes several softmaxes, of which `call` may be one.
+        """
+        name = self.name(call.module)
+        if name not in self._paths:
+            self._paths[name] = self._path(name) or type(call.module).__name__
+        path = self._paths[name]
+        sizes = call.query.shape[1], self._crosses(call), call.part
+        number = call.part + 1
+        if is_softmax and call.part:
+            path, number = f"{path} softmax {number}", 1
+        while self._sizes.setdefault(stack := _numbered(path, number), sizes) != sizes:
+            number += 1
+        earlier = self._earlier.get(name, stack)
+        if earlier != stack and stack not in self._earlier.values():
+            self.apart.setdefault(stack, (name, earlier))
+        return self.note_stack(call, stack)
+
+    def note_stack(self, call: SeenCall, stack: str) -> str:
+        """Note the stack of a call's module, and what its tokens are."""
+        self.stacks[self.name(call.module)] = stack
+        if self._crosses(call):
+            self.crossing.add(stack)
+        if call.is_foreign:
+            self.foreign.add(stack)
+        return stack
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._sizes: dict[str, object] = {}
+        self._paths: dict[str, str] = {}
+        self._parts: dict[str, list[str]] = {}
+        self._numbers: dict[object, list[set[str]]] = {}
+        around: dict[str, nn.Module] = {}
+        for name, module in model.named_modules():
+            around[name] = module
+            outer, _, part = name.rpartition(".")
+            own = _parts(part, around[outer]) if name else []
+            parts = self._parts[name] = [*self._parts.get(outer, ()), *own]
+            numbers = [part for part in parts if part.isdigit()]
+            known = self._numbers.setdefault(_kind(module, parts), [set() for _ in numbers])
+            for values, number in zip(known, numbers, strict=True):
+                values.add(number)
+
+    def _path(self, name: str) -> str:
+        """Return a module's path without the number of its layer.
+
+        That is the last number in which modules of its type differ, else the first.
+        """
+        parts = self._parts[name]
+        places = [n for n, part in enumerate(parts) if part.isdigit()]
+        known = self._numbers[_kind(self.model.get_submodule(name), parts)]
+        varying = [n for n, some in zip(places, known, strict=True) if len(some) > 1]
+        layer = [*places[:1], *varying][-1:]
+        return ".".join(part for n, part in enumerate(parts) if n not in layer)
+
+    @staticmethod
+    def _crosses(call: SeenCall) -> bool:
+        if call.is_cross is not None:
+            return call.is_cross
+        return call.query.shape[2] != call.key.shape[2]
+
+    def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
+        """Layers are numbered by the calls alone."""
+
+
+def _numbered(path: str, number: int) -> str:
+    return path if number == 1 else f"{path} {number}"
+
+
+def _parts(name: str, around: nn.Module) -> Sequence[str]:
+    """Split the number from the name of a layer, as in layers.layer_3, a part of a list."""
+    layer = _LAYER.fullmatch(name) if isinstance(around, _LISTS) else None
+    if layer is not None:
+        return layer.groups()
+    return [] if name == "_orig_mod" else [name]
+
+
+def _kind(module: nn.Module, parts: Sequence[str]) -> tuple[type[nn.Module], tuple[str, ...]]:
+    """Return what modules have in common that differ only in numbers of their paths."""
+    return type(module), tuple("" if part.isdigit() else part for part in parts)

@@ -1,0 +1,320 @@
+"""Follows texts through calls with a cache of the model's own: those whose keys are read again.
+
+What each layer has read is noted, one number per key. In a later call, the keys before those of its
+own tokens must be the same, one by one, as those of a text in that layer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from gattn.errors import CaptureError
+from gattn.models.read.layouts import Layout
+from gattn.models.read.masks import Mask
+from gattn.models.read.places import Side
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.track.following import Memory, Origin, Progress, Row
+from gattn.models.read.track.own_keys import (
+    OwnKeys,
+    Part,
+    Step,
+    real_tokens,
+    sides_of,
+    steps_as,
+    steps_from,
+)
+
+_MOST_RECENT = 32
+_AT_ONCE = (
+    "Open the context before the prompt runs, and keep keys in the cache as they are, or run the "
+    "whole text at once, without a cache."
+)
+Name = tuple[str, int, int]
+"""A layer: its module, how many calls of attention came before in its run, and which run it is."""
+
+
+class OwnCaches:
+    """The texts that calls of a model have read, in any thread, by their keys."""
+
+    def __init__(self) -> None:
+        self._recent: deque[Progress] = deque(maxlen=_MOST_RECENT)
+        self._lock = Lock()
+
+    def note(self, progress: Progress) -> None:
+        """Note what a call has read."""
+        with self._lock:
+            self._recent.append(progress)
+
+    def known(self, name: Name) -> list[Progress]:
+        """List the calls in which a layer has read texts, the latest first."""
+        with self._lock:
+            return [one for one in reversed(self._recent) if name in one.layers]
+
+    def have_read(self, name: Name, codes: Tensor) -> bool:
+        """Return whether texts have read such a memory, each row in some call."""
+        with self._lock:
+            found = [one.memories[name].codes for one in self._recent if name in one.memories]
+        known = [row for some in found for row in some if row.shape == codes.shape[1:]]
+        return all(any(torch.equal(row, one) for one in known) for row in codes)
+
+    def find(self, name: Name, keys: OwnKeys) -> list[tuple[Progress, list[Step]]]:
+        """Find the texts that a call may continue in a layer, the likeliest first.
+
+        Whole texts come before parts of texts, first parts before last ones, and the latest calls
+        before earlier ones.
+        """
+        known = self.known(name)
+        found = ((one, steps_from(one.layers[name], keys, part)) for part in Part for one in known)
+        return [(one, steps) for one, steps in found if steps is not None]
+
+
+class Continuing:
+    """Which texts the present call of a model continues, if it does: the first cached layer tells.
+
+    Parameters
+    ----------
+    caches : OwnCaches
+        What earlier calls have read.
+    progress : Progress
+        What is known of the call's texts; another one once it is found which they continue.
+    """
+
+    def __init__(self, caches: OwnCaches, progress: Progress) -> None:
+        self._caches, self.progress = caches, progress
+        self._runs: Counter[tuple[str, int]] = Counter()
+        self._sides: dict[Name, tuple[list[Side], list[Side]]] = {}
+        self._anew: set[str] = set()
+        self._source: Progress | None = None
+        self._steps: list[Step] = []
+        self._length = 0
+        self._others: list[tuple[Progress, list[Step]]] = []
+        self._queries: list[Side] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the call is known to continue texts."""
+        return self._source is not None
+
+    @property
+    def rows(self) -> list[int]:
+        """Which text each sequence of the call continues, by its row in an earlier call."""
+        return [step.row for step in self._steps]
+
+    def name(self, module: str, part: int) -> Name:
+        """Name a layer by its module, and count the module's runs in this call."""
+        number = self._runs[module, part]
+        self._runs[module, part] += 1
+        return module, part, number
+
+    def memory(self, module: str, part: int) -> Memory | None:
+        """Return what the next call of a layer reads beside the text that it continues, if known.
+
+        None, too, if what reads it are other tokens than the text's, such as latent ones.
+        """
+        name = module, part, self._runs[module, part]
+        found = None if self._source is None else self._source.memories.get(name)
+        return found if found is not None and self._asks(found) else None
+
+    def _asks(self, memory: Memory) -> bool:
+        return all(memory.asked == step.stop for step in self._steps)
+
+    def queries(
+        self, call: SeenCall, name: Name, codes: Tensor, layout: Layout
+    ) -> list[Side] | None:
+        """Return the queries of a step that read a memory again; None if they read it anew."""
+        known = None if self._source is None else self._source.memories.get(name)
+        asked = call.query.shape[2]
+        is_step = known is not None and self._asks(known) and asked == self._length
+        if known is not None and is_step:
+            rows = self.rows
+            is_same = len(codes) == len(rows) and known.codes.shape[1:] == codes.shape[1:]
+            if not is_same or not torch.equal(known.codes[rows], codes):
+                raise CaptureError(_moved(call, self._caches.have_read(name, codes)))
+            asked += known.asked
+        self.progress.memories[name] = Memory(codes, layout, asked)
+        return self._queries if is_step else None
+
+    def again(self, name: Name) -> tuple[list[Side], list[Side]] | None:
+        """Return both sides of a layer that runs again, as gradient checkpointing makes it."""
+        return self._sides.get((*name[:2], 0))
+
+    def sides(
+        self, call: SeenCall, name: Name, stack_of: Callable[[], str], keys: OwnKeys, mask: Mask
+    ) -> tuple[list[Side], list[Side]] | None:
+        """Return both sides of a layer's call; None if it reads keys of no text that is known.
+
+        `stack_of` names its stack, as one of self-attention.
+        """
+        found = [] if self.has_begun else self._caches.find(name, keys)
+        if not found and not self.has_begun and keys.others_are_read:
+            if self._caches.known(name):
+                raise CaptureError(_unknown(call))
+            return None
+        stack = stack_of()
+        if found:
+            self._begin(call, stack, keys, found)
+        rows, steps = self._rows_before(call, name, stack, keys)
+        goes_on = steps is not None
+        if steps is None:
+            self._anew.add(stack)
+            rows = [Row(keys.codes[0, :0], torch.ones(0, dtype=torch.bool))]
+            steps = [Step(0, 0, torch.arange(0))] * len(keys.slots)
+        now = real_tokens(keys, mask)
+        sides = [
+            sides_of(keys, n, rows[step.row], step, real)
+            for n, (step, real) in enumerate(zip(steps, now, strict=True))
+        ]
+        after = [row for _, _, row in sides]
+        self.progress.layers[name] = after
+        self.progress.real.pop(stack, None)
+        if len({len(row.real) for row in after}) == 1:
+            self.progress.real[stack] = torch.stack([row.real for row in after])
+        self._sides[name] = [one for one, _, _ in sides], [one for _, one, _ in sides]
+        if goes_on:
+            self._queries = self._sides[name][0]
+        return self._sides[name]
+
+    def _rows_before(
+        self, call: SeenCall, name: Name, stack: str, keys: OwnKeys
+    ) -> tuple[Sequence[Row], list[Step] | None]:
+        """Return what a layer has read, and how its call continues that; None if it does not."""
+        if self._source is None:
+            return [], None
+        rows = self._source.layers.get(name, [])
+        steps = steps_as(rows, keys, self._steps) if rows else None
+        if steps is None and keys.others_are_read:
+            raise CaptureError(_other(call))
+        if steps is None and stack in self.progress.cached | self._local(rows, stack, keys):
+            steps = [Step(step.row, step.stop, torch.arange(0)) for step in self._steps]
+        if steps is not None:
+            self._check_order(call, stack)
+            self.progress.cached.add(stack)
+            self._others = [
+                (one, its)
+                for one, its in self._others
+                if name in one.layers and steps_as(one.layers[name], keys, its) is not None
+            ]
+        return rows, steps
+
+    def _local(self, rows: Sequence[Row], stack: str, keys: OwnKeys) -> set[str]:
+        """Return the stack of a call that reads only its own tokens, if they are the text's.
+
+        Otherwise they are tokens that it reads anew in each call, as those of an encoder.
+        """
+        ends = keys.length == self._length and len(rows) > max(step.row for step in self._steps)
+        if not ends or any(len(rows[step.row].codes) != step.stop for step in self._steps):
+            return set()
+        is_same = len(rows) == len(keys.slots) and all(
+            torch.equal(row.codes, keys.codes[n, own])
+            for n, (row, own) in enumerate(zip(rows, keys.slots, strict=True))
+        )
+        return set() if is_same else {stack}
+
+    def _begin(
+        self,
+        call: SeenCall,
+        stack: str,
+        keys: OwnKeys,
+        found: list[tuple[Progress, list[Step]]],
+    ) -> None:
+        """Note which texts the call continues."""
+        self._check_order(call, stack)
+        self._source, self._steps = found[0]
+        self._length = keys.length
+        for its_name, memory in self.progress.memories.items():
+            its = self._source.memories.get(its_name)
+            if its is not None and self._asks(its) and memory.asked == self._length:
+                raise CaptureError(_too_early(call, its_name[0]))
+        where = _positions(self._steps)
+        self._others = [(one, steps) for one, steps in found[1:] if _positions(steps) != where]
+        rows = self.rows
+        before, self.progress = (
+            self.progress,
+            Progress(
+                cached={stack},
+                origin=Origin(self._source, rows, False),
+                layers=self.progress.layers,
+            ),
+        )
+        self.progress.real.update(before.real)
+        stops = {step.stop for step in self._steps}
+        for side, ids in before.ids.items():
+            known = self._source.ids.get(side)
+            self.progress.ids[side] = _joined(known, ids, rows, stops)
+
+    def _check_order(self, call: SeenCall, stack: str) -> None:
+        if stack in self._anew:
+            raise CaptureError(_too_early(call, stack))
+
+    def end(self) -> None:
+        """Note what the call has read; refuse it where that may be at several positions."""
+        if self._others:
+            raise CaptureError(
+                "The model continues a cache that may hold several parts of a text, since its "
+                "tokens repeat: their positions are not known. Run the whole text at once, without "
+                "a cache."
+            )
+        if self.progress.layers:
+            self._caches.note(self.progress)
+
+
+def _positions(steps: Sequence[Step]) -> list[tuple[int, int]]:
+    return [(step.stop - len(step.earlier), step.stop) for step in steps]
+
+
+def _joined(
+    known: Tensor | None, ids: Tensor | None, rows: list[int], stops: set[int]
+) -> Tensor | None:
+    """Join the ids of texts and those of a step; None if some are not known slot by slot."""
+    if known is None or ids is None or len(stops) > 1 or len(ids) != len(rows):
+        return None
+    stop = next(iter(stops))
+    if len(known) <= max(rows) or known.shape[1] < stop:
+        return None
+    return torch.cat([known[rows, :stop], ids.to(known.device)], 1)
+
+
+def _unknown(call: SeenCall) -> str:
+    return (
+        f"{call.name} reads keys that are neither of its own tokens nor exactly those of texts "
+        "that ran together in this context, so which text it continues, and where, cannot be "
+        "proved: its cache was filled outside of the context, or joined from caches of several "
+        "calls, or the keys in it were changed, compressed, dropped or computed anew. Open the "
+        "context before the prompt runs, run the texts of a batch together from the start, and "
+        "keep keys in the cache as they are, or run the whole text at once, without a cache."
+    )
+
+
+def _other(call: SeenCall) -> str:
+    return (
+        f"{call.name} reads keys of other tokens than the layers before it, or computes those of "
+        f"earlier tokens anew, so which text it continues, and where, cannot be proved. {_AT_ONCE}"
+    )
+
+
+def _too_early(call: SeenCall, name: str) -> str:
+    return (
+        f"{call.name} continues a text whose earlier keys it holds, but {name} ran before it in "
+        "the same call and holds none, so at which positions its tokens are was not known. Run the "
+        "whole text at once, without a cache."
+    )
+
+
+def _moved(call: SeenCall, is_known: bool) -> str:
+    found = f"{call.name} attends from a text that continues to other keys than from its first "
+    if is_known:
+        return (
+            f"{found}tokens, which are those of another text in this context. Several texts have "
+            "the same keys so far in the first layer with a cache, and which of them a step "
+            "continues must be known there. Run them one after the other, each to its end, or each "
+            "in a context of its own, and keep rows in their order."
+        )
+    return (
+        f"{found}tokens, or computes these anew, so they are not one graph. Run the whole text at "
+        "once, without a cache."
+    )

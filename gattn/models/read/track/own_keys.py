@@ -1,0 +1,199 @@
+"""Finds the texts whose keys a call reads before those of its own tokens.
+
+A key is told by one number that depends on all heads of it, and of its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import count
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gattn.models.hugging_face.caches import FEW, codes, nearest
+from gattn.models.read.masks import Mask
+from gattn.models.read.places import Side
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.track.following import Row
+
+_numbers = count()
+
+
+class Step(NamedTuple):
+    """How one sequence continues a text: its row, and the slots of it that came before.
+
+    `earlier` are the slots, among the call's keys, of those just before `stop`.
+    """
+
+    row: int
+    stop: int
+    earlier: Tensor
+
+
+@dataclass(eq=False)
+class OwnKeys:
+    """The keys of a call that are its own tokens, and those that are not.
+
+    Parameters
+    ----------
+    slots : list of Tensor
+        For each element, the slots of its tokens, in order.
+    codes : Tensor (elements, slots)
+        A number for each key.
+    is_read : Tensor (elements, slots)
+        Which keys some query reads.
+    """
+
+    slots: list[Tensor]
+    codes: Tensor
+    is_read: Tensor
+
+    @classmethod
+    def of(cls, call: SeenCall, mask: Callable[[], Mask]) -> OwnKeys | None:
+        """Find them in self-attention; None where its tokens are not one run of slots."""
+        slots = _slots(call)
+        if slots is None:
+            return None
+        is_read = mask().is_read(len(slots), call.key.shape[2])
+        return cls(slots, codes_of(call), is_read)
+
+    @property
+    def length(self) -> int:
+        """How many tokens the call has."""
+        return len(self.slots[0])
+
+    @property
+    def others_are_read(self) -> bool:
+        """Whether some query reads a key that is none of the call's own tokens."""
+        if self.length == self.codes.shape[1]:
+            return False
+        others = self.is_read.clone()
+        for row, own in zip(others, self.slots, strict=True):
+            row[own] = False
+        return bool(others.any())
+
+    def earlier(self, element: int) -> tuple[Tensor, bool]:
+        """Return the slots before a sequence's own, and whether they go round.
+
+        Slots after its own are room for more, unless they are read: then they come round again, and
+        hold the oldest keys.
+        """
+        own, size = self.slots[element], self.codes.shape[1]
+        after = self.is_read[element, int(own[-1]) + 1 :]
+        if int(own[0]) <= int(own[-1]) and not bool(after.any()):
+            return torch.arange(int(own[0])), False
+        return (int(own[-1]) + 1 + torch.arange(size - len(own))) % size, True
+
+
+def _slots(call: SeenCall) -> list[Tensor] | None:
+    tokens, length, size = call.tokens, call.query.shape[2], call.key.shape[2]
+    if tokens is None or tokens.sequences != tuple(range(len(tokens.sequences))):
+        return None
+    order = torch.arange(length)
+    if tokens.queries is not None and not bool((tokens.queries == order).all()):
+        return None
+    if tokens.fed is None:
+        is_plain = not tokens.is_cross and tokens.keys is None and length == size
+        return [order] * len(tokens.sequences) if is_plain else None
+    found = []
+    for fed in tokens.fed:
+        own = (fed >= 0).nonzero()[:, 0]
+        own = own[fed[own].argsort()]
+        is_run = bool(((own[1:] - own[:-1]) % size == 1).all())
+        if not torch.equal(fed[own], order) or not is_run:
+            return None
+        found.append(own)
+    return found
+
+
+def codes_of(call: SeenCall) -> Tensor:
+    """Give each key a number that depends on a few numbers of all its heads.
+
+    If neither keys nor values are seen, no key is like any other.
+    """
+    shown = [x for x in (call.key, call.value) if x.shape[-1]]
+    if not shown:
+        return torch.tensor([[next(_numbers) for _ in keys] for keys in call.key[:, 0]])
+    few = max(FEW // shown[0].shape[1], 1)
+    found = [codes(x[..., :few].transpose(1, 2).flatten(2), n) for n, x in enumerate(shown)]
+    return sum(found[1:], found[0]).cpu()
+
+
+class Part(Enum):
+    """The part of a text that is still held."""
+
+    WHOLE = auto()
+    FIRST = auto()
+    LAST = auto()
+
+
+def steps_from(
+    rows: Sequence[Row], keys: OwnKeys, part: Part, chosen: Sequence[Step] | None = None
+) -> list[Step] | None:
+    """Find a part of one of a layer's texts for each sequence; None if there is none for some.
+
+    It is of the text that was `chosen` in another layer, where it was.
+    """
+    found = []
+    repeats = max(len(keys.slots) // len(rows), 1)
+    for element in range(len(keys.slots)):
+        earlier, goes_round = keys.earlier(element)
+        held = keys.codes[element, earlier]
+        stops = [_stop(row.codes, held, goes_round, part) for row in rows]
+        fits = [x is not None for x in stops]
+        if chosen is not None:
+            wanted = chosen[element]
+            fits = [(n, x) == (wanted.row, wanted.stop) for n, x in enumerate(stops)]
+        if not len(earlier) or not any(fits):
+            return None
+        row = nearest(fits, element // repeats)
+        found.append(Step(row, stops[row] or 0, earlier))
+    return found
+
+
+def steps_as(rows: Sequence[Row], keys: OwnKeys, chosen: Sequence[Step]) -> list[Step] | None:
+    """Find how a layer continues the texts that another layer continues; None if it does not."""
+    found = (steps_from(rows, keys, part, chosen) for part in Part)
+    return next((steps for steps in found if steps is not None), None)
+
+
+def _stop(known: Tensor, held: Tensor, goes_round: bool, part: Part) -> int | None:
+    """Return the slot after the held part of a text; None if another is held."""
+    size, whole = len(held), len(known)
+    is_part = size < whole if part is not Part.WHOLE else size == whole
+    if not is_part or (part is Part.FIRST and goes_round):
+        return None
+    stop = size if part is Part.FIRST else whole
+    return stop if torch.equal(known[stop - size : stop], held) else None
+
+
+def sides_of(
+    keys: OwnKeys, element: int, row: Row, step: Step, real: Tensor
+) -> tuple[Side, Side, Row]:
+    """Give both sides of a sequence of a call, and what its layer has read after it.
+
+    `real` (tokens,) says which of the call's tokens are real.
+    """
+    own, start = keys.slots[element], step.stop - len(step.earlier)
+    slots = torch.cat([step.earlier, own])
+    slots = slots[torch.cat([row.real[start : step.stop], real])]
+    in_order = bool((slots[1:] > slots[:-1]).all())
+    after = Row(
+        torch.cat([row.codes[: step.stop], keys.codes[element, own]]),
+        torch.cat([row.real[: step.stop], real]),
+    )
+    queries = Side(real.nonzero()[:, 0], row.tokens(step.stop))
+    return queries, Side(slots, row.tokens(start), in_order=in_order), after
+
+
+def real_tokens(keys: OwnKeys, mask: Mask) -> Tensor:
+    """Find the call's tokens that are not padding, booleans (elements, tokens)."""
+    firsts = {int(own[0]) for own in keys.slots}
+    first, elements = min(firsts), len(keys.slots)
+    if len(firsts) > 1 or first + keys.length > keys.codes.shape[1]:
+        return torch.ones(elements, keys.length, dtype=torch.bool)
+    return mask.reads_itself(elements, first, keys.length)

@@ -1,0 +1,150 @@
+"""Softmaxes that weigh experts are no attention, and take none of the model's attention away."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gattn
+from gattn.errors import CaptureError
+
+_D, _E = 8, 4
+_F = nn.functional
+
+
+class _Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(_D, _D) for _ in range(3))
+        self.kept: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        attention = (self.q(x) @ self.k(x).mT / math.sqrt(_D)).softmax(-1)
+        self.kept.append(attention.detach().clone())
+        return attention @ self.v(x)
+
+
+class _Experts(nn.Module):
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.style, self.router = style, nn.Linear(_D, _E)
+        self.experts = nn.ModuleList(nn.Linear(_D, _D) for _ in range(_E))
+        self.loss: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return getattr(self, f"_{self.style}")(x)
+
+    def _mixtral(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, _D)
+        weights, chosen = torch.topk(_F.softmax(self.router(flat), -1), 2, -1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(flat)
+        for n, expert in enumerate(self.experts):
+            rows, which = torch.where(chosen == n)
+            out.index_add_(0, rows, expert(flat[rows]) * weights[rows, which, None])
+        return out.view_as(x)
+
+    def _switch(self, x: Tensor) -> Tensor:
+        weight, chosen = self.router(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for n, expert in enumerate(self.experts):
+            out[chosen == n] = expert(x[chosen == n])
+        return out * weight.unsqueeze(-1)
+
+    def _dispatch(self, x: Tensor) -> Tensor:
+        weight, chosen = self.router(x).softmax(-1).topk(1, -1)
+        hot = _F.one_hot(chosen[..., 0], _E).float()
+        place = ((hot.cumsum(1) - 1) * hot).sum(-1).long()
+        slots = hot[..., None] * _F.one_hot(place, x.shape[1]).float()[:, :, None]
+        given = torch.einsum("btd,btec->ebcd", x, slots)
+        made = torch.stack([expert(one) for expert, one in zip(self.experts, given, strict=True)])
+        return torch.einsum("ebcd,btec->btd", made, slots * weight[..., None])
+
+    def _picked(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        attention = self.router(x).softmax(-1)
+        self.loss = (attention.mean((0, 1)) ** 2).sum()
+        weights, chosen = attention.topk(2, -1)
+        all_made = torch.stack([expert(x) for expert in self.experts], -2)
+        return weights, all_made.gather(-2, chosen[..., None].expand(*chosen.shape, _D))
+
+    def _summed(self, x: Tensor) -> Tensor:
+        weights, made = self._picked(x)
+        return (weights[..., None] * made).sum(-2)
+
+    def _einsum(self, x: Tensor) -> Tensor:
+        weights, made = self._picked(x)
+        return torch.einsum("btk,btkd->btd", weights, made)
+
+    def _matmul(self, x: Tensor) -> Tensor:
+        weights, made = self._picked(x)
+        return (weights.unsqueeze(-2) @ made).squeeze(-2)
+
+
+class _Block(nn.Module):
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.norm, self.attends = nn.LayerNorm(_D), _Attends()
+        self.experts = _Experts(style)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attends(self.norm(x))
+        return x + self.experts(x)
+
+
+class _Inline(_Experts):
+    def __init__(self, style: str) -> None:
+        super().__init__(style)
+        self.attends = _Attends()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attends(x)
+        return x + super().forward(x)
+
+
+class _PickedKeys(nn.Module):
+    """Attention whose largest numbers alone meet values, each query's own ones."""
+
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.style, self.other, self.v = style, _Attends(), nn.Linear(_D, _D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = (x @ x.mT).softmax(-1).topk(2, -1)
+        value = torch.stack([one[n] for one, n in zip(self.v(x), chosen, strict=True)])
+        if self.style == "sum":
+            x = x + (weights[..., None] * value).sum(-2)
+        else:
+            x = x + torch.einsum("btk,btkd->btd", weights, value)
+        return self.other(x)
+
+
+_STYLES = "mixtral", "switch", "dispatch", "summed", "einsum", "matmul"
+
+
+@pytest.mark.parametrize("kind", [_Block, _Inline])
+@pytest.mark.parametrize("style", _STYLES)
+@pytest.mark.filterwarnings("ignore:.* not show")
+def test_routers_are_no_attention(style: str, kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(kind(style), kind(style)).eval()
+    x = torch.randn(2, 6, _D)
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(x)
+    assert len(run.traces) == 2
+    for n, trace in enumerate(run.traces):
+        assert len(trace.only_stack) == 2
+        for layer, block in enumerate(model):
+            expected = block.attends.kept[-1][n]
+            torch.testing.assert_close(torch.as_tensor(trace[layer, 0].to_dense()), expected)
+
+
+@pytest.mark.parametrize("style", ["sum", "einsum"])
+def test_picked_keys_are_attention_that_is_changed(style: str) -> None:
+    torch.manual_seed(0)
+    model = _PickedKeys(style).eval()
+    x = torch.randn(2, 6, _D)
+    with pytest.raises(CaptureError, match="changed by topk"), gattn.capturing(model):
+        model(x)

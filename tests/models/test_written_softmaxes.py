@@ -1,0 +1,243 @@
+"""Softmaxes that a model writes out, and products with values under other names."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from hand_written import CAUSAL, ROOT, check, halved, made
+from torch.nn import functional as F  # noqa: N812
+
+from gattn import Cut, Scale, capturing, edited
+from gattn.errors import CaptureError, EditError
+
+MASK = CAUSAL.double()
+
+
+def scores(q, k):
+    return q @ k.mT / ROOT
+
+
+def logarithm(q, k, v):
+    return F.log_softmax(scores(q, k), -1).exp() @ v
+
+
+def logarithm_of_keys_first(q, k, v):
+    return (v.mT @ torch.exp(torch.special.log_softmax(scores(k, q), dim=2))).mT
+
+
+def less_the_maximum(q, k, v):
+    s = scores(q, k)
+    weights = torch.exp(s - s.max(-1, keepdim=True).values)
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def in_place(q, k, v):
+    s = scores(q, k)
+    s -= s.amax(-1, keepdim=True)
+    s.exp_()
+    s /= s.sum(-1, keepdim=True)
+    return s @ v
+
+
+def exponentials(q, k, v):
+    weights = scores(q, k).exp()
+    return weights / (weights.sum(-1, keepdim=True) + 1e-14) @ v
+
+
+def exponentials_of_keys_first(q, k, v):
+    weights = scores(k, q).exp()
+    return (weights / weights.sum(-2, keepdim=True)).transpose(-2, -1) @ v
+
+
+def exponentials_normalized(q, k, v):
+    return F.normalize(scores(q, k).exp(), p=1, dim=-1) @ v
+
+
+def reciprocal(q, k, v):
+    weights = scores(q, k).exp()
+    return (weights * weights.sum(-1, keepdim=True).reciprocal()) @ v
+
+
+def divided_late(q, k, v):
+    weights = torch.einsum("bhid,bhjd->bhij", q, k).div(ROOT).exp()
+    return torch.einsum("bhij,bhjd->bhid", weights, v) / weights.sum(-1)[..., None]
+
+
+def summed_late(q, k, v):
+    weights = scores(q, k).exp()
+    output = weights @ v
+    return output * (1 / weights.sum(-1, keepdim=True))
+
+
+def in_another_precision(q, k, v):
+    weights = scores(q, k).exp()
+    return (weights / weights.sum(-1, keepdim=True)).float().to(q.dtype).double() @ v
+
+
+def multiplied_with_a_mask(q, k, v):
+    weights = scores(q, k).exp() * MASK
+    return (weights / weights.sum(-1, keepdim=True)) @ v
+
+
+def softmax_renormalized(q, k, v):
+    weights = scores(q, k).softmax(-1) * MASK
+    return (weights / weights.sum(-1, keepdim=True)) @ v
+
+
+def softmax_filled(q, k, v):
+    weights = scores(q, k).softmax(-1).masked_fill(~CAUSAL, 0)
+    return weights.div(weights.sum(-1).unsqueeze(-1)) @ v
+
+
+def softmax_normalized(q, k, v):
+    return F.normalize(torch.where(CAUSAL, scores(q, k).softmax(-1), 0.0), p=1, dim=-1) @ v
+
+
+def baddbmm(q, k, v):
+    shape, (q, k, v) = q.shape, (x.flatten(0, 1) for x in (q, k, v))
+    nothing = torch.full_like(v, torch.nan)
+    return torch.baddbmm(nothing, scores(q, k).softmax(-1), v, beta=0).view(shape)
+
+
+def added_to_something(q, k, v):
+    shape, (q, k, v) = q.shape, (x.flatten(0, 1) for x in (q, k, v))
+    before = torch.ones_like(v)
+    return (torch.baddbmm(before, scores(q, k).softmax(-1), v, beta=2, alpha=0.5) - 2).view(
+        shape
+    ) * 2
+
+
+def implicit_einsum(q, k, v):
+    shape, (q, k, v) = q.shape, (x.flatten(0, 1) for x in (q, k, v))
+    return torch.einsum("...ij,...jk", scores(q, k).softmax(-1), v).view(shape)
+
+
+WAYS = [
+    *(logarithm, logarithm_of_keys_first, less_the_maximum, in_place, exponentials),
+    *(exponentials_of_keys_first, reciprocal, divided_late, summed_late, baddbmm),
+    *(added_to_something, implicit_einsum),
+]
+MASKED = [multiplied_with_a_mask, softmax_renormalized, softmax_filled, softmax_normalized]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_softmax_in_other_words_is_shown_and_edited(way):
+    check(way)
+
+
+@pytest.mark.parametrize("way", MASKED)
+def test_a_mask_before_the_division_is_part_of_the_softmax(way):
+    check(way, is_causal=True)
+
+
+@pytest.mark.parametrize("way", [logarithm, less_the_maximum, divided_late, added_to_something])
+def test_gradients_flow_through_an_edit(way):
+    model, x = made(way)
+    x.requires_grad_()
+    with edited(model, Scale(0.5, layer=0, head=1, query=slice(2, None))):
+        model(x).square().sum().backward()
+    found, x.grad = x.grad, None
+    model.dense(x, False, halved)[1].square().sum().backward()
+    torch.testing.assert_close(found, x.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_rounding_on_the_way_is_no_change():
+    check(in_another_precision, atol=1e-6)
+
+
+def test_a_residual_stream_that_is_added_stays_bit_for_bit():
+    model, x = made(added_to_something)
+    with torch.no_grad():
+        plain = model.blocks[1](x)
+        with edited(model.blocks[1], Cut(layer=0, query=4, key=3)):
+            changed = (model.blocks[1](x) != plain).any(-1)
+    assert changed.any(0).tolist() == [False] * 4 + [True, False]
+
+
+def merged(q, k, v):
+    """Softmaxes over two chunks of keys, added up by their shares."""
+    outputs, totals = [], []
+    for some, values in zip(k.split(3, 2), v.split(3, 2), strict=True):
+        weights = scores(q, some).exp()
+        totals.append(weights.sum(-1, keepdim=True))
+        outputs.append(weights / totals[-1] @ values)
+    return (outputs[0] * totals[0] + outputs[1] * totals[1]) / (totals[0] + totals[1])
+
+
+def merged_by_products(q, k, v):
+    """The same, with a product that takes the sums."""
+    ones, outputs, totals = torch.ones_like(v[:, :, :3, :1]), [], []
+    for some, values in zip(k.split(3, 2), v.split(3, 2), strict=True):
+        weights = scores(q, some).exp()
+        totals.append(weights @ ones)
+        outputs.append(weights @ values / totals[-1])
+    shares = torch.cat(totals, -1)
+    shares = shares / shares.sum(-1, keepdim=True)
+    return outputs[0] * shares[..., :1] + outputs[1] * shares[..., 1:]
+
+
+def logged(q, k, v):
+    weights = scores(q, k).exp()
+    total = weights.sum(-1, keepdim=True)
+    return weights / total @ v + 0 * total.log()
+
+
+@pytest.mark.parametrize("way", [merged, merged_by_products, logged])
+def test_sums_that_weigh_something_else_are_refused(way):
+    model, x = made(way)
+    says = "uses its softmax's normalizer"
+    with torch.no_grad(), pytest.raises(CaptureError, match=says), capturing(model):
+        model(x)
+
+
+def not_divided(q, k, v):
+    return scores(q, k).softmax(-1) * MASK @ v
+
+
+def divided_by_another(q, k, v):
+    weights = scores(q, k).softmax(-1) * MASK
+    return weights / weights.amax(-1, keepdim=True) @ v
+
+
+@pytest.mark.parametrize("way", [not_divided, divided_by_another])
+def test_attention_that_a_mask_takes_is_refused(way):
+    model, x = made(way)
+    with pytest.raises(CaptureError, match="changed by"), torch.no_grad(), capturing(model):
+        model(x)
+
+
+def with_a_sink(q, k, v):
+    weights = scores(q, k).exp()
+    return weights / (1 + weights.sum(-1, keepdim=True)) @ v
+
+
+def to_the_square(q, k, v):
+    weights = scores(q, k).exp()
+    return weights / weights.square().sum(-1, keepdim=True).sqrt() @ v
+
+
+@pytest.mark.parametrize("way", [with_a_sink, to_the_square])
+def test_what_is_not_the_softmax_of_its_scores_is_not_shown(way):
+    model, x = made(way)
+    with pytest.raises(CaptureError), torch.no_grad(), capturing(model):
+        model(x)
+
+
+def entropy(q, k, v):
+    s = scores(q, k)
+    weights = (s - s.amax(-1, keepdim=True)).exp()
+    extra = weights.square().mean()
+    return weights / weights.sum(-1, keepdim=True) @ v + 0 * extra
+
+
+def test_edits_of_exponentials_that_something_else_reads_are_refused():
+    model, x = made(entropy)
+    with torch.no_grad():
+        with capturing(model) as run, warnings.catch_warnings():
+            model(x)
+        assert list(run.traces[0].stacks) == ["blocks"]
+        cut, says = Cut(layer=0, query=4, key=3), "reads its attention by square"
+        with pytest.raises(EditError, match=says), edited(model, cut):
+            model(x)
