@@ -215,7 +215,9 @@ def refine(found: Dependence, probe: Probe) -> None:
             runs = [_both(probe(found.along(dim, row)))[n] for row in code]
             marked, told = (torch.stack([run[m] for run in runs]) for m in (0, 1))
             index = decoded(marked, told, code)
-            if bool((index[side.depends] >= 0).all()):
+            most = (marked & told | ~told).sum(0)  # What is hidden may be marks of others.
+            is_own = (index >= 0) & (most == code[:, 0].sum())
+            if bool(is_own[side.depends].all()):
                 side.apart.add(dim)
                 side.learn(dim, marked, told, code)
                 if side.is_batch(dim):
