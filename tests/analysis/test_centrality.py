@@ -13,6 +13,7 @@ from attentions import TEXT, random_attention
 
 import gattn
 from gattn.analysis import centrality, communities, pagerank
+from gattn.analysis.reading import heads
 from gattn.errors import GraphError, SelectionError, ShapeError
 
 KNOWN = np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]])
@@ -113,13 +114,13 @@ def test_self_loops_count_at_both_ends_unless_they_are_left_out():
 
 def test_heads_of_arrays_are_made_one_at_a_time(monkeypatch):
     made, measured = [], []
-    from_dense = gattn.AttentionGraph.from_dense
+    from_dense = heads.from_dense
 
     def count(*given, **options):
         made.append(options["head"])
         return from_dense(*given, **options)
 
-    monkeypatch.setattr(gattn.AttentionGraph, "from_dense", count)
+    monkeypatch.setattr(heads, "from_dense", count)
 
     def measure(graph):
         measured.append(len(made))

@@ -238,7 +238,10 @@ def test_a_position_from_the_end_is_that_of_the_prompt_in_each_beam(tiny):
     with edited(model, Cut(layer=0, key=len(IDS) - 1, renormalize=False)):
         assert torch.equal(found, searched(model, **options))
     assert not torch.equal(found, searched(model, **options))
-    with pytest.raises(EditError, match="its end is not known"), edited(model, Cut(key=-1)):
+    with (
+        pytest.raises(EditError, match="the end of its prompt is not known"),
+        edited(model, Cut(key=-1)),
+    ):
         searched(model, prompt_lookup_num_tokens=3)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,9 +47,10 @@ def _trace(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
     stacks: dict[str, dict[tuple[int, int], AttentionGraph]] = {}
     for row in tables["heads"].to_pylist():
         place = (row["stack"], row["layer"], row["head"])
-        head = _graph(
-            row, edges.get(place, none), queries[place], names[row["stack"]] | edits, model
-        )
+        facts = names[row["stack"]] | edits
+        if len(names) > 1:
+            facts["stack"] = row["stack"]
+        head = _graph(row, edges.get(place, none), queries[place], facts, model)
         stacks.setdefault(row["stack"], {})[row["layer"], row["head"]] = head
     text = tables["texts"]["text"][0].as_py() or ""
     named = {name: Stack(name, stacks[name]) for name in names if name in stacks}
@@ -106,7 +107,7 @@ def _graph(
     row: Mapping[str, Any],
     edges: Mapping[str, NDArray[Any]],
     queries: Mapping[str, NDArray[Any]],
-    names: Mapping[str, Iterable[Any]],
+    facts: Mapping[str, Any],
     model: str,
 ) -> AttentionGraph:
     shape = parsed(row["graph"])
@@ -127,7 +128,9 @@ def _graph(
         shape["rule"] = rules.Edges(pointer, key, shape["query_offset"])
     graph = TokenGraph(**shape)
     check_graph(graph, edges["attention"].nbytes)
-    further: dict[str, Any] = {name: tuple(some) for name, some in names.items()}
+    further: dict[str, Any] = {
+        name: tuple(some) if isinstance(some, list) else some for name, some in facts.items()
+    }
     further |= {name: edges[name] for name in VALUES if _is_known(edges.get(name))}
     sink = queries.get("sink")
     return AttentionGraph(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +65,9 @@ class Kernels(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._walk = walk
-        self._parameters = {place_of(x) for x in model.parameters()} - {0}
+        self._parameters = _Parameters(model, walk)
         self.products = Products(self._parameters)
-        constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
+        constants = self._parameters.known | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants, Constants(model))
         self.integers = Integers(constants)
         self.images: set[tuple[int, ...]] = set()
@@ -143,6 +143,20 @@ class Kernels(TorchDispatchMode):
             size = x.numel() if x.is_floating_point() else 0
             if size == softmax.size or (name in _PARTS and 0 < size < softmax.size):
                 self._softmaxes[x] = softmax
+
+
+class _Parameters(Container[int]):
+    """Where the memory of parameters begins, also of those that are loaded while a module runs."""
+
+    def __init__(self, model: nn.Module, walk: Walk) -> None:
+        self.known = {place_of(x) for x in model.parameters()} - {0}
+        self._model, self._walk = model, walk
+
+    def __contains__(self, place: object) -> bool:
+        if place in self.known:
+            return True
+        module = self._model.get_submodule(self._walk.innermost)
+        return any(place_of(x) == place for x in module.parameters(recurse=False))
 
 
 @dataclass(eq=False)

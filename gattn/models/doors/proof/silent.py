@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,11 +39,11 @@ class Products:
 
     Parameters
     ----------
-    parameters : collection of int
+    parameters : container of int
         Where the memory of the model's parameters begins.
     """
 
-    def __init__(self, parameters: Collection[int]) -> None:
+    def __init__(self, parameters: Container[int]) -> None:
         self.multiplying: set[str] = set()
         self.written_out: list[str] = []
         self.spreading: set[str] = set()
@@ -165,7 +165,7 @@ class Products:
 
     def _look_up(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow scores that are products with a parameter to a softmax, and to that parameter."""
-        own = {place_of(x) for x in tensors}.intersection(self._parameters)
+        own = {place for x in tensors if (place := place_of(x)) in self._parameters}
         made = next((self._made_with[x] for x in tensors if x in self._made_with), None)
         if kernel in _PRODUCTS and own:
             if made is not None and made.is_softmax and made.places & own:
@@ -240,6 +240,7 @@ def silent(
     showing = {run.name for site in sites for run in site.chain} | set(others)
     kinds = {type(site.module) for site in sites}
     found = set(products.written_out) | ((products.spreading | products.chained) - showing)
+    found = {name for name in found if not isinstance(model.get_submodule(name), nn.Linear)}
     for name in set(ran) - showing:
         kind = type(model.get_submodule(name))
         is_named = any(word in kind.__name__.lower() for word in _NAMES)
