@@ -35,7 +35,7 @@ def parts(reading: Reading, heads: Sequence[int] | None = None) -> list[Part]:
 
 def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
     swaps = [edit for edit in edits if isinstance(edit, Swap)]
-    after = tuple(edit for edit in edits if edit.is_after)
+    after = tuple(edit.among(heads) for edit in edits if edit.is_after)
     _check_uses(edits)
     graph = reading.graph
     for edit in edits:

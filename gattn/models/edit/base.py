@@ -32,6 +32,8 @@ class Edit(Described):
 
     is_after = False
     """Whether it changes attention after normalizing."""
+    spans_stacks = False
+    """Whether one edit may change several stacks."""
 
     def __post_init__(self) -> None:
         if (named := named_by(self.layer)) is not None:
@@ -130,6 +132,10 @@ class Edit(Described):
             return self
         own = place.own(self.heads(place.heads))
         return replace(self, head=own) if own else None  # type: ignore[type-var]
+
+    def among(self, heads: Sequence[int]) -> Edit:
+        """Return its part in some heads of a call, which count from 0 in the attention it gets."""
+        return self
 
     @property
     def needs_tokens(self) -> bool:

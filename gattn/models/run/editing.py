@@ -51,7 +51,7 @@ class _Call:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
-    here: dict[tuple[int, int, int], Edit | None] = field(default_factory=dict)
+    here: dict[tuple[int, str, int, int], Edit | None] = field(default_factory=dict)
 
 
 class Editing(Context):
@@ -114,7 +114,8 @@ class Editing(Context):
         return applied
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
-        if self._stack_of.setdefault(id(edit), place.stack) != place.stack:
+        known = self._stack_of.setdefault(id(edit), place.stack)
+        if known != place.stack and not edit.spans_stacks:
             self._unclear = edit
 
     def end(self, tracker: Tracker, result: Any) -> None:
@@ -137,7 +138,7 @@ class Editing(Context):
             found = now.located[name]
         else:
             found = edit
-        where = id(found), place.layer, place.head
+        where = id(found), place.stack, place.layer, place.head
         if where not in now.here:
             now.here[where] = found.in_layer(place.layer).in_call(place)
         here = now.here[where]

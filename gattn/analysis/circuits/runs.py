@@ -1,0 +1,168 @@
+"""Runs a model on candidates of its circuit, many at once, and measures its answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
+from gattn.errors import CaptureError
+from gattn.models.edit.only import Kept, kept_in_call
+from gattn.models.effects.metrics import Measure
+from gattn.models.effects.runner import Runner
+from gattn.models.read.on_graphs.seen_edges import SeenEdges
+from gattn.models.watch.contexts import Context
+
+if TYPE_CHECKING:
+    from gattn.models.edit.base import Edit
+    from gattn.models.read.places import Place
+    from gattn.models.read.seen_call import SeenCall
+    from gattn.models.read.track.tracking import Tracker
+
+Masks = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+MOST_COPIES = 16
+"""How many candidates run at once, at most: a CPU gains nothing from more."""
+_STEPS = 5
+"""At how many points gradients are averaged."""
+
+
+class Masking(Context):
+    """Multiplies the attention of all edges by weights (copies, edges), one row per copy."""
+
+    reads_one_call = True
+
+    def __init__(self, edges: EdgeList, weights: Tensor) -> None:
+        self._edges, self._weights = edges, weights
+        self._made: dict[tuple[str, int, int], Kept | None] = {}
+        self.has_stream = True
+
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Return one edit for all copies."""
+        self.has_stream &= not isinstance(call, SeenEdges)
+        where = place.stack, place.layer, place.head
+        if where not in self._made:
+            self._made[where] = self._kept(call, place)
+        edit = self._made[where]
+        return [[] if edit is None else [edit] for _ in place.sequences]
+
+    def _kept(self, call: SeenCall, place: Place) -> Kept | None:
+        some = self._edges.slices.get((place.stack, place.layer))
+        if some is None:
+            raise CaptureError(
+                f"{call.name} attends in layer {place.layer} of {place.stack!r}, where the first "
+                "run had no edges: a circuit is found of runs that are alike."
+            )
+        weights = self._weights[:, some]
+        head, query, key = self._edges.tensors[some, 2:].T
+        if not weights.requires_grad:
+            kept = weights.any(0)
+            weights, head, query, key = weights[:, kept], head[kept], query[kept], key[kept]
+        return kept_in_call(place, head, query, key, weights)
+
+
+class Runs:
+    """Measures a metric with only some units kept, all other edges ablated.
+
+    `count` is how many runs there were, and `ran` is told as they end; each set of units runs once.
+    `has_stream` says whether tokens keep a residual stream, as they do not in graph networks.
+    """
+
+    def __init__(self, runner: Runner, measure: Measure, groups: Grouping) -> None:
+        self.runner, self.measure, self.groups = runner, measure, groups
+        self.count = 0
+        self.ran: Callable[[int], None] = _ignore
+        self.has_stream = True
+        self.begun = time.perf_counter()
+        most = runner.batch_size if runner.prompt.repeats else 1
+        self.batch_size = min(most, MOST_COPIES)
+        self._known: dict[bytes, float] = {}
+        with torch.no_grad():
+            self._plain = runner.plain()
+        self.full = float(measure(self._plain, self._plain))
+        units = len(groups)
+        self.empty, masked = self.values(np.array([np.zeros(units, bool), np.ones(units, bool)]))
+        self.rounding = abs(masked - self.full)
+
+    @property
+    def range(self) -> float:
+        """How much of the metric there is to keep."""
+        return self.full - self.empty
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.perf_counter() - self.begun
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the metric is the same without any attention, within rounding."""
+        most = max(abs(self.full), abs(self.empty))
+        return abs(self.range) <= 10 * self.rounding + 1e-6 * most
+
+    def faithfulness(self, masks: Masks) -> Floats:
+        """Return the share of the metric that each set of units (sets, units) keeps."""
+        return (self.values(masks) - self.empty) / self.range
+
+    def values(self, masks: Masks) -> Floats:
+        """Measure the metric with only some units kept, one row each."""
+        names = [row.tobytes() for row in np.packbits(masks, axis=1)]
+        new = {name: n for n, name in enumerate(names) if name not in self._known}
+        waiting = list(new.values())
+        for start in range(0, len(waiting), self.batch_size):
+            some = waiting[start : start + self.batch_size]
+            found = self._run(torch.from_numpy(masks[some]))
+            self._known.update(zip([names[n] for n in some], found, strict=True))
+        return np.array([self._known[name] for name in names])
+
+    def _run(self, masks: Tensor) -> list[float]:
+        with torch.no_grad():
+            context = Masking(self.groups.edges, self.groups.spread(masks))
+            answers = self._answers(context, len(masks))
+            return [float(self.measure(answer, self._plain)) for answer in answers]
+
+    def _answers(self, context: Masking, count: int) -> list[Any]:
+        answers = self.runner.run(context, count)
+        self.has_stream &= context.has_stream
+        self.count += count
+        self.ran(count)
+        return answers
+
+    def slopes(self, mask: Masks) -> Floats | None:
+        r"""Estimate what each unit of a set adds, from the empty set on: integrated gradients.
+
+        With weights m on all units' attention, it is :math:`\int_0^1 \partial F / \partial m_u`
+        along m = α of the set, by the midpoints of a few steps. Units outside of the set have their
+        slope there, too. None if the answer has no gradient.
+        """
+        total = np.zeros(mask.shape[0])
+        steps = (torch.arange(_STEPS) + 0.5) / _STEPS
+        for some in steps.split(min(self.batch_size, _STEPS)):
+            slopes = self._slopes(some[:, None] * torch.from_numpy(mask))
+            if slopes is None:
+                return None
+            total += slopes / _STEPS
+        return total / self.range
+
+    def _slopes(self, weights: Tensor) -> Floats | None:
+        with torch.inference_mode(False), torch.enable_grad():
+            weights = weights.clone().requires_grad_()
+            context = Masking(self.groups.edges, self.groups.spread(weights))
+            answers = self._answers(context, len(weights))
+            numbers = [self.measure(answer, self._plain) for answer in answers]
+            if not all(number.requires_grad for number in numbers):
+                return None
+            (found,) = torch.autograd.grad(torch.stack(numbers).sum(), weights)
+        slopes: Floats = found.double().sum(0).numpy()
+        return slopes if np.isfinite(slopes).all() else None
+
+
+def _ignore(count: int) -> None:
+    """Tell nobody how many runs there were."""
