@@ -20,7 +20,7 @@ def built(
 ) -> Circuit:
     """Build the graph of the units that are kept."""
     edges = groups.edges
-    kept = mask[groups.of_edge]
+    kept = proof.live
     names = {stack: edges.tokens(stack) for stack in edges.stacks}
     graph = Circuit(
         **facts,
@@ -67,7 +67,7 @@ def _named(rows: np.ndarray, values: np.ndarray, edges: EdgeList) -> list[list[A
 
 
 def _units(groups: Grouping, mask: Masks, proof: Proof) -> list[list[Any]]:
-    sizes = groups.sizes[mask].tolist()
+    sizes = np.bincount(groups.of_edge[proof.live], minlength=len(mask))[mask].tolist()
     named = _named(groups.rows[mask], proof.losses, groups.edges)
     return [[*unit, size, loss] for (*unit, loss), size in zip(named, sizes, strict=True)]
 

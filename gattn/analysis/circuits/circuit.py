@@ -13,7 +13,7 @@ from gattn.analysis.circuits.building import built
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units
 from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.circuits.runs import Masks, Runs
-from gattn.analysis.circuits.searching import Limits, Search
+from gattn.analysis.circuits.searching import FEW, Limits, Search
 from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
 from gattn.checks import whole
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from gattn.heads.trace import AttentionTrace
     from gattn.models.effects.runner import Runner
     from gattn.models.load.loading import Model
+
+
+_TESTS = 4
+"""How many runs test a circuit, besides random ones."""
 
 
 def circuit(
@@ -84,8 +88,8 @@ def circuit(
         How many edges the circuit may have. If too few keep enough, those that lose least go, and
         the notes say how far it is from `keep`.
     seconds : float, optional
-        After how long the search stops, with the best circuit so far; the tests of the circuit
-        come on top of that.
+        How long it may take, but for the first runs, without which nothing is known. The search
+        stops with the best circuit so far, in time to test it.
     random : int
         How many random sets, with as many units of each layer, the circuit is compared with.
     seed : int
@@ -190,7 +194,8 @@ def _found(
     """Search, and test what was found."""
     if runs.is_constant:
         note = "the answer does not depend on attention, so the circuit is empty"
-        nothing = Proof(float("nan"), float("nan"), np.zeros(0), np.zeros(0))
+        nan, no_edge = float("nan"), np.zeros(len(runs.groups.edges), dtype=bool)
+        nothing = Proof(nan, nan, np.zeros(0), np.zeros(0), no_edge)
         return np.zeros(len(runs.groups), dtype=bool), nothing, [note]
 
     def ran(count: int) -> None:
@@ -199,16 +204,18 @@ def _found(
     def tell(units: int) -> None:
         if not bar.disable:
             each = (runs.seconds - begun) / max(runs.count - counted, 1)
-            announce("circuit", "run", 3 * units + random, each, "for less, pass seconds=")
+            announce("circuit", "run", 3 * min(units, FEW) + random, each, "for less, pass seconds=")
 
     runs.ran, begun, counted = ran, runs.seconds, runs.count
-    search = Search(runs, limits, tell)
+    search = Search(runs, limits, random + _TESTS, tell)
     mask = search.run()
-    proof = tested(runs, mask, random, seed)
+    proof = tested(runs, mask, search.least, random, seed, limits.stop)
     notes = []
     if proof.faithfulness < search.least:
-        limit = f"max_edges={limits.max_edges}"
-        notes.append(f"it keeps {proof.faithfulness:.3f}, not {limits.keep:g}, within {limit}")
+        reached = f"it keeps {proof.faithfulness:.3f}, not {limits.keep:g}"
+        notes.append(f"{reached}, with at most {limits.max_edges} edges")
     elif not search.is_minimal:
-        notes.append("the search ended before each unit was known to be needed")
+        notes.append("not every unit was left out alone, so some may not be needed")
+    if proof.faithfulness > 2 - limits.keep:
+        notes.append("it keeps more than all: some of what is left out works against the answer")
     return mask, proof, notes

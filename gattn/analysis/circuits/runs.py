@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 Masks = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-MOST_COPIES = 16
-"""How many candidates run at once, at most: a CPU gains nothing from more."""
+_MOST_COPIES, _MEMORY = 16, 1 << 28
+"""How many candidates run at once, at most, and in how many bytes: a CPU gains little from more."""
 _STEPS = 5
 """At how many points gradients are averaged."""
 
@@ -81,20 +81,31 @@ class Runs:
         self.ran: Callable[[int], None] = _ignore
         self.has_stream = True
         self.begun = time.perf_counter()
-        most = runner.batch_size if runner.prompt.repeats else 1
-        self.batch_size = min(most, MOST_COPIES)
+        self.batch_size = self._copies() if runner.prompt.repeats else 1
         self._known: dict[bytes, float] = {}
         with torch.no_grad():
             self._plain = runner.plain()
         self.full = float(measure(self._plain, self._plain))
         units = len(groups)
-        self.empty, masked = self.values(np.array([np.zeros(units, bool), np.ones(units, bool)]))
+        self.empty, masked = self.values(
+            np.array([np.zeros(units, bool), np.ones(units, bool)])
+        ).tolist()
         self.rounding = abs(masked - self.full)
+
+    def _copies(self) -> int:
+        """Find how many candidates run at once."""
+        tokens = 1 + int(self.groups.edges.rows[:, 3:].max(initial=0))
+        return min(self.runner.prompt.most_copies(tokens, tokens, _MEMORY), _MOST_COPIES)
 
     @property
     def range(self) -> float:
         """How much of the metric there is to keep."""
         return self.full - self.empty
+
+    @property
+    def slack(self) -> float:
+        """How far the share that is kept may be from another because numbers are rounded."""
+        return 10 * self.rounding / abs(self.range)
 
     @property
     def seconds(self) -> float:
@@ -111,21 +122,24 @@ class Runs:
         """Return the share of the metric that each set of units (sets, units) keeps."""
         return (self.values(masks) - self.empty) / self.range
 
+    def knows(self, masks: Masks) -> bool:
+        """Return whether all of these sets have run."""
+        return all(name in self._known for name in _names(masks))
+
     def values(self, masks: Masks) -> Floats:
         """Measure the metric with only some units kept, one row each."""
-        names = [row.tobytes() for row in np.packbits(masks, axis=1)]
+        names = _names(masks)
         new = {name: n for n, name in enumerate(names) if name not in self._known}
         waiting = list(new.values())
         for start in range(0, len(waiting), self.batch_size):
             some = waiting[start : start + self.batch_size]
-            found = self._run(torch.from_numpy(masks[some]))
+            found = self._run(self.groups.spread(torch.from_numpy(masks[some])))
             self._known.update(zip([names[n] for n in some], found, strict=True))
         return np.array([self._known[name] for name in names])
 
-    def _run(self, masks: Tensor) -> list[float]:
+    def _run(self, weights: Tensor) -> list[float]:
         with torch.no_grad():
-            context = Masking(self.groups.edges, self.groups.spread(masks))
-            answers = self._answers(context, len(masks))
+            answers = self._answers(Masking(self.groups.edges, weights), len(weights))
             return [float(self.measure(answer, self._plain)) for answer in answers]
 
     def _answers(self, context: Masking, count: int) -> list[Any]:
@@ -145,16 +159,25 @@ class Runs:
         total = np.zeros(mask.shape[0])
         steps = (torch.arange(_STEPS) + 0.5) / _STEPS
         for some in steps.split(min(self.batch_size, _STEPS)):
-            slopes = self._slopes(some[:, None] * torch.from_numpy(mask))
+            slopes = self._slopes(some[:, None] * torch.from_numpy(mask), self.groups.spread)
             if slopes is None:
                 return None
             total += slopes / _STEPS
         return total / self.range
 
-    def _slopes(self, weights: Tensor) -> Floats | None:
+    def of_edges(self, kept: NDArray[np.bool_]) -> Floats:
+        """Return the share of the metric that sets of edges (sets, edges) keep."""
+        return (np.array(self._run(torch.from_numpy(kept))) - self.empty) / self.range
+
+    def used(self, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which edges of a set (edges,) the answer depends on, as their slopes say."""
+        slopes = self._slopes(torch.from_numpy(kept)[None].float(), _itself)
+        return kept if slopes is None else kept & (slopes != 0)
+
+    def _slopes(self, weights: Tensor, spread: Callable[[Tensor], Tensor]) -> Floats | None:
         with torch.inference_mode(False), torch.enable_grad():
             weights = weights.clone().requires_grad_()
-            context = Masking(self.groups.edges, self.groups.spread(weights))
+            context = Masking(self.groups.edges, spread(weights))
             answers = self._answers(context, len(weights))
             numbers = [self.measure(answer, self._plain) for answer in answers]
             if not all(number.requires_grad for number in numbers):
@@ -166,3 +189,11 @@ class Runs:
 
 def _ignore(count: int) -> None:
     """Tell nobody how many runs there were."""
+
+
+def _itself(weights: Tensor) -> Tensor:
+    return weights
+
+
+def _names(masks: Masks) -> list[bytes]:
+    return [row.tobytes() for row in np.packbits(masks, axis=1)]

@@ -22,9 +22,9 @@ _GROWTH = 1.4
 _POINTS = 15
 """How many sizes are tried at once afterwards."""
 _MOST_ROUNDS = 8
-_FEW = 512
+FEW = 512
 """The most units of which each is left out in a run of its own, the least by their estimates."""
-_EXCHANGED, _CANDIDATES = 12, 24
+_EXCHANGED, _CANDIDATES = 8, 24
 """The most units of a set of which two are exchanged for one, and of how many that one is."""
 
 
@@ -39,7 +39,7 @@ class Limits:
     max_edges : int or None
         How many edges the set may have.
     stop : float
-        When to stop, as `Runs.seconds` counts.
+        When to have ended, as `Runs.seconds` counts.
     """
 
     keep: float
@@ -55,9 +55,12 @@ class Search:
     keeps enough, and exchanges two for one. `is_minimal` says whether each that is left is needed.
     """
 
-    def __init__(self, runs: Runs, limits: Limits, tell: Callable[[int], None]) -> None:
-        self.runs, self.limits, self._tell = runs, limits, tell
-        self.least = limits.keep - 10 * runs.rounding / abs(runs.range)
+    def __init__(
+        self, runs: Runs, limits: Limits, tests: int, tell: Callable[[int], None]
+    ) -> None:
+        self.runs, self.limits, self._tests, self._tell = runs, limits, tests, tell
+        self._begun = runs.seconds, runs.count
+        self.least = limits.keep - runs.slack
         self.best: Masks = np.ones(len(runs.groups), dtype=bool)
         self.is_minimal = False
 
@@ -66,7 +69,8 @@ class Search:
         for _ in range(_MOST_ROUNDS):
             if self._is_late() or not self._shorten():
                 break
-        self._tell(int(self.best.sum()))
+        if not self._is_late():
+            self._tell(int(self.best.sum()))
         self._prune()
         while self.is_minimal and self._exchange():
             self._prune()
@@ -74,7 +78,12 @@ class Search:
         return self.best
 
     def _is_late(self) -> bool:
-        return self.runs.seconds >= self.limits.stop
+        """Return whether the time that is left, at most half, is what tests and a batch take."""
+        begun, count = self._begun
+        now = self.runs.seconds
+        each = (now - begun) / max(self.runs.count - count, 1)
+        reserve = each * (self._tests + self.runs.batch_size)
+        return now + min(reserve, self.limits.stop / 2) >= self.limits.stop
 
     def _slopes(self, mask: Masks) -> Floats:
         """Estimate what each unit adds; what it adds exactly, if there is no gradient."""
@@ -145,9 +154,9 @@ class Search:
         self.is_minimal = False
         while not self._is_late():
             some = np.flatnonzero(self.best)
-            is_all = len(some) <= _FEW
+            is_all = len(some) <= FEW
             if not is_all:
-                some = some[np.argsort(self._slopes(self.best)[some], kind="stable")[:_FEW]]
+                some = some[np.argsort(self._slopes(self.best)[some], kind="stable")[:FEW]]
             losses = self._losses(some)
             (whole,) = self.runs.faithfulness(self.best[None])
             is_loose = losses <= whole - self.least
@@ -181,7 +190,7 @@ class Search:
         most, sizes = self.limits.max_edges, self.runs.groups.sizes
         while most is not None and (excess := int(sizes[self.best].sum()) - most) > 0:
             some = np.flatnonzero(self.best)
-            if self._is_late() or len(some) > _FEW:
+            if self._is_late() or len(some) > FEW:
                 slopes = self.runs.slopes(self.best)
                 losses = np.arange(len(some), dtype=float) if slopes is None else slopes[some]
             else:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = "Sequence[Sequence[int]] | Tensor"
 """Edges as rows (layer, head, query, key)."""
+_NO_ROWS = torch.zeros(0, 4, dtype=torch.long)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,8 +83,10 @@ class Only(Edit):
         return None
 
     def named(self) -> dict[str, set[Any]]:
-        """Return the layers of its edges."""
-        return {"layer": {n for rows in self._of_stacks.values() for n in rows[:, 0].tolist()}}
+        """Return the layers of its edges, and their tokens."""
+        rows = torch.cat(list(self._of_stacks.values()) or [_NO_ROWS])
+        columns = zip(("layer", "head", "query", "key"), rows.T, strict=True)
+        return {name: set(some.tolist()) for name, some in columns if name != "head"}
 
     def in_layer(self, layer: int) -> Edit:
         """Return itself: its part is taken for each call."""
@@ -92,7 +95,7 @@ class Only(Edit):
     def in_call(self, place: Place) -> Edit | None:
         """Return its part in a call."""
         rows = self._of_stacks.get(place.stack if self.spans_stacks else self.stack)
-        rows = torch.zeros(0, 4, dtype=torch.long) if rows is None else rows
+        rows = _NO_ROWS if rows is None else rows
         _, head, query, key = rows[rows[:, 0] == place.layer].T
         return kept_in_call(place, head, query, key, torch.ones(1, len(head)))
 
