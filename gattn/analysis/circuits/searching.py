@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.analysis.circuits.runs import Floats, Masks, Runs
+from gattn.analysis.circuits.runs import HERE, PATH, Floats, Masks, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +50,8 @@ class Limits:
 class Search:
     """A search for a set of units; `best` is the smallest so far that keeps enough.
 
-    It takes the fewest units, the highest estimates first, that keep enough, by bisection; ranks
-    these by estimates on themselves, and so on; then leaves out units as long as a run without them
+    It takes the fewest units, the highest estimates first, that keep enough, by bisection, and ranks
+    these again, as long as that leaves fewer; then leaves out units as long as a run without them
     keeps enough, and exchanges two for one. `is_minimal` says whether each that is left is needed.
     """
 
@@ -66,9 +66,10 @@ class Search:
 
     def run(self) -> Masks:
         """Search, and return the units that are kept."""
-        for _ in range(_MOST_ROUNDS):
-            if self._is_late() or not self._shorten():
-                break
+        for where in (PATH, HERE):
+            for _ in range(_MOST_ROUNDS):
+                if (where is HERE and self.best.sum() <= FEW) or not self._shorten(where):
+                    break
         if not self._is_late():
             self._tell(int(self.best.sum()))
         self._prune()
@@ -85,22 +86,24 @@ class Search:
         reserve = each * (self._tests + self.runs.batch_size)
         return now + min(reserve, self.limits.stop / 2) >= self.limits.stop
 
-    def _slopes(self, mask: Masks) -> Floats:
+    def _slopes(self, mask: Masks, where: Sequence[float] = HERE) -> Floats:
         """Estimate what each unit adds; what it adds exactly, if there is no gradient."""
-        found = self.runs.slopes(mask)
+        found = self.runs.slopes(mask, where)
         if found is None:
             found = np.zeros(len(mask))
             some = np.flatnonzero(mask)
             found[some] = self._losses(some)
         return found
 
-    def _shorten(self) -> bool:
+    def _shorten(self, where: Sequence[float]) -> bool:
         """Take the fewest units of the best set, the highest estimates first, that keep enough.
 
         Returns whether these are fewer than before.
         """
         before = int(self.best.sum())
-        scores, order = self._slopes(self.best), np.flatnonzero(self.best)
+        if self._is_late():
+            return False
+        scores, order = self._slopes(self.best, where), np.flatnonzero(self.best)
         order = order[np.argsort(-scores[order], kind="stable")]
         sizes = _growing(before)
         while len(sizes) and not self._is_late():
