@@ -4,7 +4,6 @@ from . import engines as engines
 from . import errors as errors
 from . import surveys as surveys
 from . import testing as testing
-
 from .analysis.circuits.circuit import circuit as circuit
 from .attention import attention_graphs as attention_graphs
 from .attention import graph_attention as graph_attention

@@ -49,9 +49,7 @@ class Induction(nn.Module):
         values[0, place[0], token, before] = torch.eye(v).double()
         scores[1, place[1], token, before] = CERTAIN * torch.eye(v).double()
         values[1, place[1], token, answer] = torch.eye(v).double()
-        self.layers = nn.ModuleList(
-            Attention(*some) for some in zip(scores, values, strict=True)
-        )
+        self.layers = nn.ModuleList(Attention(*some) for some in zip(scores, values, strict=True))
         self.position = position
 
     def forward(self, ids):

@@ -32,7 +32,7 @@ def edges_of(found):
 
 
 def kept_alone(model, ids, rows):
-    """Run a routed model with the attention of all but some (stack, layer, head, query, key) zero."""
+    """Run a model on some (stack, layer, head, query, key); all other attention is zero."""
 
     def only(call, attention):
         mask = torch.zeros_like(attention)
@@ -92,7 +92,7 @@ def test_a_planted_circuit_is_found_among_random_heads(seed):
         **QUIET,
     )
     assert edges_of(found) == {(0, place[0], first + 1, first), (1, place[1], 7, first + 1)}
-    assert 0.9 <= found.faithfulness
+    assert found.faithfulness >= 0.9
     assert max(found.random) < 0.5
 
 

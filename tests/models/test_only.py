@@ -1,4 +1,4 @@
-"""Only: the model on some of its edges, against dense algebra and against a graph without the rest."""
+"""Only: the model on some of its edges, against dense algebra."""
 
 import pytest
 import torch
@@ -18,9 +18,7 @@ DENSE = Dense()
 @pytest.fixture(scope="module")
 def gpt2():
     torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2
-    )
+    config = transformers.GPT2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2)
     return transformers.GPT2LMHeadModel(config).double().eval()
 
 

@@ -204,7 +204,9 @@ def _found(
     def tell(units: int) -> None:
         if not bar.disable:
             each = (runs.seconds - begun) / max(runs.count - counted, 1)
-            announce("circuit", "run", 3 * min(units, FEW) + random, each, "for less, pass seconds=")
+            announce(
+                "circuit", "run", 3 * min(units, FEW) + random, each, "for less, pass seconds="
+            )
 
     runs.ran, begun, counted = ran, runs.seconds, runs.count
     search = Search(runs, limits, random + _TESTS, tell)

@@ -51,7 +51,8 @@ class EdgeList:
     @classmethod
     def of(cls, trace: AttentionTrace) -> EdgeList:
         """List the edges of a trace that kept all."""
-        rows, attention = [np.zeros((0, 5), dtype=np.int64)], [np.zeros(0)]
+        rows = [np.zeros((0, 5), dtype=np.int64)]
+        attention: list[NDArray[np.floating]] = [np.zeros(0)]
         for number, stack in enumerate(trace.stacks.values()):
             for layer, head in sorted(stack):
                 graph = stack[layer, head]

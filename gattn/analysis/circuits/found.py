@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
 
 from gattn.analysis.reading.results import Graph, Table, edits_of
@@ -105,7 +104,9 @@ class Circuit(Graph):
             texts = [
                 names[stack][side][at] for stack, at in zip(rows["stack"], rows[axis], strict=True)
             ]
-            rows.insert(list(rows).index("key") + 1 + side, f"{axis}_token", pd.Series(texts, dtype=object))
+            rows.insert(
+                list(rows).index("key") + 1 + side, f"{axis}_token", pd.Series(texts, dtype=object)
+            )
         if self.graph["kind"] == "edges":
             rows = rows.merge(pd.DataFrame(self.units())[[*EDGE, "loss"]], on=EDGE)
             rows = rows.sort_values("loss", ascending=False, kind="stable", ignore_index=True)

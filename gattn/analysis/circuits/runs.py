@@ -88,11 +88,13 @@ class Runs:
         with torch.no_grad():
             self._plain = runner.plain()
         self.full = float(measure(self._plain, self._plain))
+        self.empty: float
+        masked: float
         units = len(groups)
         self.empty, masked = self.values(
             np.array([np.zeros(units, bool), np.ones(units, bool)])
         ).tolist()
-        self.rounding = abs(masked - self.full)
+        self.rounding: float = abs(masked - self.full)
 
     def _copies(self) -> int:
         """Find how many candidates run at once."""
@@ -122,7 +124,8 @@ class Runs:
 
     def faithfulness(self, masks: Masks) -> Floats:
         """Return the share of the metric that each set of units (sets, units) keeps."""
-        return (self.values(masks) - self.empty) / self.range
+        shares: Floats = (self.values(masks) - self.empty) / self.range
+        return shares
 
     def knows(self, masks: Masks) -> bool:
         """Return whether all of these sets have run."""
@@ -165,11 +168,13 @@ class Runs:
             if slopes is None:
                 return None
             total += slopes
-        return total / (len(where) * self.range)
+        shares_of_units: Floats = total / (len(where) * self.range)
+        return shares_of_units
 
     def of_edges(self, kept: NDArray[np.bool_]) -> Floats:
         """Return the share of the metric that sets of edges (sets, edges) keep."""
-        return (np.array(self._run(torch.from_numpy(kept))) - self.empty) / self.range
+        shares: Floats = (np.array(self._run(torch.from_numpy(kept))) - self.empty) / self.range
+        return shares
 
     def used(self, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which edges of a set (edges,) the answer depends on, as their slopes say."""

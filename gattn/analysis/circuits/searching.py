@@ -50,14 +50,12 @@ class Limits:
 class Search:
     """A search for a set of units; `best` is the smallest so far that keeps enough.
 
-    It takes the fewest units, the highest estimates first, that keep enough, by bisection, and ranks
-    these again, as long as that leaves fewer; then leaves out units as long as a run without them
-    keeps enough, and exchanges two for one. `is_minimal` says whether each that is left is needed.
+    It takes the fewest units, the highest estimates first, that keep enough, by bisection, and
+    ranks these again, as long as that leaves fewer; then leaves out units as long as a run without
+    them keeps enough, and exchanges two for one. `is_minimal` says whether each that is left is needed.
     """
 
-    def __init__(
-        self, runs: Runs, limits: Limits, tests: int, tell: Callable[[int], None]
-    ) -> None:
+    def __init__(self, runs: Runs, limits: Limits, tests: int, tell: Callable[[int], None]) -> None:
         self.runs, self.limits, self._tests, self._tell = runs, limits, tests, tell
         self._begun = runs.seconds, runs.count
         self.least = limits.keep - runs.slack
@@ -111,12 +109,12 @@ class Search:
             for row, size in zip(masks, sizes, strict=True):
                 row[order[:size]] = True
             at = self._first_enough(masks)
-            low = int(sizes[at - 1]) if at else 0
-            high = int(sizes[at]) if at < len(sizes) else int(self.best.sum())
+            low = sizes[at - 1] if at else 0
+            high = sizes[at] if at < len(sizes) else int(self.best.sum())
             if at < len(sizes):
                 self.best = masks[at]
             inside = np.unique(np.linspace(low, high, _POINTS + 2).astype(int))
-            sizes = inside[(inside > low) & (inside < high)]
+            sizes = inside[(inside > low) & (inside < high)].tolist()
         return int(self.best.sum()) < before
 
     def _first_enough(self, masks: Masks) -> int:

@@ -25,9 +25,7 @@ class Proof:
     live: NDArray[np.bool_]
 
 
-def tested(
-    runs: Runs, mask: Masks, least: float, random: int, seed: int, stop: float
-) -> Proof:
+def tested(runs: Runs, mask: Masks, least: float, random: int, seed: int, stop: float) -> Proof:
     """Measure a circuit, and as many random ones of its size and layers.
 
     Random ones, and what it loses without each unit, are measured until it is time to stop.
@@ -54,8 +52,10 @@ def _live(runs: Runs, mask: Masks, least: float) -> NDArray[np.bool_]:
     kept: NDArray[np.bool_] = mask[runs.groups.of_edge]
     (whole,) = runs.faithfulness(mask[None])
     used = runs.used(kept)
-    is_layered = position is not None and len(edges.stacks) == 1 and runs.has_stream
-    for some in ([edges.with_path(used, position)] if is_layered else []) + [used]:
+    candidates = [used]
+    if position is not None and len(edges.stacks) == 1 and runs.has_stream:
+        candidates.insert(0, edges.with_path(used, position))
+    for some in candidates:
         if runs.of_edges(some[None])[0] >= min(least, whole - runs.slack):
             return some
     return kept

@@ -107,7 +107,7 @@ def _tokens_shown(circuit: Circuit, ax: Axes | None) -> dict[int, str]:
     is_wide = ax is None or pitch(ax, len(every), "x") > _ROOM * font_size()
     if len(every) <= _MOST_TOKENS and is_wide:
         return every
-    return {at: every[at] for at in sorted({position for _, position in circuit})}
+    return {at: f"{every[at]} {at}" for at in sorted({position for _, position in circuit})}
 
 
 def _title(circuit: Circuit) -> str:

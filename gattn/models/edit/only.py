@@ -55,11 +55,12 @@ class Only(Edit):
     is_after = True
 
     def __post_init__(self) -> None:
-        given = self.edges
-        if isinstance(given, Mapping) and self.stack is not None:
-            raise EditError(f"edges names its stacks, so leave out stack={self.stack!r}.")
-        names_stacks = isinstance(given, Mapping)
-        rows = {name: _rows(some) for name, some in given.items()} if names_stacks else _rows(given)
+        if isinstance(self.edges, Mapping):
+            if self.stack is not None:
+                raise EditError(f"edges names its stacks, so leave out stack={self.stack!r}.")
+            rows: Any = {name: _rows(some) for name, some in self.edges.items()}
+        else:
+            rows = _rows(self.edges)
         object.__setattr__(self, "edges", rows)
 
     def __repr__(self) -> str:
@@ -71,10 +72,11 @@ class Only(Edit):
     @property
     def _of_stacks(self) -> dict[str | None, Tensor]:
         """The edges of each stack; None is whichever is edited."""
-        return dict(self.edges) if isinstance(self.edges, Mapping) else {self.stack: self.edges}
+        edges: Any = self.edges
+        return dict(edges) if isinstance(edges, Mapping) else {self.stack: edges}
 
     @property
-    def spans_stacks(self) -> bool:
+    def spans_stacks(self) -> bool:  # type: ignore[override]
         """Whether it edits all stacks."""
         return isinstance(self.edges, Mapping)
 
@@ -221,7 +223,9 @@ class Kept(Edit):
 def _rows(given: Any) -> Tensor:
     """Read edges as (edges, 4)."""
     try:
-        rows = torch.as_tensor(given if isinstance(given, Tensor) else [list(row) for row in given])
+        rows: Tensor = torch.as_tensor(
+            given if isinstance(given, Tensor) else [list(row) for row in given]
+        )
         rows = rows.reshape(-1, 4) if rows.numel() == 0 else rows
         is_right = rows.dim() == 2 and rows.shape[1] == 4 and not rows.is_complex()
         is_right = is_right and (not rows.numel() or not rows.is_floating_point())
@@ -237,7 +241,7 @@ def _rows(given: Any) -> Tensor:
 
 
 def _numbers(positions: Tensor, side: Side) -> Tensor:
-    """Number positions from a side's first token; -1 where it lacks one."""
+    """Count positions from a side's first token; -1 where it lacks one."""
     if side.positions is None:
         own = positions - side.first
         return torch.where((own >= 0) & (own < len(side)), own, -1)

@@ -294,7 +294,7 @@ def check_edits(edits: Iterable[object]) -> None:
         )
     if wrong:
         raise EditError(
-            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
+            f"An edit is one of Cut, Scale, Restrict, Use, Swap or Only, not {wrong[0]!r:.60}."
         )
 
 
@@ -316,9 +316,9 @@ def edited(
     model : nn.Module
         A transformers model, or any other PyTorch model, as in `gattn.capturing`.
     *edits : Edit
-        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`; those of a head apply in this order, except that
-        all that change who may attend to whom, or the scores, come before those that change
-        attention.
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Only`; those of a head apply in this order,
+        except that all that change who may attend to whom, or the scores, come before those that
+        change attention.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
     tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional
