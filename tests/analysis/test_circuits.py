@@ -1,5 +1,7 @@
 """Circuits: known ones are found, and what is measured of them is what dense algebra gives."""
 
+from itertools import product
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def kept_alone(model, ids, rows):
 
 
 def rows_of(found):
-    return found.table()[["stack", *EDGE]].itertuples(index=False, name=None)
+    return list(found.table()[["stack", *EDGE]].itertuples(index=False, name=None))
 
 
 def answer(target, other):
@@ -253,3 +255,119 @@ def test_the_patches_that_an_answer_needs_are_those_that_say_something():
 def test_bad_requests_are_refused(embedded, given, said):
     with pytest.raises(SelectionError, match=said):
         gattn.circuit(TEXT, *embedded, **given, **QUIET)
+
+
+def by_hand(conv, x, edges, keep):
+    """One GAT layer by its formula, with the attention (queries, keys, heads) times `keep`."""
+    heads, width = conv.heads, conv.out_channels
+    features = (x @ conv.lin.weight.T).view(-1, heads, width)
+    of_key = (features * conv.att_src[0]).sum(-1)
+    of_query = (features * conv.att_dst[0]).sum(-1)
+    scores = nn.functional.leaky_relu(of_query[:, None] + of_key[None], 0.2)
+    is_edge = torch.eye(len(x), dtype=torch.bool)
+    is_edge[edges[1], edges[0]] = True
+    attention = scores.masked_fill(~is_edge[..., None], -torch.inf).softmax(1) * keep
+    out = torch.einsum("qkh,khc->qhc", attention, features)
+    return (out.flatten(1) if conv.concat else out.mean(1)) + conv.bias
+
+
+@pytest.mark.parametrize("units", ["pairs", "edges"])
+def test_the_subgraph_of_a_graph_attention_network_keeps_a_nodes_class(units):
+    pyg = pytest.importorskip("torch_geometric.nn")
+    torch.manual_seed(3)
+    nodes, node = 10, 4
+    edges = torch.stack(torch.triu_indices(nodes, nodes, 1).unbind())
+    edges = edges[:, torch.rand(edges.shape[1]) < 0.3]
+    edges = torch.cat([edges, edges.flip(0)], 1)
+    x = torch.randn(nodes, 6, dtype=torch.float64)
+    first, last = (
+        conv.double().eval()
+        for conv in (pyg.GATConv(6, 4, heads=2), pyg.GATConv(8, 3, concat=False))
+    )
+    model = nn.ModuleList([first, last])
+    model.forward = lambda: last(first(x, edges).relu(), edges)
+    target = int(model()[node].argmax())
+    found = gattn.circuit(
+        lambda: model()[node], model, target=target, units=units, keep=0.8, random=1, **QUIET
+    )
+
+    @torch.no_grad()
+    def value(keep):
+        hidden = by_hand(first, x, edges, keep[0, ..., :2]).relu()
+        return float(by_hand(last, hidden, edges, keep[1, ..., :1])[node].softmax(-1)[target])
+
+    keep = torch.zeros(2, nodes, nodes, 2, dtype=torch.float64)
+    for layer, head, query, key in edges_of(found):
+        keep[layer, query, key, head] = 1
+    empty, full = value(torch.zeros_like(keep)), value(torch.ones_like(keep))
+    assert found.graph["empty"] == pytest.approx(empty, abs=1e-9)
+    assert found.graph["full"] == pytest.approx(full, abs=1e-9)
+    assert found.faithfulness == pytest.approx((value(keep) - empty) / (full - empty), abs=1e-9)
+    assert found.completeness == pytest.approx(1 - (value(1 - keep) - empty) / (full - empty))
+    assert found.faithfulness >= 0.8
+    assert {query for layer, _, query, _ in edges_of(found) if layer == 1} == {node}
+    assert found.graph["edges"] < 0.5 * found.graph["all_edges"]
+    # Nodes of a graph network have no residual stream.
+    assert {facts["kind"] for *_, facts in found.edges(data=True)} <= {"attention", "self"}
+    found.draw()
+
+
+def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it(river):
+    ax = river.draw()
+    (lines,) = (c for c in ax.collections if c.get_gid() == "gattn-edges")
+    assert len(lines.get_paths()) == river.number_of_edges()
+    losses = sorted(f["loss"] for *_, f in river.edges(data=True) if f["kind"] != "residual")
+    widths = np.sort(lines.get_linewidths())[-len(losses) :]
+    np.testing.assert_allclose(widths / widths[-1], np.array(losses) / losses[-1], atol=0.1)
+    assert {text.get_text() for text in ax.texts if text.get_gid() == "gattn-heads"} == {
+        "0.1",
+        "1.1",
+        "2.1,0",
+    }
+    assert [text.get_text() for text in ax.get_xticklabels()][12] == "green"
+
+
+def test_it_comes_back_from_a_file(river, tmp_path):
+    gattn.save(river, tmp_path / "circuit.json")
+    again = gattn.load(tmp_path / "circuit.json")
+    assert dict(again.edges) == dict(river.edges)
+    assert again.units().equals(river.units())
+    assert again.only().record == river.only().record
+
+
+def test_a_circuit_of_two_stacks_names_them():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=64,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=0,
+    )
+    model = transformers.T5ForConditionalGeneration(config).double().eval()
+    given = {"input_ids": [3, 4, 5, 6], "decoder_input_ids": [0, 7, 8]}
+    batch = {name: torch.tensor([ids]) for name, ids in given.items()} | {"use_cache": False}
+    found = gattn.circuit(given, model, keep=0.7, random=0, **QUIET)
+    assert "cross" in set(found.table()["stack"])
+    every = [
+        (stack, *place, query, key)
+        for stack in ("encoder", "decoder", "cross")
+        for place in product(range(2), range(2))
+        for query, key in product(
+            range(4 if stack == "encoder" else 3), range(3 if stack == "decoder" else 4)
+        )
+    ]
+    plain, logits, nothing = (
+        kept_alone(model, batch, rows)[0, -1] for rows in (every, rows_of(found), [])
+    )
+    kl, empty = (
+        float((plain.softmax(-1) * (plain.log_softmax(-1) - x.log_softmax(-1))).sum())
+        for x in (logits, nothing)
+    )
+    assert found.faithfulness == pytest.approx(1 - kl / empty, abs=1e-9)
+    assert {len(node) for node in found} == {3}
+    with pytest.raises(SelectionError, match="no layered picture"):
+        found.draw()

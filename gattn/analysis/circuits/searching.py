@@ -52,7 +52,8 @@ class Search:
 
     It takes the fewest units, the highest estimates first, that keep enough, by bisection, and
     ranks these again, as long as that leaves fewer; then leaves out units as long as a run without
-    them keeps enough, and exchanges two for one. `is_minimal` says whether each that is left is needed.
+    them keeps enough, and exchanges two for one. `is_minimal` says whether each that is left is
+    needed.
     """
 
     def __init__(self, runs: Runs, limits: Limits, tests: int, tell: Callable[[int], None]) -> None:
