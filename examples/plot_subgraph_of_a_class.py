@@ -5,15 +5,15 @@ Which edges of a graph does a graph attention network need to know the class of 
 
 A GAT of two layers learns the four communities of Zachary's karate club from a few labels. For some
 members, `gattn.circuit` looks for the fewest edges, in all layers and heads at once, on which alone
-the network keeps 90 % of the probability that it gives to their community. GNNExplainer ranks the
-same edges by a mask that it trains. Both are measured in the same way: the network itself runs
-with the top edges alone, and without them.
+the network keeps 90 % of the probability that it gives to their community. GNNExplainer, with
+its defaults, ranks the same edges by a mask that it trains. Both are measured in the same way: the
+network itself runs with the top edges alone. The circuits of the three members have 7 to 9 edges;
+of GNNExplainer's ranking, it takes 16 to 32 to keep as much.
 """
 
 import sys
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from torch_geometric.datasets import KarateClub
@@ -75,9 +75,7 @@ def kept(member, found, some):
     sets = [set(map(tuple, some)), every - set(map(tuple, some))]
     runs = [gattn.Only(rows(pairs)) for pairs in sets]
     answer = {"metric": "probability", "target": int(gat(data.x, edges)[member].argmax())}
-    table = gattn.effect(
-        lambda: gat(data.x, edges)[member], runs, gat, progress=False, **answer
-    )
+    table = gattn.effect(lambda: gat(data.x, edges)[member], runs, gat, progress=False, **answer)
     empty, full = found.graph["empty"], found.graph["full"]
     return ((table["edited"] - empty) / (full - empty)).tolist()
 

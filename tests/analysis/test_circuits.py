@@ -145,14 +145,11 @@ def pairs(tokens):
 
 
 def test_kl_needs_no_target_and_its_circuit_is_near_the_whole_models_answer(embedded):
-    found = gattn.circuit("red green lamp red green", *embedded, random=0, **QUIET)
+    found = gattn.circuit("red green lamp red green", *embedded, keep=0.6, random=0, **QUIET)
     assert found.graph["full"] == 0
-    with gattn.edited(embedded[0], found.only()):
-        edited = gattn.effect("red green lamp red green", [gattn.Scale(1.0)], *embedded, **QUIET)
     kl = gattn.effect("red green lamp red green", [found.only()], *embedded, **QUIET)["edited"][0]
     assert 1 - kl / found.graph["empty"] == pytest.approx(found.faithfulness, abs=1e-4)
-    assert found.faithfulness >= 0.9
-    assert edited["plain"][0] == 0
+    assert 0.6 <= found.faithfulness < 1
 
 
 def test_a_model_whose_answer_ignores_attention_gives_the_empty_circuit():
@@ -271,7 +268,7 @@ def by_hand(conv, x, edges, keep):
     return (out.flatten(1) if conv.concat else out.mean(1)) + conv.bias
 
 
-@pytest.mark.parametrize("units", ["pairs", "edges"])
+@pytest.mark.parametrize("units", [pytest.param("pairs", marks=pytest.mark.slow), "edges"])
 def test_the_subgraph_of_a_graph_attention_network_keeps_a_nodes_class(units):
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(3)
@@ -371,3 +368,67 @@ def test_a_circuit_of_two_stacks_names_them():
     assert {len(node) for node in found} == {3}
     with pytest.raises(SelectionError, match="no layered picture"):
         found.draw()
+
+
+TEXTS = [TEXT, "a dog cat tree a dog cat tree a dog", "red green lamp red green lamp red green"]
+
+
+@pytest.fixture(scope="module")
+def several(embedded):
+    goals = [" lamp", " cat", " lamp"]
+    return gattn.circuit(TEXTS, *embedded, target=goals, random=2, keep=0.7, **QUIET)
+
+
+def test_several_texts_have_a_circuit_each(several, embedded):
+    alone = gattn.circuit(TEXTS[1], *embedded, target=" cat", random=2, keep=0.7, **QUIET)
+    assert len(several) == 3
+    assert edges_of(several[1]) == edges_of(alone)
+    assert [one.graph["all_edges"] for one in several] == several.table()["all_edges"].tolist()
+    statistics = several.statistics()
+    values = [one.faithfulness for one in several]
+    assert statistics.loc["faithfulness", "mean"] == pytest.approx(np.mean(values))
+    means = [sum(some) / 3 for some in product(values, repeat=3)]
+    low, high = np.quantile(means, [0.025, 0.975])  # of all samples with as many texts
+    assert statistics.loc["faithfulness", "low"] == pytest.approx(low, abs=0.05)
+    assert statistics.loc["faithfulness", "high"] == pytest.approx(high, abs=0.05)
+    with pytest.raises(SelectionError, match="target= has 2 tokens for 3 texts"):
+        gattn.circuit(TEXTS, *embedded, target=[" lamp", " cat"], **QUIET)
+
+
+def test_edges_of_texts_of_several_lengths_are_compared_by_their_roles(several):
+    def roles(text):
+        found = set()
+        for row in several[text].table().itertuples():
+            tokens = several[text].tokens
+            head = row.stack, row.layer, row.head
+            is_next = row.key > 0 and tokens[row.key - 1] == tokens[row.query]
+            if row.query == row.key:
+                found.add((*head, "itself"))
+            elif row.key == row.query - 1:
+                found.add((*head, "previous"))
+            elif is_next:
+                found.add((*head, "after same token"))
+            elif tokens[row.query] == tokens[row.key]:
+                found.add((*head, "same token"))
+            else:
+                found.add((*head, "other" if row.key else "first"))
+        return found
+
+    every = [roles(text) for text in range(3)]
+    assert ("decoder", 2, 1, "after same token") in every[0]
+    named = ["stack", "layer", "head", "role"]
+    table = several.roles()
+    found = table.set_index(named)["share"].to_dict()
+    assert set(found) == set.union(*every)
+    for role, share in found.items():
+        assert share == pytest.approx(np.mean([role in some for some in every]))
+    both = several.intersection()[named].itertuples(index=False, name=None)
+    assert set(both) == set.intersection(*every)
+    overlaps = [
+        len(a & b) / len(a | b)
+        for a, b in ((every[i], every[j]) for i, j in [(0, 1), (0, 2), (1, 2)])
+    ]
+    assert several.stability == pytest.approx(np.mean(overlaps))
+    assert (table["low"] <= table["share"]).all()
+    assert (table["share"] <= table["high"]).all()
+    assert len(several[1:]) == 2

@@ -2,53 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
-import numpy as np
-import torch
-from tqdm import tqdm
-
-from gattn.analysis.circuits.building import built
-from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units
+from gattn.analysis.circuits.edge_lists import Units
+from gattn.analysis.circuits.finding import Wanted, find
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.circuits.runs import Masks, Runs
-from gattn.analysis.circuits.searching import FEW, Limits, Search
-from gattn.analysis.circuits.testing import Proof, tested
-from gattn.analysis.reading.results import told_in_graph
+from gattn.analysis.circuits.searching import Limits
+from gattn.analysis.circuits.several import Circuits
 from gattn.checks import whole
 from gattn.errors import SelectionError
-from gattn.keep import All
-from gattn.models.effects.asking import asked
-from gattn.models.effects.metrics import Metric, Named, Token
-from gattn.models.run.capturing import capturing
-from gattn.models.run.editing import open_edits
+from gattn.models.effects.metrics import Metric, Token
+from gattn.models.load.loading import resolved
 from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Tokens
-from gattn.models.watch.contexts import Context
-from gattn.progress import announce
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.heads.trace import AttentionTrace
-    from gattn.models.effects.runner import Runner
     from gattn.models.load.loading import Model
 
 
-_TESTS = 4
-"""How many runs test a circuit, besides random ones."""
+class Options(TypedDict, total=False):
+    """What is kept, and how it is searched; `circuit` explains each."""
+
+    metric: Metric | None
+    position: int | str
+    keep: float
+    units: Units
+    max_edges: int | None
+    seconds: float | None
+    random: int
+    seed: int
+    progress: bool
+    tokens: Tokens | None
 
 
+@overload
 def circuit(
     text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    metric: Metric | None = None,
-    position: int | str = -1,
     target: Token = None,
     other: Token = None,
+    **options: Unpack[Options],
+) -> Circuit: ...
+@overload
+def circuit(
+    text: list[str],
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    target: Token | Sequence[Token] = None,
+    other: Token | Sequence[Token] = None,
+    **options: Unpack[Options],
+) -> Circuits: ...
+def circuit(
+    text: Runnable | list[str],
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    metric: Metric | None = None,
+    position: int | str = -1,
+    target: Token | Sequence[Token] = None,
+    other: Token | Sequence[Token] = None,
     keep: float = 0.9,
     units: Units = "edges",
     max_edges: int | None = None,
@@ -57,7 +76,7 @@ def circuit(
     seed: int = 0,
     progress: bool = True,
     tokens: Tokens | None = None,
-) -> Circuit:
+) -> Circuit | Circuits:
     r"""Find a smallest set of attention edges on which alone a model keeps its answer.
 
     The model runs with the attention of all other edges, in all layers and heads, set to zero after
@@ -74,10 +93,12 @@ def circuit(
     Parameters
     ----------
     text, model, tokenizer
-        As in `gattn.effect`; a function must call the model once, on one sequence or graph.
+        As in `gattn.effect`; a function must call the model once, on one sequence or graph. A list
+        of texts has a circuit for each.
     metric, position, target, other
         As in `gattn.effect`. The default is "logit_difference" with a target and an other token,
         "probability" with a target, otherwise "kl", or the number that a function returns.
+        For several texts, `target` and `other` may be lists.
     keep : float
         The share F to keep, above 0, at most 1.
     units : "edges", "pairs", "tokens" or "heads"
@@ -102,7 +123,7 @@ def circuit(
 
     Returns
     -------
-    Circuit
+    Circuit, or Circuits of several texts
         A `networkx.DiGraph` on (depth, position) that draws itself and lists its edges and heads;
         its ``faithfulness`` F(C), ``completeness`` and ``minimality`` were measured by running the
         model. Each of its units is needed to keep enough unless the notes say that time ran out. It
@@ -137,30 +158,58 @@ def circuit(
     >>> with gattn.edited(model, found.only()):
     ...     model(**inputs)
     """
-    limits = _limits(keep, max_edges, seconds)
-    random = whole("random, a number of sets,", random, 0, SelectionError)
-    seed = whole("seed", seed, 0, SelectionError)
-    default: Named = "logit_difference"
-    if target is None or other is None:
-        default = "kl" if target is None else "probability"
-    runner, measure = asked(text, model, tokenizer, metric, position, target, other, default)
-    edges = EdgeList.of(_plain(runner, tokens))
-    groups = Grouping.of(edges, units)
-    runs = Runs(runner, measure, groups)
-    with tqdm(desc="circuit", unit="run", delay=1, disable=not progress) as bar:
-        mask, proof, notes = _found(runs, limits, random, seed, bar)
-    facts = {
-        "metric": str(measure),
-        "full": runs.full,
-        "empty": runs.empty,
-        "keep": limits.keep,
-        "runs": runs.count,
-        "seconds": runs.seconds,
-        "has_stream": runs.has_stream,
-        **({} if runner.read_at is None else {"position": runner.read_at}),
-        **told_in_graph(open_edits(runner.model)),
-    }
-    return built(groups, mask, proof, notes, facts)
+    if isinstance(text, list) and text and all(isinstance(one, str) for one in text):
+        known = resolved(model, tokenizer)
+        each = zip(text, _each("target", target, text), _each("other", other, text), strict=True)
+        return Circuits(
+            [
+                circuit(
+                    one,
+                    *known,
+                    metric=metric,
+                    position=position,
+                    target=goal,
+                    other=against,
+                    keep=keep,
+                    units=units,
+                    max_edges=max_edges,
+                    seconds=seconds,
+                    random=random,
+                    seed=seed,
+                    progress=progress,
+                    tokens=tokens,
+                )
+                for one, goal, against in each
+            ],
+            seed,
+        )
+    wanted = Wanted(
+        metric,
+        position,
+        units,
+        _limits(keep, max_edges, seconds),
+        whole("random, a number of sets,", random, 0, SelectionError),
+        whole("seed", seed, 0, SelectionError),
+        progress,
+        tokens,
+    )
+    if not (isinstance(text, list) and text and all(isinstance(one, str) for one in text)):
+        return find(cast("Runnable", text), model, tokenizer, target, other, wanted)
+    known = resolved(model, tokenizer)
+    each = zip(text, _each("target", target, text), _each("other", other, text), strict=True)
+    found = [find(one, *known, goal, against, wanted) for one, goal, against in each]
+    return Circuits(found, wanted.seed)
+
+
+def _each(name: str, given: Any, texts: Sequence[str]) -> Sequence[Token]:
+    """Give each text its token."""
+    if not isinstance(given, (list, tuple)):
+        return [given] * len(texts)
+    if len(given) != len(texts):
+        raise SelectionError(
+            f"{name}= has {len(given)} tokens for {len(texts)} texts: give one, or one for each."
+        )
+    return given
 
 
 def _limits(keep: float, max_edges: int | None, seconds: float | None) -> Limits:
@@ -175,49 +224,3 @@ def _limits(keep: float, max_edges: int | None, seconds: float | None) -> Limits
             raise SelectionError(f"{name} is a number {range_}, not {given!r:.80}.")
     most = None if max_edges is None else whole("max_edges", max_edges, 0, SelectionError)
     return Limits(float(keep), most, float("inf") if seconds is None else float(seconds))
-
-
-def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
-    """Capture all edges of the plain run."""
-    with (
-        torch.no_grad(),
-        capturing(runner.model, runner.tokenizer, keep=All(), tokens=tokens) as run,
-    ):
-        run.encodings = runner.prompt.encodings
-        runner.run(Context())
-    return run.trace
-
-
-def _found(
-    runs: Runs, limits: Limits, random: int, seed: int, bar: tqdm[NoReturn]
-) -> tuple[Masks, Proof, list[str]]:
-    """Search, and test what was found."""
-    if runs.is_constant:
-        note = "the answer does not depend on attention, so the circuit is empty"
-        nan, no_edge = float("nan"), np.zeros(len(runs.groups.edges), dtype=bool)
-        nothing = Proof(nan, nan, np.zeros(0), np.zeros(0), no_edge)
-        return np.zeros(len(runs.groups), dtype=bool), nothing, [note]
-
-    def ran(count: int) -> None:
-        bar.update(count)
-
-    def tell(units: int) -> None:
-        if not bar.disable:
-            each = (runs.seconds - begun) / max(runs.count - counted, 1)
-            announce(
-                "circuit", "run", 3 * min(units, FEW) + random, each, "for less, pass seconds="
-            )
-
-    runs.ran, begun, counted = ran, runs.seconds, runs.count
-    search = Search(runs, limits, random + _TESTS, tell)
-    mask = search.run()
-    proof = tested(runs, mask, search.least, random, seed, limits.stop)
-    notes = []
-    if proof.faithfulness < search.least:
-        reached = f"it keeps {proof.faithfulness:.3f}, not {limits.keep:g}"
-        notes.append(f"{reached}, with at most {limits.max_edges} edges")
-    elif not search.is_minimal:
-        notes.append("not every unit was left out alone, so some may not be needed")
-    if proof.faithfulness > 2 - limits.keep:
-        notes.append("it keeps more than all: some of what is left out works against the answer")
-    return mask, proof, notes

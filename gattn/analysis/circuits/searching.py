@@ -24,7 +24,7 @@ _POINTS = 15
 _MOST_ROUNDS = 8
 FEW = 512
 """The most units of which each is left out in a run of its own, the least by their estimates."""
-_EXCHANGED, _CANDIDATES = 8, 24
+_EXCHANGED, _CANDIDATES = 8, 12
 """The most units of a set of which two are exchanged for one, and of how many that one is."""
 
 

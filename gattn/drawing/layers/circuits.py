@@ -107,7 +107,8 @@ def _tokens_shown(circuit: Circuit, ax: Axes | None) -> dict[int, str]:
     is_wide = ax is None or pitch(ax, len(every), "x") > _ROOM * font_size()
     if len(every) <= _MOST_TOKENS and is_wide:
         return every
-    return {at: f"{every[at]} {at}" for at in sorted({position for _, position in circuit})}
+    some = sorted({position for _, position in circuit})
+    return {at: every[at] if every[at] == str(at) else f"{every[at]} {at}" for at in some}
 
 
 def _title(circuit: Circuit) -> str:

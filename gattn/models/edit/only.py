@@ -237,7 +237,8 @@ def _rows(given: Any) -> Tensor:
             "Only takes edges as rows (layer, head, query, key) of whole numbers that count from "
             f"0, not {given!r:.80}."
         )
-    return torch.unique(rows.long().cpu(), dim=0)
+    found: Tensor = rows.long().cpu().unique(dim=0)
+    return found
 
 
 def _numbers(positions: Tensor, side: Side) -> Tensor:
