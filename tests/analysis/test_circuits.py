@@ -387,10 +387,9 @@ def test_several_texts_have_a_circuit_each(several, embedded):
     statistics = several.statistics()
     values = [one.faithfulness for one in several]
     assert statistics.loc["faithfulness", "mean"] == pytest.approx(np.mean(values))
-    means = [sum(some) / 3 for some in product(values, repeat=3)]
-    low, high = np.quantile(means, [0.025, 0.975])  # of all samples with as many texts
-    assert statistics.loc["faithfulness", "low"] == pytest.approx(low, abs=0.05)
-    assert statistics.loc["faithfulness", "high"] == pytest.approx(high, abs=0.05)
+    # Of 27 samples of three texts, one is the least text alone, and one the best: over 2.5 %.
+    assert statistics.loc["faithfulness", "low"] == pytest.approx(min(values))
+    assert statistics.loc["faithfulness", "high"] == pytest.approx(max(values))
     with pytest.raises(SelectionError, match="target= has 2 tokens for 3 texts"):
         gattn.circuit(TEXTS, *embedded, target=[" lamp", " cat"], **QUIET)
 
