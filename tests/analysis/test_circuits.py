@@ -234,6 +234,16 @@ def test_the_patches_that_an_answer_needs_are_those_that_say_something():
     )
     assert set(found.units()["key"]) == {2, 7}
     assert found.faithfulness == pytest.approx(1, abs=1e-9)
+    shown = found.by_token()
+    assert np.isfinite(shown).to_numpy().nonzero()[0].tolist() == [2, 7]
+    losses = found.units().set_index("key")["loss"]
+    assert shown.sel(key=7) == losses[7]
+    shown.draw_image(np.zeros((9, 9, 3)), grid=(3, 3))
+
+
+def test_losses_by_token_are_those_of_tokens(river):
+    with pytest.raises(SelectionError, match="units='tokens', and its units are 'edges'"):
+        river.by_token()
 
 
 @pytest.mark.parametrize(
