@@ -8,7 +8,7 @@ import torch
 import transformers
 from dense_models import Dense
 from scipy import stats
-from torch.nn.functional import kl_div
+from torch.nn.functional import cross_entropy, kl_div
 
 import gattn
 from gattn import Cut, Scale, Swap, TokenGraph, TopK
@@ -234,7 +234,7 @@ def test_a_longer_text_runs_in_smaller_batches(llama):
     try:
         sizes = [Runner(prepared([5] * n, llama), None).batch_size for n in (2, 40, 64)]
         assert all(one > other for one, other in pairwise(sizes))
-        assert Runner(prepared([5] * 64, llama), -1).batch_size > sizes[-1]
+        assert Runner(prepared([5] * 64, llama), [-1]).batch_size > sizes[-1]
     finally:
         llama.config.vocab_size = before
 
@@ -257,6 +257,65 @@ def test_a_function_of_all_logits_is_a_metric(tiny):
     assert found["effect"][0] == pytest.approx(edited - plain, abs=1e-12)
     by_number = gattn.effect(IDS, [Cut(0, 1, 3, 2)], model, metric=lambda x: float(x[2, 3]))
     assert by_number["effect"][0] == 0
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+@pytest.mark.parametrize("position", [None, 1, [0, -2]])
+def test_the_loss_is_torchs(tiny, name, position):
+    model = double(tiny, name)
+    inputs = inputs_of(model)
+    ids = torch.tensor(inputs.get("decoder_input_ids", IDS))
+    rows = range(len(ids) - 1) if position is None else np.arange(len(ids))[np.ravel(position)]
+
+    def loss(logits):
+        return float(cross_entropy(logits[list(rows)], ids[[row + 1 for row in rows]]))
+
+    place = ("decoder", 0, 1, 1, 0)
+    found = gattn.effect(
+        inputs, [Cut(*place[1:], stack="decoder")], model, metric="loss", position=position
+    )
+    plain = loss(dense_logits(model, inputs))
+    edited = loss(dense_logits(model, inputs, cutting((*place, True))))
+    assert found["plain"][0] == pytest.approx(plain, abs=1e-12)
+    assert found["effect"][0] == pytest.approx(edited - plain, abs=1e-12)
+    assert abs(edited - plain) > 1e-6
+    assert found.attrs["metric"] == "next-token loss in nats"
+
+
+def test_the_loss_is_of_a_model_that_predicts_next_tokens(tiny, llama):
+    with pytest.raises(SelectionError, match="a BertForMaskedLM on these"):
+        gattn.effect(IDS, [Cut(0)], headed(tiny, "BertForMaskedLM"), metric="loss")
+    with pytest.raises(SelectionError, match="let it return the loss"):
+        gattn.effect(
+            lambda: llama(torch.tensor([IDS])), [Cut(0)], llama, metric="loss", progress=False
+        )
+
+
+def test_several_targets_and_positions_are_summed_and_averaged(tiny):
+    model = double(tiny, "llama")
+    cut = ("decoder", 0, 1, 3, 2)
+    logits = [
+        dense_logits(model, {"input_ids": IDS}),
+        dense_logits(model, {"input_ids": IDS}, cutting((*cut, True))),
+    ]
+    probability, apart = (
+        gattn.effect(IDS, [Cut(*cut[1:])], model, position=[3, -1], **given)
+        for given in (
+            {"metric": "probability", "target": [7, 9]},
+            {"metric": "logit_difference", "target": np.array([7, 9]), "other": (2, 3, 4)},
+        )
+    )
+    for column, rows in zip(("plain", "edited"), logits, strict=True):
+        rows = rows[[3, 5]]
+        shares = rows.softmax(-1)
+        both = float((shares[:, 7] + shares[:, 9]).mean())
+        assert probability[column][0] == pytest.approx(both, abs=1e-12)
+        difference = (rows[:, 7] + rows[:, 9]) / 2 - rows[:, 2:5].sum(-1) / 3
+        assert apart[column][0] == pytest.approx(float(difference.mean()), abs=1e-12)
+    kl = gattn.effect(IDS, [Cut(*cut[1:])], model, position=[3, -1])["effect"][0]
+    one, other = (x[[3, 5]].log_softmax(-1) for x in logits)
+    expected = kl_div(other, one, reduction="batchmean", log_target=True)
+    assert kl == pytest.approx(float(expected), abs=1e-12)
 
 
 def test_positions_may_be_texts(tiny):
@@ -412,7 +471,14 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"metric": "loss"}, SelectionError, "one of.*kl.*'loss'"),
+        ({"metric": "entropy"}, SelectionError, "one of.*kl.*'entropy'"),
+        ({"metric": "loss", "target": 3}, SelectionError, "does not take target"),
+        ({"metric": "loss", "position": -1}, SelectionError, "last of 6 has none"),
+        ({"metric": "loss", "position": [0, 5]}, SelectionError, "last of 6 has none"),
+        ({"metric": "probability", "target": []}, SelectionError, "pass target="),
+        ({"metric": "probability", "target": [3, 3]}, SelectionError, "names a token twice"),
+        ({"position": []}, SelectionError, "list of these, not \\[\\]"),
+        ({"position": [0, 6]}, SelectionError, "No position 6"),
         ({"target": 3}, SelectionError, "does not take target.*probability"),
         ({"metric": "probability"}, SelectionError, "pass target="),
         ({"metric": "logit_difference", "target": 3}, SelectionError, "pass other="),
@@ -423,9 +489,13 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
         ({"position": -7}, SelectionError, "No position -7"),
         ({"position": "last"}, SelectionError, "No position 'last'"),
         ({"position": 1.5}, SelectionError, "whole number or a token's text"),
-        ({"position": None}, SelectionError, "whole number or a token's text, not None"),
-        ({"position": True}, SelectionError, "whole number or a token's text, not True"),
+        ({"position": True}, SelectionError, "whole number or a token's text.*not True"),
         ({"metric": "logit_difference", "target": 3, "other": 3}, SelectionError, "both are 3"),
+        (
+            {"metric": "logit_difference", "target": [3, 5], "other": [7, 5]},
+            SelectionError,
+            "both name the token 5",
+        ),
         ({"batch_size": 0}, EditError, "whole number ≥ 1"),
     ],
 )

@@ -24,7 +24,7 @@ from gattn.models.effects.gradients import (
     shows_values,
 )
 from gattn.models.effects.layer_edges import LayerEdges
-from gattn.models.effects.metrics import Metric, Token
+from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
@@ -45,7 +45,7 @@ def gradient_rollout(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric | None = None,
-    position: int | str = -1,
+    position: Position = None,
     target: Token = None,
     other: Token = None,
     from_layer: int | None = None,

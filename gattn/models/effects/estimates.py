@@ -18,7 +18,7 @@ from gattn.models.effects.cutting import CutEdges, CutOutputs, read_cuts
 from gattn.models.effects.effect import measured, told_edits
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.gradients import Backward, Outputs
-from gattn.models.effects.metrics import Measure, Metric, Token
+from gattn.models.effects.metrics import Measure, Metric, Position, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -42,7 +42,7 @@ def estimate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric | None = None,
-    position: int | str = -1,
+    position: Position = None,
     target: Token = None,
     other: Token = None,
     keep: Keep | None = None,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gattn.errors import CaptureError, ContractError, EditError, SelectionError
 from gattn.models.effects.asking import asked
-from gattn.models.effects.metrics import Metric, Token
+from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -150,7 +150,7 @@ class Backward:
         model: Model,
         tokenizer: PreTrainedTokenizerBase | None,
         metric: Metric | None,
-        position: int | str,
+        position: Position,
         target: Token,
         other: Token,
     ) -> None:
