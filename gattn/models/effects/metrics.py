@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -23,6 +24,8 @@ Metric: TypeAlias = Named | Callable[[Tensor], Tensor | float]
 Token: TypeAlias = int | str | Sequence[int | str] | None
 Position: TypeAlias = int | str | Sequence[int | str] | None
 
+_SLOPES = 10
+"""How many backward passes estimate a divergence."""
 _TOKENS_OF = {
     "kl": (),
     "loss": (),
@@ -135,6 +138,29 @@ class Measure:
             raise SelectionError(f"target and other both name the token {min(both)}.")
         return rows[:, target].mean(-1) - rows[:, others].mean(-1)
 
+    def slopes(self, logits: Tensor, plain: Tensor) -> list[Tensor]:
+        r"""Return numbers of whose changes, to first order, `combined` makes the metric's change.
+
+        The divergence is :math:`\frac12 \delta^T F \delta` of a small change of logits, with
+        Fisher's information :math:`F = \text{diag}(p) - p p^T`: half the sum of
+        :math:`p_t (\delta \ln p_t)^2`. The likeliest tokens are taken one by one, the others
+        together.
+        """
+        if self._metric != "kl":
+            return [self(logits, plain)]
+        rows = logits.cpu().double().log_softmax(-1)
+        return [
+            (float(part.detach().exp()) / len(rows)) ** 0.5 * part
+            for row in rows
+            for part in _grouped(row)
+            if part > -torch.inf
+        ]
+
+    def combined(self, changes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the metric's changes from those of its `slopes`, (slopes, ...)."""
+        found: NDArray[np.float64] = changes[0]
+        return np.asarray((changes**2).sum(0) / 2) if self._metric == "kl" else found
+
     def _numbers(self, name: str, size: int) -> list[int]:
         """Find the indices of the logits of tokens or labels."""
         found = [self._number(name, token, size) for token in self._tokens[name]]
@@ -191,6 +217,14 @@ def _divergence(plain: Tensor, edited: Tensor) -> Tensor:
     share = log_plain.exp()
     terms = share * (log_plain - log_edited)
     return torch.where(share == 0, 0.0, terms).sum(-1)
+
+
+def _grouped(row: Tensor) -> list[Tensor]:
+    """Return the logarithms of the largest probabilities, and of the sum of the others."""
+    first = row.detach().topk(min(_SLOPES - 1, len(row))).indices
+    is_rest = torch.ones(len(row), dtype=torch.bool).index_fill(0, first, False)
+    rest = [row[is_rest].logsumexp(0)] if bool(is_rest.any()) else []
+    return [*row[first], *rest]
 
 
 def _listed(given: Token) -> list[Any]:
