@@ -22,6 +22,7 @@ from gattn.models.effects.runner import Runner
 from gattn.models.run.editing import Editing, check_edits, open_edits
 from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.patching import Sources
 from gattn.progress import announce
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ def effect(
     runner, measure = asked(text, model, tokenizer, metric, position, target, other, "kl")
     runner.naming = Naming(tokens)
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
-    plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
+    sources = Sources(runner.model, runner.tokenizer)
+    with_runs = [sources.run(some) for some in together]
+    plain, edited = measured(runner, measure, with_runs, batch_size, progress, fewer)
     places = {
         name: pd.array([_plain(some, name, len(runner.tokens)) for some in together], dtype="Int64")
         for name in ("layer", "head", "query", "key")
