@@ -11,6 +11,7 @@ import gattn
 from gattn import AttentionGraph, AttentionTrace, TokenGraph
 
 TEXT = "The river tall green lamp river tall green"
+OTHER = "The horse saw the old dog and ran to"
 LAYER, HEAD = 2, 1  # an induction head
 SPREAD = 3, 0  # a head with much to drop
 KEEPS = {
@@ -49,6 +50,8 @@ EDITS: dict[str, Callable[[], Any]] = {
     "Restrict": lambda: gattn.Restrict(TokenGraph.window(64, 3), layer=LAYER, head=HEAD),
     "Use": _use,
     "Swap": lambda: gattn.Swap(layer=LAYER, head=HEAD, normalizer=gattn.Sparsemax()),
+    "Patch": lambda: gattn.Patch(OTHER, layer=LAYER, head=HEAD),
+    "Ablate": lambda: gattn.Ablate("mean", layer=LAYER, head=HEAD, what="attention"),
 }
 
 

@@ -127,10 +127,11 @@ def _add_streams(graph: Circuit) -> None:
     for node in list(graph):
         *stack, depth, position = node
         of_token.setdefault((*stack, position), set()).add(depth)
+    answers = json.loads(graph.graph["positions"])
     for (*stack, position), depths in of_token.items():
         if graph.in_degree((*stack, min(depths), position)) == 0:
             depths.add(0)
-        if not stack and graph.graph.get("position") == position:
+        if not stack and position in answers:
             depths.add(graph.depth)
         for one, next_ in pairwise(sorted(depths)):
             source, target = (*stack, one, position), (*stack, next_, position)

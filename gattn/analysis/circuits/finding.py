@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +19,7 @@ from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
 from gattn.keep import All
 from gattn.models.effects.asking import asked
-from gattn.models.effects.metrics import Metric, Named
+from gattn.models.effects.metrics import Metric, Named, Position
 from gattn.models.run.capturing import capturing
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
@@ -42,7 +43,7 @@ class Wanted:
     """What is kept of which answer, and how it is searched; `gattn.circuit` explains each."""
 
     metric: Metric | None
-    position: int | str
+    position: Position
     units: Units
     limits: Limits
     random: int
@@ -79,7 +80,7 @@ def find(
         "runs": runs.count,
         "seconds": runs.seconds,
         "has_stream": runs.has_stream,
-        **({} if runner.read_at is None else {"position": runner.read_at}),
+        "positions": json.dumps(runner.read_at or []),
         **told_in_graph(open_edits(runner.model)),
     }
     return built(groups, mask, proof, notes, facts)

@@ -34,6 +34,8 @@ class Edit(Described):
     """Whether it changes attention after normalizing."""
     spans_stacks = False
     """Whether one edit may change several stacks."""
+    gives_values = False
+    """Whether it changes values or outputs."""
 
     def __post_init__(self) -> None:
         if (named := named_by(self.layer)) is not None:
@@ -157,6 +159,14 @@ class Edit(Described):
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Change who may attend to whom."""
         return graph
+
+    def values(self, values: Tensor, reading: Reading) -> Tensor:
+        """Change the values (elements, heads, keys, dim)."""
+        return values
+
+    def outputs(self, output: Tensor, own: Tensor, reading: Reading) -> Tensor:
+        """Change the outputs (elements, heads, queries, dim); `own` are those without edits."""
+        return output
 
     def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
         """Change the attention of some rows, (elements, heads, rows, columns)."""
