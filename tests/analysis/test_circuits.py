@@ -441,3 +441,19 @@ def test_edges_of_texts_of_several_lengths_are_compared_by_their_roles(several):
     assert (table["low"] <= table["share"]).all()
     assert (table["share"] <= table["high"]).all()
     assert len(several[1:]) == 2
+
+
+def test_the_loss_of_all_tokens_has_a_circuit(embedded):
+    model, tokenizer = embedded
+    text = "red green lamp red green"
+    found = gattn.circuit(text, model, tokenizer, metric="loss", keep=0.5, random=0, **QUIET)
+    batch = tokenizer(text, return_tensors="pt") | {"use_cache": False}
+    ids = batch["input_ids"][0]
+    every = {("decoder", *place, *ends) for place in all_heads(16) for ends in pairs(len(ids))}
+
+    def value(rows):
+        return float(nn.functional.cross_entropy(kept_alone(model, batch, rows)[0, :-1], ids[1:]))
+
+    empty, full, kept = (value(rows) for rows in ([], every, rows_of(found)))
+    assert found.faithfulness == pytest.approx((kept - empty) / (full - empty), abs=1e-4)
+    assert found.faithfulness >= 0.5

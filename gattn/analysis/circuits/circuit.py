@@ -65,7 +65,7 @@ def circuit(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric | None = None,
-    position: Position = -1,
+    position: Position = None,
     target: Token | Sequence[Token] = None,
     other: Token | Sequence[Token] = None,
     keep: float = 0.9,

@@ -92,7 +92,7 @@ def run_circuit(options: argparse.Namespace) -> None:
     found = circuit(
         *loaded,
         metric=options.metric,
-        position=written_token(options.position),
+        position=None if options.position is None else written_token(options.position),
         target=options.target,
         other=options.other,
         keep=options.keep,
