@@ -27,8 +27,9 @@ from gattn.models.doors.proof.layouts.assembling import (
 from gattn.models.doors.proof.no_tokens import (
     MOST_SOURCES,
     are_channels,
-    are_maps,
+    has_features,
     has_no_tokens,
+    keeps_tokens,
     weighs_own,
 )
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
@@ -116,8 +117,6 @@ class Solver:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
         if not site.altered:
             return self._layout(site, batches)
-        if site.kind == "sum" and self.weighs_own(site):
-            raise NoTokensError("it weighs what is made of each token alone, as by experts")
         raise UnprovedError(
             f"it is changed by {site.altered} between its softmax and its values, so what a "
             "head attends to is not the softmax alone"
@@ -136,8 +135,6 @@ class Solver:
             if inputs.has_no_tokens and not others:
                 raise NoTokensError(_CHANNELS)
             if any(are_channels(one, self._images) for one in inputs.readers):
-                raise NoTokensError(_MAPS)
-            if site.kind == "sum" and any(are_maps(one, self._images) for one in inputs.readers):
                 raise NoTokensError(_MAPS)
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
@@ -257,14 +254,16 @@ class Solver:
                 queries = Reader(number, found, probe, True)
             if keys is None and found.keys.tells_tokens:
                 keys = Reader(number, found, probe, False)
-            if queries is not None and queries.dependence is found and _is_step(site, found):
+            is_around = run is site.chain[level] or site.kind != "sum"  # Branches are no step.
+            if is_around and queries and queries.dependence is found and _is_step(site, found):
                 step = Reader(number, found, probe, False)
             if queries is not None and keys is not None:
                 break
         keys = keys or step
         is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
-        has_no_tokens = is_mixed and keys is None and not level and has_no_tokens(site, run, self._replays)
-        return Inputs(run, queries, keys, is_mixed, has_no_tokens, step=step)
+        is_open = is_mixed and keys is None and not level
+        proved = is_open and has_no_tokens(site, run, self._replays)
+        return Inputs(run, queries, keys, is_mixed, proved, step=step)
 
     def _dependence(
         self, site: Site, shape: tuple[int, ...], probe: Probe, batch: int
@@ -285,9 +284,16 @@ class Solver:
         """Return whether a module attends several times, as in a loop."""
         return any(one.module is site.module for one in self._replays.sites if one is not site)
 
+    def keeps_tokens(self, site: Site) -> bool:
+        """Prove that each value of a sum holds several tokens side by side, as branches do."""
+        first = self._first[kind(site, 0, self._model, self._alike)]
+        runs = [first.chain[0], *near(first, 0, self._model)]
+        return keeps_tokens(first, runs, self._replays, self._images)
+
     def weighs_own(self, site: Site) -> bool:
         """Prove that each sum is made of one token alone of what the attending module is given."""
-        return weighs_own(self._first[kind(site, 0, self._model, self._alike)], self._replays)
+        first = self._first[kind(site, 0, self._model, self._alike)]
+        return weighs_own(first, self._replays, self._images)
 
     def _assembled(
         self, site: Site, one: Candidate, batches: Batches, *, is_last: bool = False
@@ -320,7 +326,10 @@ class Solver:
         if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
             if site.queries > 1 and site.kind != "sdpa" and site.place[0] in self._linear:
                 raise UnprovedError(_LINEAR)
-            return assembled(site.lead, learned(site.queries), keys, is_cross=True), is_good
+            are_groups = is_last and has_features(inputs.keys, self._images)
+            queries, may_share = learned(site.queries), is_good or are_groups
+            layout = assembled(site.lead, queries, keys, is_cross=True, may_share=may_share)
+            return layout, is_good
         if batches.is_constant(inputs.run, inputs.queries.source) and keys.sequences is not None:
             queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
             return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
@@ -328,7 +337,7 @@ class Solver:
         queries, keys = _alike(inputs, queries, keys)
         may_be_same = inputs.queries.dependence is not inputs.keys.dependence
         is_cross = may_be_same or not _are_same(inputs.queries.side, inputs.keys.side)
-        layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=is_good or is_last)
+        layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=is_good)
         are_shared = layout.tokens is not None and layout.tokens.num_queries > queries.count
         if may_be_same and site.queries == site.keys and not are_shared:
             is_good = False  # Further out, both may be made of the same tokens.

@@ -57,13 +57,13 @@ class Trial:
 
     @property
     def lacks_proofs(self) -> bool:
-        """Whether another dimension may prove more."""
+        """Whether a call was not proved, other than sums beside what was."""
         return bool(self.reasons) or (bool(self.untold) and not self.layouts)
 
     @property
     def is_good(self) -> bool:
         """Whether nothing is left to be proved with another dimension."""
-        return not self.lacks_proofs and not self.unsettled
+        return not (self.reasons or self.untold or self.unsettled)
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -141,6 +141,9 @@ class Trying:
     def _prove(self, site: Site, batches: Batches, trial: Trial) -> None:
         if site.place in self._merged:
             raise UnprovedError(_MERGED)
+        if self._may_gate(site) and self._solver.keeps_tokens(site):
+            trial.gates.add(site.place)
+            return
         layout, is_settled = self._solver.layout(site, batches)
         if not self._has_tensors and layout.tokens is not None:
             if len(layout.tokens.sequences) > 1:
@@ -151,13 +154,17 @@ class Trying:
 
     def _note(self, site: Site, error: UnprovedError, trial: Trial) -> None:
         """Note why a call was not proved; some sums are no attention, and others may be none."""
-        place, is_proved = site.place, isinstance(error, NoTokensError)
-        if site.kind != "sum" or site.chain[0].name in self._spreading:
-            (trial.others if is_proved else trial.reasons)[place] = str(error)
-        elif is_proved or (not site.altered and self._solver.weighs_own(site)):
-            trial.gates.add(place)
+        if not self._may_gate(site):
+            is_proved = isinstance(error, NoTokensError)
+            (trial.others if is_proved else trial.reasons)[site.place] = str(error)
+        elif self._solver.weighs_own(site):
+            trial.gates.add(site.place)
         else:
-            (trial.reasons if site.altered else trial.untold)[place] = str(error)
+            (trial.reasons if site.altered else trial.untold)[site.place] = str(error)
+
+    def _may_gate(self, site: Site) -> bool:
+        """Return whether a call may only weigh what a token has several of, such as experts."""
+        return site.kind == "sum" and site.chain[0].name not in self._spreading
 
 
 def _rank(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:

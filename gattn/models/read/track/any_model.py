@@ -165,7 +165,9 @@ class AnyTracker(Tracker):
         place = self.modules.name(module), part
         if self.plan is None:
             return False
-        return any(place in some for some in (self.plan.left_out, self.plan.gates, self.plan.untold))
+        return any(
+            place in some for some in (self.plan.left_out, self.plan.gates, self.plan.untold)
+        )
 
     @property
     def left_out(self) -> Sequence[str]:

@@ -242,16 +242,18 @@ def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
     return is_reached
 
 
-def are_of_one_each(shapes: Sequence[tuple[int, ...]], probes: Sequence[Probe]) -> bool:
+def are_of_one_each(
+    shapes: Sequence[tuple[int, ...]], features: Sequence[int], probes: Sequence[Probe]
+) -> bool:
     """Prove that each element is made of one position of inputs alone, and of some.
 
-    Any two positions differ in some bit of their numbers. Features are the last dimension.
+    Any two positions differ in some bit of their numbers; a dimension of `features` is no position.
     """
     reached: Any = False
-    for shape, probe in zip(shapes, probes, strict=True):
-        size = prod(shape[:-1])
-        numbers = torch.arange(size).reshape(*shape[:-1], 1)
-        for bit in range(max(1, (size - 1).bit_length())):
+    for shape, of, probe in zip(shapes, features, probes, strict=True):
+        form = [1 if n == of else size for n, size in enumerate(shape)]
+        numbers = torch.arange(prod(form)).reshape(form)
+        for bit in range(max(1, (prod(form) - 1).bit_length())):
             halves = [probe((numbers >> bit) % 2 == half) for half in (0, 1)]
             one, other = (run.keys.any(1) | run.queries.any(1) for run in halves)
             if bool((one & other).any()):
