@@ -59,7 +59,7 @@ def _are_side_by_side(
 ) -> bool:
     """Prove that tokens reach all keys, and that in each of some dimension some part is its own.
 
-    A recurrent network, which takes all tokens to all keys, leaves the ones in between no such part.
+    A recurrent network takes all tokens to all keys, too, but those in between have no such part.
     """
     features = 1 if shape in images else len(shape) - 1
     found = False

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.proof.batches import Batches

@@ -145,9 +145,9 @@ class Trying:
             trial.gates.add(site.place)
             return
         layout, is_settled = self._solver.layout(site, batches)
-        if not self._has_tensors and layout.tokens is not None:
-            if len(layout.tokens.sequences) > 1:
-                raise UnprovedError(_NO_TENSORS)
+        sequences = () if layout.tokens is None else layout.tokens.sequences
+        if len(sequences) > 1 and not self._has_tensors:
+            raise UnprovedError(_NO_TENSORS)
         trial.layouts.setdefault(site.place, []).append((site.lead, layout))
         if not is_settled:
             trial.unsettled.add(site.place)

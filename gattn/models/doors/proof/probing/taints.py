@@ -81,8 +81,8 @@ def with_nan(x: Tensor, marks: Tensor) -> Tensor:
 class Reached:
     """Which slots of a call NaN reached, and where that is known.
 
-    All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened. `parts` are
-    those of the values of a sum (lead, keys, value dim).
+    All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened. `parts`
+    are those of the values of a sum (lead, keys, value dim).
     """
 
     queries: Tensor
