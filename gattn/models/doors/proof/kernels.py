@@ -96,7 +96,7 @@ class Kernels(TorchDispatchMode):
         elif self._softmaxes:
             self._follow(name, tensors, result)
         if name == "convolution":
-            self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 3}
+            self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 2}
         self.moves.note(name, self._walk.running)
         self.products.note(self._walk.innermost, name, args, result)
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import prod
 
-import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.proof.batches import Batches
@@ -25,16 +23,22 @@ from gattn.models.doors.proof.layouts.assembling import (
     owner_by,
     tokens_of,
 )
+from gattn.models.doors.proof.no_tokens import (
+    MOST_SOURCES,
+    are_channels,
+    has_features,
+    has_no_tokens,
+    keeps_tokens,
+    weighs_own,
+)
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import (
     Dependence,
     Probe,
     Side,
-    are_of_one_each,
     outlined,
     plainly,
-    reaches_all_keys,
     refine,
 )
 from gattn.models.doors.proof.probing.one_run.picking import By
@@ -43,7 +47,6 @@ from gattn.models.doors.proof.probing.replaying import Replays, Site
 from gattn.models.doors.proof.probing.taints import may_be_mask
 from gattn.models.read.layouts import Layout
 
-_SOURCES = 6
 _CHANNELS = (
     "every slot depends on all tokens of its input, so it attends over channels, or to tokens that "
     "were mixed before, as by a norm, a gate or pooling over all of them"
@@ -113,8 +116,6 @@ class Solver:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
         if not site.altered:
             return self._layout(site, batches)
-        if site.kind == "sum" and self._weighs_own(site):
-            raise NoTokensError("it weighs what is made of each token alone, as by experts")
         raise UnprovedError(
             f"it is changed by {site.altered} between its softmax and its values, so what a "
             "head attends to is not the softmax alone"
@@ -132,7 +133,7 @@ class Solver:
             inputs = self._tried(one, batches)
             if inputs.has_no_tokens and not others:
                 raise NoTokensError(_CHANNELS)
-            if any(self._are_channels(one) for one in inputs.readers):
+            if any(are_channels(one, self._images) for one in inputs.readers):
                 raise NoTokensError(_MAPS)
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
@@ -169,7 +170,7 @@ class Solver:
                 continue
             waiting.remove(n)
             try:
-                return self._assembled(site, one, batches)[0]
+                return self._assembled(site, one, batches, is_last=True)[0]
             except UnprovedError as error:
                 reason = str(error) if n == 0 else reason
         has_step = any(one.inputs is not None and one.inputs.step is not None for one in others)
@@ -214,7 +215,7 @@ class Solver:
 
         Of a run that comes before, that is not so if none has the batch as one dimension.
         """
-        sources = range(len(self._replays.sources(one.run)[:_SOURCES]))
+        sources = range(len(self._replays.sources(one.run)[:MOST_SOURCES]))
         return one.is_around or any(batches.is_whole(one.run, n) for n in sources)
 
     def _may_depend(self, one: Candidate) -> bool:
@@ -227,7 +228,7 @@ class Solver:
         """Return how many dimensions inputs have, or may have if they were not tried yet."""
         if one.inputs is not None:
             return one.inputs.rank
-        return max((x.dim() for x in self._replays.sources(one.run)[:_SOURCES]), default=0)
+        return max((x.dim() for x in self._replays.sources(one.run)[:MOST_SOURCES]), default=0)
 
     def _tried(self, one: Candidate, batches: Batches) -> Inputs:
         if one.inputs is None:
@@ -242,7 +243,7 @@ class Solver:
         keys: Reader | None = None
         step: Reader | None = None
         is_reached = [False, False]
-        some = list(enumerate(self._replays.sources(run)[:_SOURCES]))
+        some = list(enumerate(self._replays.sources(run)[:MOST_SOURCES]))
         for number, x in sorted(some, key=lambda one: may_be_mask(one[1])):
             probe = partial(self._replays.reached, site, level, run, number)
             found = self._dependence(site, tuple(x.shape), probe, batch)
@@ -252,14 +253,16 @@ class Solver:
                 queries = Reader(number, found, probe, True)
             if keys is None and found.keys.tells_tokens:
                 keys = Reader(number, found, probe, False)
-            if queries is not None and queries.dependence is found and _is_step(site, found):
+            is_around = run is site.chain[level] or site.kind != "sum"  # Branches are no step.
+            if is_around and queries and queries.dependence is found and _is_step(site, found):
                 step = Reader(number, found, probe, False)
             if queries is not None and keys is not None:
                 break
         keys = keys or step
         is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
-        has_no_tokens = is_mixed and keys is None and not level and self._has_no_tokens(site, run)
-        return Inputs(run, queries, keys, is_mixed, has_no_tokens, step=step)
+        is_open = is_mixed and keys is None and not level
+        proved = is_open and has_no_tokens(site, run, self._replays)
+        return Inputs(run, queries, keys, is_mixed, proved, step=step)
 
     def _dependence(
         self, site: Site, shape: tuple[int, ...], probe: Probe, batch: int
@@ -280,46 +283,33 @@ class Solver:
         """Return whether a module attends several times, as in a loop."""
         return any(one.module is site.module for one in self._replays.sites if one is not site)
 
-    def _are_channels(self, reader: Reader) -> bool:
-        """Return whether the slots are channels of images, each of which holds all pixels."""
-        shape, side = reader.dependence.shape, reader.side
-        pixels = {n for n, size in enumerate(shape) if n > 1 and size > 1}
-        slots = reader.dependence.shape[1:2] == side.depends.shape[1:]
-        return shape in self._images and slots and 1 in side.apart and not side.apart & pixels
+    def keeps_tokens(self, site: Site) -> bool:
+        """Prove that each value of a sum holds several tokens side by side, as branches do."""
+        first = self._first[kind(site, 0, self._model, self._alike)]
+        runs = [first.chain[0], *near(first, 0, self._model)]
+        return keeps_tokens(first, runs, self._replays, self._images)
 
-    def _has_no_tokens(self, site: Site, run: Run) -> bool:
-        """Prove that keys are no tokens of what the attending module is given."""
-        some = self._replays.sources(run)
-        if run is not site.chain[0] or len(some) > _SOURCES or site.keys == 1:
-            return False
-        probes = [partial(self._replays.reached, site, 0, run, n) for n in range(len(some))]
-        whole = torch.ones((), dtype=torch.bool)
-        reaching = [n for n, probe in enumerate(probes) if bool(probe(whole).keys.any())]
-        return bool(reaching) and all(
-            reaches_all_keys(tuple(some[n].shape), probes[n]) for n in reaching
-        )
-
-    def _weighs_own(self, site: Site) -> bool:
+    def weighs_own(self, site: Site) -> bool:
         """Prove that each sum is made of one token alone of what the attending module is given."""
-        site = self._first[kind(site, 0, self._model, self._alike)]
-        run, some = site.chain[0], self._replays.sources(site.chain[0])
-        probes = [partial(self._replays.reached, site, 0, run, n) for n in range(len(some))]
-        with suppress(UnprovedError):
-            return len(some) <= _SOURCES and are_of_one_each([tuple(x.shape) for x in some], probes)
-        return False
+        first = self._first[kind(site, 0, self._model, self._alike)]
+        return weighs_own(first, self._replays, self._images)
 
-    def _assembled(self, site: Site, one: Candidate, batches: Batches) -> tuple[Layout, bool]:
+    def _assembled(
+        self, site: Site, one: Candidate, batches: Batches, *, is_last: bool = False
+    ) -> tuple[Layout, bool]:
         inputs = one.inputs
         assert inputs is not None
         self._check_picks(site, site.chain[one.level])
         if inputs.step is None or inputs.step is inputs.keys:
-            return self._joined(site, inputs, batches)
+            return self._joined(site, inputs, batches, is_last)
         try:  # Keys of a cache were given, too, whose heads look like tokens.
-            return self._joined(site, replace(inputs, keys=inputs.step), batches)
+            return self._joined(site, replace(inputs, keys=inputs.step), batches, is_last)
         except UnprovedError:
-            return self._joined(site, inputs, batches)
+            return self._joined(site, inputs, batches, is_last)
 
-    def _joined(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
+    def _joined(
+        self, site: Site, inputs: Inputs, batches: Batches, is_last: bool
+    ) -> tuple[Layout, bool]:
         if inputs.keys is None:
             if inputs.queries is not None and batches.has_constant_keys(site.place):
                 owner = batches.owner(inputs.run, inputs.queries.source)
@@ -335,7 +325,10 @@ class Solver:
         if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
             if site.queries > 1 and site.kind != "sdpa" and site.place[0] in self._linear:
                 raise UnprovedError(_LINEAR)
-            return assembled(site.lead, learned(site.queries), keys, is_cross=True), is_good
+            are_groups = is_last and has_features(inputs.keys, self._images)
+            queries, may_share = learned(site.queries), is_good or are_groups
+            layout = assembled(site.lead, queries, keys, is_cross=True, may_share=may_share)
+            return layout, is_good
         if batches.is_constant(inputs.run, inputs.queries.source) and keys.sequences is not None:
             queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
             return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled

@@ -45,6 +45,10 @@ class Proved(Protocol):
         """The calls that only weigh what a token has several of, by module and number."""
 
     @property
+    def untold(self) -> Mapping[tuple[str, int], str]:
+        """Why it could not be proved of sums whether they weigh tokens, by module and number."""
+
+    @property
     def altered(self) -> Mapping[tuple[str, int], str]:
         """How softmaxes are altered before they meet the values, by module and number."""
 
@@ -159,7 +163,11 @@ class AnyTracker(Tracker):
     def leaves_out(self, module: nn.Module, part: int) -> bool:
         """Return whether a call was proved to attend over something else than tokens."""
         place = self.modules.name(module), part
-        return self.plan is not None and (place in self.plan.left_out or place in self.plan.gates)
+        if self.plan is None:
+            return False
+        return any(
+            place in some for some in (self.plan.left_out, self.plan.gates, self.plan.untold)
+        )
 
     @property
     def left_out(self) -> Sequence[str]:

@@ -214,7 +214,7 @@ def _are_rows(queries: Tokens, first: Tensor, sequences: Tensor, of_keys: Tensor
 
     So it is with queries that mix tokens of a window, and those that all windows share.
     """
-    if of_keys is None or queries.sequences is None or len(first) == len(sequences.unique()):
+    if of_keys is None or len(first) == len(sequences.unique()):
         return False
     for one in sequences.unique():
         own = of_keys[sequences == one]

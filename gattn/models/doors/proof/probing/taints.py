@@ -81,13 +81,15 @@ def with_nan(x: Tensor, marks: Tensor) -> Tensor:
 class Reached:
     """Which slots of a call NaN reached, and where that is known.
 
-    All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened.
+    All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened. `parts`
+    are those of the values of a sum (lead, keys, value dim).
     """
 
     queries: Tensor
     keys: Tensor
     queries_known: Tensor
     keys_known: Tensor
+    parts: Tensor | None = None
 
 
 def reached(call: RawCall, live: Tensor | None) -> Reached:
@@ -108,7 +110,11 @@ def reached(call: RawCall, live: Tensor | None) -> Reached:
         known = torch.ones_like(known)
     columns |= told & ~clean.any(1)
     usable = live & (known & ~columns)[:, None]
-    return Reached((nan & usable).any(2), columns, usable.any(2), known)
+    parts = None
+    if call.kind == "sum":
+        sizes = call.value.shape[-2:]
+        parts = call.value.isnan().expand(*lead, *sizes).reshape(-1, *sizes).cpu()
+    return Reached((nan & usable).any(2), columns, usable.any(2), known, parts)
 
 
 def live_scores(call: RawCall) -> Tensor | None:
