@@ -270,11 +270,15 @@ class _Proof:
         unsettled: set[Place] = set()
         left: dict[Place, str] = {}
         is_one = may_be_one_sequence(self._given, self._ids)
-        for dim in (0, 1, None):
+        for dim, by_ids in ((0, False), (0, True), (1, False), (None, False)):
+            if by_ids and not any(x.dim() > 1 for x in self._ids):
+                continue
             if dim is None and not (is_one and all(x[2] for x in tried)):
                 break
-            given = self._given, self._ids
-            batches = Batches(self._called, self._walk, *given, places, dim, self._reads)
+            given, reads = (self._given, self._ids), self._reads
+            batches = Batches(
+                self._called, self._walk, *given, places, dim, reads, by_ids=by_ids
+            )
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True

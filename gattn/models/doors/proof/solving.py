@@ -123,7 +123,7 @@ class Solver:
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []
         reason = ""
-        for one in self._candidates(site):
+        for one in self._candidates(site, batches.size):
             if one.level and reason == _MIXED and not others:
                 break
             if others and one.inputs is None and not self._may_settle(one, batches):
@@ -177,12 +177,13 @@ class Solver:
             reason += _AT_ONCE
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
-    def _candidates(self, site: Site) -> Iterator[Candidate]:
+    def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
         """List the inputs of the attending module, and then of the runs before and around it."""
         for level in range(len(site.chain)):
-            name = kind(site, level, self._model, self._alike)
+            alike = kind(site, level, self._model, self._alike)
+            name = alike, batch
             if name not in self._known:
-                first = self._first[name]
+                first = self._first[alike]
                 around = first.chain[level]
                 runs = [*near(first, level, self._model), around] if level else [around]
                 # It embeds ids itself, or its query is made of all tokens.
