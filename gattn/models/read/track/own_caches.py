@@ -65,12 +65,17 @@ class OwnCaches:
     def find(self, name: Name, keys: OwnKeys) -> list[tuple[Progress, list[Step]]]:
         """Find the texts that a call may continue in a layer, the likeliest first.
 
-        Whole texts come before parts of texts, first parts before last ones, and the latest calls
-        before earlier ones.
+        Whole texts come before parts of texts, and first parts before last ones; texts that were
+        not continued yet before others, and the latest calls before earlier ones.
         """
-        known = self.known(name)
-        found = ((one, steps_from(one.layers[name], keys, part)) for part in Part for one in known)
-        return [(one, steps) for one, steps in found if steps is not None]
+        found: list[tuple[Progress, list[Step]]] = []
+        for part in Part:
+            some = []
+            for one in self.known(name):
+                its = steps_from(one.layers[name], keys, part, continued=one.continued)
+                some += [] if its is None else [(one, its)]
+            found += sorted(some, key=lambda x: any(step.row in x[0].continued for step in x[1]))
+        return found
 
 
 class Continuing:
@@ -259,6 +264,8 @@ class Continuing:
                 "tokens repeat: their positions are not known. Run the whole text at once, without "
                 "a cache."
             )
+        if self._source is not None:
+            self._source.continued.update(self.rows)
         if self.progress.layers:
             self._caches.note(self.progress)
 

@@ -5,7 +5,7 @@ A key is told by one number that depends on all heads of it, and of its value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count
@@ -76,6 +76,11 @@ class OwnKeys:
             row[own] = False
         return bool(others.any())
 
+    def unread(self, element: int, earlier: Tensor) -> int:
+        """Count the first of the slots before a sequence's own that no query reads."""
+        is_read = self.is_read[element, earlier]
+        return int(is_read.int().argmax()) if bool(is_read.any()) else 0
+
     def earlier(self, element: int) -> tuple[Tensor, bool]:
         """Return the slots before a sequence's own, and whether they go round.
 
@@ -132,43 +137,63 @@ class Part(Enum):
 
 
 def steps_from(
-    rows: Sequence[Row], keys: OwnKeys, part: Part, chosen: Sequence[Step] | None = None
+    rows: Sequence[Row],
+    keys: OwnKeys,
+    part: Part,
+    *,
+    chosen: Sequence[Step] | None = None,
+    continued: Collection[int] = (),
 ) -> list[Step] | None:
     """Find a part of one of a layer's texts for each sequence; None if there is none for some.
 
-    It is of the text that was `chosen` in another layer, where it was.
+    It is of the text that was `chosen` in another layer, where it was. Of equal texts, those that
+    were not `continued` yet come first.
     """
     found = []
     repeats = max(len(keys.slots) // len(rows), 1)
     for element in range(len(keys.slots)):
         earlier, goes_round = keys.earlier(element)
-        held = keys.codes[element, earlier]
-        stops = [_stop(row.codes, held, goes_round, part) for row in rows]
-        fits = [x is not None for x in stops]
+        held, unread = keys.codes[element, earlier], keys.unread(element, earlier)
+        parts = [_part(row.codes, held, unread, goes_round, part) for row in rows]
+        fits = [x is not None for x in parts]
         if chosen is not None:
             wanted = chosen[element]
-            fits = [(n, x) == (wanted.row, wanted.stop) for n, x in enumerate(stops)]
-        if not len(earlier) or not any(fits):
+            fits = [
+                n == wanted.row and x is not None and x[0] == wanted.stop
+                for n, x in enumerate(parts)
+            ]
+        if not any(fits):
             return None
-        row = nearest(fits, element // repeats)
-        found.append(Step(row, stops[row] or 0, earlier))
+        fresh = [is_one and n not in continued for n, is_one in enumerate(fits)]
+        row = nearest(fresh if any(fresh) else fits, element // repeats)
+        stop, size = parts[row] or (0, 0)
+        found.append(Step(row, stop, earlier[len(earlier) - size :]))
     return found
 
 
 def steps_as(rows: Sequence[Row], keys: OwnKeys, chosen: Sequence[Step]) -> list[Step] | None:
     """Find how a layer continues the texts that another layer continues; None if it does not."""
-    found = (steps_from(rows, keys, part, chosen) for part in Part)
+    found = (steps_from(rows, keys, part, chosen=chosen) for part in Part)
     return next((steps for steps in found if steps is not None), None)
 
 
-def _stop(known: Tensor, held: Tensor, goes_round: bool, part: Part) -> int | None:
-    """Return the slot after the held part of a text; None if another is held."""
-    size, whole = len(held), len(known)
-    is_part = size < whole if part is not Part.WHOLE else size == whole
-    if not is_part or (part is Part.FIRST and goes_round):
-        return None
-    stop = size if part is Part.FIRST else whole
-    return stop if torch.equal(known[stop - size : stop], held) else None
+def _part(
+    known: Tensor, held: Tensor, unread: int, goes_round: bool, part: Part
+) -> tuple[int, int] | None:
+    """Return the slot after the held part of a text, and its size; None if another is held.
+
+    Up to `unread` keys before it may be of no text: room that is filled from its end.
+    """
+    if part is Part.FIRST:
+        sizes = [] if goes_round else range(len(held), len(held) - unread - 1, -1)
+        fits = (n for n in sizes if 0 < n < len(known) and torch.equal(known[:n], held[-n:]))
+        size = next(fits, 0)
+        return (size, size) if size else None
+    most = min(len(known), len(held))
+    same = (known[len(known) - most :] == held[len(held) - most :]).flip(0)
+    size = int(same.long().cumprod(0).sum())
+    is_part = (size == len(known)) is (part is Part.WHOLE)
+    return (len(known), size) if size and is_part and len(held) - size <= unread else None
 
 
 def sides_of(
