@@ -314,7 +314,9 @@ class Solver:
         assert inputs is not None
         self._check_picks(site, site.chain[one.level])
         if inputs.step is None or inputs.step is inputs.keys:
-            return self._joined(site, inputs, batches)
+            layout, is_good = self._joined(site, inputs, batches)
+            # What made the keys alone does not tell that queries are learned.
+            return layout, is_good and (one.is_around or inputs.queries is not None)
         try:  # Keys of a cache were given, too, whose heads look like tokens.
             return self._joined(site, replace(inputs, keys=inputs.step), batches)
         except UnprovedError:

@@ -21,7 +21,7 @@ _MOST_RECENT = 32
 
 
 class Row(NamedTuple):
-    """What a layer has read of one text: a number per key, and which of these are real tokens."""
+    """What a layer has read of one text: numbers per key, and which of these are real tokens."""
 
     codes: Tensor
     real: Tensor
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The keys that queries of one text read beside it: a number each, for (elements, slots).
+    """The keys that queries of one text read beside it: their numbers, (elements, slots, 3).
 
     `layout` is that of its layer's tensors; `asked` says how many queries of each text have read
     them.

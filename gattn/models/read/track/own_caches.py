@@ -23,6 +23,7 @@ from gattn.models.read.track.own_keys import (
     OwnKeys,
     Part,
     Step,
+    are_those,
     real_tokens,
     sides_of,
     steps_as,
@@ -60,7 +61,7 @@ class OwnCaches:
         with self._lock:
             found = [one.memories[name].codes for one in self._recent if name in one.memories]
         known = [row for some in found for row in some if row.shape == codes.shape[1:]]
-        return all(any(torch.equal(row, one) for one in known) for row in codes)
+        return all(any(bool(are_those(one, row).all()) for one in known) for row in codes)
 
     def find(self, name: Name, keys: OwnKeys) -> list[tuple[Progress, list[Step]]]:
         """Find the texts that a call may continue in a layer, the likeliest first.
@@ -138,7 +139,7 @@ class Continuing:
         if known is not None and is_step:
             rows = self.rows
             is_same = len(codes) == len(rows) and known.codes.shape[1:] == codes.shape[1:]
-            if not is_same or not torch.equal(known.codes[rows], codes):
+            if not is_same or not bool(are_those(known.codes[rows], codes).all()):
                 raise CaptureError(_moved(call, self._caches.have_read(name, codes)))
             asked += known.asked
         self.progress.memories[name] = Memory(codes, layout, asked)

@@ -1,6 +1,7 @@
 """Finds the texts whose keys a call reads before those of its own tokens.
 
-A key is told by one number that depends on all heads of it, and of its value.
+A key is told by one number that depends on all heads of it, and of its value. A cache may round it
+to half precision: it is then told by the number of what it was rounded to.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.following import Row
 
 _numbers = count()
+_ROUNDED = torch.float16, torch.bfloat16
 
 
 class Step(NamedTuple):
@@ -42,8 +44,8 @@ class OwnKeys:
     ----------
     slots : list of Tensor
         For each element, the slots of its tokens, in order.
-    codes : Tensor (elements, slots)
-        A number for each key.
+    codes : Tensor (elements, slots, 3)
+        The numbers of each key, by `codes_of`.
     is_read : Tensor (elements, slots)
         Which keys some query reads.
     """
@@ -116,16 +118,29 @@ def _slots(call: SeenCall) -> list[Tensor] | None:
 
 
 def codes_of(call: SeenCall) -> Tensor:
-    """Give each key a number that depends on a few numbers of all its heads.
+    """Give each key the numbers (elements, slots, 3) that it may have in a cache.
 
-    If neither keys nor values are seen, no key is like any other.
+    Each depends on a few numbers of all its heads: as they are, and rounded to each kind of half
+    precision. If neither keys nor values are seen, no key is like any other.
     """
     shown = [x for x in (call.key, call.value) if x.shape[-1]]
     if not shown:
-        return torch.tensor([[next(_numbers) for _ in keys] for keys in call.key[:, 0]])
+        found = torch.tensor([[next(_numbers) for _ in keys] for keys in call.key[:, 0]])
+        return found[..., None].expand(-1, -1, 1 + len(_ROUNDED))
     few = max(FEW // shown[0].shape[1], 1)
-    found = [codes(x[..., :few].transpose(1, 2).flatten(2), n) for n, x in enumerate(shown)]
-    return sum(found[1:], found[0]).cpu()
+    parts = [x[..., :few].transpose(1, 2).flatten(2) for x in shown]
+    kinds = [parts, *([x.to(dtype) for x in parts] for dtype in _ROUNDED)]
+    return torch.stack([_code(each) for each in kinds], -1).cpu()
+
+
+def _code(parts: Sequence[Tensor]) -> Tensor:
+    found = [codes(x.double(), n) for n, x in enumerate(parts)]
+    return sum(found[1:], found[0])
+
+
+def are_those(known: Tensor, read: Tensor) -> Tensor:
+    """Return which keys are those of a text, booleans (...), perhaps rounded."""
+    return (known == read[..., :1]).any(-1)
 
 
 class Part(Enum):
@@ -186,11 +201,11 @@ def _part(
     """
     if part is Part.FIRST:
         sizes = [] if goes_round else range(len(held), len(held) - unread - 1, -1)
-        fits = (n for n in sizes if 0 < n < len(known) and torch.equal(known[:n], held[-n:]))
+        fits = (n for n in sizes if 0 < n < len(known) and bool(are_those(known[:n], held[-n:]).all()))
         size = next(fits, 0)
         return (size, size) if size else None
     most = min(len(known), len(held))
-    same = (known[len(known) - most :] == held[len(held) - most :]).flip(0)
+    same = are_those(known[len(known) - most :], held[len(held) - most :]).flip(0)
     size = int(same.long().cumprod(0).sum())
     is_part = (size == len(known)) is (part is Part.WHOLE)
     return (len(known), size) if size and is_part and len(held) - size <= unread else None
