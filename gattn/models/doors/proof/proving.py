@@ -276,9 +276,7 @@ class _Proof:
             if dim is None and not (is_one and all(x[2] for x in tried)):
                 break
             given, reads = (self._given, self._ids), self._reads
-            batches = Batches(
-                self._called, self._walk, *given, places, dim, reads, by_ids=by_ids
-            )
+            batches = Batches(self._called, self._walk, *given, places, dim, reads, by_ids=by_ids)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -122,7 +122,7 @@ class Solver:
 
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []
-        reason = ""
+        reason, of_keys = "", None
         for one in self._candidates(site, batches.size):
             if one.level and reason == _MIXED and not others:
                 break
@@ -150,8 +150,12 @@ class Solver:
             except UnprovedError as error:
                 reason = reason or str(error)
             else:
-                if is_good:
+                if is_good and not _leaves_out_queries(one, others):
                     return layout, True
+                if is_good:
+                    of_keys = of_keys or layout
+        if of_keys is not None:
+            return of_keys, True
         return self._unsettled(site, others, batches, reason), False
 
     def _unsettled(
@@ -314,9 +318,7 @@ class Solver:
         assert inputs is not None
         self._check_picks(site, site.chain[one.level])
         if inputs.step is None or inputs.step is inputs.keys:
-            layout, is_good = self._joined(site, inputs, batches)
-            # What made the keys alone does not tell that queries are learned.
-            return layout, is_good and (one.is_around or inputs.queries is not None)
+            return self._joined(site, inputs, batches)
         try:  # Keys of a cache were given, too, whose heads look like tokens.
             return self._joined(site, replace(inputs, keys=inputs.step), batches)
         except UnprovedError:
@@ -351,6 +353,12 @@ class Solver:
         if may_be_same and site.queries == site.keys and not are_shared:
             is_good = False  # Further out, both may be made of the same tokens.
         return layout, is_good and is_settled
+
+
+def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:
+    """Return whether queries depend on other inputs than those of a run that made keys alone."""
+    is_alone = not one.is_around and one.inputs is not None and one.inputs.queries is None
+    return is_alone and any(x.inputs is not None and x.inputs.queries is not None for x in others)
 
 
 def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tuple[Tokens, bool]:
