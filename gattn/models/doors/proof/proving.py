@@ -257,11 +257,13 @@ class _Proof:
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
         trying = Trying(solver, self._merged, self._spreading, self._given)
         is_one = may_be_one_sequence(self._given, self._ids)
-        for dim in (0, 1, None):
+        for dim, by_ids in ((0, False), (0, True), (1, False), (None, False)):
+            if by_ids and not any(x.dim() > 1 for x in self._ids):
+                continue
             if trying.is_done or (dim is None and not (is_one and trying.may_have_no_batch)):
                 break
-            given = self._given, self._ids
-            batches = Batches(self._called, self._walk, *given, places, dim, self._reads)
+            given, reads = (self._given, self._ids), self._reads
+            batches = Batches(self._called, self._walk, *given, places, dim, reads, by_ids=by_ids)
             trying(sites, batches, or_nothing=dim is None)
         best = trying.best
         self._plan.layouts, self._plan.reasons = best.layouts, best.reasons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -123,8 +123,8 @@ class Solver:
 
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []
-        reason = ""
-        for one in self._candidates(site):
+        reason, of_keys = "", None
+        for one in self._candidates(site, batches.size):
             if one.level and reason == _MIXED and not others:
                 break
             if others and one.inputs is None and not self._may_settle(one, batches):
@@ -151,8 +151,12 @@ class Solver:
             except UnprovedError as error:
                 reason = reason or str(error)
             else:
-                if is_good:
+                if is_good and not _leaves_out_queries(one, others):
                     return layout, True
+                if is_good:
+                    of_keys = of_keys or layout
+        if of_keys is not None:
+            return of_keys, True
         return self._unsettled(site, others, batches, reason), False
 
     def _unsettled(
@@ -178,12 +182,13 @@ class Solver:
             reason += _AT_ONCE
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
-    def _candidates(self, site: Site) -> Iterator[Candidate]:
+    def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
         """List the inputs of the attending module, and then of the runs before and around it."""
         for level in range(len(site.chain)):
-            name = kind(site, level, self._model, self._alike)
+            alike = kind(site, level, self._model, self._alike)
+            name = alike, batch
             if name not in self._known:
-                first = self._first[name]
+                first = self._first[alike]
                 around = first.chain[level]
                 runs = [*near(first, level, self._model), around] if level else [around]
                 # It embeds ids itself, or its query is made of all tokens.
@@ -341,6 +346,12 @@ class Solver:
         if may_be_same and site.queries == site.keys and not are_shared:
             is_good = False  # Further out, both may be made of the same tokens.
         return layout, is_good and is_settled
+
+
+def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:
+    """Return whether queries depend on other inputs than those of a run that made keys alone."""
+    is_alone = not one.is_around and one.inputs is not None and one.inputs.queries is None
+    return is_alone and any(x.inputs is not None and x.inputs.queries is not None for x in others)
 
 
 def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tuple[Tokens, bool]:

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging, ranked
+from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
 from gattn.models.read.track.any_modules import AnyModules
-from gattn.models.read.track.following import Progress
-from gattn.models.read.track.own_caches import Continuing, OwnCaches
-from gattn.models.read.track.own_keys import OwnKeys, codes_of
+from gattn.models.read.track.own_caches.continuing import Continuing
+from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of
+from gattn.models.read.track.own_caches.texts import OwnCaches
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
