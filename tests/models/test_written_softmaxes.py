@@ -125,10 +125,17 @@ def implicit_einsum(q, k, v):
     return torch.einsum("...ij,...jk", scores(q, k).softmax(-1), v).view(shape)
 
 
+def values_made_in_the_einsum(q, k, v):
+    turn = torch.eye(v.shape[-1], dtype=v.dtype).flip(0)
+    weights = scores(q, k).softmax(-1)
+    return torch.einsum("bhjc, bhij, cd -> bhid", v.flip(-1), weights, turn)
+
+
 WAYS = [
     *(logarithm, logarithm_of_keys_first, less_the_maximum, in_place, exponentials),
     *(exponentials_of_keys_first, reciprocal, divided_late, summed_late, baddbmm),
     *(added_to_something, implicit_einsum, less_the_logarithm, less_the_logarithm_in_place),
+    values_made_in_the_einsum,
 ]
 MASKED = [multiplied_with_a_mask, softmax_renormalized, softmax_filled, softmax_normalized]
 
@@ -268,12 +275,59 @@ def with_a_sink(q, k, v):
     return weights / (1 + weights.sum(-1, keepdim=True)) @ v
 
 
+def with_a_sink_less_the_maximum(q, k, v):
+    s = scores(q, k)
+    most = s.amax(-1, keepdim=True).clamp(min=0)
+    weights = (s - most).exp()
+    return weights / ((-most).exp() + weights.sum(-1, keepdim=True)) @ v
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", [with_a_sink, with_a_sink_less_the_maximum])
+def test_a_sum_that_one_is_added_to_is_a_sink(way):
+    model, x = made(way)
+
+    def dense(is_cut):
+        found, y = [], x
+        for n, block in enumerate(model.blocks):
+            q, k, v = block.parts(y)
+            weights = scores(q, k).exp()
+            weights[:, 2, 4, 3] *= not (is_cut and n == 1)
+            found.append(weights / (1 + weights.sum(-1, keepdim=True)))
+            y = y + block.out((found[-1] @ v).transpose(1, 2).flatten(2))
+        return found, y
+
+    with capturing(model) as run:
+        plain = model(x)
+    found, output = dense(is_cut=False)
+    torch.testing.assert_close(plain, output, rtol=0, atol=1e-12)
+    for row, trace in enumerate(run.traces):
+        for (layer, head), graph in trace.only_stack.items():
+            wanted = found[layer][row, head].numpy()
+            assert graph.to_dense() == pytest.approx(wanted, rel=0, abs=1e-12)
+            assert graph.total_mass == pytest.approx(wanted.sum(-1), rel=0, abs=1e-12)
+    with edited(model, Cut(layer=1, head=2, query=4, key=3)):
+        now = model(x)
+    torch.testing.assert_close(now, dense(is_cut=True)[1], rtol=0, atol=1e-11)
+
+
+def with_a_sink_of_the_maximum(q, k, v):
+    s = scores(q, k)
+    weights = (s - s.amax(-1, keepdim=True)).exp()
+    return weights / (1 + weights.sum(-1, keepdim=True)) @ v
+
+
+def with_half(q, k, v):
+    weights = scores(q, k).exp()
+    return weights / (2 * weights.sum(-1, keepdim=True)) @ v
+
+
 def to_the_square(q, k, v):
     weights = scores(q, k).exp()
     return weights / weights.square().sum(-1, keepdim=True).sqrt() @ v
 
 
-@pytest.mark.parametrize("way", [with_a_sink, to_the_square])
+@pytest.mark.parametrize("way", [with_a_sink_of_the_maximum, with_half, to_the_square])
 def test_what_is_not_the_softmax_of_its_scores_is_not_shown(way):
     model, x = made(way)
     with pytest.raises(CaptureError), torch.no_grad(), capturing(model):

@@ -285,7 +285,8 @@ class _Proof:
                         raise UnprovedError(_MERGED)
                     layout, is_settled = solver.layout(site, batches)
                     _check_told(layout, self._given)
-                    if self._may_gate(site) and prod(_heads(site.lead, layout)) > 1:
+                    has_heads = prod(_heads(site.lead, layout)) > 1
+                    if self._may_gate(site) and has_heads and not _are_apart(layout):
                         raise UnprovedError(_BRANCHES)
                 except UnprovedError as error:
                     is_alone = not site.altered or isinstance(error, NoTokensError)
@@ -371,6 +372,15 @@ class _Proof:
 
 def _heads(lead: tuple[int, ...], layout: Layout) -> list[int]:
     return [(layout.split or lead)[n] for n in layout.heads]
+
+
+def _are_apart(layout: Layout) -> bool:
+    """Return whether each query is a token, and reads several tokens, no two the same."""
+    tokens = layout.tokens
+    if tokens is None or tokens.queries is None or tokens.keys is None or tokens.num_queries == 1:
+        return False
+    order = tokens.keys.sort(1).values
+    return order.shape[1] > 1 and bool((order[:, 1:] != order[:, :-1]).all())
 
 
 def _check_told(layout: Layout, given: Given) -> None:

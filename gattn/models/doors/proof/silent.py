@@ -126,6 +126,10 @@ class Products:
         total = next((self._totals[x] for x in tensors if x in self._totals), None)
         if total is None:
             return
+        totals = [x for x in tensors if x in self._totals]
+        if kernel == "add" and len(totals) == 1 and result.numel() == totals[0].numel():
+            self._totals[result] = total  # A sink takes its share, too.
+            return
         is_alone = len([x for x in tensors if x.dim()]) == 1 and kernel not in _LOGARITHMS
         if is_alone and not result.numel() % tensors[0].numel():
             self._totals[result] = total

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.functions.softmaxes.einsum_labels import labels_of
 from gattn.models.doors.functions.softmaxes.following import Followed, operands
@@ -70,6 +71,8 @@ def product(
         return _matmul(given[0], given[1], place, followed, result)
     if func is torch.einsum and isinstance(given[0], str) and len(given) == 3:
         return einsum_product(given[0], given[place], given[3 - place], place, followed, result)
+    if func is torch.einsum and isinstance(given[0], str) and not followed.altered:
+        return _of_several(given[0], given[1:], place - 1, followed, result)
     if func in _ADDS and place > 0 and not func.__name__.endswith("_"):
         return _added(args, kwargs, place, followed, result)
     if func is _F.linear and place < 2:
@@ -103,6 +106,22 @@ def _added(
         return torch.where(turned(x == before), result, now)  # What is not edited stays as it is.
 
     return replace(found, restored=restored)
+
+
+def _of_several(
+    equation: str, given: list[Any], place: int, followed: Followed, result: Tensor
+) -> Product | None:
+    """Read an einsum of attention and several others, whose product are the values."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    labels, others = left.split(","), [x for n, x in enumerate(given) if n != place]
+    is_plain = arrow and "..." not in equation and len(labels) == len(given)
+    if not is_plain or all(isinstance(x, nn.Parameter) for x in others):
+        return None
+    mine = labels.pop(place)
+    kept = "".join(n for n in dict.fromkeys("".join(labels)) if n in mine + out)
+    with _disable_current_modes():  # What follows is no part of the model.
+        value = torch.einsum(f"{','.join(labels)}->{kept}", *others)
+    return einsum_product(f"{mine},{kept}->{out}", given[place], value, 1, followed, result)
 
 
 def _linear(
