@@ -299,6 +299,7 @@ class _Proof:
                     reasons[site.place] = str(error)
                     is_good = False
                     if isinstance(error, AcrossBatchError):
+                        reasons |= dict.fromkeys((one.place for one in sites), str(error))
                         break
                 else:
                     layouts.setdefault(site.place, []).append((site.lead, layout))

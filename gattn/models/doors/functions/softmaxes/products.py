@@ -190,7 +190,41 @@ def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor
         return turned(x).reshape(operand.shape)
 
     output = turned(result)
-    return Product(operand, other, scores, weights, value, output, turned, as_operand, dropped)
+    found = Product(operand, other, scores, weights, value, output, turned, as_operand, dropped)
+    return _with_heads(found, followed)
+
+
+def _with_heads(found: Product, followed: Followed) -> Product:
+    """Unfold rows that the softmax had as heads and queries, as where heads share their keys.
+
+    The one with as many as there are keys are queries; else these come after heads.
+    """
+    before, rows = followed.source.scores.shape, found.weights.shape
+    is_last = followed.source.key == len(before) - 1 and not followed.altered
+    if not is_last or (*before[:-3], before[-3:-1].numel(), before[-1]) != tuple(rows):
+        return found
+    if len(before) < 3 or 1 in before[-3:-1]:
+        return found
+    is_query_first = before[-3] == before[-1] != before[-2]
+
+    def unfolded(x: Tensor) -> Tensor:
+        x = x.unflatten(-2, before[-3:-1])
+        return x.transpose(-3, -2) if is_query_first else x
+
+    def folded(x: Tensor) -> Tensor:
+        return (x.transpose(-3, -2) if is_query_first else x).flatten(-3, -2)
+
+    restored, as_operand = found.restored, found.as_operand
+    return replace(
+        found,
+        scores=unfolded(found.scores),
+        weights=unfolded(found.weights),
+        value=found.value.unsqueeze(-3),
+        output=unfolded(found.output),
+        restored=lambda x: restored(folded(x)),
+        as_operand=lambda x: as_operand(folded(x)),
+        dropped=None if found.dropped is None else unfolded(found.dropped),
+    )
 
 
 def einsum_product(

@@ -85,6 +85,7 @@ class Source:
 
     @property
     def root(self) -> Source:
+        """The softmax that it is a slice of, or itself."""
         return self if self.parent is None else self.parent.root
 
     def read(self, by: str) -> None:
