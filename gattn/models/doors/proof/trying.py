@@ -121,7 +121,7 @@ class Trying:
             try:
                 self._prove(site, batches, trial)
             except AcrossBatchError as error:
-                trial.reasons[site.place] = str(error)
+                trial.reasons |= dict.fromkeys((one.place for one in sites), str(error))
                 break
             except UnprovedError as error:
                 self._note(site, error, trial)
