@@ -46,6 +46,8 @@ class Trial:
         Why other sums could not be proved: they may weigh tokens, or not.
     unsettled : set
         The calls whose tokens or batch another input might tell otherwise.
+    is_across : bool
+        Whether tokens of several elements of the supposed batch attend to each other.
     """
 
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class Trial:
     gates: set[Place] = field(default_factory=set)
     untold: dict[Place, str] = field(default_factory=dict)
     unsettled: set[Place] = field(default_factory=set)
+    is_across: bool = False
 
     @property
     def lacks_proofs(self) -> bool:
@@ -96,6 +99,7 @@ class Trying:
         self._solver, self._merged, self._spreading = solver, merged, spreading
         self._has_tensors = any(isinstance(x, Tensor) and x.dim() for x in leaves(given))
         self._tried: list[Trial] = []
+        self._without_batch: Trial | None = None
         self.unmatched: set[Place] = set()
         """The calls whose tokens could not be matched with those of others in some trial."""
 
@@ -112,7 +116,8 @@ class Trying:
     @property
     def best(self) -> Trial:
         """The first of the trials that proved most."""
-        return max(self._tried, key=lambda one: (one.is_good, *one.rank))
+        best = max(self._tried, key=lambda one: (one.is_good, *one.rank))
+        return self._without_batch if best.is_across and self._without_batch else best
 
     def __call__(self, sites: list[Site], batches: Batches, *, or_nothing: bool) -> None:
         """Prove calls with some dimension as the batch, all of them `or_nothing`."""
@@ -121,7 +126,7 @@ class Trying:
             try:
                 self._prove(site, batches, trial)
             except AcrossBatchError as error:
-                trial.reasons[site.place] = str(error)
+                trial.reasons[site.place], trial.is_across = str(error), True
                 break
             except UnprovedError as error:
                 self._note(site, error, trial)
@@ -137,6 +142,8 @@ class Trying:
         )
         if not (or_nothing and trial.lacks_proofs):
             self._tried.append(trial)
+        elif trial.reasons:
+            self._without_batch = _nothing(trial)
 
     def _prove(self, site: Site, batches: Batches, trial: Trial) -> None:
         if site.place in self._merged:
@@ -165,6 +172,13 @@ class Trying:
     def _may_gate(self, site: Site) -> bool:
         """Return whether a call may only weigh what a token has several of, such as experts."""
         return site.kind == "sum" and site.chain[0].name not in self._spreading
+
+
+def _nothing(trial: Trial) -> Trial:
+    """Give up what was proved beside what was not, but keep the reasons."""
+    (name, _), why = next(iter(trial.reasons.items()))
+    reason = f"that of {name or 'the model itself'} cannot: {why}"
+    return Trial(reasons=dict.fromkeys(trial.layouts, reason) | trial.reasons)
 
 
 def _rank(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
