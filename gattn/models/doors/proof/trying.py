@@ -22,6 +22,10 @@ _MERGED = (
     "it uses its softmax's normalizer by itself, too, such as its logarithm, as where softmaxes "
     "over chunks of keys are merged, so the softmax alone is not what a head attends to"
 )
+_RANKED = (
+    "it keeps the largest scores alone, and some key is among those of no query, so that it cannot "
+    "be told from padding"
+)
 _NO_TENSORS = (
     "gattn finds no tensor in what the model is given, which would tell which token is of which "
     "text; open the context on the module that takes tensors, or run one text"
@@ -83,6 +87,8 @@ class Trying:
         What proves them.
     merged : collection of (str, int)
         The calls whose softmaxes are merged by their normalizers.
+    ranked : collection of (str, int)
+        The calls whose modules rank as many numbers as there are scores.
     spreading : collection of str
         The modules whose sums are products of attention and values.
     given : tuple
@@ -93,10 +99,12 @@ class Trying:
         self,
         solver: Solver,
         merged: Collection[Place],
+        ranked: Collection[Place],
         spreading: Collection[str],
         given: Given,
     ) -> None:
         self._solver, self._merged, self._spreading = solver, merged, spreading
+        self._ranked = ranked
         self._has_tensors = any(isinstance(x, Tensor) and x.dim() for x in leaves(given))
         self._tried: list[Trial] = []
         self._without_batch: Trial | None = None
@@ -148,6 +156,8 @@ class Trying:
     def _prove(self, site: Site, batches: Batches, trial: Trial) -> None:
         if site.place in self._merged:
             raise UnprovedError(_MERGED)
+        if site.place in self._ranked and site.live is not None and not site.live.any(1).all():
+            raise UnprovedError(_RANKED)
         if self._may_gate(site) and self._solver.keeps_tokens(site):
             trial.gates.add(site.place)
             return
