@@ -56,6 +56,10 @@ _LINEAR = (
     "it multiplies keys with values before queries, as linear (efficient) attention does, so it "
     "computes no weight for a pair of tokens"
 )
+_FACTORED = (
+    "its keys are what another softmax made of all tokens, as are the channels of efficient "
+    "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph"
+)
 _NO_KEYS = "no input of the modules around it tells which token each of its keys is"
 _MIXED = (
     "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
@@ -323,7 +327,7 @@ class Solver:
                 queries, is_good = _tokens(inputs, inputs.queries, site.queries, batches)
                 return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
             is_factored = site.kind != "sdpa" and site.place[0] in self._factored
-            raise UnprovedError(inputs.failure or (_LINEAR if is_factored else _NO_KEYS))
+            raise UnprovedError(inputs.failure or (_FACTORED if is_factored else _NO_KEYS))
         check_batch(inputs.keys.side, batches.owner(inputs.run, inputs.keys.source))
         inputs.complete()
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
