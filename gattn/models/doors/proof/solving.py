@@ -60,10 +60,14 @@ _FACTORED = (
     "its keys are what another softmax made of all tokens, as are the channels of efficient "
     "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph"
 )
-_NO_KEYS = "no input of the modules around it tells which token each of its keys is"
+_NO_KEYS = "no input of the modules around it tells by its scores which token each of its keys is"
 _MIXED = (
-    "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
-    "or pooled"
+    "its scores do not tell its slots apart by the tokens of its input: these are mixed or pooled "
+    "before it attends, or scores are made of queries alone"
+)
+_RECURRENT = (
+    "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "
+    "which is given what that network gave, can be read"
 )
 _AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
@@ -184,6 +188,8 @@ class Solver:
         has_step = any(one.inputs is not None and one.inputs.step is not None for one in others)
         if has_step or (site.queries == 1 < site.keys and reason == _MIXED):
             reason += _AT_ONCE
+        if any(isinstance(one, (nn.RNNBase, nn.RNNCellBase)) for one in site.module.modules()):
+            reason += _RECURRENT
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
     def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:

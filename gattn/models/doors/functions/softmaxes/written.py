@@ -165,9 +165,9 @@ def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
     for key in dims if followed.key < 0 else (followed.key,):
         total = now.sum(key)
         is_whole = ((total - 1).abs() <= least * 10) | (total == 0) | total.isnan()
-        sink = None
-        if not bool(is_whole.all()):
-            sink = torch.zeros_like(scores.narrow(key, 0, 1))
+        if bool((total > 1 + least * 10).any()):
+            continue
+        sink = None if bool(is_whole.all()) else torch.zeros_like(scores.narrow(key, 0, 1))
         if _are_near(_softmax(scores, sink, key), now, least):
             source = followed.source
             if source.is_written:
