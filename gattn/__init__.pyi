@@ -24,6 +24,8 @@ from .models.edit.graphs import Restrict as Restrict
 from .models.edit.graphs import Use as Use
 from .models.edit.swap import ModelScore as ModelScore
 from .models.edit.swap import Swap as Swap
+from .models.edit.tensors.patch import Ablate as Ablate
+from .models.edit.tensors.patch import Patch as Patch
 from .models.effects.effect import effect as effect
 from .models.effects.estimates import estimate as estimate
 from .models.load.loading import load_model as load_model

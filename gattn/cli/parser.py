@@ -29,7 +29,7 @@ from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
-METRICS = ("kl", "logit_difference", "probability")
+METRICS = ("kl", "logit_difference", "probability", "loss")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -135,11 +135,14 @@ def _effect(commands: Commands) -> None:
     parser.add_argument(
         "--metric", choices=METRICS, default="kl", help="what to measure (default: kl)"
     )
-    add_position(parser)
-    parser.add_argument(
-        "--target", metavar="TOKEN", help='the predicted token, such as " cat"; kl has none'
-    )
-    parser.add_argument("--other", metavar="TOKEN", help="the token to compare the target with")
+    add_position(parser, "the last; for the loss, all that have a next token")
+    for option, what in (
+        ("--target", 'the predicted token, such as " cat", for probability and logit_difference'),
+        ("--other", "the token to compare the target with, for logit_difference"),
+    ):
+        parser.add_argument(
+            option, action="append", metavar="TOKEN", help=f"{what}; repeat it for several"
+        )
     add_output(parser, (".csv", *PICTURES))
 
 

@@ -69,7 +69,7 @@ EFFECT = {
     **EDITS,
     "--together": None,
     "--each-head": None,
-    "--metric": ["kl", "probability", "logit_difference", "accuracy", ""],
+    "--metric": ["kl", "probability", "logit_difference", "loss", "accuracy", ""],
     "--position": TOKENS,
     "--target": TOKENS,
     "--other": TOKENS,

@@ -56,7 +56,7 @@ def run_effect(options: argparse.Namespace) -> None:
         model,
         tokenizer,
         metric=options.metric,
-        position=written_token(options.position),
+        position=None if options.position is None else written_token(options.position),
         target=options.target,
         other=options.other,
         progress=sys.stderr.isatty(),
@@ -90,7 +90,7 @@ def run_routes(options: argparse.Namespace) -> None:
     say("decomposing layers ...")
     found = routes(
         *loaded,
-        position=written_token(options.position),
+        position=-1 if options.position is None else written_token(options.position),
         threshold=options.threshold,
         progress=False,
     )

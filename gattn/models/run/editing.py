@@ -26,6 +26,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
+from gattn.models.run.patching import Sources
 from gattn.models.watch.contexts import Context, names_shown, present, tracker_of
 
 if TYPE_CHECKING:
@@ -293,7 +294,8 @@ def check_edits(edits: Iterable[object]) -> None:
         )
     if wrong:
         raise EditError(
-            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
+            "An edit is one of Cut, Scale, Restrict, Use, Swap, Patch or Ablate, not "
+            f"{wrong[0]!r:.60}."
         )
 
 
@@ -315,9 +317,9 @@ def edited(
     model : nn.Module
         A transformers model, or any other PyTorch model, as in `gattn.capturing`.
     *edits : Edit
-        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`; those of a head apply in this order, except that
-        all that change who may attend to whom, or the scores, come before those that change
-        attention.
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Patch`, `Ablate`; those of a head apply in this
+        order, except that all that change who may attend to whom, or the scores, come before those
+        that change attention, and these before those that change outputs.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
     tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional
@@ -343,6 +345,7 @@ def edited(
     check_edits(edits)
     if not edits:
         raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
+    edits = tuple(Sources(model, tokenizer).run(edits))
     context = Editing([edits], tokenizer, Naming(tokens))
     try:
         with opened(model, context):
