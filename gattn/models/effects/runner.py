@@ -114,6 +114,13 @@ class Runner:
         return list(self.encoding.tokens)
 
     @property
+    def read_at(self) -> int | None:
+        """The position of the token whose logits are wanted, counted from 0, if it is known."""
+        if self._position is None or not self.tokens:
+            return None
+        return row_of(self._position, len(self.tokens))
+
+    @property
     def batch_size(self) -> int:
         """Estimate how many copies fit in memory at once."""
         if self.encoding is None:
