@@ -115,10 +115,10 @@ class Runner:
 
     @property
     def read_at(self) -> int | None:
-        """The position of the token whose logits are wanted, counted from 0, if it is known."""
-        if self._position is None or not self.tokens:
+        """The only position whose logits are wanted, counted from 0, if it is known."""
+        if self._positions is None or len(self._positions) != 1 or not self.tokens:
             return None
-        return row_of(self._position, len(self.tokens))
+        return row_of(self._positions[0], len(self.tokens))
 
     @property
     def batch_size(self) -> int:

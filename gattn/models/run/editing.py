@@ -318,9 +318,9 @@ def edited(
     model : nn.Module
         A transformers model, or any other PyTorch model, as in `gattn.capturing`.
     *edits : Edit
-        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Only`, `Patch`, `Ablate`; those of a head apply in this
-        order, except that all that change who may attend to whom, or the scores, come before those
-        that change attention, and these before those that change outputs.
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Only`, `Patch`, `Ablate`; those of a head apply
+        in this order, except that all that change who may attend to whom, or the scores, come
+        before those that change attention, and these before those that change outputs.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
     tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional
