@@ -1,7 +1,8 @@
 """Follows softmaxes that a model writes out: exponentials of scores, divided by their sums.
 
-Whatever a model makes of exponentials is attention once it equals the softmax of their scores; so
-is attention of which a mask takes some, once its rows are divided by what is left of them.
+Whatever a model makes of exponentials is attention once it equals the softmax of their scores,
+perhaps with a score of zero beside, which adds one to the sum and brings no value; so is attention
+of which a mask takes some, once its rows are divided by what is left of them.
 """
 
 from __future__ import annotations

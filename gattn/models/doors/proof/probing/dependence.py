@@ -242,7 +242,7 @@ def refine(found: Dependence, probe: Probe) -> None:
 
 
 def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
-    """Prove that no part of an input reaches some keys of an element without its other keys.
+    """Prove that no part of an input reaches some keys, or values, of an element without others.
 
     The first, middle and last index of each dimension are marked: a convolution that mixes the
     tokens next to each other does not take the first ones to the last.
