@@ -246,10 +246,10 @@ def test_patches_count_with_a_cache_too(tiny):
             first = model(whole[:, :-1], use_cache=True)
             found = model(whole[:, -1:], past_key_values=first.past_key_values).logits[0, -1]
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    with torch.no_grad(), gattn.edited(model, Ablate("mean", 1)):
-        first = model(whole[:, :-1], use_cache=True)
-        with pytest.raises(EditError, match="only the last ones"):
-            model(whole[:, -1:], past_key_values=first.past_key_values)
+    first = model(whole[:, :-1], use_cache=True).past_key_values
+    only = Ablate("mean", 1)
+    with pytest.raises(EditError, match="only the last ones"), gattn.edited(model, only):
+        model(whole[:, -1:], past_key_values=first)
 
 
 @pytest.mark.parametrize(
@@ -276,22 +276,24 @@ def test_traces_patch_attention_alone_of_all_tokens(gpt2):
     trace = gattn.capture(OTHER, gpt2)
     with pytest.raises(EditError, match="give the text"):
         logits_of(gpt2, IDS, Patch(trace, what="values"))
+    some = gattn.capture(OTHER, gpt2, heads=[0, 3])
     with pytest.raises(EditError, match=r"lacks one of the heads \[2\]"):
-        some = gattn.capture(OTHER, gpt2, heads=[0, 3])
         logits_of(gpt2, IDS, Patch(some, 1, 2))
 
 
 def test_a_longer_text_is_refused_where_queries_read_what_is_not_here(tiny):
     model = tiny("bert")
-    with torch.no_grad(), gattn.edited(model, Patch(LONGER)):
-        with pytest.raises(EditError, match="cannot attend to here"):
-            model(torch.tensor([IDS]))
+    with (
+        pytest.raises(EditError, match="cannot attend to here"),
+        gattn.edited(model, Patch(LONGER)),
+    ):
+        model(torch.tensor([IDS]))
 
 
 def test_contributions_are_not_those_of_patched_values(gpt2):
-    with gattn.edited(gpt2, Patch(OTHER, 1, what="values")):
-        with pytest.raises(CaptureError, match="leave out contributions"):
-            gattn.capture(IDS, gpt2, contributions=True)
+    patch = Patch(OTHER, 1, what="values")
+    with pytest.raises(CaptureError, match="leave out contributions"), gattn.edited(gpt2, patch):
+        gattn.capture(IDS, gpt2, contributions=True)
 
 
 def test_outer_edits_do_not_reach_the_other_text(gpt2):
