@@ -32,10 +32,10 @@ class Edit(Described):
 
     is_after = False
     """Whether it changes attention after normalizing."""
-    spans_stacks = False
-    """Whether one edit may change several stacks."""
     gives_values = False
     """Whether it changes values or outputs."""
+    spans_stacks = False
+    """Whether one edit may change several stacks."""
 
     def __post_init__(self) -> None:
         if (named := named_by(self.layer)) is not None:

@@ -295,7 +295,7 @@ def check_edits(edits: Iterable[object]) -> None:
         )
     if wrong:
         raise EditError(
-            "An edit is one of Cut, Scale, Restrict, Use, Swap, Patch, Ablate or Only, not "
+            "An edit is one of Cut, Scale, Restrict, Use, Swap, Only, Patch or Ablate, not "
             f"{wrong[0]!r:.60}."
         )
 
@@ -318,7 +318,7 @@ def edited(
     model : nn.Module
         A transformers model, or any other PyTorch model, as in `gattn.capturing`.
     *edits : Edit
-        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Patch`, `Ablate`, `Only`; those of a head apply
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Only`, `Patch`, `Ablate`; those of a head apply
         in this order, except that all that change who may attend to whom, or the scores, come
         before those that change attention, and these before those that change outputs.
     tokenizer : PreTrainedTokenizerBase, optional
