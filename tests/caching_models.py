@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+import gattn
+
 WIDTH, HEADS, ROOM = 16, 4, 12
 
 
@@ -118,6 +120,25 @@ def check(trace, wanted, row=0):
     for (layer, head), graph in trace.only_stack.heads.items():
         assert graph.graph.num_queries == graph.graph.num_keys == wanted.shape[3]
         torch.testing.assert_close(torch.tensor(graph.to_dense()), wanted[layer, row, head])
+
+
+def compare(model, ids, run, at_once=dense, cuts=((1, 2, slice(None), 0), (0, 1, -1, 1))):
+    """Compare a run in steps, as it is and edited, with the whole text at once."""
+    last = ids.shape[1] - 1
+    with torch.no_grad():
+        wanted, whole = at_once(model, ids)
+        with gattn.capturing(model) as seen:
+            torch.testing.assert_close(run(model), whole)
+        assert len(seen.traces) == len(ids)
+        for n, trace in enumerate(seen.traces):
+            check(trace, wanted, n)
+        for layer, head, query, key in cuts:
+            query = last if query == -1 else query
+            cut = gattn.Cut(layer=layer, head=head, query=query, key=key)
+            with gattn.edited(model, cut):
+                found = run(model)
+            torch.testing.assert_close(found, at_once(model, ids, (layer, head, query, key))[1])
+    return seen.traces
 
 
 def made(extended, is_fused=False, layers=2):

@@ -75,6 +75,17 @@ EFFECT = {
     "--other": TOKENS,
     "--model": MODELS,
 }
+CIRCUIT = {
+    "--metric": ["kl", "probability", "logit_difference", "accuracy", ""],
+    "--units": ["edges", "heads", "tokens", "pairs", "words", ""],
+    "--keep": FLOATS,
+    "--seconds": FLOATS,
+    "--max-edges": WHOLE,
+    "--position": TOKENS,
+    "--target": TOKENS,
+    "--other": TOKENS,
+    "--model": MODELS,
+}
 LAYOUTS = {"--layout": ["arcs", "columns", "circle", "matrix", "spring", ""]}
 GENERATE = {"--generate": [n for n in WHOLE if n != "99"]}
 OPTIONS = {
@@ -84,6 +95,7 @@ OPTIONS = {
     "export": CAPTURE,
     "compare": CAPTURE | EDITS | ORDER | {"--with": MODELS},
     "effect": EFFECT,
+    "circuit": CIRCUIT,
     "routes": {"--position": TOKENS, "--threshold": FLOATS, "--model": MODELS},
     "flow": FLOW,
     "tokens": {"--model": MODELS},
@@ -172,6 +184,7 @@ FITTING = {
     "effect": [".csv", ".svg"],
     "statistics": [".csv", ".svg"],
     "query": [".csv", ".json", ".parquet"],
+    "circuit": [".svg", ".json", ".graphml", ".csv", ".dot", ".gexf"],
     "routes": [".svg", ".json", ".graphml", ".csv", ".dot", ".gexf"],
     "export": [".gattn", ".json", ".graphml", ".gexf", ".dot", ".csv"],
 }

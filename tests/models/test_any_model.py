@@ -424,6 +424,21 @@ class TalkingHeads(Layer):
         return self.out((mixed @ v).transpose(1, 2).flatten(2))
 
 
+class Differential(Layer):
+    """Each head reads with the difference of two softmaxes, as in the Differential Transformer."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.less = nn.Parameter(torch.tensor(0.4))
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        pairs = (q @ k.mT / DIM**0.5).softmax(-1).view(len(x), HEADS // 2, 2, *[x.shape[1]] * 2)
+        mixed = pairs[:, :, 0] - self.less * pairs[:, :, 1]
+        v = v.transpose(1, 2).reshape(*x.shape[:2], HEADS // 2, -1).transpose(1, 2)
+        return self.out(F.rms_norm(mixed @ v, v.shape[-1:]).transpose(1, 2).flatten(2))
+
+
 class Gated(Layer):
     """Attention is a mixture of two softmaxes, as in ConViT."""
 
@@ -440,7 +455,7 @@ class Gated(Layer):
 
 
 @pytest.mark.filterwarnings("ignore:.* mixes the attention of")
-@pytest.mark.parametrize("kind", [TalkingHeads, Gated])
+@pytest.mark.parametrize("kind", [TalkingHeads, Differential, Gated])
 def test_attention_that_is_changed_before_its_values_is_shown_and_edited_as_the_softmax(kind):
     torch.manual_seed(0)
     model = nn.Sequential(kind(), kind()).double().eval()
@@ -470,7 +485,7 @@ def test_attention_that_is_changed_before_its_values_is_shown_and_edited_as_the_
             found.clear()
             torch.testing.assert_close(cut, model(x), rtol=1e-10, atol=1e-12)
     are_second = [name.endswith(" softmax 2") for name in run.trace.stacks]
-    assert are_second == ([False] if kind is TalkingHeads else [False, True])
+    assert are_second == ([False, True] if kind is Gated else [False])
     per_layer = len(run.trace.stacks)
     for n, stack in enumerate(run.trace.stacks.values()):
         for (layer, head), graph in stack.items():
@@ -515,6 +530,7 @@ def test_attention_that_becomes_something_else_is_refused(change, name):
     ("kind", "layers", "says"),
     [
         (TalkingHeads, 1, r"^0 \(TalkingHeads\) mixes the attention of its heads before it meets "),
+        (Differential, 1, r"^0 \(Differential\) mixes the attention of its heads before it meets "),
         (TalkingHeads, 2, r"values, and so does 1: what is shown and edited are the softmaxes"),
         (Gated, 3, r"several softmaxes before it meets the values, and so do 2 more modules:"),
     ],
@@ -524,6 +540,25 @@ def test_mixed_softmaxes_are_told_once(kind, layers, says):
     with pytest.warns(UserWarning, match=says) as told, capturing(model):
         model(torch.randn(1, 6, WIDTH))
     assert len(told) == 1
+
+
+def test_slices_of_which_one_meets_values_alone_are_not_mixed():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(PartlyMixed()).eval(), torch.randn(1, 6, WIDTH)
+    with pytest.raises(CaptureError, match="changed by"), capturing(model), torch.no_grad():
+        model(x)
+
+
+class PartlyMixed(Layer):
+    def __init__(self):
+        super().__init__(None)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / DIM**0.5).softmax(-1)
+        first = attention[:, :2] @ v[:, :2]
+        mixed = (attention[:, 2:3] - 0.5 * attention[:, 3:]) @ v[:, 2:]
+        return self.out(torch.cat((first, mixed), 1).transpose(1, 2).flatten(2))
 
 
 @torch.no_grad()

@@ -237,26 +237,6 @@ def test_keys_that_were_changed_are_refused(changed):
             step(model, ids, 4, past)
 
 
-class Rounding(Attending):
-    """Keeps its cache in half precision."""
-
-    def forward(self, x, past=None, at=None):
-        past = past and tuple(y.to(x.dtype) for y in past)
-        x, past = super().forward(x, past, at)
-        return x, tuple(y.half() for y in past)
-
-
-def test_a_compressed_cache_is_refused():
-    torch.manual_seed(0)
-    model = Text(Rounding(in_tuples), Rounding(in_tuples)).double().eval()
-    with (
-        torch.no_grad(),
-        pytest.raises(CaptureError, match="changed, compressed, dropped or computed anew"),
-        gattn.edited(model, gattn.Cut(layer=1, head=2, key=1)),
-    ):
-        stepped(model, ids_of(1, 5), 3, True)
-
-
 class Mixing(Attending):
     """Shows neither keys nor values of the softmax that it mixes."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_written import CAUSAL, DIM, HEADS, ROOT, WIDTH, check, made
+from hand_written import CAUSAL, DIM, HEADS, ROOT, TOKENS, WIDTH, check, halved, made
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from gattn import Cut, capturing, edited, effect
+from gattn import Cut, Scale, capturing, edited, effect
 from gattn.errors import CaptureError, SelectionError
 
 sdpa = F.scaled_dot_product_attention
@@ -261,6 +261,53 @@ def test_layers_that_run_for_each_text(is_outside, size):
         with edited(model, Cut(layer=1, head=2, query=4, key=3)):
             now = model(x)
         torch.testing.assert_close(now, model.inner.dense(x, False, cut)[1], rtol=0, atol=1e-10)
+
+
+class Residual(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+class BlockPerText(nn.Module):
+    """Runs each block, with its residual stream, on one text of ids after another."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.inner = made(attend)[0]
+        self.blocks = nn.ModuleList(map(Residual, self.inner.blocks))
+        self.embed, self.between = nn.Embedding(9, WIDTH).double(), between
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = torch.cat([self.between(block(some)) for some in x.split(1)])
+        return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("between", [nn.Identity(), torch.clone])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_blocks_that_run_for_each_text_of_ids(between, batch):
+    model = BlockPerText(between).eval()
+    ids = torch.randint(9, (batch, TOKENS), generator=torch.Generator().manual_seed(0))
+    with capturing(model) as run:
+        plain = model(ids)
+    wanted, output = model.inner.dense(model.embed(ids), is_causal=False)
+    torch.testing.assert_close(plain, output, rtol=1e-10, atol=1e-12)
+    assert len(run.traces) == batch
+    for row, trace in enumerate(run.traces):
+        assert len(trace.only_stack) == 2 * HEADS
+        for (layer, head), graph in trace.only_stack.items():
+            own = wanted[layer][row, head].numpy()
+            assert graph.to_dense() == pytest.approx(own, rel=0, abs=1e-12)
+    with edited(model, Scale(0.5, layer=0, head=1, query=slice(2, None))):
+        now = model(ids)
+    wanted = model.inner.dense(model.embed(ids), False, halved)[1]
+    torch.testing.assert_close(now, wanted, rtol=1e-10, atol=1e-12)
 
 
 class Packed(nn.Module):

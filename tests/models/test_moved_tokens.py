@@ -7,6 +7,7 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 import gattn
+from gattn import capturing
 from gattn.errors import CaptureError
 
 TOKENS, WIDTH = 7, 8
@@ -326,3 +327,43 @@ def test_rows_of_torchs_own_modules_are_no_texts():
     model, x = Axial(Torchs, has_all=True).eval(), torch.randn(1, 3, 4, WIDTH, generator=GENERATOR)
     with pytest.raises(CaptureError, match="cannot be matched"), gattn.capturing(model):
         model(x)
+
+
+class DenseGraphAttention(nn.Module):
+    """One head of a graph attention layer over an adjacency matrix (Veličković et al. 2018)."""
+
+    def __init__(self, width, size):
+        super().__init__()
+        self.of, self.query, self.key = (
+            nn.Linear(*sizes, bias=False) for sizes in ((width, size), (size, 1), (size, 1))
+        )
+
+    def forward(self, x, adjacency):
+        h = self.of(x)
+        scores = nn.functional.leaky_relu(self.query(h) + self.key(h).T, 0.2)
+        self.shown = torch.where(adjacency > 0, scores, -9e15).softmax(-1)
+        return nn.functional.elu(self.shown @ h)
+
+
+class TwoGraphLayers(nn.Module):
+    """Heads as modules of their own, and no residual stream, which would carry positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([DenseGraphAttention(5, 4) for _ in range(2)])
+        self.out = DenseGraphAttention(8, 3)
+
+    def forward(self, x, adjacency):
+        return self.out(torch.cat([head(x, adjacency) for head in self.heads], 1), adjacency)
+
+
+@pytest.mark.parametrize("share", [0.15, 0.4, 1.0])
+def test_nodes_with_few_neighbours_keep_their_numbers(share):
+    torch.manual_seed(1)
+    model = TwoGraphLayers().double().eval()
+    adjacency = ((torch.rand(6, 6) < share) | torch.eye(6, dtype=torch.bool)).double()
+    with torch.no_grad(), capturing(model) as run:
+        model(torch.randn(6, 5, dtype=torch.float64), adjacency)
+    made = [*model.heads, model.out]
+    for head, layer in zip(run.trace.heads(), made, strict=True):
+        torch.testing.assert_close(torch.from_numpy(head.to_dense()).double(), layer.shown)

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from caching_models import (
+    WIDTH,
     Attending,
     Text,
     check,
@@ -100,24 +101,29 @@ def test_a_text_may_come_in_chunks(extended):
         torch.testing.assert_close(got, dense(model, ids, (0, 1, 3, [0, 2]))[1])
 
 
-class Stacked(Text):
-    """Gives its cache as one tensor, whose first dimension is not the batch."""
+class Stacked(nn.Module):
+    """Is given its cache first, as one tensor whose first dimension is not the batch."""
 
-    def forward(self, ids, at, past=None):
-        x, found = super().forward(ids, at, None if past is None else [tuple(p) for p in past])
-        return x, torch.stack([torch.stack(p) for p in found])
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList((Attending(in_tuples), Attending(in_tuples)))
+
+    def forward(self, past, x, at):
+        found = []
+        for n, layer in enumerate(self.layers):
+            y, kept = layer(x, None if past is None else tuple(past[n]), at)
+            x = x + y
+            found.append(torch.stack(kept))
+        return x, torch.stack(found)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_refused_step_says_what_to_do(batch):
-    model = Stacked(Attending(in_tuples), Attending(in_tuples)).eval()
-    ids = torch.randint(0, 9, (batch, 4))
-    with (
-        torch.no_grad(),
-        pytest.raises(CaptureError, match="run the whole text at once"),
-        gattn.capturing(model),
-    ):
-        stepped(model, ids, 3, True)
+    model, x = Stacked().eval(), torch.randn(batch, 4, WIDTH)
+    with torch.no_grad(), gattn.capturing(model):
+        _, past = model(None, x[:, :3], torch.arange(3))
+        with pytest.raises(CaptureError, match="run the whole text at once"):
+            model(past, x[:, 3:], torch.tensor([3]))
 
 
 @pytest.mark.parametrize("given", [4, 6, 7])

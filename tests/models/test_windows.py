@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from attending_models import HEADS, WIDTH, Residual, Stack, Windows
+from torch import nn
 
 from gattn import Cut, Restrict, TokenGraph, Use, capturing, edited
+from gattn.errors import CaptureError
 
 HEIGHT, BREADTH = 4, 6
 PATCHES = HEIGHT * BREADTH
@@ -143,3 +145,59 @@ def test_padding_stands_after_the_patches():
         12,
         13,
     ]
+
+
+class Weighing(nn.Module):
+    """Weighs several vectors for each token and head: other tokens' (shifts), or its own."""
+
+    def __init__(self, is_own):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.maps, self.is_own = nn.Linear(WIDTH, 3 * WIDTH), is_own
+
+    def parts(self, x):
+        return self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        if self.is_own:
+            k = v = self.maps(x).unflatten(-1, (3, HEADS, -1)).permute(0, 3, 1, 2, 4)
+        else:
+            k, v = (torch.stack([y.roll(n, 2) for n in range(3)], 3) for y in (k, v))
+        attention = (q[:, :, :, None] * k).sum(-1).softmax(-1)
+        return self.out((attention[..., None] * v).sum(3).transpose(1, 2).flatten(2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 2])
+def test_shifts_of_tokens_that_are_weighed(batch):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Weighing(is_own=False)).double().eval(), torch.randn(batch, 7, WIDTH)
+    x = x.double()
+    q, k, v = model[0].parts(x)
+    places = torch.arange(7)
+    is_near = (places[:, None] - places) % 7 < 3
+    wanted = (q @ k.mT).masked_fill(~is_near, -torch.inf).softmax(-1)
+    with capturing(model) as run:
+        plain = model(x)
+    dense = model[0].out((wanted @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(plain, dense, rtol=0, atol=1e-12)
+    assert len(run.traces) == batch
+    for row, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            assert graph.graph.num_edges == 7 * 3
+            close = pytest.approx(wanted[row, head].numpy(), rel=0, abs=1e-12)
+            assert graph.to_dense() == close
+    with edited(model, Cut(layer=0, head=1, query=4, key=3)):
+        now = model(x)
+    wanted[:, 1, 4, 3] = 0
+    wanted = wanted / wanted.sum(-1, keepdim=True)
+    dense = model[0].out((wanted @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(now, dense, rtol=0, atol=1e-12)
+
+
+def test_several_vectors_of_a_token_that_are_weighed_are_no_tokens():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Weighing(is_own=True)).eval(), torch.randn(2, 7, WIDTH)
+    with pytest.raises(CaptureError, match="nothing to capture"), capturing(model):
+        model(x)

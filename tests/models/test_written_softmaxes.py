@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from hand_written import CAUSAL, ROOT, check, halved, made
+from hand_written import CAUSAL, ROOT, WIDTH, Layer, check, halved, made
 from torch.nn import functional as F  # noqa: N812
 
 from gattn import Cut, Scale, capturing, edited
@@ -25,6 +25,17 @@ def logarithm(q, k, v):
 
 def logarithm_of_keys_first(q, k, v):
     return (v.mT @ torch.exp(torch.special.log_softmax(scores(k, q), dim=2))).mT
+
+
+def less_the_logarithm(q, k, v):
+    s = scores(q, k)
+    return torch.exp(s - s.logsumexp(-1, keepdim=True)) @ v
+
+
+def less_the_logarithm_in_place(q, k, v):
+    s = scores(k, q)
+    s -= torch.logsumexp(s, -2).unsqueeze(-2)
+    return s.exp().mT @ v
 
 
 def less_the_maximum(q, k, v):
@@ -114,10 +125,17 @@ def implicit_einsum(q, k, v):
     return torch.einsum("...ij,...jk", scores(q, k).softmax(-1), v).view(shape)
 
 
+def values_made_in_the_einsum(q, k, v):
+    turn = torch.eye(v.shape[-1], dtype=v.dtype).flip(0)
+    weights = scores(q, k).softmax(-1)
+    return torch.einsum("bhjc, bhij, cd -> bhid", v.flip(-1), weights, turn)
+
+
 WAYS = [
     *(logarithm, logarithm_of_keys_first, less_the_maximum, in_place, exponentials),
     *(exponentials_of_keys_first, reciprocal, divided_late, summed_late, baddbmm),
-    *(added_to_something, implicit_einsum),
+    *(added_to_something, implicit_einsum, less_the_logarithm, less_the_logarithm_in_place),
+    values_made_in_the_einsum,
 ]
 MASKED = [multiplied_with_a_mask, softmax_renormalized, softmax_filled, softmax_normalized]
 
@@ -178,15 +196,59 @@ def merged_by_products(q, k, v):
     return outputs[0] * shares[..., :1] + outputs[1] * shares[..., 1:]
 
 
+def merged_by_logarithms(q, k, v):
+    """The same, by the logarithms of the sums, as flash attention returns them."""
+    outputs, totals = [], []
+    for some, values in zip(k.split(3, 2), v.split(3, 2), strict=True):
+        s = scores(q, some)
+        totals.append(s.logsumexp(-1, keepdim=True))
+        outputs.append((s - totals[-1]).exp() @ values)
+    share = torch.sigmoid(totals[0] - totals[1])
+    return outputs[0] * share + outputs[1] * (1 - share)
+
+
 def logged(q, k, v):
     weights = scores(q, k).exp()
     total = weights.sum(-1, keepdim=True)
     return weights / total @ v + 0 * total.log()
 
 
-@pytest.mark.parametrize("way", [merged, merged_by_products, logged])
+@pytest.mark.parametrize("way", [merged, merged_by_products, merged_by_logarithms, logged])
 def test_sums_that_weigh_something_else_are_refused(way):
     model, x = made(way)
+    says = "uses its softmax's normalizer"
+    with torch.no_grad(), pytest.raises(CaptureError, match=says), capturing(model):
+        model(x)
+
+
+class Chunk(Layer):
+    """Attends to some keys, and also returns the logarithms of its normalizer."""
+
+    def forward(self, q, k, v):
+        s = scores(q, k)
+        total = s.logsumexp(-1, keepdim=True)
+        return (s - total).exp() @ v, total
+
+
+class Merging(Layer):
+    """Merges what chunks of keys gave, outside of the module that attends to them."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.chunk = Chunk(None)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        (one, first), (other, second) = (
+            self.chunk(q, *some) for some in zip(k.split(3, 2), v.split(3, 2), strict=True)
+        )
+        share = torch.sigmoid(first - second)
+        return self.out((one * share + other * (1 - share)).transpose(1, 2).flatten(2))
+
+
+def test_chunks_that_are_merged_around_the_attending_module_are_refused():
+    torch.manual_seed(0)
+    model, x = Merging().double().eval(), torch.randn(2, 6, WIDTH).double()
     says = "uses its softmax's normalizer"
     with torch.no_grad(), pytest.raises(CaptureError, match=says), capturing(model):
         model(x)
@@ -213,12 +275,59 @@ def with_a_sink(q, k, v):
     return weights / (1 + weights.sum(-1, keepdim=True)) @ v
 
 
+def with_a_sink_less_the_maximum(q, k, v):
+    s = scores(q, k)
+    most = s.amax(-1, keepdim=True).clamp(min=0)
+    weights = (s - most).exp()
+    return weights / ((-most).exp() + weights.sum(-1, keepdim=True)) @ v
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", [with_a_sink, with_a_sink_less_the_maximum])
+def test_a_sum_that_one_is_added_to_is_a_sink(way):
+    model, x = made(way)
+
+    def dense(is_cut):
+        found, y = [], x
+        for n, block in enumerate(model.blocks):
+            q, k, v = block.parts(y)
+            weights = scores(q, k).exp()
+            weights[:, 2, 4, 3] *= not (is_cut and n == 1)
+            found.append(weights / (1 + weights.sum(-1, keepdim=True)))
+            y = y + block.out((found[-1] @ v).transpose(1, 2).flatten(2))
+        return found, y
+
+    with capturing(model) as run:
+        plain = model(x)
+    found, output = dense(is_cut=False)
+    torch.testing.assert_close(plain, output, rtol=0, atol=1e-12)
+    for row, trace in enumerate(run.traces):
+        for (layer, head), graph in trace.only_stack.items():
+            wanted = found[layer][row, head].numpy()
+            assert graph.to_dense() == pytest.approx(wanted, rel=0, abs=1e-12)
+            assert graph.total_mass == pytest.approx(wanted.sum(-1), rel=0, abs=1e-12)
+    with edited(model, Cut(layer=1, head=2, query=4, key=3)):
+        now = model(x)
+    torch.testing.assert_close(now, dense(is_cut=True)[1], rtol=0, atol=1e-11)
+
+
+def with_a_sink_of_the_maximum(q, k, v):
+    s = scores(q, k)
+    weights = (s - s.amax(-1, keepdim=True)).exp()
+    return weights / (1 + weights.sum(-1, keepdim=True)) @ v
+
+
+def with_half(q, k, v):
+    weights = scores(q, k).exp()
+    return weights / (2 * weights.sum(-1, keepdim=True)) @ v
+
+
 def to_the_square(q, k, v):
     weights = scores(q, k).exp()
     return weights / weights.square().sum(-1, keepdim=True).sqrt() @ v
 
 
-@pytest.mark.parametrize("way", [with_a_sink, to_the_square])
+@pytest.mark.parametrize("way", [with_a_sink_of_the_maximum, with_half, to_the_square])
 def test_what_is_not_the_softmax_of_its_scores_is_not_shown(way):
     model, x = made(way)
     with pytest.raises(CaptureError), torch.no_grad(), capturing(model):

@@ -21,7 +21,7 @@ from gattn.models.effects.gradients import (
     Backward,
     LayerOutput,
     Outputs,
-    shows_values,
+    is_of_output,
 )
 from gattn.models.effects.layer_edges import LayerEdges
 from gattn.models.effects.metrics import Metric, Position, Token
@@ -132,7 +132,7 @@ def gradient_rollout(
 
 def _read(reading: Reading, place: Place) -> _Layer | _Edges:
     heads = list(range(reading.heads))
-    if shows_values(reading) and not reading.lists_edges:
+    if is_of_output(reading) and not reading.lists_edges:
         return _Layer.read(reading)
     return _Edges.read(reading, heads)
 

@@ -34,6 +34,8 @@ class Edit(Described):
     """Whether it changes attention after normalizing."""
     gives_values = False
     """Whether it changes values or outputs."""
+    spans_stacks = False
+    """Whether one edit may change several stacks."""
 
     def __post_init__(self) -> None:
         if (named := named_by(self.layer)) is not None:

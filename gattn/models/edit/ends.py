@@ -12,8 +12,8 @@ from gattn.errors import EditError
 from gattn.models.edit.base import Edit
 from gattn.models.edit.tokens import counts_from_end
 from gattn.models.hugging_face.generating import comes_in_chunks
+from gattn.models.read.following import Progress
 from gattn.models.read.places import Place
-from gattn.models.read.track.following import Progress
 from gattn.models.read.track.tracking import Tracker
 
 _IDS = ("decoder_input_ids", "input_ids")

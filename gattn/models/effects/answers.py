@@ -92,6 +92,10 @@ class FunctionRunner(Runner):
         return [str(n) for n in range(self._seen.count)]
 
     @property
+    def read_at(self) -> None:
+        """The position of the token whose logits are wanted: a row need not be a token."""
+
+    @property
     def batch_size(self) -> int:
         """How many copies run at once: one."""
         return 1

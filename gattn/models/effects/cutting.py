@@ -17,7 +17,7 @@ from gattn.errors import CaptureError
 from gattn.graph.rules.keys import list_keys
 from gattn.heads.head import AttentionGraph
 from gattn.models.edit.applying import parts
-from gattn.models.effects.gradients import LayerOutput, shows_values
+from gattn.models.effects.gradients import LayerOutput, is_of_output
 from gattn.models.effects.layer_edges import LayerEdges
 from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.read.reading import Reading
@@ -36,7 +36,7 @@ def read_cuts(
             "edge had is known of a softmax: pass renormalize=False, or measure cuts with "
             "gattn.effect."
         )
-    if shows_values(reading) and not reading.lists_edges:
+    if is_of_output(reading) and not reading.lists_edges:
         return CutOutputs.read(reading, heads, renormalize)
     return CutEdges.of(reading, heads, renormalize)
 

@@ -43,10 +43,12 @@ class LayerOutput:
         return widened(some).transpose(0, 1)
 
 
-def shows_values(reading: Reading) -> bool:
-    """Return whether a call's values are known, and so its output."""
-    value = reading.attention.value
-    return value is not None and value.shape[-1] > 0
+def is_of_output(reading: Reading) -> bool:
+    """Return whether gradients are taken of a call's output, rather than of its attention.
+
+    All that the attention does is in the output, unless the model may use it a second time.
+    """
+    return reading.has_values and not reading.is_by_weights
 
 
 L = TypeVar("L", bound=LayerOutput)
@@ -96,13 +98,16 @@ class Outputs(Context, Generic[L]):
             )
         # The model goes on with a tensor of ours, whatever the door makes of its own.
         edges = call if isinstance(call, SeenEdges) else None
-        if shows_values(reading):
+        if is_of_output(reading):
             node = call.output = _node(call.output, self._share)
         elif edges is not None:
             node = edges.attention = _node(edges.attention, self._share)
         else:
             assert call.weights is not None
             node = call.weights = _node(call.weights, self._share)
+            if reading.has_values:
+                product = node.to(call.value.dtype) @ _per_head(call.value, node.shape[1])
+                call.output = product.transpose(1, 2)
         self._nodes.append((node, edges))
         with torch.no_grad():
             self.found[place.stack, place.layer] = self._read(reading, place)
@@ -140,6 +145,11 @@ class Outputs(Context, Generic[L]):
                     "model in float32 or bfloat16."
                 )
         return self.found
+
+
+def _per_head(value: Tensor, heads: int) -> Tensor:
+    """Give each head its values, which several may share."""
+    return value.repeat_interleave(heads // value.shape[1], dim=1)
 
 
 def _node(values: Tensor, share: float) -> Tensor:

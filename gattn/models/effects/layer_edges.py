@@ -12,7 +12,7 @@ from gattn.engines import edges
 from gattn.engines.call import AttentionCall
 from gattn.engines.sparse import edge_products
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.effects.gradients import LayerOutput, shows_values
+from gattn.models.effects.gradients import LayerOutput, is_of_output
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.reading import Reading
 from gattn.normalizers.base import widened
@@ -48,7 +48,7 @@ class LayerEdges(LayerOutput):
             scores = call.edge_features[query, key].T
             attention = call.normalizer.on_edges(scores, query, graph.num_queries)
         slots = reading.queries.slots, reading.keys.slots
-        values = call if shows_values(reading) else None
+        values = call if is_of_output(reading) else None
         return cls(heads, *slots, graph, scores.detach(), attention.detach(), values)
 
     def take(self, gradient: Tensor, call: SeenEdges | None) -> Tensor:

@@ -114,6 +114,13 @@ class Runner:
         return list(self.encoding.tokens)
 
     @property
+    def read_at(self) -> int | None:
+        """The only position whose logits are wanted, counted from 0, if it is known."""
+        if self._positions is None or len(self._positions) != 1 or not self.tokens:
+            return None
+        return row_of(self._positions[0], len(self.tokens))
+
+    @property
     def batch_size(self) -> int:
         """Estimate how many copies fit in memory at once."""
         if self.encoding is None:

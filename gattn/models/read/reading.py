@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
@@ -47,6 +47,8 @@ class Reading:
     """Elements of a call's batch with the same tokens and edits, read as graph attention.
 
     `attention` is the model's own, without the edits, on the real tokens: (elements, heads, ...).
+    `is_by_weights` says that the model multiplies its attention with values itself, and may use it
+    in other ways, too.
     """
 
     elements: list[int]
@@ -56,6 +58,7 @@ class Reading:
     attention: AttentionCall
     edits: tuple[Edit, ...]
     groups: int
+    is_by_weights: bool = field(default=False, kw_only=True)
 
     @property
     def graph(self) -> TokenGraph:
@@ -157,7 +160,16 @@ def _read(
         first_key=keys.first,
     )
     sequences = [place.sequences[element] for element in elements]
-    return Reading(elements, sequences, queries, keys, attention, edits, groups)
+    return Reading(
+        elements,
+        sequences,
+        queries,
+        keys,
+        attention,
+        edits,
+        groups,
+        is_by_weights=call.is_scores and call.weights is not None,
+    )
 
 
 def _features(call: SeenCall, mask: Mask, element: int, queries: Side, keys: Side) -> Tensor | None:

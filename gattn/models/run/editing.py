@@ -52,7 +52,7 @@ class _Call:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
-    here: dict[tuple[int, int, int], Edit | None] = field(default_factory=dict)
+    here: dict[tuple[int, str, int, int], Edit | None] = field(default_factory=dict)
 
 
 class Editing(Context):
@@ -115,7 +115,8 @@ class Editing(Context):
         return applied
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
-        if self._stack_of.setdefault(id(edit), place.stack) != place.stack:
+        known = self._stack_of.setdefault(id(edit), place.stack)
+        if known != place.stack and not edit.spans_stacks:
             self._unclear = edit
 
     def end(self, tracker: Tracker, result: Any) -> None:
@@ -138,7 +139,7 @@ class Editing(Context):
             found = now.located[name]
         else:
             found = edit
-        where = id(found), place.layer, place.head
+        where = id(found), place.stack, place.layer, place.head
         if where not in now.here:
             now.here[where] = found.in_layer(place.layer).in_call(place)
         here = now.here[where]
@@ -294,7 +295,7 @@ def check_edits(edits: Iterable[object]) -> None:
         )
     if wrong:
         raise EditError(
-            "An edit is one of Cut, Scale, Restrict, Use, Swap, Patch or Ablate, not "
+            "An edit is one of Cut, Scale, Restrict, Use, Swap, Only, Patch or Ablate, not "
             f"{wrong[0]!r:.60}."
         )
 
@@ -317,9 +318,9 @@ def edited(
     model : nn.Module
         A transformers model, or any other PyTorch model, as in `gattn.capturing`.
     *edits : Edit
-        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Patch`, `Ablate`; those of a head apply in this
-        order, except that all that change who may attend to whom, or the scores, come before those
-        that change attention, and these before those that change outputs.
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Only`, `Patch`, `Ablate`; those of a head apply
+        in this order, except that all that change who may attend to whom, or the scores, come
+        before those that change attention, and these before those that change outputs.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
     tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional

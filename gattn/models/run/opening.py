@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,9 +54,11 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     books = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.looking_up}
     if shown and books:
         _warn_of_others(model, sorted(books), _PARAMETERS)
+    own = [plan for plan in plans.values() if isinstance(plan, Plan)]
     if shown:
-        own = [plan for plan in plans.values() if isinstance(plan, Plan)]
         _warn_of_altered(model, own, shown)
+    if untold := {name: why for plan in own for (name, _), why in plan.untold.items()}:
+        _warn_of_untold(model, untold)
     for stack, (name, earlier) in apart.items():
         _warn_of_apart(model, name, stack, earlier)
     picked = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.picked}
@@ -97,6 +99,22 @@ def _warn_of_others(model: nn.Module, left: Sequence[str], over: str) -> None:
     )
     warnings.warn(
         f"{said}: gattn neither shows nor edits this attention, and layers are counted without it.",
+        stacklevel=5,
+    )
+
+
+def _warn_of_untold(model: nn.Module, untold: Mapping[str, str]) -> None:
+    """Name what sums by a softmax, and may or may not weigh tokens."""
+    kind, (first, why) = type(model).__name__, min(untold.items())
+    first = first or "the model itself"
+    said = (
+        f"1 module of {kind} sums with the weights of a softmax, {first}"
+        if len(untold) == 1
+        else f"{len(untold)} modules of {kind} sum with the weights of a softmax, such as {first}"
+    )
+    warnings.warn(
+        f"{said}, which may be attention, but was not proved: {why}. gattn neither shows nor edits "
+        "it, and layers are counted without it.",
         stacklevel=5,
     )
 

@@ -21,11 +21,11 @@ from gattn.models.edit.applying import parts
 from gattn.models.edit.part import Part
 from gattn.models.load.loading import model_name
 from gattn.models.load.training import refuse_training
+from gattn.models.read.following import Progress
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.track.following import Progress
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.naming import Naming

@@ -46,6 +46,8 @@ class Batches:
         The dimension that may be the batch; None if there may be none.
     reads : Reads
         What code reads of numbers as the model runs.
+    by_ids : bool
+        Whether only the integers have it, as beside a cache that is one tensor for all layers.
     """
 
     def __init__(
@@ -57,10 +59,13 @@ class Batches:
         places: Places,
         dim: int | None,
         reads: Reads,
+        *,
+        by_ids: bool = False,
     ) -> None:
         self._model, self._walk, self._given, self._places = model, walk, given, places
         self.dim, self._reads = dim or 0, reads
-        some = [x for x in (*sources(given), *ids) if x.dim() > self.dim]
+        others = [] if by_ids else sources(given)
+        some = [x for x in (*others, *ids) if x.dim() > self.dim]
         some.sort(key=may_be_mask)
         self.size = 1 if dim is None or not some else some[0].shape[self.dim]
         self._own = [x for x in some if x.shape[self.dim] == self.size]

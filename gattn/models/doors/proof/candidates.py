@@ -111,18 +111,21 @@ def wanted(sites: list[Site], model: nn.Module, alike: Alike) -> dict[tuple[str,
 def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
     """Return runs whose inputs are tried besides that of a run around a call.
 
-    They are those just before the next inner run; for the attending module, its first ones. What
-    is given to a module like the inner one, such as the layer before it, is arranged alike.
+    They are those just before the next inner run, and embeddings of ids further back; for the
+    attending module, its first ones. What is given to a module like the inner one, such as the
+    layer before it, is arranged alike.
     """
     if not level:
         return [one for one in site.inside if one.looks_up is not False][:_BEFORE]
     inner = site.chain[level - 1]
     of = type(model.get_submodule(inner.name))
-    return [
+    found = [
         one
-        for one in [one for one in inner.before if one.looks_up is not False][:_BEFORE]
-        if one.shapes != inner.shapes or type(model.get_submodule(one.name)) is not of
+        for one in inner.before
+        if one.looks_up is not False
+        and (one.shapes != inner.shapes or type(model.get_submodule(one.name)) is not of)
     ]
+    return found[:_BEFORE] + [one for one in found[_BEFORE:] if one.looks_up][:_BEFORE]
 
 
 def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:

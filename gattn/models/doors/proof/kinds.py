@@ -213,8 +213,8 @@ def _layout(call: RawCall, batch: int | None) -> Layout | None:
 
 def _difference(plan: Plan, place: tuple[str, int], batch: int | None) -> str:
     """Say why a call does not attend from (batch, heads, tokens) to tokens in order, if so."""
-    if place in plan.reasons:
-        return plan.reasons[place]
+    if place not in plan.layouts:
+        return plan.reasons.get(place) or plan.untold.get(place, "its keys are no tokens")
     for lead, layout in plan.layouts[place]:
         usual = of_heads(lead, batch)
         tokens = layout.tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from threading import RLock
 from typing import Any
@@ -23,12 +23,10 @@ from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
-from gattn.models.doors.proof.layouts.assembling import AcrossBatchError
 from gattn.models.doors.proof.layouts.joining import join
 from gattn.models.doors.proof.layouts.patches import place_patches
 from gattn.models.doors.proof.layouts.plan import Place, Plan
-from gattn.models.doors.proof.layouts.sameness import are_same, refuse_numbers
-from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
+from gattn.models.doors.proof.layouts.sameness import are_same
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
@@ -39,25 +37,17 @@ from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
+from gattn.models.doors.proof.trying import Trial, Trying
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
 
 _MOST_PLANS = 64
-_MERGED = (
-    "it uses its softmax's normalizer by itself, too, such as its logarithm, as where softmaxes "
-    "over chunks of keys are merged, so the softmax alone is not what a head attends to"
-)
 _TRANSFORMED = (
     "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
     "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
 )
-_NO_TENSORS = (
-    "gattn finds no tensor in what the model is given, which would tell which token is of which "
-    "text; open the context on the module that takes tensors, or run one text"
-)
-_BRANCHES = "it weighs each channel of several branches by itself"
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Plan]] = WeakKeyDictionary()
@@ -151,6 +141,7 @@ class _Proof:
         self._alike = Alike()
         self._plan = Plan()
         self._merged: set[Place] = set()
+        self._ranked: set[Place] = set()
         self._mixed: dict[int, list[Place]] = {}
         self._numbers = Numbers(self._given)
 
@@ -184,6 +175,7 @@ class _Proof:
         plan.picked, plan.read = sorted(solver.picked), self._kernels.picks.own.read()
         plan.is_stale = (
             solver.holds_once
+            or bool(self._ranked)
             or agreement.holds_once
             or self._numbers.is_passing
             or self._reads.are_by_values
@@ -237,6 +229,8 @@ class _Proof:
         for site in sites.found:
             if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:
                 self._merged.add(site.place)
+            if (site.chain[0].name, (site.queries, site.keys)) in kernels.ranking:
+                self._ranked.add(site.place)
         if kernels.missed:
             self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
@@ -265,75 +259,37 @@ class _Proof:
             return places, self._run()
 
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
-        tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
-        unmatched: set[Place] = set()
-        unsettled: set[Place] = set()
-        left: dict[Place, str] = {}
+        sets = self._merged, self._ranked, self._spreading
+        trying = Trying(solver, *sets, self._given)
         is_one = may_be_one_sequence(self._given, self._ids)
-        for dim in (0, 1, None):
-            if dim is None and not (is_one and all(x[2] for x in tried)):
+        for dim, by_ids in ((0, False), (0, True), (1, False), (None, False)):
+            if by_ids and not any(x.dim() > 1 for x in self._ids):
+                continue
+            if trying.is_done or (dim is None and not (is_one and trying.may_have_no_batch)):
                 break
-            given = self._given, self._ids
-            batches = Batches(self._called, self._walk, *given, places, dim, self._reads)
-            layouts: dict[Place, list[Any]] = {}
-            reasons: dict[Place, str] = {}
-            is_good = True
-            unsettled.clear()
-            for number, site in enumerate(sites):
-                try:
-                    if site.place in self._merged:
-                        raise UnprovedError(_MERGED)
-                    layout, is_settled = solver.layout(site, batches)
-                    _check_told(layout, self._given)
-                    if self._may_gate(site) and prod(_heads(site.lead, layout)) > 1:
-                        raise UnprovedError(_BRANCHES)
-                except UnprovedError as error:
-                    is_alone = not site.altered or isinstance(error, NoTokensError)
-                    if self._may_gate(site) and is_alone:
-                        self._plan.gates.add(site.place)
-                        continue
-                    if isinstance(error, NoTokensError):
-                        left[site.place] = str(error)
-                        continue
-                    reasons[site.place] = str(error)
-                    is_good = False
-                    if isinstance(error, AcrossBatchError):
-                        break
-                else:
-                    layouts.setdefault(site.place, []).append((site.lead, layout))
-                    is_good &= is_settled
-                    if not is_settled:
-                        unsettled.add(site.place)
-                left_over = {one.place for one in sites[number + 1 :]} | set(layouts)
-                if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
-                    break
-            unmatched |= refuse_numbers(layouts, unsettled, reasons)
-            if dim is not None or not reasons:
-                tried.append((is_good, layouts, reasons))
-            if is_good:
-                break
-        best = max(tried, key=lambda one: (one[0], *_ranks(*one[1:])))
-        self._plan.layouts, self._plan.reasons = best[1], best[2]
-        self._plan.gates -= set(best[1])
+            given, reads = (self._given, self._ids), self._reads
+            batches = Batches(self._called, self._walk, *given, places, dim, reads, by_ids=by_ids)
+            trying(sites, batches, or_nothing=dim is None)
+        best = trying.best
+        self._plan.layouts, self._plan.reasons = best.layouts, best.reasons
         for site in sites:
-            if site.place not in unmatched & set(best[2]):
+            if site.place not in trying.unmatched & set(best.reasons):
                 self._trust(site)
         for mixed in self._mixed.values():
             self._share_layout(mixed)
-        self._leave_out(left)
+        self._leave_out(best)
 
-    def _may_gate(self, site: Site) -> bool:
-        """Return whether a call may only weigh what a token has several of, such as experts."""
-        return site.kind == "sum" and site.chain[0].name not in self._spreading
-
-    def _leave_out(self, left: dict[Place, str]) -> None:
+    def _leave_out(self, found: Trial) -> None:
         """Leave out calls over something else than tokens, if there are others to show."""
         plan = self._plan
-        left = {place: reason for place, reason in left.items() if place not in plan.layouts}
-        if all(place in left or place in plan.gates for place in plan.sites):
-            plan.reasons |= left
+        others = {**found.others, **found.untold}
+        others = {place: reason for place, reason in others.items() if place not in plan.layouts}
+        plan.gates = found.gates - set(plan.layouts)
+        if all(place in others or place in plan.gates for place in plan.sites):
+            plan.reasons |= others
         else:
-            plan.left_out = set(left) - set(plan.reasons)
+            plan.left_out = (set(others) - set(found.untold)) - set(plan.reasons)
+            plan.untold = {one: others[one] for one in found.untold if one in others}
 
     def _trust(self, site: Site) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.
@@ -371,15 +327,3 @@ class _Proof:
 
 def _heads(lead: tuple[int, ...], layout: Layout) -> list[int]:
     return [(layout.split or lead)[n] for n in layout.heads]
-
-
-def _check_told(layout: Layout, given: Given) -> None:
-    """Refuse several groups of tokens where no tensor tells which text each is of."""
-    has_tensors = any(isinstance(x, Tensor) and x.dim() for x in leaves(given))
-    if not has_tensors and layout.tokens is not None and len(layout.tokens.sequences) > 1:
-        raise UnprovedError(_NO_TENSORS)
-
-
-def _ranks(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
-    """Rank what was proved with some dimension as the batch: the more calls the better."""
-    return len(proved), -len(reasons)

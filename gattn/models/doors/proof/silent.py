@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -17,6 +17,7 @@ _EXPONENTIALS = frozenset(("exp", "exp_", "exp2", "exp2_"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
 _LOGARITHMS = frozenset(("log", "log2", "log10", "log_", "log1p"))
 _DIVISIONS = frozenset(("div", "div_", "mul", "mul_"))
+_DIFFERENCES = frozenset(("sub", "sub_"))
 _NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
 _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
@@ -68,9 +69,9 @@ class Products:
             return
         self._look_up(where, kernel, tensors, result)
         self._chain(where, kernel, tensors, result)
-        self._note_total(where, kernel, tensors_in((given,)), result)
+        self._note_total(kernel, tensors_in((given,)), result)
         if kernel == "logsumexp":
-            self.normalizing.add((where, tuple(tensors[0].shape[-2:])))
+            self._totals[result] = _Total(where, tuple(tensors[0].shape[-2:]), True)
         if kernel in _NORMALIZED or (
             kernel == "sub" and any(x in self._normalized for x in tensors)
         ):
@@ -107,7 +108,7 @@ class Products:
                 self._exponentials[result] = found
         elif found is not None:
             if is_sum or result.shape[-1:] == (1,):
-                self._totals[result] = tuple(tensors[0].shape[-2:])
+                self._totals[result] = _Total(where, tuple(tensors[0].shape[-2:]))
             found.is_summed |= is_sum and not is_product
             found.is_multiplied |= is_product
             if found.is_summed and found.is_multiplied and not found.is_noted:
@@ -116,18 +117,26 @@ class Products:
             elif result.numel() == found.size and not is_product:
                 self._exponentials[result] = found
 
-    def _note_total(
-        self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor
-    ) -> None:
-        """Follow the sums of exponentials to what is divided by them; note any other use."""
+    def _note_total(self, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
+        """Follow the sums of exponentials to what is divided by them; note any other use.
+
+        Logarithms of such sums may be taken away from scores.
+        """
         tensors = [x for x in tensors if x.is_floating_point()]
-        sizes = next((self._totals[x] for x in tensors if x in self._totals), None)
-        if sizes is None:
+        total = next((self._totals[x] for x in tensors if x in self._totals), None)
+        if total is None:
+            return
+        totals = [x for x in tensors if x in self._totals]
+        if kernel == "add" and len(totals) == 1 and result.numel() == totals[0].numel():
+            self._totals[result] = total  # A sink takes its share, too.
             return
         is_alone = len([x for x in tensors if x.dim()]) == 1 and kernel not in _LOGARITHMS
         if is_alone and not result.numel() % tensors[0].numel():
-            self._totals[result] = sizes
-        elif kernel not in _DIVISIONS or result.numel() <= _stored(tensors[-1]):
+            self._totals[result] = total
+            return
+        normalizes = kernel in (_DIFFERENCES if total.is_logarithm else _DIVISIONS)
+        if not normalizes or result.numel() <= _stored(tensors[-1]):
+            where, sizes = total.where, total.sizes
             self.normalizing |= {(where, sizes), (where, sizes[::-1])}
 
     def _note_outputs(
@@ -197,6 +206,14 @@ class _Exponential:
     is_softmax: bool = False
     is_noted: bool = False
     where: str = ""
+
+
+class _Total(NamedTuple):
+    """Sums of exponentials, or their logarithms: where they were taken, of which sizes."""
+
+    where: str
+    sizes: tuple[int, ...]
+    is_logarithm: bool = False
 
 
 @dataclass(frozen=True, eq=False)

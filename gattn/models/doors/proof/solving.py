@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 
-import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.proof.batches import Batches
@@ -25,16 +23,22 @@ from gattn.models.doors.proof.layouts.assembling import (
     owner_by,
     tokens_of,
 )
+from gattn.models.doors.proof.no_tokens import (
+    MOST_SOURCES,
+    are_channels,
+    has_features,
+    has_no_tokens,
+    keeps_tokens,
+    weighs_own,
+)
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import (
     Dependence,
     Probe,
     Side,
-    are_of_one_each,
     outlined,
     plainly,
-    reaches_all_keys,
     refine,
 )
 from gattn.models.doors.proof.probing.one_run.picking import By
@@ -43,7 +47,6 @@ from gattn.models.doors.proof.probing.replaying import Replays, Site
 from gattn.models.doors.proof.probing.taints import may_be_mask
 from gattn.models.read.layouts import Layout
 
-_SOURCES = 6
 _CHANNELS = (
     "every slot depends on all tokens of its input, so it attends over channels, or to tokens that "
     "were mixed before, as by a norm, a gate or pooling over all of them"
@@ -53,10 +56,18 @@ _LINEAR = (
     "it multiplies keys with values before queries, as linear (efficient) attention does, so it "
     "computes no weight for a pair of tokens"
 )
-_NO_KEYS = "no input of the modules around it tells which token each of its keys is"
+_FACTORED = (
+    "its keys are what another softmax made of all tokens, as are the channels of efficient "
+    "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph"
+)
+_NO_KEYS = "no input of the modules around it tells by its scores which token each of its keys is"
 _MIXED = (
-    "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
-    "or pooled"
+    "its scores do not tell its slots apart by the tokens of its input: these are mixed or pooled "
+    "before it attends, or scores are made of queries alone"
+)
+_RECURRENT = (
+    "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "
+    "which is given what that network gave, can be read"
 )
 _AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
@@ -113,8 +124,6 @@ class Solver:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
         if not site.altered:
             return self._layout(site, batches)
-        if site.kind == "sum" and self._weighs_own(site):
-            raise NoTokensError("it weighs what is made of each token alone, as by experts")
         raise UnprovedError(
             f"it is changed by {site.altered} between its softmax and its values, so what a "
             "head attends to is not the softmax alone"
@@ -122,8 +131,8 @@ class Solver:
 
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []
-        reason = ""
-        for one in self._candidates(site):
+        reason, of_keys = "", None
+        for one in self._candidates(site, batches.size):
             if one.level and reason == _MIXED and not others:
                 break
             if others and one.inputs is None and not self._may_settle(one, batches):
@@ -132,7 +141,7 @@ class Solver:
             inputs = self._tried(one, batches)
             if inputs.has_no_tokens and not others:
                 raise NoTokensError(_CHANNELS)
-            if any(self._are_channels(one) for one in inputs.readers):
+            if any(are_channels(one, self._images) for one in inputs.readers):
                 raise NoTokensError(_MAPS)
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
@@ -150,8 +159,12 @@ class Solver:
             except UnprovedError as error:
                 reason = reason or str(error)
             else:
-                if is_good:
+                if is_good and not _leaves_out_queries(one, others):
                     return layout, True
+                if is_good:
+                    of_keys = of_keys or layout
+        if of_keys is not None:
+            return of_keys, True
         return self._unsettled(site, others, batches, reason), False
 
     def _unsettled(
@@ -169,20 +182,23 @@ class Solver:
                 continue
             waiting.remove(n)
             try:
-                return self._assembled(site, one, batches)[0]
+                return self._assembled(site, one, batches, is_last=True)[0]
             except UnprovedError as error:
                 reason = str(error) if n == 0 else reason
         has_step = any(one.inputs is not None and one.inputs.step is not None for one in others)
         if has_step or (site.queries == 1 < site.keys and reason == _MIXED):
             reason += _AT_ONCE
+        if any(isinstance(one, (nn.RNNBase, nn.RNNCellBase)) for one in site.module.modules()):
+            reason += _RECURRENT
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
-    def _candidates(self, site: Site) -> Iterator[Candidate]:
+    def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
         """List the inputs of the attending module, and then of the runs before and around it."""
         for level in range(len(site.chain)):
-            name = kind(site, level, self._model, self._alike)
+            alike = kind(site, level, self._model, self._alike)
+            name = alike, batch
             if name not in self._known:
-                first = self._first[name]
+                first = self._first[alike]
                 around = first.chain[level]
                 runs = [*near(first, level, self._model), around] if level else [around]
                 # It embeds ids itself, or its query is made of all tokens.
@@ -214,7 +230,7 @@ class Solver:
 
         Of a run that comes before, that is not so if none has the batch as one dimension.
         """
-        sources = range(len(self._replays.sources(one.run)[:_SOURCES]))
+        sources = range(len(self._replays.sources(one.run)[:MOST_SOURCES]))
         return one.is_around or any(batches.is_whole(one.run, n) for n in sources)
 
     def _may_depend(self, one: Candidate) -> bool:
@@ -227,7 +243,7 @@ class Solver:
         """Return how many dimensions inputs have, or may have if they were not tried yet."""
         if one.inputs is not None:
             return one.inputs.rank
-        return max((x.dim() for x in self._replays.sources(one.run)[:_SOURCES]), default=0)
+        return max((x.dim() for x in self._replays.sources(one.run)[:MOST_SOURCES]), default=0)
 
     def _tried(self, one: Candidate, batches: Batches) -> Inputs:
         if one.inputs is None:
@@ -242,7 +258,7 @@ class Solver:
         keys: Reader | None = None
         step: Reader | None = None
         is_reached = [False, False]
-        some = list(enumerate(self._replays.sources(run)[:_SOURCES]))
+        some = list(enumerate(self._replays.sources(run)[:MOST_SOURCES]))
         for number, x in sorted(some, key=lambda one: may_be_mask(one[1])):
             probe = partial(self._replays.reached, site, level, run, number)
             found = self._dependence(site, tuple(x.shape), probe, batch)
@@ -252,14 +268,16 @@ class Solver:
                 queries = Reader(number, found, probe, True)
             if keys is None and found.keys.tells_tokens:
                 keys = Reader(number, found, probe, False)
-            if queries is not None and queries.dependence is found and _is_step(site, found):
+            is_around = run is site.chain[level] or site.kind != "sum"  # Branches are no step.
+            if is_around and queries and queries.dependence is found and _is_step(site, found):
                 step = Reader(number, found, probe, False)
             if queries is not None and keys is not None:
                 break
         keys = keys or step
         is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
-        has_no_tokens = is_mixed and keys is None and not level and self._has_no_tokens(site, run)
-        return Inputs(run, queries, keys, is_mixed, has_no_tokens, step=step)
+        is_open = is_mixed and keys is None and not level
+        proved = is_open and has_no_tokens(site, run, self._replays)
+        return Inputs(run, queries, keys, is_mixed, proved, step=step)
 
     def _dependence(
         self, site: Site, shape: tuple[int, ...], probe: Probe, batch: int
@@ -280,46 +298,33 @@ class Solver:
         """Return whether a module attends several times, as in a loop."""
         return any(one.module is site.module for one in self._replays.sites if one is not site)
 
-    def _are_channels(self, reader: Reader) -> bool:
-        """Return whether the slots are channels of images, each of which holds all pixels."""
-        shape, side = reader.dependence.shape, reader.side
-        pixels = {n for n, size in enumerate(shape) if n > 1 and size > 1}
-        slots = reader.dependence.shape[1:2] == side.depends.shape[1:]
-        return shape in self._images and slots and 1 in side.apart and not side.apart & pixels
+    def keeps_tokens(self, site: Site) -> bool:
+        """Prove that each value of a sum holds several tokens side by side, as branches do."""
+        first = self._first[kind(site, 0, self._model, self._alike)]
+        runs = [first.chain[0], *near(first, 0, self._model)]
+        return keeps_tokens(first, runs, self._replays, self._images)
 
-    def _has_no_tokens(self, site: Site, run: Run) -> bool:
-        """Prove that keys are no tokens of what the attending module is given."""
-        some = self._replays.sources(run)
-        if run is not site.chain[0] or len(some) > _SOURCES or site.keys == 1:
-            return False
-        probes = [partial(self._replays.reached, site, 0, run, n) for n in range(len(some))]
-        whole = torch.ones((), dtype=torch.bool)
-        reaching = [n for n, probe in enumerate(probes) if bool(probe(whole).keys.any())]
-        return bool(reaching) and all(
-            reaches_all_keys(tuple(some[n].shape), probes[n]) for n in reaching
-        )
-
-    def _weighs_own(self, site: Site) -> bool:
+    def weighs_own(self, site: Site) -> bool:
         """Prove that each sum is made of one token alone of what the attending module is given."""
-        site = self._first[kind(site, 0, self._model, self._alike)]
-        run, some = site.chain[0], self._replays.sources(site.chain[0])
-        probes = [partial(self._replays.reached, site, 0, run, n) for n in range(len(some))]
-        with suppress(UnprovedError):
-            return len(some) <= _SOURCES and are_of_one_each([tuple(x.shape) for x in some], probes)
-        return False
+        first = self._first[kind(site, 0, self._model, self._alike)]
+        return weighs_own(first, self._replays, self._images)
 
-    def _assembled(self, site: Site, one: Candidate, batches: Batches) -> tuple[Layout, bool]:
+    def _assembled(
+        self, site: Site, one: Candidate, batches: Batches, *, is_last: bool = False
+    ) -> tuple[Layout, bool]:
         inputs = one.inputs
         assert inputs is not None
         self._check_picks(site, site.chain[one.level])
         if inputs.step is None or inputs.step is inputs.keys:
-            return self._joined(site, inputs, batches)
+            return self._joined(site, inputs, batches, is_last)
         try:  # Keys of a cache were given, too, whose heads look like tokens.
-            return self._joined(site, replace(inputs, keys=inputs.step), batches)
+            return self._joined(site, replace(inputs, keys=inputs.step), batches, is_last)
         except UnprovedError:
-            return self._joined(site, inputs, batches)
+            return self._joined(site, inputs, batches, is_last)
 
-    def _joined(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
+    def _joined(
+        self, site: Site, inputs: Inputs, batches: Batches, is_last: bool
+    ) -> tuple[Layout, bool]:
         if inputs.keys is None:
             if inputs.queries is not None and batches.has_constant_keys(site.place):
                 owner = batches.owner(inputs.run, inputs.queries.source)
@@ -328,14 +333,17 @@ class Solver:
                 queries, is_good = _tokens(inputs, inputs.queries, site.queries, batches)
                 return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
             is_factored = site.kind != "sdpa" and site.place[0] in self._factored
-            raise UnprovedError(inputs.failure or (_LINEAR if is_factored else _NO_KEYS))
+            raise UnprovedError(inputs.failure or (_FACTORED if is_factored else _NO_KEYS))
         check_batch(inputs.keys.side, batches.owner(inputs.run, inputs.keys.source))
         inputs.complete()
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
         if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
             if site.queries > 1 and site.kind != "sdpa" and site.place[0] in self._linear:
                 raise UnprovedError(_LINEAR)
-            return assembled(site.lead, learned(site.queries), keys, is_cross=True), is_good
+            are_groups = is_last and has_features(inputs.keys, self._images)
+            queries, may_share = learned(site.queries), is_good or are_groups
+            layout = assembled(site.lead, queries, keys, is_cross=True, may_share=may_share)
+            return layout, is_good
         if batches.is_constant(inputs.run, inputs.queries.source) and keys.sequences is not None:
             queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
             return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
@@ -348,6 +356,12 @@ class Solver:
         if may_be_same and site.queries == site.keys and not are_shared:
             is_good = False  # Further out, both may be made of the same tokens.
         return layout, is_good and is_settled
+
+
+def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:
+    """Return whether queries depend on other inputs than those of a run that made keys alone."""
+    is_alone = not one.is_around and one.inputs is not None and one.inputs.queries is None
+    return is_alone and any(x.inputs is not None and x.inputs.queries is not None for x in others)
 
 
 def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tuple[Tokens, bool]:

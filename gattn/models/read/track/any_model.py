@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging, ranked
+from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
 from gattn.models.read.track.any_modules import AnyModules
-from gattn.models.read.track.following import Progress
-from gattn.models.read.track.own_caches import Continuing, OwnCaches
-from gattn.models.read.track.own_keys import OwnKeys, codes_of
+from gattn.models.read.track.own_caches.continuing import Continuing
+from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of
+from gattn.models.read.track.own_caches.texts import OwnCaches
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
@@ -43,6 +44,10 @@ class Proved(Protocol):
     @property
     def gates(self) -> Collection[tuple[str, int]]:
         """The calls that only weigh what a token has several of, by module and number."""
+
+    @property
+    def untold(self) -> Mapping[tuple[str, int], str]:
+        """Why it could not be proved of sums whether they weigh tokens, by module and number."""
 
     @property
     def altered(self) -> Mapping[tuple[str, int], str]:
@@ -159,7 +164,11 @@ class AnyTracker(Tracker):
     def leaves_out(self, module: nn.Module, part: int) -> bool:
         """Return whether a call was proved to attend over something else than tokens."""
         place = self.modules.name(module), part
-        return self.plan is not None and (place in self.plan.left_out or place in self.plan.gates)
+        if self.plan is None:
+            return False
+        return any(
+            place in some for some in (self.plan.left_out, self.plan.gates, self.plan.untold)
+        )
 
     @property
     def left_out(self) -> Sequence[str]:

@@ -33,7 +33,8 @@ class AnyModules(Modules):
             path, number = f"{path} softmax {number}", 1
         while self._sizes.setdefault(stack := _numbered(path, number), sizes) != sizes:
             number += 1
-        earlier = self._earlier.get(name, stack)
+        self._now[name, call.part] = stack
+        earlier = self._earlier.get((name, call.part), stack)
         if earlier != stack and stack not in self._earlier.values():
             self.apart.setdefault(stack, (name, earlier))
         return self.note_stack(call, stack)
@@ -49,6 +50,8 @@ class AnyModules(Modules):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
+        self._now: dict[tuple[str, int], str] = {}
+        self._earlier: dict[tuple[str, int], str] = {}
         self._sizes: dict[str, object] = {}
         self._paths: dict[str, str] = {}
         self._parts: dict[str, list[str]] = {}
@@ -63,6 +66,10 @@ class AnyModules(Modules):
             known = self._numbers.setdefault(_kind(module, parts), [set() for _ in numbers])
             for values, number in zip(known, numbers, strict=True):
                 values.add(number)
+
+    def begin(self) -> None:
+        """Note that a call of the model begins: stacks of a module that it adds are told apart."""
+        self._earlier = dict(self._now)
 
     def _path(self, name: str) -> str:
         """Return a module's path without the number of its layer.

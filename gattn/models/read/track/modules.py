@@ -23,7 +23,6 @@ class Modules:
         """The name of the ids that a cache holds."""
         self.stacks: dict[str, str] = {}
         self.apart: dict[str, tuple[str, str]] = {}
-        self._earlier: dict[str, str] = {}
         self.foreign: set[str] = set()
         """The stacks whose tokens are not text: images, sounds."""
         self.crossing: set[str] = set()
@@ -33,10 +32,6 @@ class Modules:
         self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
         self._kinds = kinds(model)
         self._homes: dict[str, str] = {}
-
-    def begin(self) -> None:
-        """Note that a call of the model begins: stacks of a module that it adds are told apart."""
-        self._earlier = dict(self.stacks)
 
     @property
     def ids(self) -> Collection[int]:

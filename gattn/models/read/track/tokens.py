@@ -8,10 +8,10 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, repeated
 from gattn.models.hugging_face.media import Belonging, modality
+from gattn.models.read.following import Progress
 from gattn.models.read.masks import Mask
 from gattn.models.read.places import Side, sides
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.track.following import Progress
 from gattn.models.read.track.modules import Modules
 
 

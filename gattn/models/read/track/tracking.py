@@ -11,11 +11,11 @@ from torch.utils.weak import TensorWeakRef
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments, first_tensor, of_choices
 from gattn.models.hugging_face.media import Belonging
+from gattn.models.read.following import Progress, Texts, rows_of
 from gattn.models.read.layouts import Layout
 from gattn.models.read.masks import Mask
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.track.following import Progress, Texts, rows_of
 from gattn.models.read.track.layers import LayersOfCall
 from gattn.models.read.track.modules import Modules
 from gattn.models.read.track.tokens import Tokens

@@ -17,9 +17,9 @@ from gattn.heads.store.kept_edges import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.models.load.encoding import Encoding
 from gattn.models.load.token_texts import names_of, words_of_run
+from gattn.models.read.following import Progress
 from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.read.token_maps import TokenMap
-from gattn.models.read.track.following import Progress
 from gattn.models.run.record.relabelling import Positions
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.read.following import Origin, Progress
 from gattn.models.read.places import Place
-from gattn.models.read.track.following import Origin, Progress
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.record.recorded import RecordedLayer, RecordedSequence
 

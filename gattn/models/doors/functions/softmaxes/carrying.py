@@ -113,6 +113,8 @@ def masked(
     others = [one for one in given if one is not found[0]] if found else []
     if len(found) != 1 or found[0].shape != result.shape:
         return None
+    if func in MULTIPLIES and not all(bool(((x == 0) | (x == 1)).all()) for x in others):
+        return None  # Where attention is NaN, its product does not tell.
     if any(isinstance(x, nn.Parameter) or x.requires_grad for x in others):
         return None  # It is learned, as a gate is.
     after = result.detach()

@@ -84,7 +84,8 @@ class Followed:
         """
         weights = found.as_operand(weights)
         self.source.operand = ref(found.operand)
-        has_gradient = torch.is_grad_enabled() and found.operand.requires_grad
+        has_gradient = found.operand.requires_grad or weights.requires_grad
+        has_gradient = has_gradient and torch.is_grad_enabled()
         if has_gradient or self.columns is not None:
             self.source.edited = weights
             return

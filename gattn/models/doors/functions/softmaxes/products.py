@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.functions.softmaxes.einsum_labels import labels_of
 from gattn.models.doors.functions.softmaxes.following import Followed, operands
@@ -70,6 +71,8 @@ def product(
         return _matmul(given[0], given[1], place, followed, result)
     if func is torch.einsum and isinstance(given[0], str) and len(given) == 3:
         return einsum_product(given[0], given[place], given[3 - place], place, followed, result)
+    if func is torch.einsum and isinstance(given[0], str) and not followed.altered:
+        return _of_several(given[0], given[1:], place - 1, followed, result)
     if func in _ADDS and place > 0 and not func.__name__.endswith("_"):
         return _added(args, kwargs, place, followed, result)
     if func is _F.linear and place < 2:
@@ -103,6 +106,22 @@ def _added(
         return torch.where(turned(x == before), result, now)  # What is not edited stays as it is.
 
     return replace(found, restored=restored)
+
+
+def _of_several(
+    equation: str, given: list[Any], place: int, followed: Followed, result: Tensor
+) -> Product | None:
+    """Read an einsum of attention and several others, whose product are the values."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    labels, others = left.split(","), [x for n, x in enumerate(given) if n != place]
+    is_plain = arrow and "..." not in equation and len(labels) == len(given)
+    if not is_plain or all(isinstance(x, nn.Parameter) for x in others):
+        return None
+    mine = labels.pop(place)
+    kept = "".join(n for n in dict.fromkeys("".join(labels)) if n in mine + out)
+    with _disable_current_modes():  # What follows is no part of the model.
+        value = torch.einsum(f"{','.join(labels)}->{kept}", *others)
+    return einsum_product(f"{mine},{kept}->{out}", given[place], value, 1, followed, result)
 
 
 def _linear(
@@ -171,7 +190,41 @@ def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor
         return turned(x).reshape(operand.shape)
 
     output = turned(result)
-    return Product(operand, other, scores, weights, value, output, turned, as_operand, dropped)
+    found = Product(operand, other, scores, weights, value, output, turned, as_operand, dropped)
+    return _with_heads(found, followed)
+
+
+def _with_heads(found: Product, followed: Followed) -> Product:
+    """Unfold rows that the softmax had as heads and queries, as where heads share their keys.
+
+    The one with as many as there are keys are queries; else these come after heads.
+    """
+    before, rows = followed.source.scores.shape, found.weights.shape
+    is_last = followed.source.key == len(before) - 1 and not followed.altered
+    if not is_last or (*before[:-3], before[-3:-1].numel(), before[-1]) != tuple(rows):
+        return found
+    if len(before) < 3 or 1 in before[-3:-1]:
+        return found
+    is_query_first = before[-3] == before[-1] != before[-2]
+
+    def unfolded(x: Tensor) -> Tensor:
+        x = x.unflatten(-2, before[-3:-1])
+        return x.transpose(-3, -2) if is_query_first else x
+
+    def folded(x: Tensor) -> Tensor:
+        return (x.transpose(-3, -2) if is_query_first else x).flatten(-3, -2)
+
+    restored, as_operand = found.restored, found.as_operand
+    return replace(
+        found,
+        scores=unfolded(found.scores),
+        weights=unfolded(found.weights),
+        value=found.value.unsqueeze(-3),
+        output=unfolded(found.output),
+        restored=lambda x: restored(folded(x)),
+        as_operand=lambda x: as_operand(folded(x)),
+        dropped=None if found.dropped is None else unfolded(found.dropped),
+    )
 
 
 def einsum_product(

@@ -160,11 +160,9 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         return result
     if source.was_consumed:
         return result
-    source.take()
     if followed.altered:
-        for one in sorted((source, *followed.others), key=lambda one: one.number):
-            handed(_altered(one, found, followed, kind))
-        return result
+        return _mixed(followed, found, result, kind)
+    source.take()
     call = RawCall(
         source.module,
         kind,
@@ -193,6 +191,42 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     if call.weights is not None:
         followed.write(found, call.weights)
     return found.restored(call.output)
+
+
+def _mixed(followed: Followed, found: Product, result: Tensor, kind: str) -> Tensor:
+    """Show the softmaxes that attention was made of; slices that are mixed are one softmax."""
+    sources = (followed.source, *followed.others)
+    wholes = dict.fromkeys(one.root if followed.is_mixture else one for one in sources)
+    if any(one not in sources and not one.is_whole for one in wholes):
+        wholes = dict.fromkeys(sources)
+    for one in (*wholes, *sources):
+        one.take()
+    for one in sorted(wholes, key=lambda one: one.number):
+        if one in sources:
+            handed(_altered(one, found, followed, kind))
+            continue
+        call = _whole(one, followed)
+        handed(call)
+        if not bool((call.output == 1).all()):  # A proof puts other numbers there.
+            rows = call.output.flatten(0, -3).amax(0)
+            found.output.copy_(rows.where(rows.isnan(), 0).expand_as(found.output))
+            result = found.restored(found.output)
+    return result
+
+
+def _whole(source: Source, followed: Followed) -> RawCall:
+    """Make the call of a softmax whose slices are mixed, which has other dimensions than these."""
+    scores = source.scores
+    return RawCall(
+        source.module,
+        "softmax",
+        scores.new_zeros(*scores.shape[:-2], scores.shape[-1], 0),
+        scores.new_ones(*scores.shape[:-1], 1),
+        scores=scores,
+        running=source.running,
+        altered=followed.altered,
+        number=source.number,
+    )
 
 
 def _torn(source: Source, found: Product) -> RawCall:

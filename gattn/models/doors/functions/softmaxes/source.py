@@ -60,6 +60,12 @@ class Source:
         return not self.is_written and self.parent is None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether nothing of a plain softmax over the last dimension met values yet."""
+        is_last = self.key == self.scores.dim() - 1
+        return self.is_plain and is_last and not self.was_consumed and not self.is_torn
+
+    @property
     def was_consumed(self) -> bool:
         """Whether it met its values, itself or as a part of a larger one."""
         return self.is_consumed or (self.parent is not None and self.parent.was_consumed)
@@ -68,18 +74,19 @@ class Source:
     def is_torn(self) -> bool:
         """Whether some of it met values before, as a slice."""
         if self.parent is None or self.region is None:
-            return bool(self._taken)
-        return bool(self.region.of(self._root._taken).any())
+            return any(bool(x.any()) for x in self._taken.values())
+        return bool(self.region.of(self.root._taken).any())
 
     def take(self) -> None:
         """Note that it meets values."""
         self.is_consumed = True
         if self.region is not None:
-            self.region.of(self._root._taken).fill_(True)
+            self.region.of(self.root._taken).fill_(True)
 
     @property
-    def _root(self) -> Source:
-        return self if self.parent is None else self.parent._root
+    def root(self) -> Source:
+        """The softmax that it is a slice of, or itself."""
+        return self if self.parent is None else self.parent.root
 
     def read(self, by: str) -> None:
         """Note a function that reads its numbers before they meet values."""

@@ -21,7 +21,13 @@ from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run
 from gattn.models.doors.proof.probing.replaying import Replays, Site
-from gattn.models.doors.proof.probing.taints import reached, replaced, sources, with_nan
+from gattn.models.doors.proof.probing.taints import (
+    may_be_mask,
+    reached,
+    replaced,
+    sources,
+    with_nan,
+)
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import TokenMap
 
@@ -66,12 +72,26 @@ class Told:
             if not tokens.is_cross or (n == 1 and tokens.num_keys == count):
                 yield n, torch.stack(list(of))
 
-    def look(self, call: RawCall) -> Tensor:
-        """Read which slots are NaN in a run; return those of queries, as its output has them."""
+    def look(self, call: RawCall, row: Tensor) -> Tensor:
+        """Read which slots are NaN in a run; return those of queries, as its output has them.
+
+        A query all of whose keys are marked, such as a node with no neighbour but itself, is NaN if
+        its token was marked.
+        """
         found, lead = reached(call, self.site.live), self.site.lead
         queries = self._pair(found.queries, found.queries_known)
         self.runs.append((queries, self._pair(found.keys, found.keys_known)))
-        return found.queries.reshape(*lead, -1, 1)
+        seen, known = (x.reshape(*lead, -1, 1) for x in (found.queries, found.queries_known))
+        return seen | (~known & self.marked(row))
+
+    def marked(self, row: Tensor) -> Tensor:
+        """Mark the rows of its output that belong to marked tokens."""
+        positions = torch.stack(list(self.tokens.query_positions))
+        is_token = (positions >= 0) & (positions < len(row))
+        marks = row[positions.clamp(0, len(row) - 1)] & is_token
+        heads = self.layout.fold(torch.ones(*self.site.lead, 1, 1), self.site.lead).shape[1]
+        spread = marks[:, None, :, None].expand(-1, heads, -1, -1)
+        return self.layout.unfold(spread, self.site.lead)
 
     def _pair(self, *marks: Tensor) -> Pair:
         """Bring (lead, slots) to (elements, slots): what reaches any head, known of all."""
@@ -208,10 +228,10 @@ class Agreement:
 
             def see(site: Site, call: RawCall, row: Tensor = row) -> None:
                 one = known.get(site)
-                rows = None if one is None else one.look(call)
+                rows = None if one is None else one.look(call, row)
                 call.output.zero_()
                 if one in first and one is not None and not inputs.are_any:
-                    rows = _marked(one, row, call)
+                    rows = one.marked(row)
                 if rows is not None:  # What has no residual stream carries positions, too.
                     call.output.masked_fill_(rows.to(call.output.device), torch.nan)
 
@@ -238,16 +258,6 @@ def _are_all(first: list[Told], count: int, elements: int) -> bool:
     return bool(found.all())
 
 
-def _marked(one: Told, row: Tensor, call: RawCall) -> Tensor:
-    """Mark the rows of a call's output that belong to marked tokens."""
-    positions = torch.stack(list(one.tokens.query_positions))
-    is_token = (positions >= 0) & (positions < len(row))
-    marks = row[positions.clamp(0, len(row) - 1)] & is_token
-    heads = one.layout.fold(torch.ones(*one.site.lead, 1, 1), one.site.lead).shape[1]
-    spread = marks[:, None, :, None].expand(-1, heads, -1, -1)
-    return one.layout.unfold(spread, one.site.lead)
-
-
 def _unknown(one: Told) -> tuple[Pair, Pair]:
     elements, sizes = len(one.tokens.sequences), (one.site.queries, one.site.keys)
     queries, keys = (torch.zeros(elements, slots, dtype=torch.bool) for slots in sizes)
@@ -257,15 +267,17 @@ def _unknown(one: Told) -> tuple[Pair, Pair]:
 class _Inputs:
     """What a model is given or makes of ids, (elements, tokens, ...) or (tokens, elements, ...).
 
-    `are_any` says whether there is any.
+    `are_any` says whether there is any. Masks, such as adjacency matrices, hold no tokens, unless
+    there is nothing else.
     """
 
     def __init__(self, root: Run, given: Sequence[Tensor], count: int, elements: int) -> None:
         self._sizes, self._root = (elements, count), root
         lookups = [run for run in _inner(root) if run.looks_up]
         self._ids = {run.place for run in lookups if self._dim(_shape(run)) is not None}
-        dims = [self._dim(x.shape) for x in given]
-        self.are_any = any(dim is not None for dim in dims) or bool(self._ids)
+        some = [x for x in given if self._dim(x.shape) is not None]
+        self._has_others = bool(self._ids) or not all(map(may_be_mask, some))
+        self.are_any = bool(some) or bool(self._ids)
 
     def _dim(self, shape: tuple[int, ...]) -> int | None:
         """Return the dimension of tokens; None if there is none."""
@@ -282,6 +294,8 @@ class _Inputs:
             if run.place != self._root.place and run.place not in self._ids:
                 return None
             for x in sources(given):
+                if self._has_others and may_be_mask(x):
+                    continue
                 if (dim := self._dim(x.shape)) is not None:
                     shape = [-1 if n == dim else 1 for n in range(x.dim())]
                     given = replaced(given, x, with_nan(x, row.reshape(shape)))

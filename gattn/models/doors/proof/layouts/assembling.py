@@ -214,7 +214,7 @@ def _are_rows(queries: Tokens, first: Tensor, sequences: Tensor, of_keys: Tensor
 
     So it is with queries that mix tokens of a window, and those that all windows share.
     """
-    if of_keys is None or queries.sequences is None or len(first) == len(sequences.unique()):
+    if of_keys is None or len(first) == len(sequences.unique()):
         return False
     for one in sequences.unique():
         own = of_keys[sequences == one]
@@ -274,7 +274,7 @@ def check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:
         if len(own) > len(own.unique()):
             raise UnprovedError(
                 "it attends from the same tokens several times at once, as in a batch that the "
-                "model makes itself, or in windows that overlap"
+                "model makes itself, in windows that overlap, or where heads are more queries"
             )
 
 

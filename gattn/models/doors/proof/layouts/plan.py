@@ -30,6 +30,8 @@ class Plan:
         beside others that attend over tokens.
     gates : set of (str, int)
         The calls that only weigh what a token has several of, such as experts by a router.
+    untold : dict of (str, int)
+        Why it could not be proved of other sums by a softmax whether they weigh tokens.
     silent : list of str
         The modules that attend, as far as can be told, and show nothing.
     looking_up : list of str
@@ -57,6 +59,7 @@ class Plan:
     reasons: dict[Place, str] = field(default_factory=dict)
     left_out: set[Place] = field(default_factory=set)
     gates: set[Place] = field(default_factory=set)
+    untold: dict[Place, str] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
     looking_up: list[str] = field(default_factory=list)
     picked: list[str] = field(default_factory=list)

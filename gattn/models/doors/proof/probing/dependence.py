@@ -148,18 +148,35 @@ def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
     )
     for dim, size in enumerate(shape):
         if size > 1 and any(bool(side.depends.any()) for side in found.sides):
-            one, half = torch.arange(size) == size // 2, torch.arange(size) % 3 > 0
-            first = _both(probe(found.along(dim, one)))
-            more = None
+            first = _both(probe(found.along(dim, torch.arange(size) == size // 2)))
+            others: list[Any] = []
             for n, side in enumerate(found.sides):
                 seen, known = first[n]
                 if not bool((seen & known).any()):  # No query stands for it, say.
-                    more = more or _both(probe(found.along(dim, half)))
-                    seen, known = more[n]
+                    seen, known = _apart(found, dim, n, others, probe) or first[n]
                 side.note(dim, seen, known)
     _note_spread(found, probe)
     _note_unseen(found, probe)
     return found
+
+
+def _apart(
+    found: Dependence, dim: int, n: int, runs: list[Any], probe: Probe
+) -> tuple[Tensor, Tensor] | None:
+    """Mark some indices of a dimension after others, until some slots of a side are reached alone.
+
+    Returns that run, or the first; None where the only slot is reached by all that reach any.
+    """
+    indices, depends = torch.arange(found.shape[dim]), found.sides[n].depends
+    marks = [indices % 3 > 0]
+    marks += [(indices >> bit) % 2 > 0 for bit in range((len(indices) - 1).bit_length())]
+    for place, marked in enumerate(marks):
+        if place == len(runs):
+            runs.append(_both(probe(found.along(dim, marked))))
+        seen, known = runs[place][n]
+        if bool((seen & known).any()) and bool((depends & known & ~seen).any()):
+            return seen, known
+    return None if depends.shape[1] == 1 else runs[0][n]
 
 
 def _note_unseen(found: Dependence, probe: Probe) -> None:
@@ -225,7 +242,7 @@ def refine(found: Dependence, probe: Probe) -> None:
 
 
 def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
-    """Prove that no part of an input reaches some keys of an element without its other keys.
+    """Prove that no part of an input reaches some keys, or values, of an element without others.
 
     The first, middle and last index of each dimension are marked: a convolution that mixes the
     tokens next to each other does not take the first ones to the last.
@@ -235,23 +252,26 @@ def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
         form = [-1 if n == dim else 1 for n in range(len(shape))]
         for index in sorted({0, size // 2, size - 1}) if size > 1 else ():
             run = probe((torch.arange(size) == index).reshape(form))
-            is_whole = (run.keys.all(1) | ~run.keys.any(1)).all()
+            sides = torch.stack((run.keys, run.values))
+            is_whole = (sides.all(2) | ~sides.any(2)).all()
             if not bool(run.keys_known.all() & is_whole):
                 return False
             is_reached |= bool(run.keys.any())
     return is_reached
 
 
-def are_of_one_each(shapes: Sequence[tuple[int, ...]], probes: Sequence[Probe]) -> bool:
+def are_of_one_each(
+    shapes: Sequence[tuple[int, ...]], features: Sequence[int], probes: Sequence[Probe]
+) -> bool:
     """Prove that each element is made of one position of inputs alone, and of some.
 
-    Any two positions differ in some bit of their numbers. Features are the last dimension.
+    Any two positions differ in some bit of their numbers; a dimension of `features` is no position.
     """
     reached: Any = False
-    for shape, probe in zip(shapes, probes, strict=True):
-        size = prod(shape[:-1])
-        numbers = torch.arange(size).reshape(*shape[:-1], 1)
-        for bit in range(max(1, (size - 1).bit_length())):
+    for shape, of, probe in zip(shapes, features, probes, strict=True):
+        form = [1 if n == of else size for n, size in enumerate(shape)]
+        numbers = torch.arange(prod(form)).reshape(form)
+        for bit in range(max(1, (prod(form) - 1).bit_length())):
             halves = [probe((numbers >> bit) % 2 == half) for half in (0, 1)]
             one, other = (run.keys.any(1) | run.queries.any(1) for run in halves)
             if bool((one & other).any()):

@@ -21,7 +21,7 @@ _MOST_RECENT = 32
 
 
 class Row(NamedTuple):
-    """What a layer has read of one text: a number per key, and which of these are real tokens."""
+    """What a layer has read of one text: numbers per key, and which of these are real tokens."""
 
     codes: Tensor
     real: Tensor
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The keys that queries of one text read beside it: a number each, for (elements, slots).
+    """The keys that queries of one text read beside it: their numbers, (elements, slots, 3).
 
     `layout` is that of its layer's tensors; `asked` says how many queries of each text have read
     them.
@@ -50,8 +50,8 @@ class Progress:
     `stop` counts their slots so far, `held` is what their cache holds, and `cached` names the
     stacks that use it. `origin` says where they come from. `left` is how many slots the calls that
     ended left in a cache that now holds more; `awaits` are the texts whose images came first.
-    `layers` is what each layer has read, and `memories` what it reads beside the text, where a
-    model's caches are not known.
+    Where a model's caches are not known, `layers` is what each layer has read, `memories` what it
+    reads beside the text, and `continued` names the rows that a later call continues.
     """
 
     ids: dict[str, Tensor | None] = field(default_factory=dict)
@@ -66,6 +66,7 @@ class Progress:
     awaits: TensorWeakRef | None = None
     layers: dict[tuple[str, int, int], list[Row]] = field(default_factory=dict)
     memories: dict[tuple[str, int, int], Memory] = field(default_factory=dict)
+    continued: set[int] = field(default_factory=set)
 
     def taken(self, rows: list[int], stop: int, side: str, is_own: bool) -> Progress:
         """Take some sequences up to a slot; `side` names the ids that the cache holds."""

@@ -1,76 +1,33 @@
-"""Follows texts through calls with a cache of the model's own: those whose keys are read again.
+"""Finds which texts a call continues: in each layer, the keys before its own must be theirs.
 
 What each layer has read is noted, one number per key. In a later call, the keys before those of its
-own tokens must be the same, one by one, as those of a text in that layer.
+own tokens must be the same, one by one, as those of a text in that layer, perhaps rounded.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from threading import Lock
 
 import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.read.following import Memory, Origin, Progress, Row
 from gattn.models.read.layouts import Layout
 from gattn.models.read.masks import Mask
 from gattn.models.read.places import Side
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.track.following import Memory, Origin, Progress, Row
-from gattn.models.read.track.own_keys import (
-    OwnKeys,
-    Part,
-    Step,
-    real_tokens,
-    sides_of,
-    steps_as,
-    steps_from,
+from gattn.models.read.track.own_caches.keys import OwnKeys, are_those, real_tokens
+from gattn.models.read.track.own_caches.refusing import (
+    SEVERAL_PARTS,
+    moved,
+    other,
+    too_early,
+    unknown,
 )
-
-_MOST_RECENT = 32
-_AT_ONCE = (
-    "Open the context before the prompt runs, and keep keys in the cache as they are, or run the "
-    "whole text at once, without a cache."
-)
-Name = tuple[str, int, int]
-"""A layer: its module, how many calls of attention came before in its run, and which run it is."""
-
-
-class OwnCaches:
-    """The texts that calls of a model have read, in any thread, by their keys."""
-
-    def __init__(self) -> None:
-        self._recent: deque[Progress] = deque(maxlen=_MOST_RECENT)
-        self._lock = Lock()
-
-    def note(self, progress: Progress) -> None:
-        """Note what a call has read."""
-        with self._lock:
-            self._recent.append(progress)
-
-    def known(self, name: Name) -> list[Progress]:
-        """List the calls in which a layer has read texts, the latest first."""
-        with self._lock:
-            return [one for one in reversed(self._recent) if name in one.layers]
-
-    def have_read(self, name: Name, codes: Tensor) -> bool:
-        """Return whether texts have read such a memory, each row in some call."""
-        with self._lock:
-            found = [one.memories[name].codes for one in self._recent if name in one.memories]
-        known = [row for some in found for row in some if row.shape == codes.shape[1:]]
-        return all(any(torch.equal(row, one) for one in known) for row in codes)
-
-    def find(self, name: Name, keys: OwnKeys) -> list[tuple[Progress, list[Step]]]:
-        """Find the texts that a call may continue in a layer, the likeliest first.
-
-        Whole texts come before parts of texts, first parts before last ones, and the latest calls
-        before earlier ones.
-        """
-        known = self.known(name)
-        found = ((one, steps_from(one.layers[name], keys, part)) for part in Part for one in known)
-        return [(one, steps) for one, steps in found if steps is not None]
+from gattn.models.read.track.own_caches.steps import Step, sides_of, steps_as
+from gattn.models.read.track.own_caches.texts import Name, OwnCaches
 
 
 class Continuing:
@@ -133,8 +90,8 @@ class Continuing:
         if known is not None and is_step:
             rows = self.rows
             is_same = len(codes) == len(rows) and known.codes.shape[1:] == codes.shape[1:]
-            if not is_same or not torch.equal(known.codes[rows], codes):
-                raise CaptureError(_moved(call, self._caches.have_read(name, codes)))
+            if not is_same or not bool(are_those(known.codes[rows], codes).all()):
+                raise CaptureError(moved(call, self._caches.have_read(name, codes)))
             asked += known.asked
         self.progress.memories[name] = Memory(codes, layout, asked)
         return self._queries if is_step else None
@@ -153,7 +110,7 @@ class Continuing:
         found = [] if self.has_begun else self._caches.find(name, keys)
         if not found and not self.has_begun and keys.others_are_read:
             if self._caches.known(name):
-                raise CaptureError(_unknown(call))
+                raise CaptureError(unknown(call))
             return None
         stack = stack_of()
         if found:
@@ -188,7 +145,7 @@ class Continuing:
         rows = self._source.layers.get(name, [])
         steps = steps_as(rows, keys, self._steps) if rows else None
         if steps is None and keys.others_are_read:
-            raise CaptureError(_other(call))
+            raise CaptureError(other(call))
         if steps is None and stack in self.progress.cached | self._local(rows, stack, keys):
             steps = [Step(step.row, step.stop, torch.arange(0)) for step in self._steps]
         if steps is not None:
@@ -229,7 +186,7 @@ class Continuing:
         for its_name, memory in self.progress.memories.items():
             its = self._source.memories.get(its_name)
             if its is not None and self._asks(its) and memory.asked == self._length:
-                raise CaptureError(_too_early(call, its_name[0]))
+                raise CaptureError(too_early(call, its_name[0]))
         where = _positions(self._steps)
         self._others = [(one, steps) for one, steps in found[1:] if _positions(steps) != where]
         rows = self.rows
@@ -249,16 +206,14 @@ class Continuing:
 
     def _check_order(self, call: SeenCall, stack: str) -> None:
         if stack in self._anew:
-            raise CaptureError(_too_early(call, stack))
+            raise CaptureError(too_early(call, stack))
 
     def end(self) -> None:
         """Note what the call has read; refuse it where that may be at several positions."""
         if self._others:
-            raise CaptureError(
-                "The model continues a cache that may hold several parts of a text, since its "
-                "tokens repeat: their positions are not known. Run the whole text at once, without "
-                "a cache."
-            )
+            raise CaptureError(SEVERAL_PARTS)
+        if self._source is not None:
+            self._source.continued.update(self.rows)
         if self.progress.layers:
             self._caches.note(self.progress)
 
@@ -277,44 +232,3 @@ def _joined(
     if len(known) <= max(rows) or known.shape[1] < stop:
         return None
     return torch.cat([known[rows, :stop], ids.to(known.device)], 1)
-
-
-def _unknown(call: SeenCall) -> str:
-    return (
-        f"{call.name} reads keys that are neither of its own tokens nor exactly those of texts "
-        "that ran together in this context, so which text it continues, and where, cannot be "
-        "proved: its cache was filled outside of the context, or joined from caches of several "
-        "calls, or the keys in it were changed, compressed, dropped or computed anew. Open the "
-        "context before the prompt runs, run the texts of a batch together from the start, and "
-        "keep keys in the cache as they are, or run the whole text at once, without a cache."
-    )
-
-
-def _other(call: SeenCall) -> str:
-    return (
-        f"{call.name} reads keys of other tokens than the layers before it, or computes those of "
-        f"earlier tokens anew, so which text it continues, and where, cannot be proved. {_AT_ONCE}"
-    )
-
-
-def _too_early(call: SeenCall, name: str) -> str:
-    return (
-        f"{call.name} continues a text whose earlier keys it holds, but {name} ran before it in "
-        "the same call and holds none, so at which positions its tokens are was not known. Run the "
-        "whole text at once, without a cache."
-    )
-
-
-def _moved(call: SeenCall, is_known: bool) -> str:
-    found = f"{call.name} attends from a text that continues to other keys than from its first "
-    if is_known:
-        return (
-            f"{found}tokens, which are those of another text in this context. Several texts have "
-            "the same keys so far in the first layer with a cache, and which of them a step "
-            "continues must be known there. Run them one after the other, each to its end, or each "
-            "in a context of its own, and keep rows in their order."
-        )
-    return (
-        f"{found}tokens, or computes these anew, so they are not one graph. Run the whole text at "
-        "once, without a cache."
-    )

@@ -1,0 +1,107 @@
+"""Proves that calls attend over something else than tokens: channels, branches, experts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.proof.candidates import Reader
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.dependence import Probe, are_of_one_each, reaches_all_keys
+from gattn.models.doors.proof.probing.one_run.walking import Run
+from gattn.models.doors.proof.probing.replaying import Replays, Site
+
+MOST_SOURCES = 6
+"""How many inputs of a run are tried."""
+
+
+def are_channels(reader: Reader, images: Collection[tuple[int, ...]]) -> bool:
+    """Return whether the slots are channels of images, each of which holds all pixels."""
+    shape, side = reader.dependence.shape, reader.side
+    pixels = {n for n, size in enumerate(shape) if n > 1 and size > 1}
+    slots = shape[1:2] == side.depends.shape[1:]
+    is_image = len(shape) > 3 and shape in images
+    return is_image and slots and 1 in side.apart and not side.apart & pixels
+
+
+def has_features(reader: Reader, images: Collection[tuple[int, ...]]) -> bool:
+    """Return whether slots hold all of some dimension: those that tell them apart are no channels.
+
+    Attention of each channel by itself would else seem to read as many tokens.
+    """
+    shape, apart = reader.dependence.shape, reader.side.apart
+    are_whole = any(size > 1 and n not in apart for n, size in enumerate(shape))
+    return are_whole and not (shape in images and 1 in apart)
+
+
+def keeps_tokens(
+    site: Site, runs: Iterable[Run], replays: Replays, images: Collection[tuple[int, ...]]
+) -> bool:
+    """Prove that each value of a sum holds several tokens of an input of some run, side by side.
+
+    So it is with branches of a convolution. No token is in the value of one key alone.
+    """
+    for run in runs:
+        for n, x in enumerate(replays.sources(run)[:MOST_SOURCES]):
+            probe = partial(replays.reached, site, 0, run, n)
+            with suppress(UnprovedError):
+                if _are_side_by_side(tuple(x.shape), probe, images):
+                    return True
+    return False
+
+
+def _are_side_by_side(
+    shape: tuple[int, ...], probe: Probe, images: Collection[tuple[int, ...]]
+) -> bool:
+    """Prove that tokens reach all keys, and that in each of some dimension some part is its own.
+
+    A recurrent network takes all tokens to all keys, too, but those in between have no such part.
+    """
+    features = 1 if shape in images else len(shape) - 1
+    found = False
+    for dim, size in enumerate(shape):
+        if dim in (0, features) or size == 1:
+            continue
+        form = [-1 if n == dim else 1 for n in range(len(shape))]
+        places = (0,), (size // 2, size // 2 + 1), (size - 1, size - 2)
+        parts: list[Tensor] = []
+        for some in places:
+            for index in some:  # A convolution with steps may skip every second one.
+                now = probe((torch.arange(size) == index).reshape(form)).parts
+                if now is not None and bool(now.any(2).all()):
+                    parts.append(now)
+                    break
+        if len(parts) < len(places):
+            return False
+        marks = torch.stack(parts)
+        own = marks & (marks.sum(0) == 1)
+        found |= bool(own.any(3).all())
+    return found
+
+
+def has_no_tokens(site: Site, run: Run, replays: Replays) -> bool:
+    """Prove that keys are no tokens of what the attending module is given."""
+    some = replays.sources(run)
+    if run is not site.chain[0] or len(some) > MOST_SOURCES or site.keys == 1:
+        return False
+    probes = [partial(replays.reached, site, 0, run, n) for n in range(len(some))]
+    whole = torch.ones((), dtype=torch.bool)
+    reaching = [n for n, probe in enumerate(probes) if bool(probe(whole).keys.any())]
+    return bool(reaching) and all(
+        reaches_all_keys(tuple(some[n].shape), probes[n]) for n in reaching
+    )
+
+
+def weighs_own(site: Site, replays: Replays, images: Collection[tuple[int, ...]]) -> bool:
+    """Prove that each sum is made of one token alone of what the attending module is given."""
+    run, some = site.chain[0], replays.sources(site.chain[0])
+    probes = [partial(replays.reached, site, 0, run, n) for n in range(len(some))]
+    shapes = [tuple(x.shape) for x in some]
+    features = [1 if shape in images else len(shape) - 1 for shape in shapes]
+    with suppress(UnprovedError):
+        return len(some) <= MOST_SOURCES and are_of_one_each(shapes, features, probes)
+    return False

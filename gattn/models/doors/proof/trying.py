@@ -1,0 +1,196 @@
+"""Tries which dimension of a model's inputs is its batch, by what is proved of calls with each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.layouts.assembling import AcrossBatchError
+from gattn.models.doors.proof.layouts.plan import Place
+from gattn.models.doors.proof.layouts.sameness import refuse_numbers
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
+from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.walking import Given
+from gattn.models.doors.proof.probing.replaying import Site
+from gattn.models.doors.proof.solving import Solver
+from gattn.models.read.layouts import Layout
+
+_MERGED = (
+    "it uses its softmax's normalizer by itself, too, such as its logarithm, as where softmaxes "
+    "over chunks of keys are merged, so the softmax alone is not what a head attends to"
+)
+_RANKED = (
+    "it keeps the largest scores alone, and some key is among those of no query, so that it cannot "
+    "be told from padding"
+)
+_NO_TENSORS = (
+    "gattn finds no tensor in what the model is given, which would tell which token is of which "
+    "text; open the context on the module that takes tensors, or run one text"
+)
+
+
+@dataclass(eq=False)
+class Trial:
+    """What was proved of calls with one dimension as the batch.
+
+    Parameters
+    ----------
+    layouts : dict
+        The layouts of each call.
+    reasons : dict
+        Why the layout of a call could not be proved.
+    others : dict
+        Why calls are proved to attend over something else than tokens.
+    gates : set
+        Sums that are proved to weigh what is made of the same tokens, such as experts.
+    untold : dict
+        Why other sums could not be proved: they may weigh tokens, or not.
+    unsettled : set
+        The calls whose tokens or batch another input might tell otherwise.
+    is_across : bool
+        Whether tokens of several elements of the supposed batch attend to each other.
+    """
+
+    layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
+    reasons: dict[Place, str] = field(default_factory=dict)
+    others: dict[Place, str] = field(default_factory=dict)
+    gates: set[Place] = field(default_factory=set)
+    untold: dict[Place, str] = field(default_factory=dict)
+    unsettled: set[Place] = field(default_factory=set)
+    is_across: bool = False
+
+    @property
+    def lacks_proofs(self) -> bool:
+        """Whether a call was not proved, other than sums beside what was."""
+        return bool(self.reasons) or (bool(self.untold) and not self.layouts)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is left to be proved with another dimension."""
+        return not (self.reasons or self.untold or self.unsettled)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Rank what was proved: the more calls the better."""
+        return _rank(self.layouts, self.reasons)
+
+
+class Trying:
+    """Proves calls with one dimension after another as the batch.
+
+    Parameters
+    ----------
+    solver : Solver
+        What proves them.
+    merged : collection of (str, int)
+        The calls whose softmaxes are merged by their normalizers.
+    ranked : collection of (str, int)
+        The calls whose modules rank as many numbers as there are scores.
+    spreading : collection of str
+        The modules whose sums are products of attention and values.
+    given : tuple
+        What the model is given.
+    """
+
+    def __init__(
+        self,
+        solver: Solver,
+        merged: Collection[Place],
+        ranked: Collection[Place],
+        spreading: Collection[str],
+        given: Given,
+    ) -> None:
+        self._solver, self._merged, self._spreading = solver, merged, spreading
+        self._ranked = ranked
+        self._has_tensors = any(isinstance(x, Tensor) and x.dim() for x in leaves(given))
+        self._tried: list[Trial] = []
+        self._without_batch: Trial | None = None
+        self.unmatched: set[Place] = set()
+        """The calls whose tokens could not be matched with those of others in some trial."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last trial proved everything."""
+        return bool(self._tried) and self._tried[-1].is_good
+
+    @property
+    def may_have_no_batch(self) -> bool:
+        """Whether no dimension was proved to be the batch."""
+        return all(one.lacks_proofs for one in self._tried)
+
+    @property
+    def best(self) -> Trial:
+        """The first of the trials that proved most."""
+        best = max(self._tried, key=lambda one: (one.is_good, *one.rank))
+        return self._without_batch if best.is_across and self._without_batch else best
+
+    def __call__(self, sites: list[Site], batches: Batches, *, or_nothing: bool) -> None:
+        """Prove calls with some dimension as the batch, all of them `or_nothing`."""
+        trial = Trial()
+        for number, site in enumerate(sites):
+            try:
+                self._prove(site, batches, trial)
+            except AcrossBatchError as error:
+                trial.reasons |= dict.fromkeys((one.place for one in sites), str(error))
+                trial.is_across = True
+                break
+            except UnprovedError as error:
+                self._note(site, error, trial)
+            left = {one.place for one in sites[number + 1 :]} | set(trial.layouts)
+            is_worse = self._tried and _rank(left, trial.reasons) <= self._tried[0].rank
+            if is_worse and not trial.is_good:
+                break
+        for place in trial.untold.keys() & trial.layouts.keys():  # It differs from run to run.
+            trial.reasons[place] = trial.untold.pop(place)
+            del trial.layouts[place]
+        self.unmatched |= refuse_numbers(
+            trial.layouts, trial.unsettled & trial.layouts.keys(), trial.reasons
+        )
+        if not (or_nothing and trial.lacks_proofs):
+            self._tried.append(trial)
+        elif trial.reasons:
+            self._without_batch = _nothing(trial)
+
+    def _prove(self, site: Site, batches: Batches, trial: Trial) -> None:
+        if site.place in self._merged:
+            raise UnprovedError(_MERGED)
+        if site.place in self._ranked and site.live is not None and not site.live.any(1).all():
+            raise UnprovedError(_RANKED)
+        if self._may_gate(site) and self._solver.keeps_tokens(site):
+            trial.gates.add(site.place)
+            return
+        layout, is_settled = self._solver.layout(site, batches)
+        sequences = () if layout.tokens is None else layout.tokens.sequences
+        if len(sequences) > 1 and not self._has_tensors:
+            raise UnprovedError(_NO_TENSORS)
+        trial.layouts.setdefault(site.place, []).append((site.lead, layout))
+        if not is_settled:
+            trial.unsettled.add(site.place)
+
+    def _note(self, site: Site, error: UnprovedError, trial: Trial) -> None:
+        """Note why a call was not proved; some sums are no attention, and others may be none."""
+        if not self._may_gate(site):
+            is_proved = isinstance(error, NoTokensError)
+            (trial.others if is_proved else trial.reasons)[site.place] = str(error)
+        elif self._solver.weighs_own(site):
+            trial.gates.add(site.place)
+        else:
+            (trial.reasons if site.altered else trial.untold)[site.place] = str(error)
+
+    def _may_gate(self, site: Site) -> bool:
+        """Return whether a call may only weigh what a token has several of, such as experts."""
+        return site.kind == "sum" and site.chain[0].name not in self._spreading
+
+
+def _nothing(trial: Trial) -> Trial:
+    """Give up what was proved beside what was not, but keep the reasons."""
+    (name, _), why = next(iter(trial.reasons.items()))
+    reason = f"that of {name or 'the model itself'} cannot: {why}"
+    return Trial(reasons=dict.fromkeys(trial.layouts, reason) | trial.reasons)
+
+
+def _rank(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
+    return len(proved), -len(reasons)

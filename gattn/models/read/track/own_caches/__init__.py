@@ -1,0 +1,1 @@
+"""Follows texts through calls with caches of the model's own."""
