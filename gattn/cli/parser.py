@@ -137,6 +137,12 @@ def _effect(commands: Commands) -> None:
     parser.add_argument(
         "--metric", choices=METRICS, default="kl", help="what to measure (default: kl)"
     )
+    _add_answer(parser)
+    add_output(parser, (".csv", *PICTURES))
+
+
+def _add_answer(parser: argparse.ArgumentParser) -> None:
+    """Add --position, --target and --other."""
     add_position(parser, "the last; for the loss, all that have a next token")
     for option, what in (
         ("--target", 'the predicted token, such as " cat", for probability and logit_difference'),
@@ -145,7 +151,6 @@ def _effect(commands: Commands) -> None:
         parser.add_argument(
             option, action="append", metavar="TOKEN", help=f"{what}; repeat it for several"
         )
-    add_output(parser, (".csv", *PICTURES))
 
 
 def _circuit(commands: Commands) -> None:
@@ -162,9 +167,7 @@ def _circuit(commands: Commands) -> None:
         help="what to keep (default: logit_difference with --target and --other, probability with "
         "--target, otherwise kl)",
     )
-    add_position(parser)
-    parser.add_argument("--target", metavar="TOKEN", help='the predicted token, such as " cat"')
-    parser.add_argument("--other", metavar="TOKEN", help="the token to compare the target with")
+    _add_answer(parser)
     parser.add_argument(
         "--keep",
         type=real,

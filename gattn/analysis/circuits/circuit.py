@@ -13,7 +13,7 @@ from gattn.analysis.circuits.searching import Limits
 from gattn.analysis.circuits.several import Circuits
 from gattn.checks import whole
 from gattn.errors import SelectionError
-from gattn.models.effects.metrics import Metric, Token
+from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.load.loading import resolved
 from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Tokens
@@ -28,7 +28,7 @@ class Options(TypedDict, total=False):
     """What is kept, and how it is searched; `circuit` explains each."""
 
     metric: Metric | None
-    position: int | str
+    position: Position
     keep: float
     units: Units
     max_edges: int | None
@@ -65,7 +65,7 @@ def circuit(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric | None = None,
-    position: int | str = -1,
+    position: Position = None,
     target: Token | Sequence[Token] = None,
     other: Token | Sequence[Token] = None,
     keep: float = 0.9,

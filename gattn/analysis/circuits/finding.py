@@ -18,7 +18,7 @@ from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
 from gattn.keep import All
 from gattn.models.effects.asking import asked
-from gattn.models.effects.metrics import Metric, Named
+from gattn.models.effects.metrics import Metric, Named, Position
 from gattn.models.run.capturing import capturing
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
@@ -42,7 +42,7 @@ class Wanted:
     """What is kept of which answer, and how it is searched; `gattn.circuit` explains each."""
 
     metric: Metric | None
-    position: int | str
+    position: Position
     units: Units
     limits: Limits
     random: int
