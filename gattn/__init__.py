@@ -22,7 +22,7 @@ keep
     Which edges of a head are kept: `All`, `Threshold`, `TopK`, `TopMass`.
 edit
     A change to the graph inside a live model. `Edit`: `Cut`, `Scale`, `Restrict`, `Use`, `Swap`,
-    `Patch`, `Ablate`, `Only`.
+    `Only`, `Patch`, `Ablate`.
 survey
     A dataset on disk: what a model attends to in each text of a corpus. `survey`, `Survey`.
 part

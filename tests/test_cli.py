@@ -579,3 +579,20 @@ def test_circuit_prints_what_it_found_and_writes_pictures_and_graphs(tmp_path, c
 )
 def test_circuit_refuses_what_cannot_be(wrong, said, refused):
     assert said in refused(["circuit", TEXT, *map(str, wrong)])
+
+
+def test_effect_measures_the_loss_and_several_targets(capsys):
+    assert run("effect", PROMPT, "--cut", "1.1", "--metric", "loss") == 0
+    loss = gattn.effect(PROMPT, [gattn.Cut(1, 1)], metric="loss", progress=False)
+    assert f"{loss['edited'][0]:.4g}" in capsys.readouterr().out
+    targets = "--target", " dog", "--target", " cat", "--position", "3"
+    assert run("effect", PROMPT, "--cut", "1.1", "--metric", "probability", *targets) == 0
+    both = gattn.effect(
+        PROMPT,
+        [gattn.Cut(1, 1)],
+        metric="probability",
+        target=[" dog", " cat"],
+        position=3,
+        progress=False,
+    )
+    assert f"{both['plain'][0]:.4g}" in capsys.readouterr().out

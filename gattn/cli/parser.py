@@ -137,12 +137,12 @@ def _effect(commands: Commands) -> None:
     parser.add_argument(
         "--metric", choices=METRICS, default="kl", help="what to measure (default: kl)"
     )
-    _answer(parser)
+    _add_answer(parser)
     add_output(parser, (".csv", *PICTURES))
 
 
-def _answer(parser: argparse.ArgumentParser) -> None:
-    """Add --position, --target and --other, which say what is read of the model's answer."""
+def _add_answer(parser: argparse.ArgumentParser) -> None:
+    """Add --position, --target and --other."""
     add_position(parser, "the last; for the loss, all that have a next token")
     for option, what in (
         ("--target", 'the predicted token, such as " cat", for probability and logit_difference'),
@@ -167,7 +167,7 @@ def _circuit(commands: Commands) -> None:
         help="what to keep (default: logit_difference with --target and --other, probability with "
         "--target, otherwise kl)",
     )
-    _answer(parser)
+    _add_answer(parser)
     parser.add_argument(
         "--keep",
         type=real,

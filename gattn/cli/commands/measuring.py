@@ -57,9 +57,7 @@ def run_effect(options: argparse.Namespace) -> None:
         model,
         tokenizer,
         metric=options.metric,
-        position=None if options.position is None else written_token(options.position),
-        target=options.target,
-        other=options.other,
+        **_answer(options),
         progress=sys.stderr.isatty(),
     )
     table["edit"] = labels
@@ -67,6 +65,16 @@ def run_effect(options: argparse.Namespace) -> None:
     print_table(table[columns], ".4g")
     if options.output:
         save_table(table, options.output, index=False)
+
+
+def _answer(options: argparse.Namespace) -> dict[str, Any]:
+    """Read where and of which tokens the answer is measured."""
+    position = options.position
+    return {
+        "position": None if position is None else written_token(position),
+        "target": options.target,
+        "other": options.other,
+    }
 
 
 def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
@@ -92,9 +100,7 @@ def run_circuit(options: argparse.Namespace) -> None:
     found = circuit(
         *loaded,
         metric=options.metric,
-        position=None if options.position is None else written_token(options.position),
-        target=options.target,
-        other=options.other,
+        **_answer(options),
         keep=options.keep,
         units=options.units,
         max_edges=options.max_edges,

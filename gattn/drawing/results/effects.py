@@ -62,9 +62,9 @@ def draw_effects(
 
 
 def _around(table: pd.DataFrame) -> list[str]:
-    """Name the edits that the model ran with besides those measured."""
+    """Name the edits that the model ran with besides those measured, and add the table's notes."""
     edits = in_words(table.attrs.get("edits", ()))
-    return [f"in the model {edits}"] if edits else []
+    return [*([f"in the model {edits}"] if edits else []), *table.attrs.get("notes", ())]
 
 
 def _are_edges(table: pd.DataFrame) -> bool:
