@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.constants import Constants
@@ -89,7 +90,7 @@ class Kernels(TorchDispatchMode):
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         tensors = tensors_in((args, given))
         if name.startswith(_WHOLES):
-            self._last = Event(self._walk.innermost)
+            self._last = Event(self._walk.innermost, is_seen=is_routed())
             self.events.append(self._last)
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
@@ -124,7 +125,8 @@ class Kernels(TorchDispatchMode):
     def _begin(self, scores: Tensor, rest: Any, given: Mapping[str, Any], result: Tensor) -> None:
         if scores.dim() > 1:
             dim = rest[0] if rest else given.get("dim", -1)
-            event = Event(self._walk.innermost, dim % scores.dim() == scores.dim() - 1)
+            is_last = dim % scores.dim() == scores.dim() - 1
+            event = Event(self._walk.innermost, is_last, is_routed())
             self._softmaxes[result] = _Softmax(event, result.numel())
 
     def _follow(self, name: str, tensors: Sequence[Tensor], result: Any) -> None:

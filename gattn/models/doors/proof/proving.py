@@ -17,6 +17,7 @@ from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode, paused
+from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copying.copies import copied
@@ -208,10 +209,12 @@ class _Proof:
 
         def note(call: RawCall) -> None:
             sites(call)
+            kernels.moves.attended(sites.found[-1].chain[0])
+            if is_routed():
+                return
             if self._is_open(call):
                 self.open.append(sites.found[-1])
                 self._numbers.take(call, sites.found[-1].place)
-            kernels.moves.attended(sites.found[-1].chain[0])
             if call.number is not None:
                 place = sites.found[-1].place
                 how = "scaled" if call.is_scaled else "mixed"

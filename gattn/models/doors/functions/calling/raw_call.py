@@ -163,6 +163,11 @@ def observed(observer: Observer) -> Iterator[None]:
         _observer.reset(token)
 
 
+def is_observed() -> bool:
+    """Return whether calls that doors see are shown to such a function."""
+    return _observer.get() is not None
+
+
 def handed(call: RawCall) -> SeenCall | None:
     """Let the open contexts take part in a call; None if nothing of it changes."""
     observer = _observer.get()
