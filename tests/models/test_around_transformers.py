@@ -120,9 +120,7 @@ def test_a_decoder_of_ones_own_reads_bert(how, is_padded):
     with torch.no_grad():
         x, queries = model.vectors(IDS, mask), model.queries.expand(2, -1, -1)
         hidden = None if mask is None else mask == 0
-        _, own = model.attention(
-            queries, x, x, key_padding_mask=hidden, average_attn_weights=False
-        )
+        _, own = model.attention(queries, x, x, key_padding_mask=hidden, average_attn_weights=False)
     inner = of_text(model.text, IDS, mask)
     for element, trace in enumerate(traces):
         count = TOKENS if mask is None else int(mask[element].sum())
@@ -169,5 +167,7 @@ def test_two_towers_and_an_edit_of_what_joins_them():
         expected, _ = model.attention(x, y, y, attn_mask=hidden.flatten(0, 1))
     is_close(trace.stacks["attention"], 0, own[0])
     is_close(trace.stacks["one.h.attn"], 1, of_text(model.one, IDS)[1][0])
-    is_close(trace.stacks["other.encoder.layer.attention.self"], 0, of_text(model.other, others)[0][0])
+    is_close(
+        trace.stacks["other.encoder.layer.attention.self"], 0, of_text(model.other, others)[0][0]
+    )
     torch.testing.assert_close(found, expected)

@@ -112,8 +112,8 @@ def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
     """Return runs whose inputs are tried besides that of a run around a call.
 
     They are those just before the next inner run, and embeddings of ids further back; for the
-    attending module, its first ones, and embeddings of ids within them. What is given to a module like the inner one, such as the
-    layer before it, is arranged alike.
+    attending module, its first ones, and embeddings of ids within them. What is given to a module
+    like the inner one, such as the layer before it, is arranged alike.
     """
     if not level:
         found = [one for one in site.inside if one.looks_up is not False]
