@@ -284,7 +284,7 @@ def test_learned_keys_belong_to_the_tokens_that_read_them(kind, batch):
 def test_keys_made_of_other_inputs_are_not_learned():
     model = Prompted().eval()
     with (
-        pytest.raises(CaptureError, match="tells which token each of its keys is"),
+        pytest.raises(CaptureError, match="tells which token each of its keys is, and of"),
         torch.no_grad(),
         capturing(model),
     ):

@@ -112,12 +112,13 @@ def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
     """Return runs whose inputs are tried besides that of a run around a call.
 
     They are those just before the next inner run, and embeddings of ids further back; for the
-    attending module, its first ones, and embeddings of ids within them. What is given to a module
-    like the inner one, such as the layer before it, is arranged alike.
+    attending module, its first ones, and embeddings of ids among all and within them. What is
+    given to a module like the inner one, such as the layer before it, is arranged alike.
     """
     if not level:
         found = [one for one in site.inside if one.looks_up is not False]
-        return found[:_BEFORE] + _lookups(one for run in found for one in run.inner)[:_BEFORE]
+        further = [one for one in _lookups(site.inside) if one not in found[:_BEFORE]]
+        return list(dict.fromkeys((*found[:_BEFORE], *further[:_BEFORE], *further[-_BEFORE:])))
     inner = site.chain[level - 1]
     of = type(model.get_submodule(inner.name))
     found = [

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -56,6 +57,8 @@ class Kernels(TorchDispatchMode):
         Which integers that the model is given are ids.
     moves : Moves
         Where tokens may have been moved.
+    across : set of str
+        The modules that multiply a softmax, and sum over another dimension than it does.
     images : set of tuple of int
         The shapes of what convolutions took and gave, (elements, channels, rows, columns, ...).
     """
@@ -73,6 +76,7 @@ class Kernels(TorchDispatchMode):
         self.integers = Integers(constants)
         self.images: set[tuple[int, ...]] = set()
         self._last: Event | None = None
+        self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
@@ -127,7 +131,8 @@ class Kernels(TorchDispatchMode):
             dim = rest[0] if rest else given.get("dim", -1)
             is_last = dim % scores.dim() == scores.dim() - 1
             event = Event(self._walk.innermost, is_last, is_routed())
-            self._softmaxes[result] = _Softmax(event, result.numel())
+            memory = StorageWeakRef(result.untyped_storage())
+            self._softmaxes[result] = _Softmax(event, result.numel(), memory, result.stride(dim))
 
     def _follow(self, name: str, tensors: Sequence[Tensor], result: Any) -> None:
         softmax = next((self._softmaxes[x] for x in tensors if x in self._softmaxes), None)
@@ -136,6 +141,9 @@ class Kernels(TorchDispatchMode):
         if name in _PRODUCTS:
             others = [x for x in tensors if x not in self._softmaxes]
             if all(place_of(x) not in self._parameters for x in others):
+                if not any(self._is_summed_over_keys(x, dim) for x, dim in _summed(tensors)):
+                    self.across.add(self._walk.innermost)
+                    return
                 if not softmax.is_counted:
                     self.events.append(softmax.event)
                 softmax.is_counted = True
@@ -145,6 +153,14 @@ class Kernels(TorchDispatchMode):
             size = x.numel() if x.is_floating_point() else 0
             if size == softmax.size or (name in _PARTS and 0 < size < softmax.size):
                 self._softmaxes[x] = softmax
+
+    def _is_summed_over_keys(self, x: Tensor, dim: int) -> bool:
+        """Return whether a product sums over the keys of a softmax, or may: of a copy."""
+        known = self._softmaxes.get(x)
+        if known is None:
+            return False
+        is_copy = StorageWeakRef(x.untyped_storage()) != known.memory
+        return is_copy or x.shape[dim] == 1 or x.stride(dim) == known.stride
 
 
 class _Parameters(Container[int]):
@@ -179,7 +195,15 @@ class _Softmax:
 
     event: Event
     size: int
+    memory: StorageWeakRef
+    stride: int
     is_counted: bool = False
+
+
+def _summed(tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+    """Return the factors of a product, and over which dimension of each it sums."""
+    first, second = tensors[-2:]
+    return [(first, -1), (second, max(-2, -second.dim()))]
 
 
 @contextmanager

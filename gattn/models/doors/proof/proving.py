@@ -243,7 +243,7 @@ class _Proof:
             self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
         self._plan.silent = silent(
-            self._model, ran, sites.found, others.layers.shown, kernels.products
+            self._model, ran, sites.found, others.layers.shown, kernels.products, kernels.across
         )
         given = leaves(self._given)
         self._ids = [given[number] for number in kernels.integers.exchangeable]

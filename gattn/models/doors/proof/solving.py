@@ -56,10 +56,13 @@ _LINEAR = (
     "it multiplies keys with values before queries, as linear (efficient) attention does, so it "
     "computes no weight for a pair of tokens"
 )
-_NO_KEYS = "no input of the modules around it tells which token each of its keys is"
+_NO_KEYS = (
+    "no single input of the modules around it, and just before it, tells which token each of its "
+    "keys is, and of which text"
+)
 _MIXED = (
-    "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
-    "or pooled"
+    "its slots cannot be told apart by the tokens of its input: several reach each slot, as where "
+    "they are mixed or pooled before, or where scores are compared with each other"
 )
 _AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
