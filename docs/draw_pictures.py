@@ -35,6 +35,7 @@ def main() -> None:
         circuit = trace.unroll(heads=[(1, 1), (2, 0), (2, 1)]).rollout(query=-1)
         drawn = {
             "routes": gattn.analysis.routes(TEXT, progress=False).draw(paths=3),
+            "circuit": gattn.circuit(TEXT, target=" lamp", progress=False).draw(),
             "layers": circuit.draw(),
             "ribbons": circuit.draw("ribbons"),
             "text": trace[2, 1].draw_text(),

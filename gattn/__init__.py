@@ -21,7 +21,8 @@ trace
 keep
     Which edges of a head are kept: `All`, `Threshold`, `TopK`, `TopMass`.
 edit
-    A change to the graph inside a live model. `Edit`: `Cut`, `Scale`, `Restrict`, `Use`, `Swap`.
+    A change to the graph inside a live model. `Edit`: `Cut`, `Scale`, `Restrict`, `Use`, `Swap`,
+    `Only`.
 survey
     A dataset on disk: what a model attends to in each text of a corpus. `survey`, `Survey`.
 part

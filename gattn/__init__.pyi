@@ -4,6 +4,7 @@ from . import engines as engines
 from . import errors as errors
 from . import surveys as surveys
 from . import testing as testing
+from .analysis.circuits.circuit import circuit as circuit
 from .attention import attention_graphs as attention_graphs
 from .attention import graph_attention as graph_attention
 from .checks import memory_limit as memory_limit
@@ -22,8 +23,11 @@ from .models.edit.edges import Cut as Cut
 from .models.edit.edges import Scale as Scale
 from .models.edit.graphs import Restrict as Restrict
 from .models.edit.graphs import Use as Use
+from .models.edit.only import Only as Only
 from .models.edit.swap import ModelScore as ModelScore
 from .models.edit.swap import Swap as Swap
+from .models.edit.tensors.patch import Ablate as Ablate
+from .models.edit.tensors.patch import Patch as Patch
 from .models.effects.effect import effect as effect
 from .models.effects.estimates import estimate as estimate
 from .models.load.loading import load_model as load_model

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 GRAPHS = {
+    "Circuit": "gattn.analysis.circuits.found",
     "Routes": "gattn.analysis.vectors.route_graphs",
     "Unrolled": "gattn.analysis.propagation.unrolled",
 }

@@ -548,3 +548,34 @@ def test_routes_refuses_what_cannot_be(wrong, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("routes", TEXT, *wrong) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_circuit_prints_what_it_found_and_writes_pictures_and_graphs(tmp_path, capsys):
+    text = "The river tall green lamp river tall green lamp river tall green"
+    found = gattn.circuit(text, target=" lamp", progress=False)
+    given = ["circuit", text, "--target", " lamp"]
+    assert run(*given, "-o", tmp_path / "circuit.graphml") == 0
+    said = capsys.readouterr().out
+    assert str(found) in said
+    assert "lamp 5 → green 12" in said
+    again = gattn.load(tmp_path / "circuit.graphml")
+    assert set(again.edges) == set(found.edges)
+    assert again.faithfulness == found.faithfulness
+    assert again.table().equals(found.table())
+    for suffix in ("json", "gexf", "dot", "csv", "svg"):
+        assert run(*given, "--max-edges", 3, "-o", tmp_path / f"circuit.{suffix}") == 0
+        assert (tmp_path / f"circuit.{suffix}").stat().st_size > 100
+    assert "not 0.9, with at most 3 edges" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--keep", 2], "keep is a number above 0"),
+        (["--target", " cat and dog"], "must be one token"),
+        (["--other", " lamp"], "--metric"),
+        (["--units", "words"], "choose from"),
+    ],
+)
+def test_circuit_refuses_what_cannot_be(wrong, said, refused):
+    assert said in refused(["circuit", TEXT, *map(str, wrong)])

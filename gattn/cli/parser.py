@@ -11,7 +11,7 @@ from gattn import __version__
 from gattn.cli.arguments.values import REDUCTIONS, Parser, real, whole
 from gattn.cli.commands.drawing import run_compare, run_draw, run_heads, run_view
 from gattn.cli.commands.listing import run_export, run_models, run_tokens
-from gattn.cli.commands.measuring import run_effect, run_flow, run_routes
+from gattn.cli.commands.measuring import run_circuit, run_effect, run_flow, run_routes
 from gattn.cli.commands.querying import TABLES, run_query, run_statistics
 from gattn.cli.commands.surveying import run_survey
 from gattn.cli.shared_arguments import (
@@ -29,7 +29,8 @@ from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
-METRICS = ("kl", "logit_difference", "probability")
+METRICS = ("kl", "logit_difference", "probability", "loss")
+UNITS = ("edges", "pairs", "tokens", "heads")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -46,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
         _export,
         _compare,
         _effect,
+        _circuit,
         _routes,
         _flow,
         _tokens,
@@ -135,12 +137,51 @@ def _effect(commands: Commands) -> None:
     parser.add_argument(
         "--metric", choices=METRICS, default="kl", help="what to measure (default: kl)"
     )
-    add_position(parser)
-    parser.add_argument(
-        "--target", metavar="TOKEN", help='the predicted token, such as " cat"; kl has none'
-    )
-    parser.add_argument("--other", metavar="TOKEN", help="the token to compare the target with")
+    add_position(parser, "the last; for the loss, all that have a next token")
+    for option, what in (
+        ("--target", 'the predicted token, such as " cat", for probability and logit_difference'),
+        ("--other", "the token to compare the target with, for logit_difference"),
+    ):
+        parser.add_argument(
+            option, action="append", metavar="TOKEN", help=f"{what}; repeat it for several"
+        )
     add_output(parser, (".csv", *PICTURES))
+
+
+def _circuit(commands: Commands) -> None:
+    parser = _command(
+        commands,
+        "circuit",
+        run_circuit,
+        "find the fewest edges of attention on which alone the model keeps its prediction",
+    )
+    add_text(parser)
+    parser.add_argument(
+        "--metric",
+        choices=METRICS,
+        help="what to keep (default: logit_difference with --target and --other, probability with "
+        "--target, otherwise kl)",
+    )
+    add_position(parser)
+    parser.add_argument("--target", metavar="TOKEN", help='the predicted token, such as " cat"')
+    parser.add_argument("--other", metavar="TOKEN", help="the token to compare the target with")
+    parser.add_argument(
+        "--keep",
+        type=real,
+        default=0.9,
+        metavar="SHARE",
+        help="the share of the metric to keep, from the value without attention (default: 0.9)",
+    )
+    parser.add_argument(
+        "--units",
+        choices=UNITS,
+        default="edges",
+        help="what is kept or left out as a whole: an edge, all edges of a pair of tokens, all "
+        "from a token, or a head (default: edges)",
+    )
+    parser.add_argument("--max-edges", type=whole, metavar="N", help="keep at most N edges")
+    parser.add_argument("--seconds", type=real, metavar="S", help="stop the search after S seconds")
+    add_output(parser, (*PICTURES, *EXPORTS[1:]))
 
 
 def _routes(commands: Commands) -> None:

@@ -39,13 +39,12 @@ def add_text(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
 
 
-def add_position(parser: argparse.ArgumentParser) -> None:
-    """Add --position."""
+def add_position(parser: argparse.ArgumentParser, default: str = "-1, the last") -> None:
+    """Add --position, where `default` says what is read without it."""
     parser.add_argument(
         "--position",
-        default="-1",
         metavar="TOKEN",
-        help="the token that makes the prediction: a position or text (default: -1, the last)",
+        help=f"the token that makes the prediction: a position or text (default: {default})",
     )
 
 

@@ -30,6 +30,7 @@ PICTURES = {
     "Barcode": "results.barcodes.draw_barcode",
     "BestEdges": "results.syntax.draw_best_edges",
     "Bottlenecks": "results.bottlenecks.draw_bottlenecks",
+    "Circuit": "layers.circuits.draw_circuit",
     "Curves": "results.faithfulness.draw_curves",
     "HeadClusters": "results.head_maps.draw_head_clusters",
     "HeadComparison": "results.intervals.draw_comparison",

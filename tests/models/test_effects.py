@@ -8,7 +8,7 @@ import torch
 import transformers
 from dense_models import Dense
 from scipy import stats
-from torch.nn.functional import kl_div
+from torch.nn.functional import cross_entropy, kl_div
 
 import gattn
 from gattn import Cut, Scale, Swap, TokenGraph, TopK
@@ -57,6 +57,21 @@ def cutting(*cuts, share=1.0):
     return change
 
 
+def cutting_together(cuts):
+    """Cut edges (stack, layer, head, query, key, renormalize) before or after normalizing."""
+
+    def change(call, attention):
+        own = [cut for cut in cuts if tuple(cut[:2]) == call.place]
+        scores, attention = call.scores.clone(), attention.clone()
+        for *_, head, query, key, renormalize in own:
+            (scores if renormalize else attention)[0, head, query, key] = (
+                -torch.inf if renormalize else 0.0
+            )
+        return call.share(scores) if own and own[0][-1] else attention
+
+    return change
+
+
 def difference(logits, position=-1):
     return float(logits[position, TOKENS["target"]] - logits[position, TOKENS["other"]])
 
@@ -66,6 +81,10 @@ def double(tiny, name):
     model = tiny(name, "eager" if name == "gpt-oss" else "sdpa", torch.float64)
     if name == "gpt-oss":
         model.set_experts_implementation("eager")
+    return with_own_norms(model)
+
+
+def with_own_norms(model):
     for module in model.modules():
         if type(module).__name__.endswith(("RMSNorm", "T5LayerNorm")):
             module.forward = normed(module)
@@ -234,7 +253,7 @@ def test_a_longer_text_runs_in_smaller_batches(llama):
     try:
         sizes = [Runner(prepared([5] * n, llama), None).batch_size for n in (2, 40, 64)]
         assert all(one > other for one, other in pairwise(sizes))
-        assert Runner(prepared([5] * 64, llama), -1).batch_size > sizes[-1]
+        assert Runner(prepared([5] * 64, llama), [-1]).batch_size > sizes[-1]
     finally:
         llama.config.vocab_size = before
 
@@ -257,6 +276,65 @@ def test_a_function_of_all_logits_is_a_metric(tiny):
     assert found["effect"][0] == pytest.approx(edited - plain, abs=1e-12)
     by_number = gattn.effect(IDS, [Cut(0, 1, 3, 2)], model, metric=lambda x: float(x[2, 3]))
     assert by_number["effect"][0] == 0
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+@pytest.mark.parametrize("position", [None, 1, [0, -2]])
+def test_the_loss_is_torchs(tiny, name, position):
+    model = double(tiny, name)
+    inputs = inputs_of(model)
+    ids = torch.tensor(inputs.get("decoder_input_ids", IDS))
+    rows = range(len(ids) - 1) if position is None else np.arange(len(ids))[np.ravel(position)]
+
+    def loss(logits):
+        return float(cross_entropy(logits[list(rows)], ids[[row + 1 for row in rows]]))
+
+    place = ("decoder", 0, 1, 1, 0)
+    found = gattn.effect(
+        inputs, [Cut(*place[1:], stack="decoder")], model, metric="loss", position=position
+    )
+    plain = loss(dense_logits(model, inputs))
+    edited = loss(dense_logits(model, inputs, cutting((*place, True))))
+    assert found["plain"][0] == pytest.approx(plain, abs=1e-12)
+    assert found["effect"][0] == pytest.approx(edited - plain, abs=1e-12)
+    assert abs(edited - plain) > 1e-6
+    assert found.attrs["metric"] == "next-token loss in nats"
+
+
+def test_the_loss_is_of_a_model_that_predicts_next_tokens(tiny, llama):
+    with pytest.raises(SelectionError, match="a BertForMaskedLM on these"):
+        gattn.effect(IDS, [Cut(0)], headed(tiny, "BertForMaskedLM"), metric="loss")
+    with pytest.raises(SelectionError, match="let it return the loss"):
+        gattn.effect(
+            lambda: llama(torch.tensor([IDS])), [Cut(0)], llama, metric="loss", progress=False
+        )
+
+
+def test_several_targets_and_positions_are_summed_and_averaged(tiny):
+    model = double(tiny, "llama")
+    cut = ("decoder", 0, 1, 3, 2)
+    logits = [
+        dense_logits(model, {"input_ids": IDS}),
+        dense_logits(model, {"input_ids": IDS}, cutting((*cut, True))),
+    ]
+    probability, apart = (
+        gattn.effect(IDS, [Cut(*cut[1:])], model, position=[3, -1], **given)
+        for given in (
+            {"metric": "probability", "target": [7, 9]},
+            {"metric": "logit_difference", "target": np.array([7, 9]), "other": (2, 3, 4)},
+        )
+    )
+    for column, rows in zip(("plain", "edited"), logits, strict=True):
+        rows = rows[[3, 5]]
+        shares = rows.softmax(-1)
+        both = float((shares[:, 7] + shares[:, 9]).mean())
+        assert probability[column][0] == pytest.approx(both, abs=1e-12)
+        difference = (rows[:, 7] + rows[:, 9]) / 2 - rows[:, 2:5].sum(-1) / 3
+        assert apart[column][0] == pytest.approx(float(difference.mean()), abs=1e-12)
+    kl = gattn.effect(IDS, [Cut(*cut[1:])], model, position=[3, -1])["effect"][0]
+    one, other = (x[[3, 5]].log_softmax(-1) for x in logits)
+    expected = kl_div(other, one, reduction="batchmean", log_target=True)
+    assert kl == pytest.approx(float(expected), abs=1e-12)
 
 
 def test_positions_may_be_texts(tiny):
@@ -412,7 +490,14 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"metric": "loss"}, SelectionError, "one of.*kl.*'loss'"),
+        ({"metric": "entropy"}, SelectionError, "one of.*kl.*'entropy'"),
+        ({"metric": "loss", "target": 3}, SelectionError, "does not take target"),
+        ({"metric": "loss", "position": -1}, SelectionError, "last of 6 has none"),
+        ({"metric": "loss", "position": [0, 5]}, SelectionError, "last of 6 has none"),
+        ({"metric": "probability", "target": []}, SelectionError, "pass target="),
+        ({"metric": "probability", "target": [3, 3]}, SelectionError, "names a token twice"),
+        ({"position": []}, SelectionError, "list of these, not \\[\\]"),
+        ({"position": [0, 6]}, SelectionError, "No position 6"),
         ({"target": 3}, SelectionError, "does not take target.*probability"),
         ({"metric": "probability"}, SelectionError, "pass target="),
         ({"metric": "logit_difference", "target": 3}, SelectionError, "pass other="),
@@ -423,9 +508,13 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
         ({"position": -7}, SelectionError, "No position -7"),
         ({"position": "last"}, SelectionError, "No position 'last'"),
         ({"position": 1.5}, SelectionError, "whole number or a token's text"),
-        ({"position": None}, SelectionError, "whole number or a token's text, not None"),
-        ({"position": True}, SelectionError, "whole number or a token's text, not True"),
+        ({"position": True}, SelectionError, "whole number or a token's text.*not True"),
         ({"metric": "logit_difference", "target": 3, "other": 3}, SelectionError, "both are 3"),
+        (
+            {"metric": "logit_difference", "target": [3, 5], "other": [7, 5]},
+            SelectionError,
+            "both name the token 5",
+        ),
         ({"batch_size": 0}, EditError, "whole number ≥ 1"),
     ],
 )
@@ -546,6 +635,126 @@ def test_zeroed_values_add_up_to_the_output(tiny):
         assert np.abs(expected).max() > 1e-2
 
 
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_divergences_are_estimated_to_second_order(tiny, renormalize):
+    labels = {"0": 0, "1": 1, "2": 2}
+    model = headed(tiny, "LlamaForSequenceClassification", "llama", num_labels=3, label2id=labels)
+    model = with_own_norms(model.double())
+    found = gattn.estimate(
+        IDS, model, metric="kl", renormalize=renormalize, sample=0, progress=False
+    )
+
+    def divergence(cut, share):
+        inputs = {"input_ids": IDS}
+        rows = [dense_logits(model, inputs, change) for change in (None, cutting(cut, share=share))]
+        one, other = (row.log_softmax(-1) for row in rows)
+        return float(kl_div(other, one, reduction="sum", log_target=True))
+
+    for place in found.nlargest(8, "estimate").to_dict("records"):
+        cut = (*(place[name] for name in PLACE), renormalize)
+        step = 1e-3
+        near = (divergence(cut, step) + divergence(cut, -step)) / 2
+        assert place["estimate"] == pytest.approx(near / step**2, rel=1e-4), cut
+    assert (found["estimate"] >= 0).all()
+    assert found["estimate"].max() > 1e-4
+
+
+@pytest.mark.parametrize("position", [-1, [3, -2]])
+def test_divergences_of_many_tokens_take_the_likeliest_one_by_one(tiny, position):
+    model, step = double(tiny, "llama"), 1e-4
+    rows = np.ravel(position).tolist()
+    found = gattn.estimate(IDS, model, metric="kl", position=position, sample=0, progress=False)
+    plain = dense_logits(model, {"input_ids": IDS})[rows].softmax(-1)
+    for place in found.nlargest(6, "estimate").to_dict("records"):
+        cut = (*(place[name] for name in PLACE), True)
+        ends = [
+            dense_logits(model, {"input_ids": IDS}, cutting(cut, share=share))[rows].softmax(-1)
+            for share in (-step, step)
+        ]
+        slope = (ends[1] - ends[0]) / (2 * step)
+        total = 0.0
+        for share, change in zip(plain, slope, strict=True):
+            order = share.argsort(descending=True)
+            parts, changes = (
+                torch.cat([x[order[:9]], x[order[9:]].sum()[None]]) for x in (share, change)
+            )
+            total += float((changes**2 / parts).sum()) / 2 / len(rows)
+        assert place["estimate"] == pytest.approx(total, rel=1e-4), cut
+    exact = {"metric": "kl", "position": position, "sample": 10_000, "progress": False}
+    assert gattn.estimate(IDS, model, **exact).attrs["rank_correlation"] > 0.97
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_steps_average_gradients_on_the_way_to_no_edges(tiny, renormalize):
+    model, kept = double(tiny, "llama"), {}
+    found = estimates(model, steps=3, renormalize=renormalize)
+
+    def keep(call, attention):
+        kept[call.place] = attention, call.scores, call.value
+        return attention
+
+    dense_logits(model, {"input_ids": IDS}, keep)
+
+    def measured(share, place, delta):
+        def hook(number):
+            def scale(module, given):
+                x = share * given[0].clone()
+                if number == place["layer"]:
+                    x[0, place["query"]].view(4, -1)[place["head"]] += delta
+                return (x,)
+
+            return scale
+
+        hooks = [
+            layer.self_attn.o_proj.register_forward_pre_hook(hook(number))
+            for number, layer in enumerate(model.model.layers)
+        ]
+        with torch.no_grad():
+            number = difference(model(torch.tensor([IDS])).logits[0])
+        for one in hooks:
+            one.remove()
+        return number
+
+    rng, step = np.random.default_rng(0), 1e-5
+    for place in found.iloc[rng.permutation(len(found))[:8]].to_dict("records"):
+        attention, scores, value = kept["decoder", place["layer"]]
+        row = attention[0, place["head"], place["query"]]
+        cut = row.clone()
+        if renormalize:
+            fewer = scores[0, place["head"], place["query"]].clone()
+            fewer[place["key"]] = -torch.inf
+            cut = fewer.softmax(-1).nan_to_num(0.0)
+        cut[place["key"]] = 0
+        delta = (cut - row) @ value[0, place["head"]]
+        slopes = [
+            (measured(share, place, step * delta) - measured(share, place, -step * delta))
+            / (2 * step)
+            for share in (1, 2 / 3, 1 / 3)
+        ]
+        assert place["estimate"] == pytest.approx(np.mean(slopes), rel=1e-5, abs=1e-8)
+    once = estimates(model, renormalize=renormalize)["estimate"]
+    assert (found["estimate"] - once).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_the_largest_estimates_are_cut_together(tiny, renormalize):
+    model = double(tiny, "llama")
+    found = estimates(model, sample=5, renormalize=renormalize)
+    order = np.argsort(-found["estimate"].abs().to_numpy(), kind="stable")
+    plain = difference(dense_logits(model, {"input_ids": IDS}))
+    for share, told in zip((0.01, 0.05, 0.2), found.attrs["sets"], strict=True):
+        some = found.iloc[order[: max(round(share * len(found)), 1)]]
+        cuts = [(*row, renormalize) for row in some[PLACE].itertuples(index=False)]
+        effect = difference(dense_logits(model, {"input_ids": IDS}, cutting_together(cuts))) - plain
+        assert told["share"] == share
+        assert told["edges"] == len(cuts)
+        assert told["effect"] == pytest.approx(effect, abs=1e-9)
+        assert told["estimate"] == pytest.approx(some["estimate"].sum(), abs=1e-12)
+        is_far = abs(told["estimate"] - effect) > 0.2 * abs(effect)
+        assert is_far == (f"{share:.0%} (estimated" in "".join(found.attrs["notes"]))
+    assert abs(effect) > 1e-3
+
+
 def test_a_sample_is_of_the_cut_that_was_asked_for(tiny):
     model = double(tiny, "llama")
     found = estimates(model, sample=10, renormalize=False)
@@ -594,7 +803,7 @@ def test_estimates_of_faint_edges_come_near_their_effects(tiny):
 def test_large_estimates_are_drawn(tiny):
     model = double(tiny, "llama")
     ranks = []
-    for seed in range(30):
+    for seed in range(12):
         found = estimates(model, sample=4, seed=seed)
         sizes = found["estimate"].abs().rank(pct=True)
         ranks += sizes[found["sampled"]].tolist()
@@ -698,8 +907,10 @@ def test_a_function_of_the_logits_is_estimated(tiny):
 
 
 def test_what_cannot_be_estimated_is_refused(llama):
-    with pytest.raises(SelectionError, match=r"gradient there is zero.*gattn\.effect"):
-        estimates(llama, metric="kl", target=None, other=None)
+    with pytest.raises(SelectionError, match=r"second order.*leave out steps"):
+        estimates(llama, metric="kl", target=None, other=None, steps=2)
+    with pytest.raises(SelectionError, match="steps must be a whole number"):
+        estimates(llama, steps=0)
     with pytest.raises(SelectionError, match="pass other="):
         estimates(llama, other=None)
     with pytest.raises(SelectionError, match="sample"):

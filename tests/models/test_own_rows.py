@@ -284,7 +284,9 @@ def test_learned_keys_belong_to_the_tokens_that_read_them(kind, batch):
 def test_keys_made_of_other_inputs_are_not_learned():
     model = Prompted().eval()
     with (
-        pytest.raises(CaptureError, match="tells which token each of its keys is, and of"),
+        pytest.raises(
+            CaptureError, match="by its scores which token of which text each of its keys is"
+        ),
         torch.no_grad(),
         capturing(model),
     ):
@@ -386,3 +388,42 @@ def test_attention_to_projected_attention_is_not_said_to_be_linear():
     refused = pytest.raises(CaptureError, match=r"cannot be read: (?!.*linear)")
     with torch.no_grad(), refused, capturing(model):
         model(torch.randn(1, 5, 8))
+
+
+class OfQueriesAlone(nn.Module):
+    """Each query scores all places by itself, as in the dense Synthesizer."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores, self.v = nn.Linear(WIDTH, 6), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.scores(x).softmax(-1) @ self.v(x)
+
+
+class Recurrent(nn.Module):
+    """A recurrent decoder, whose states read those of the encoder."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = (nn.GRU(WIDTH, WIDTH, batch_first=True) for _ in range(2))
+
+    def forward(self, x):
+        keys, state = self.encoder(x)
+        queries, _ = self.decoder(x[:, :4], state)
+        return (queries @ keys.mT).softmax(-1) @ keys
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (OfQueriesAlone, "or scores are made of queries alone"),
+        (Recurrent, "runs a recurrent network, .* in a module of its own"),
+    ],
+)
+def test_reasons_name_what_hides_tokens(kind, says):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(kind()).eval(), torch.randn(2, 6, WIDTH)
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(x)

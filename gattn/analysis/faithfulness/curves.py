@@ -71,7 +71,7 @@ def deletion_curve(
     random : int
         How many random orders to try for comparison.
     **options
-        What is measured: ``metric="kl"``, ``position=-1``, ``target=``, ``other=``,
+        What is measured: ``metric="kl"``, ``position=``, ``target=``, ``other=``,
         ``batch_size=`` and ``progress=True``, as in `gattn.effect`; which cut,
         ``renormalize=True``, as in `gattn.Cut`; ``stack=``, if the model has several; and
         ``seed=0``, which seeds what is random. The estimated time is printed first.

@@ -18,7 +18,7 @@ from gattn.keep import All
 from gattn.models.edit.base import Edit
 from gattn.models.effects.asking import asked
 from gattn.models.effects.effect import measured
-from gattn.models.effects.metrics import Metric, Token
+from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.run.capturing import capture
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
@@ -33,7 +33,7 @@ class CutOptions(TypedDict, total=False):
     """How edges or tokens are cut, and what is measured; `deletion_curve` explains each option."""
 
     metric: Metric | None
-    position: int | str
+    position: Position
     target: Token
     other: Token
     renormalize: bool
@@ -43,7 +43,7 @@ class CutOptions(TypedDict, total=False):
     progress: bool
 
 
-ANY_ANSWER: CutOptions = {"metric": None, "position": -1, "target": None, "other": None}
+ANY_ANSWER: CutOptions = {"metric": None, "position": None, "target": None, "other": None}
 """The default answer that is measured."""
 
 _DEFAULTS: CutOptions = ANY_ANSWER | {

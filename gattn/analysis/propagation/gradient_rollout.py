@@ -24,7 +24,7 @@ from gattn.models.effects.gradients import (
     is_of_output,
 )
 from gattn.models.effects.layer_edges import LayerEdges
-from gattn.models.effects.metrics import Metric, Token
+from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
@@ -45,7 +45,7 @@ def gradient_rollout(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric | None = None,
-    position: int | str = -1,
+    position: Position = None,
     target: Token = None,
     other: Token = None,
     from_layer: int | None = None,
@@ -90,11 +90,16 @@ def gradient_rollout(
     Chefer, Gur and Wolf (2021), Generic attention-model explainability for interpreting bi-modal
     and encoder-decoder transformers.
     """
+    if metric == "kl":
+        raise SelectionError(
+            "The divergence from the plain model is at its minimum, 0, for the plain model, so its "
+            "gradient there is zero: use metric='logit_difference', 'probability' or 'loss'."
+        )
     backward = Backward(text, model, tokenizer, metric, position, target, other)
     outputs = Outputs(_read, lambda place: stack is None or place.stack == stack)
     with capturing(backward.model, backward.tokenizer, keep=_FEWEST) as run:
         run.encodings = backward.runner.prompt.encodings
-        number = backward.run(outputs)
+        (number,) = backward.run(outputs)
     chosen = run.trace.only_stack if stack is None else run.trace[stack]
     layers = layers_of(chosen).square()
     first = layers.layers[0] if from_layer is None else from_layer

@@ -1,4 +1,4 @@
-"""The commands that measure: effect, routes, flow."""
+"""The commands that measure: effect, circuit, routes, flow."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from gattn.cli.terminal.output import (
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:
+    from gattn.analysis.circuits.found import Circuit
     from gattn.analysis.reading.results import Table
     from gattn.analysis.vectors.route_graphs import Routes
     from gattn.heads.trace import AttentionTrace
@@ -56,7 +57,7 @@ def run_effect(options: argparse.Namespace) -> None:
         model,
         tokenizer,
         metric=options.metric,
-        position=written_token(options.position),
+        position=None if options.position is None else written_token(options.position),
         target=options.target,
         other=options.other,
         progress=sys.stderr.isatty(),
@@ -82,6 +83,43 @@ def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
     return labels, [Cut(layer, head, stack=stack) for stack, layer, head in places]
 
 
+def run_circuit(options: argparse.Namespace) -> None:
+    """Find the fewest edges that keep the answer."""
+    loaded = load(options)
+    from gattn.analysis.circuits.circuit import circuit
+
+    say("searching ...")
+    found = circuit(
+        *loaded,
+        metric=options.metric,
+        position=written_token(options.position),
+        target=options.target,
+        other=options.other,
+        keep=options.keep,
+        units=options.units,
+        max_edges=options.max_edges,
+        seconds=options.seconds,
+        progress=sys.stderr.isatty(),
+    )
+    say("")
+    print(found)
+    print_notes(found.notes)
+    for table in (found.units(), found.heads())[: 1 if options.units == "heads" else 2]:
+        if len(table):
+            print()
+            shown = table.head(_MOST_ROWS)
+            print_table(shown.drop(columns="stack") if len(found.stacks) == 1 else shown)
+            if left := len(table) - len(shown):
+                print(f"and {left} more, which -o circuit.csv includes")
+    print(f"\n{found.graph['runs']} runs of the model in {found.graph['seconds']:.1f} s")
+    if options.output:
+        if options.output.suffix.lower() == ".csv":
+            save_table(found.table(), options.output, index=False)
+        else:
+            _save_graph(found, options.output)
+        print(f"{options.output}: {found.graph['edges']} edges")
+
+
 def run_routes(options: argparse.Namespace) -> None:
     """Find the paths by which a prediction gets its information."""
     loaded = load(options)
@@ -90,14 +128,14 @@ def run_routes(options: argparse.Namespace) -> None:
     say("decomposing layers ...")
     found = routes(
         *loaded,
-        position=written_token(options.position),
+        position=-1 if options.position is None else written_token(options.position),
         threshold=options.threshold,
         progress=False,
     )
     say("")
     _print_routes(found)
     if options.output:
-        _save_routes(found, options.output)
+        _save_graph(found, options.output)
         print(f"\n{options.output}: {found}")
 
 
@@ -121,7 +159,7 @@ def _print_routes(found: Routes) -> None:
         print(f"{shares}  {head:>4}  {' → '.join(ends)}")
 
 
-def _save_routes(found: Routes, path: Path) -> None:
+def _save_graph(found: Circuit | Routes, path: Path) -> None:
     if path.suffix.lower() in PICTURES:
         save_drawing(found.draw, path)
     else:

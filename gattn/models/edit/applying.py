@@ -35,7 +35,7 @@ def parts(reading: Reading, heads: Sequence[int] | None = None) -> list[Part]:
 
 def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
     swaps = [edit for edit in edits if isinstance(edit, Swap)]
-    after = tuple(edit for edit in edits if edit.is_after)
+    after = tuple(edit.among(heads) for edit in edits if edit.is_after)
     _check_uses(edits)
     graph = reading.graph
     for edit in edits:
@@ -52,8 +52,20 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
         call = replace(
             call, graph=graph, weight=weight, normalizer=normalizer, edge_features=features
         )
+    if any(edit.gives_values for edit in after):
+        call = replace(call, value=_values(call, own, after, reading))
     kind = EdgePart if reading.lists_edges else Part
     return kind(reading, heads, call, own, after, bool(edits))
+
+
+def _values(call: AttentionCall, own: list[int], edits: Sequence[Edit], reading: Reading) -> Tensor:
+    """Edit the values of some heads."""
+    assert call.value is not None
+    value, some = call.value.clone(), call.value[:, own]
+    for edit in edits:
+        some = edit.values(some, reading)
+    value[:, own] = some
+    return value
 
 
 def _check_uses(edits: Sequence[Edit]) -> None:
@@ -107,8 +119,22 @@ def apply(call: SeenCall, readings: Sequence[Reading]) -> None:
             else:
                 found = _attention_too(part, weights)[:, :, rows.to(output.device)]
             where = _places(part, reading.queries.slots[rows], output.device)
+            found = _outputs(part, found, rows, call)
             output[where] = found.transpose(1, 2).to(output.dtype)
     call.output, call.weights = output, weights
+
+
+def _outputs(part: Part, found: Tensor, rows: Tensor, call: SeenCall) -> Tensor:
+    """Edit the outputs (elements, heads, rows, dim) of some heads."""
+    if not any(edit.gives_values for edit in part.after):
+        return found
+    slots = part.reading.queries.slots.to(call.output.device)
+    own = call.output[part.reading.elements][:, slots][:, :, part.heads].transpose(1, 2)
+    whole = own.to(found.dtype)
+    whole = whole.index_copy(2, rows.to(found.device), found)
+    for edit in part.after:
+        whole = edit.outputs(whole, own, part.reading)
+    return whole[:, :, rows.to(found.device)]
 
 
 def _places(part: Part, slots: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

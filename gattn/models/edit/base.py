@@ -32,6 +32,10 @@ class Edit(Described):
 
     is_after = False
     """Whether it changes attention after normalizing."""
+    gives_values = False
+    """Whether it changes values or outputs."""
+    spans_stacks = False
+    """Whether one edit may change several stacks."""
 
     def __post_init__(self) -> None:
         if (named := named_by(self.layer)) is not None:
@@ -131,6 +135,10 @@ class Edit(Described):
         own = place.own(self.heads(place.heads))
         return replace(self, head=own) if own else None  # type: ignore[type-var]
 
+    def among(self, heads: Sequence[int]) -> Edit:
+        """Return its part in some heads of a call, which count from 0 in the attention it gets."""
+        return self
+
     @property
     def needs_tokens(self) -> bool:
         """Whether its positions depend on a call's tokens."""
@@ -151,6 +159,14 @@ class Edit(Described):
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Change who may attend to whom."""
         return graph
+
+    def values(self, values: Tensor, reading: Reading) -> Tensor:
+        """Change the values (elements, heads, keys, dim)."""
+        return values
+
+    def outputs(self, output: Tensor, own: Tensor, reading: Reading) -> Tensor:
+        """Change the outputs (elements, heads, queries, dim); `own` are those without edits."""
+        return output
 
     def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
         """Change the attention of some rows, (elements, heads, rows, columns)."""

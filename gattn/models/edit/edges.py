@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _FEW_PAIRS = 1 << 22
 
 
-class _AtTokens(Edit):
+class AtTokens(Edit):
     """An edit of the edges from some keys to some queries."""
 
     query: Tokens
@@ -117,7 +117,7 @@ class _AtTokens(Edit):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Cut(_AtTokens):
+class Cut(AtTokens):
     """Cut edges (ablation, knockout): all from some keys to some queries, in some heads.
 
     Parameters
@@ -181,7 +181,7 @@ class Cut(_AtTokens):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scale(_AtTokens):
+class Scale(AtTokens):
     """Multiply the attention of edges after normalizing.
 
     Parameters

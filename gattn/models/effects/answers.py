@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
-from gattn.models.effects.metrics import Measure, Metric, Named
+from gattn.models.effects.metrics import Measure, Metric, Named, Position
 from gattn.models.effects.runner import Runner, row_of
 from gattn.models.load.token_texts import names_of
 from gattn.models.read.places import Place
@@ -56,9 +56,14 @@ class FunctionRunner(Runner):
             )
         return default if given is None else given
 
-    def read(self, measure: Measure, position: int | str) -> None:
+    def read(self, measure: Measure, position: Position) -> None:
         """Choose what is read of each answer, and check that the function returns it again."""
-        self._position = self._found(measure.position(position))
+        if measure.is_loss:
+            raise SelectionError(
+                f"metric='loss' takes a text, whose next tokens are known, but {self.prompt} runs "
+                "on inputs of its own: let it return the loss, which then is the metric."
+            )
+        self._positions = self._found(measure.positions(position))
         self._reads_all = measure.reads_all
         result, tracker = self._first
         self._first = None, tracker
@@ -87,6 +92,10 @@ class FunctionRunner(Runner):
         return [str(n) for n in range(self._seen.count)]
 
     @property
+    def read_at(self) -> None:
+        """The position of the token whose logits are wanted: a row need not be a token."""
+
+    @property
     def batch_size(self) -> int:
         """How many copies run at once: one."""
         return 1
@@ -96,10 +105,14 @@ class FunctionRunner(Runner):
             # What the function writes into again would change later.
             return result.clone() if isinstance(result, Tensor) else result
         logits = self._logits(result, tracker)
-        assert self._position is not None
-        row = logits if logits.dim() == 1 else logits[row_of(self._position, len(logits))]
-        _check_logits(row, str(self.prompt))
-        return row.clone()
+        assert self._positions is not None
+        if logits.dim() == 1:
+            rows = logits[None]
+        else:
+            rows = logits[[row_of(n, len(logits)) for n in self._positions]]
+        for row in rows:
+            _check_logits(row, str(self.prompt))
+        return rows.clone()
 
     def _logits(self, result: Any, tracker: Tracker) -> Tensor:
         """Read logits as (classes,) or (tokens, classes)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gattn.models.effects.answers import FunctionRunner
-from gattn.models.effects.metrics import Measure, Metric, Named, Token
+from gattn.models.effects.metrics import Measure, Metric, Named, Position, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.run.functions import RunFunction, Runnable, prepared
 
@@ -20,7 +20,7 @@ def asked(
     model: Model,
     tokenizer: PreTrainedTokenizerBase | None,
     metric: Metric | None,
-    position: int | str,
+    position: Position,
     target: Token,
     other: Token,
     default: Named,
@@ -38,4 +38,7 @@ def asked(
         of_function.read(measure, position)
         return of_function, measure
     measure = Measure(default if metric is None else metric, target, other, *known)
-    return Runner(prompt, measure.position(position)), measure
+    runner = Runner(prompt, measure.positions(position))
+    if measure.is_loss:
+        measure.following = runner.following()
+    return runner, measure

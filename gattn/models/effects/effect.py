@@ -17,11 +17,12 @@ from gattn.errors import EditError, ModelError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.asking import asked
 from gattn.models.effects.effect_tables import Effects
-from gattn.models.effects.metrics import Measure, Metric, Token
+from gattn.models.effects.metrics import Measure, Metric, Position, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.run.editing import Editing, check_edits, open_edits
 from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.patching import Sources
 from gattn.progress import announce
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def effect(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric | None = None,
-    position: int | str = -1,
+    position: Position = None,
     target: Token = None,
     other: Token = None,
     batch_size: int | None = None,
@@ -62,18 +63,20 @@ def effect(
     metric : str or callable, optional
         "kl", the default: the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited
         distribution q of the next token from the plain one p; "logit_difference": the logit of
-        `target` minus the logit of `other`; "probability": that of `target`; or a function of the
-        logits (tokens, vocabulary) that returns a number. What a function that runs the model
+        `target` minus the logit of `other`; "probability": that of `target`; "loss": the cross
+        entropy :math:`-\ln p_t` in nats of the text's own next token t; or a function of the logits
+        (tokens, vocabulary) that returns a number. What a function that runs the model
         returns may be a number, which is the metric; logits, (classes,) or (tokens, classes),
         or an output that has such ``logits``, for the named metrics, whose distributions are
         the softmax over classes; or anything at all, for a function of it.
-    position : int or str
+    position : int or str, or sequence of these, optional
         The token whose logits the named metrics read: its position, counting real tokens, from the
-        end where negative, or its text. Models that classify texts have a single row of logits.
-        Of logits that a function returns, the row.
-    target, other : int or str, optional
+        end where negative, or its text; of several, the mean of the metric. By default the last,
+        and for the loss all that have a next token. Models that classify texts have a single row
+        of logits. Of logits that a function returns, the row.
+    target, other : int or str, or sequence of these, optional
         The id of a token or a class; text that is one token, usually with its space, such as
-        " cat"; or a label.
+        " cat"; or a label. Of several, the sum of the probabilities, and the mean of the logits.
     batch_size : int, optional
         How many edits run at once; by default as many as fit in half of a GPU's free memory, or
         in 256 MiB on a CPU, which gains nothing from more. It is halved when memory runs out, and
@@ -121,7 +124,9 @@ def effect(
     runner, measure = asked(text, model, tokenizer, metric, position, target, other, "kl")
     runner.naming = Naming(tokens)
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
-    plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
+    sources = Sources(runner.model, runner.tokenizer)
+    with_runs = [sources.run(some) for some in together]
+    plain, edited = measured(runner, measure, with_runs, batch_size, progress, fewer)
     places = {
         name: pd.array([_plain(some, name, len(runner.tokens)) for some in together], dtype="Int64")
         for name in ("layer", "head", "query", "key")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from gattn.errors import CaptureError, ContractError, EditError, SelectionError
+from gattn.errors import CaptureError, ContractError, EditError
 from gattn.models.effects.asking import asked
-from gattn.models.effects.metrics import Metric, Token
+from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -58,15 +58,18 @@ L = TypeVar("L", bound=LayerOutput)
 class Outputs(Context, Generic[L]):
     """Keeps the outputs of heads, with their gradient graph, and what `read` makes of each layer.
 
-    `wanted` says which layers.
+    `wanted` says which layers; a `share` of what their heads give is left.
     """
 
     reads_one_call = True
 
     def __init__(
-        self, read: Callable[[Reading, Place], L], wanted: Callable[[Place], bool]
+        self,
+        read: Callable[[Reading, Place], L],
+        wanted: Callable[[Place], bool],
+        share: float = 1.0,
     ) -> None:
-        self._read, self._wanted = read, wanted
+        self._read, self._wanted, self._share = read, wanted, share
         self._nodes: list[tuple[Tensor, SeenEdges | None]] = []
         self.found: dict[tuple[str, int], L] = {}
         self._calls = 0
@@ -111,12 +114,12 @@ class Outputs(Context, Generic[L]):
         # The model goes on with a tensor of ours, whatever the door makes of its own.
         edges = call if isinstance(call, SeenEdges) else None
         if is_of_output(reading):
-            node = call.output = _node(call.output)
+            node = call.output = _node(call.output, self._share)
         elif edges is not None:
-            node = edges.attention = _node(edges.attention)
+            node = edges.attention = _node(edges.attention, self._share)
         else:
             assert call.weights is not None
-            node = call.weights = _node(call.weights)
+            node = call.weights = _node(call.weights, self._share)
             if reading.has_values:
                 product = node.to(call.value.dtype) @ _per_head(call.value, node.shape[1])
                 call.output = product.transpose(1, 2)
@@ -124,18 +127,21 @@ class Outputs(Context, Generic[L]):
         with torch.no_grad():
             self.found[place.stack, place.layer] = self._read(reading, place)
 
-    def differentiate(self, number: Tensor) -> dict[tuple[str, int], L]:
-        """Take the gradient of a number at all outputs; returns the layers by (stack, layer)."""
+    def differentiate(self, number: Tensor, *, again: bool = False) -> dict[tuple[str, int], L]:
+        """Take the gradient of a number at all outputs; returns the layers by (stack, layer).
+
+        If it will be done `again`, for another number, the run's memory is kept.
+        """
         if not number.requires_grad:
             raise ContractError(
                 "The metric is a number without a gradient: compute it by torch's operations, "
                 "without .item(), .detach(), NumPy or torch.no_grad()."
             )
-        nodes, self._nodes = self._nodes, []
+        nodes, self._nodes = self._nodes, self._nodes if again else []
         scale = _HALF_SCALE if any(x.dtype == torch.float16 for x, _ in nodes) else 1.0
         with torch.inference_mode(False), torch.enable_grad():
             gradients = torch.autograd.grad(
-                number * scale, [x for x, _ in nodes], allow_unused=True
+                number * scale, [x for x, _ in nodes], retain_graph=again, allow_unused=True
             )
         if nodes and all(gradient is None for gradient in gradients):
             raise CaptureError(
@@ -161,9 +167,10 @@ def _per_head(value: Tensor, heads: int) -> Tensor:
     return value.repeat_interleave(heads // value.shape[1], dim=1)
 
 
-def _node(values: Tensor) -> Tensor:
-    """Copy a tensor, so that gradients are taken of the copy."""
-    return values.clone() if values.requires_grad else values.detach().clone().requires_grad_()
+def _node(values: Tensor, share: float) -> Tensor:
+    """Copy a share of a tensor, so that gradients are taken of the copy."""
+    copied = values.clone() if share == 1 else values * share
+    return copied if copied.requires_grad else copied.detach().requires_grad_()
 
 
 class Backward:
@@ -175,24 +182,18 @@ class Backward:
         model: Model,
         tokenizer: PreTrainedTokenizerBase | None,
         metric: Metric | None,
-        position: int | str,
+        position: Position,
         target: Token,
         other: Token,
     ) -> None:
-        if metric == "kl":
-            raise SelectionError(
-                "The divergence from the plain model is at its minimum, 0, for the plain model, so "
-                "its gradient there is zero: use metric='logit_difference' or 'probability', or "
-                "measure single edits with gattn.effect(..., metric='kl')."
-            )
         self.runner, self.measure = asked(
             text, model, tokenizer, metric, position, target, other, "logit_difference"
         )
         self.model, self.tokenizer = self.runner.model, self.runner.tokenizer
 
-    def run(self, outputs: Outputs[L]) -> Tensor:
-        """Run the model and compute the metric, ready to differentiate at these outputs."""
+    def run(self, outputs: Outputs[L]) -> list[Tensor]:
+        """Run the model for the metric's `slopes`, ready to differentiate at these outputs."""
         # Inference mode, which may be on outside, has no gradients.
         with torch.inference_mode(False), torch.enable_grad():
             (answer,) = self.runner.run(outputs)
-            return self.measure(answer, answer)
+            return self.measure.slopes(answer, answer)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.names.choices import is_number
@@ -17,15 +19,26 @@ from gattn.names.tokens import from_shown
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Named: TypeAlias = Literal["kl", "logit_difference", "probability"]
+Named: TypeAlias = Literal["kl", "logit_difference", "probability", "loss"]
 Metric: TypeAlias = Named | Callable[[Tensor], Tensor | float]
-Token: TypeAlias = int | str | None
+Token: TypeAlias = int | str | Sequence[int | str] | None
+Position: TypeAlias = int | str | Sequence[int | str] | None
 
-_TOKENS_OF = {"kl": (), "probability": ("target",), "logit_difference": ("target", "other")}
+_SLOPES = 10
+"""How many backward passes estimate a divergence."""
+_TOKENS_OF = {
+    "kl": (),
+    "loss": (),
+    "probability": ("target",),
+    "logit_difference": ("target", "other"),
+}
 
 
 class Measure:
     """A metric, ready to measure the logits of a model; its arguments are those of `effect`."""
+
+    following: Sequence[int] = ()
+    """The token after each position that is measured, for the loss."""
 
     def __init__(
         self,
@@ -36,25 +49,25 @@ class Measure:
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
         self._metric, self._model, self._tokenizer = metric, model, tokenizer
-        self._tokens = {"target": target, "other": other}
+        given = {"target": target, "other": other}
+        self._tokens = {name: _listed(token) for name, token in given.items()}
         if not callable(metric) and metric not in get_args(Named):
             raise SelectionError(
                 f"metric is one of {get_args(Named)} or a function of the answer, not {metric!r}."
             )
         wanted = () if callable(metric) else _TOKENS_OF[metric]
-        for name, token in self._tokens.items():
-            if name in wanted and token is None:
+        for name, token in given.items():
+            if name in wanted and not self._tokens[name]:
                 raise SelectionError(
                     f"metric={metric!r} takes {' and '.join(wanted)}: pass {name}=, a token's id "
-                    "or its text, such as ' cat'."
+                    "or its text, such as ' cat', or a list of these."
                 )
             if name not in wanted and token is not None:
                 raise SelectionError(
                     f"metric={metric!r} does not take {name}, but got {name}={token!r}; "
                     "metric='probability' takes target, metric='logit_difference' target and other."
                 )
-
-        if wanted == ("target", "other") and target == other:
+        if wanted == ("target", "other") and self._tokens["target"] == self._tokens["other"]:
             raise SelectionError(f"target and other must be two tokens, but both are {target!r}.")
 
     @property
@@ -64,45 +77,99 @@ class Measure:
         return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
 
     def __str__(self) -> str:
-        target, other = (repr(token).replace(" ", "␣") for token in self._tokens.values())
+        target, other = (
+            ", ".join(repr(one).replace(" ", "␣") for one in tokens)
+            for tokens in self._tokens.values()
+        )
         if callable(self._metric):
             return str(getattr(self._metric, "__name__", "a function"))
         return {
             "kl": "KL divergence in nats",
+            "loss": "next-token loss in nats",
             "probability": f"probability of {target}",
             "logit_difference": f"logit difference ({target} − {other})",
         }[self._metric]
 
-    def position(self, given: int | str) -> int | str | None:
-        """Return the position whose logits it reads, or None if it `reads_all`."""
+    def positions(self, given: Position) -> list[int | str] | None:
+        """Return the positions whose logits it reads; None if it reads all that it can."""
         if self.reads_all:
             return None
-        if not isinstance(given, str) and not is_number(given):
+        if given is None:
+            return None if self.is_loss else [-1]
+        places = _listed(given)
+        if not places or not all(isinstance(one, str) or is_number(one) for one in places):
             raise SelectionError(
-                f"position must be a whole number or a token's text, not {given!r}."
+                "position must be a whole number or a token's text, or a list of these, not "
+                f"{given!r}."
             )
-        return given
+        return places
 
     @property
     def reads_all(self) -> bool:
-        """Whether it reads the logits of all positions, rather than those of one."""
+        """Whether it reads the logits of all positions, rather than those of some."""
         return callable(self._metric)
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether it reads the tokens that follow."""
+        return self._metric == "loss"
+
     def __call__(self, logits: Tensor, plain: Tensor) -> Tensor:
-        """Measure logits: (vocabulary,), or all if it `reads_all`; `plain` are those unedited."""
+        """Measure logits: (positions, vocabulary), or all if it `reads_all`.
+
+        `plain` are those unedited.
+        """
         if callable(self._metric):
             return _one_number(self._metric(logits))
-        row = logits.cpu().double()
-        if self._metric == "kl":
-            return _divergence(plain.cpu().double(), row)
-        target = self._number("target", len(row))
-        if self._metric == "probability":
-            return row.softmax(-1)[target]
-        return row[target] - row[self._number("other", len(row))]
+        rows = logits.cpu().double()
+        return self._each(rows, plain.cpu().double()).mean()
 
-    def _number(self, name: str, size: int) -> int:
+    def _each(self, rows: Tensor, plain: Tensor) -> Tensor:
+        """Measure each position."""
+        if self._metric == "kl":
+            return _divergence(plain, rows)
+        if self._metric == "loss":
+            return cross_entropy(rows, torch.tensor(self.following), reduction="none")
+        target = self._numbers("target", rows.shape[-1])
+        if self._metric == "probability":
+            return rows.softmax(-1)[:, target].sum(-1)
+        others = self._numbers("other", rows.shape[-1])
+        if both := set(target).intersection(others):
+            raise SelectionError(f"target and other both name the token {min(both)}.")
+        return rows[:, target].mean(-1) - rows[:, others].mean(-1)
+
+    def slopes(self, logits: Tensor, plain: Tensor) -> list[Tensor]:
+        r"""Return numbers of whose changes, to first order, `combined` makes the metric's change.
+
+        The divergence is :math:`\frac12 \delta^T F \delta` of a small change of logits, with
+        Fisher's information :math:`F = \text{diag}(p) - p p^T`: half the sum of
+        :math:`p_t (\delta \ln p_t)^2`. The likeliest tokens are taken one by one, the others
+        together.
+        """
+        if self._metric != "kl":
+            return [self(logits, plain)]
+        rows = logits.cpu().double().log_softmax(-1)
+        return [
+            (float(part.detach().exp()) / len(rows)) ** 0.5 * part
+            for row in rows
+            for part in _grouped(row)
+            if part > -torch.inf
+        ]
+
+    def combined(self, changes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the metric's changes from those of its `slopes`, (slopes, ...)."""
+        found: NDArray[np.float64] = changes[0]
+        return np.asarray((changes**2).sum(0) / 2) if self._metric == "kl" else found
+
+    def _numbers(self, name: str, size: int) -> list[int]:
+        """Find the indices of the logits of tokens or labels."""
+        found = [self._number(name, token, size) for token in self._tokens[name]]
+        if len(set(found)) < len(found):
+            raise SelectionError(f"{name} names a token twice: {self._tokens[name]!r}.")
+        return found
+
+    def _number(self, name: str, token: int | str, size: int) -> int:
         """Find the index of a token's or label's logit."""
-        token = self._tokens[name]
         if isinstance(token, str):
             labels: dict[str, int] = (
                 getattr(getattr(self._model, "config", None), "label2id", None) or {}
@@ -145,11 +212,29 @@ class Measure:
 
 
 def _divergence(plain: Tensor, edited: Tensor) -> Tensor:
-    """Return KL(plain || edited) in nats."""
+    """Return KL(plain || edited) of each row in nats."""
     log_plain, log_edited = plain.log_softmax(-1), edited.log_softmax(-1)
     share = log_plain.exp()
     terms = share * (log_plain - log_edited)
-    return torch.where(share == 0, 0.0, terms).sum()
+    return torch.where(share == 0, 0.0, terms).sum(-1)
+
+
+def _grouped(row: Tensor) -> list[Tensor]:
+    """Return the logarithms of the largest probabilities, and of the sum of the others."""
+    first = row.detach().topk(min(_SLOPES - 1, len(row))).indices
+    is_rest = torch.ones(len(row), dtype=torch.bool).index_fill(0, first, False)
+    rest = [row[is_rest].logsumexp(0)] if bool(is_rest.any()) else []
+    return [*row[first], *rest]
+
+
+def _listed(given: Token) -> list[Any]:
+    """List tokens or positions: none, one or several."""
+    if isinstance(given, (Tensor, np.ndarray)):
+        listed: list[Any] = given.reshape(-1).tolist()
+        return listed
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return list(given)
+    return [] if given is None else [given]
 
 
 def _one_number(found: Tensor | float) -> Tensor:

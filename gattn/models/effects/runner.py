@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from operator import index
 from typing import Any
 
@@ -26,24 +27,27 @@ class Runner:
     ----------
     prompt : Prompt
         What the model is run on.
-    position : int or str, optional
-        The token whose logits are wanted; by default all.
+    positions : sequence of int or str, optional
+        The tokens whose logits are wanted; by default all.
     """
 
     naming = Naming()
     """The tokens' texts, as the user gives them."""
 
-    def __init__(self, prompt: Prompt, position: int | str | None) -> None:
+    def __init__(self, prompt: Prompt, positions: Sequence[int | str] | None) -> None:
         self.prompt, self.encoding = prompt, prompt.encoding
         self.model, self.tokenizer = prompt.model, prompt.tokenizer
-        self._row: int | None = None
-        self._position = self._found(position)
+        self._rows: list[int] | None = None
+        self._positions = self._found(positions)
         takes = inspect.signature(self.model.forward).parameters
-        if self._position is not None and self.encoding is not None and "logits_to_keep" in takes:
-            self._row = row_of(self._position, len(self.encoding))
+        if self._positions is not None and self.encoding is not None and "logits_to_keep" in takes:
+            self._rows = [row_of(n, len(self.encoding)) for n in self._positions]
 
-    def _found(self, position: int | str | None) -> int | None:
-        """Find the position of a token that may be named by its text."""
+    def _found(self, positions: Sequence[int | str] | None) -> list[int] | None:
+        """Find the positions of tokens, which may be named by their texts."""
+        return None if positions is None else [self._find(one) for one in positions]
+
+    def _find(self, position: int | str) -> int:
         if not isinstance(position, str):
             return position
         if self.encoding is None:
@@ -54,9 +58,30 @@ class Runner:
         tokens = self.encoding.decoder_tokens or self.encoding.tokens
         return find_token(position, range(len(tokens)), tokens, "position")
 
+    def following(self) -> list[int]:
+        """Read the loss's positions, by default all, and return the token after each."""
+        kind = type(self.model).__name__
+        if self.encoding is None or not getattr(self.model, "can_generate", bool)():
+            raise SelectionError(
+                f"metric='loss' is that of the next tokens of a text, which a {kind} on these "
+                "inputs does not predict: pass metric=, a function of the logits, or run a "
+                "function that returns the loss."
+            )
+        tensors = self.encoding.tensors
+        ids: list[int] = tensors.get("decoder_input_ids", tensors["input_ids"]).tolist()
+        every = range(len(ids) - 1)
+        rows = every if self._positions is None else [row_of(n, len(ids)) for n in self._positions]
+        if not rows or max(rows) not in every:
+            raise SelectionError(
+                f"metric='loss' measures how a position predicts the next token, but the last of "
+                f"{len(ids)} has none: choose earlier positions, or add the next token to the text."
+            )
+        self._positions = list(rows)
+        return [ids[row + 1] for row in rows]
+
     def run(self, context: Context, count: int = 1) -> list[Any]:
         """Run copies of the sequence, and give the logits of each."""
-        fewer = {} if self._row is None else {"logits_to_keep": torch.tensor([self._row])}
+        fewer = {} if self._rows is None else {"logits_to_keep": torch.tensor(self._rows)}
         result, tracker = self.prompt.run(context, count, **fewer)
         logits = getattr(result, "logits", None)
         if not isinstance(logits, Tensor):
@@ -69,11 +94,12 @@ class Runner:
         return [self._chosen(tracker.tokens.real_rows(x, n)) for n, x in enumerate(logits)]
 
     def _chosen(self, logits: Tensor) -> Tensor:
-        if self._position is None or logits.dim() < 2:
+        if self._positions is None:
             return logits
-        if self._row is not None:
-            return logits[0]
-        return logits[row_of(self._position, len(logits))]
+        if self._rows is not None or logits.dim() < 2:
+            return logits if logits.dim() > 1 else logits[None]
+        rows: Tensor = logits[[row_of(n, len(logits)) for n in self._positions]]
+        return rows
 
     def plain(self) -> Any:
         """Run the model without further edits."""
@@ -88,12 +114,19 @@ class Runner:
         return list(self.encoding.tokens)
 
     @property
+    def read_at(self) -> int | None:
+        """The only position whose logits are wanted, counted from 0, if it is known."""
+        if self._positions is None or len(self._positions) != 1 or not self.tokens:
+            return None
+        return row_of(self._positions[0], len(self.tokens))
+
+    @property
     def batch_size(self) -> int:
         """Estimate how many copies fit in memory at once."""
         if self.encoding is None:
             return 1
         tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
-        return self.prompt.most_copies(tokens, tokens if self._row is None else 1, _MEMORY)
+        return self.prompt.most_copies(tokens, len(self._rows or range(tokens)), _MEMORY)
 
 
 def row_of(position: int, rows: int) -> int:

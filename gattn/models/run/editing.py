@@ -26,6 +26,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
+from gattn.models.run.patching import Sources
 from gattn.models.watch.contexts import Context, names_shown, present, tracker_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class _Call:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
-    here: dict[tuple[int, int, int], Edit | None] = field(default_factory=dict)
+    here: dict[tuple[int, str, int, int], Edit | None] = field(default_factory=dict)
 
 
 class Editing(Context):
@@ -114,7 +115,8 @@ class Editing(Context):
         return applied
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
-        if self._stack_of.setdefault(id(edit), place.stack) != place.stack:
+        known = self._stack_of.setdefault(id(edit), place.stack)
+        if known != place.stack and not edit.spans_stacks:
             self._unclear = edit
 
     def end(self, tracker: Tracker, result: Any) -> None:
@@ -137,7 +139,7 @@ class Editing(Context):
             found = now.located[name]
         else:
             found = edit
-        where = id(found), place.layer, place.head
+        where = id(found), place.stack, place.layer, place.head
         if where not in now.here:
             now.here[where] = found.in_layer(place.layer).in_call(place)
         here = now.here[where]
@@ -293,7 +295,8 @@ def check_edits(edits: Iterable[object]) -> None:
         )
     if wrong:
         raise EditError(
-            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
+            "An edit is one of Cut, Scale, Restrict, Use, Swap, Only, Patch or Ablate, not "
+            f"{wrong[0]!r:.60}."
         )
 
 
@@ -315,9 +318,9 @@ def edited(
     model : nn.Module
         A transformers model, or any other PyTorch model, as in `gattn.capturing`.
     *edits : Edit
-        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`; those of a head apply in this order, except that
-        all that change who may attend to whom, or the scores, come before those that change
-        attention.
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Only`, `Patch`, `Ablate`; those of a head apply
+        in this order, except that all that change who may attend to whom, or the scores, come
+        before those that change attention, and these before those that change outputs.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
     tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional
@@ -343,6 +346,7 @@ def edited(
     check_edits(edits)
     if not edits:
         raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
+    edits = tuple(Sources(model, tokenizer).run(edits))
     context = Editing([edits], tokenizer, Naming(tokens))
     try:
         with opened(model, context):

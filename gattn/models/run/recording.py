@@ -144,6 +144,11 @@ class Recording(Context):
     def _check_values(self, call: SeenCall, reading: Reading, place: Place) -> None:
         """Refuse contributions of what shows no values."""
         wanted = self._options.contributions
+        if wanted and any(edit.gives_values for edit in reading.edits):
+            raise CaptureError(
+                f"The values or outputs of {call.name} are patched, so contributions are not those "
+                "of its attention: leave out contributions=."
+            )
         if wanted and place.heads:
             raise CaptureError(
                 f"{call.name} attends head after head, in calls of their own, so contributions are "
@@ -169,6 +174,11 @@ class Recording(Context):
         self, call: SeenCall, reading: Reading, layers: list[RecordedLayer], tracker: Tracker
     ) -> None:
         wanted = self._options.contributions
+        if wanted and any(edit.gives_values for edit in reading.edits):
+            raise CaptureError(
+                f"The values or outputs of {call.name} are patched, so contributions are not those "
+                "of its attention: leave out contributions=."
+            )
         if wanted and isinstance(call, SeenEdges):
             self._messages.expect(tracker, call, layers[0])
         elif wanted == "value" or (wanted and call.projection is not None):

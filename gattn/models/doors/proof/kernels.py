@@ -31,6 +31,7 @@ _WHOLES = (
     "flex_attention",
 )
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax", "_masked_softmax"))
+_RANKS = frozenset(("topk", "sort", "kthvalue"))
 _PARTS = frozenset(("slice", "select", "split", "split_with_sizes", "unbind", "narrow"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"))
 
@@ -61,6 +62,8 @@ class Kernels(TorchDispatchMode):
         The modules that multiply a softmax, and sum over another dimension than it does.
     images : set of tuple of int
         The shapes of what convolutions took and gave, (elements, channels, rows, columns, ...).
+    ranking : set of (str, tuple of int)
+        The modules that rank numbers, and of how many rows and columns.
     """
 
     supports_higher_order_operators = True
@@ -75,6 +78,7 @@ class Kernels(TorchDispatchMode):
         self.picks = Picks(lambda: walk.running, constants, Constants(model))
         self.integers = Integers(constants)
         self.images: set[tuple[int, ...]] = set()
+        self.ranking: set[tuple[str, tuple[int, ...]]] = set()
         self._last: Event | None = None
         self.across: set[str] = set()
         self.moves = Moves()
@@ -100,6 +104,8 @@ class Kernels(TorchDispatchMode):
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tensors, result)
+        if name in _RANKS and tensors:
+            self.ranking.add((self._walk.innermost, tuple(tensors[0].shape[-2:])))
         if name == "convolution":
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 2}
         self.moves.note(name, self._walk.running)

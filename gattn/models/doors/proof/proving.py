@@ -149,6 +149,7 @@ class _Proof:
         self._alike = Alike()
         self._plan = Plan()
         self._merged: set[Place] = set()
+        self._ranked: set[Place] = set()
         self._mixed: dict[int, list[Place]] = {}
         self._numbers = Numbers(self._given)
 
@@ -182,6 +183,7 @@ class _Proof:
         plan.picked, plan.read = sorted(solver.picked), self._kernels.picks.own.read()
         plan.is_stale = (
             solver.holds_once
+            or bool(self._ranked)
             or agreement.holds_once
             or self._numbers.is_passing
             or self._reads.are_by_values
@@ -239,6 +241,8 @@ class _Proof:
         for site in sites.found:
             if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:
                 self._merged.add(site.place)
+            if (site.chain[0].name, (site.queries, site.keys)) in kernels.ranking:
+                self._ranked.add(site.place)
         if kernels.missed:
             self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
@@ -267,7 +271,8 @@ class _Proof:
             return places, self._run()
 
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
-        trying = Trying(solver, self._merged, self._spreading, self._given)
+        sets = self._merged, self._ranked, self._spreading
+        trying = Trying(solver, *sets, self._given)
         is_one = may_be_one_sequence(self._given, self._ids)
         for dim, by_ids in ((0, False), (0, True), (1, False), (None, False)):
             if by_ids and not any(x.dim() > 1 for x in self._ids):

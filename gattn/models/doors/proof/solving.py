@@ -56,13 +56,21 @@ _LINEAR = (
     "it multiplies keys with values before queries, as linear (efficient) attention does, so it "
     "computes no weight for a pair of tokens"
 )
+_FACTORED = (
+    "its keys are what another softmax made of all tokens, as are the channels of efficient "
+    "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph"
+)
 _NO_KEYS = (
-    "no single input of the modules around it, and just before it, tells which token each of its "
-    "keys is, and of which text"
+    "no input of the modules around it tells by its scores which token of which text each of its "
+    "keys is"
 )
 _MIXED = (
-    "its slots cannot be told apart by the tokens of its input: several reach each slot, as where "
-    "they are mixed or pooled before, or where scores are compared with each other"
+    "its scores do not tell its slots apart by the tokens of its input: these are mixed or pooled "
+    "before it attends, or scores are made of queries alone, or of several scores"
+)
+_RECURRENT = (
+    "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "
+    "which is given what that network gave, can be read"
 )
 _AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
@@ -183,6 +191,8 @@ class Solver:
         has_step = any(one.inputs is not None and one.inputs.step is not None for one in others)
         if has_step or (site.queries == 1 < site.keys and reason == _MIXED):
             reason += _AT_ONCE
+        if any(isinstance(one, (nn.RNNBase, nn.RNNCellBase)) for one in site.module.modules()):
+            reason += _RECURRENT
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
     def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
@@ -326,7 +336,7 @@ class Solver:
                 queries, is_good = _tokens(inputs, inputs.queries, site.queries, batches)
                 return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
             is_factored = site.kind != "sdpa" and site.place[0] in self._factored
-            raise UnprovedError(inputs.failure or (_LINEAR if is_factored else _NO_KEYS))
+            raise UnprovedError(inputs.failure or (_FACTORED if is_factored else _NO_KEYS))
         check_batch(inputs.keys.side, batches.owner(inputs.run, inputs.keys.source))
         inputs.complete()
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)

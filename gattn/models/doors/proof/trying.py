@@ -22,6 +22,10 @@ _MERGED = (
     "it uses its softmax's normalizer by itself, too, such as its logarithm, as where softmaxes "
     "over chunks of keys are merged, so the softmax alone is not what a head attends to"
 )
+_RANKED = (
+    "it keeps the largest scores alone, and some key is among those of no query, so that it cannot "
+    "be told from padding"
+)
 _NO_TENSORS = (
     "gattn finds no tensor in what the model is given, which would tell which token is of which "
     "text; open the context on the module that takes tensors, or run one text"
@@ -46,6 +50,8 @@ class Trial:
         Why other sums could not be proved: they may weigh tokens, or not.
     unsettled : set
         The calls whose tokens or batch another input might tell otherwise.
+    is_across : bool
+        Whether tokens of several elements of the supposed batch attend to each other.
     """
 
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
@@ -54,6 +60,7 @@ class Trial:
     gates: set[Place] = field(default_factory=set)
     untold: dict[Place, str] = field(default_factory=dict)
     unsettled: set[Place] = field(default_factory=set)
+    is_across: bool = False
 
     @property
     def lacks_proofs(self) -> bool:
@@ -80,6 +87,8 @@ class Trying:
         What proves them.
     merged : collection of (str, int)
         The calls whose softmaxes are merged by their normalizers.
+    ranked : collection of (str, int)
+        The calls whose modules rank as many numbers as there are scores.
     spreading : collection of str
         The modules whose sums are products of attention and values.
     given : tuple
@@ -90,12 +99,15 @@ class Trying:
         self,
         solver: Solver,
         merged: Collection[Place],
+        ranked: Collection[Place],
         spreading: Collection[str],
         given: Given,
     ) -> None:
         self._solver, self._merged, self._spreading = solver, merged, spreading
+        self._ranked = ranked
         self._has_tensors = any(isinstance(x, Tensor) and x.dim() for x in leaves(given))
         self._tried: list[Trial] = []
+        self._without_batch: Trial | None = None
         self.unmatched: set[Place] = set()
         """The calls whose tokens could not be matched with those of others in some trial."""
 
@@ -112,7 +124,8 @@ class Trying:
     @property
     def best(self) -> Trial:
         """The first of the trials that proved most."""
-        return max(self._tried, key=lambda one: (one.is_good, *one.rank))
+        best = max(self._tried, key=lambda one: (one.is_good, *one.rank))
+        return self._without_batch if best.is_across and self._without_batch else best
 
     def __call__(self, sites: list[Site], batches: Batches, *, or_nothing: bool) -> None:
         """Prove calls with some dimension as the batch, all of them `or_nothing`."""
@@ -122,6 +135,7 @@ class Trying:
                 self._prove(site, batches, trial)
             except AcrossBatchError as error:
                 trial.reasons |= dict.fromkeys((one.place for one in sites), str(error))
+                trial.is_across = True
                 break
             except UnprovedError as error:
                 self._note(site, error, trial)
@@ -137,10 +151,14 @@ class Trying:
         )
         if not (or_nothing and trial.lacks_proofs):
             self._tried.append(trial)
+        elif trial.reasons:
+            self._without_batch = _nothing(trial)
 
     def _prove(self, site: Site, batches: Batches, trial: Trial) -> None:
         if site.place in self._merged:
             raise UnprovedError(_MERGED)
+        if site.place in self._ranked and site.live is not None and not site.live.any(1).all():
+            raise UnprovedError(_RANKED)
         if self._may_gate(site) and self._solver.keeps_tokens(site):
             trial.gates.add(site.place)
             return
@@ -165,6 +183,13 @@ class Trying:
     def _may_gate(self, site: Site) -> bool:
         """Return whether a call may only weigh what a token has several of, such as experts."""
         return site.kind == "sum" and site.chain[0].name not in self._spreading
+
+
+def _nothing(trial: Trial) -> Trial:
+    """Give up what was proved beside what was not, but keep the reasons."""
+    (name, _), why = next(iter(trial.reasons.items()))
+    reason = f"that of {name or 'the model itself'} cannot: {why}"
+    return Trial(reasons=dict.fromkeys(trial.layouts, reason) | trial.reasons)
 
 
 def _rank(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Follows softmaxes that a model writes out: exponentials of scores, divided by their sums.
 
-Whatever a model makes of exponentials is attention once it equals the softmax of their scores; so
-is attention of which a mask takes some, once its rows are divided by what is left of them.
+Whatever a model makes of exponentials is attention once it equals the softmax of their scores,
+perhaps with a score of zero beside, which adds one to the sum and brings no value; so is attention
+of which a mask takes some, once its rows are divided by what is left of them.
 """
 
 from __future__ import annotations
@@ -165,9 +166,9 @@ def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
     for key in dims if followed.key < 0 else (followed.key,):
         total = now.sum(key)
         is_whole = ((total - 1).abs() <= least * 10) | (total == 0) | total.isnan()
-        sink = None
-        if not bool(is_whole.all()):
-            sink = torch.zeros_like(scores.narrow(key, 0, 1))
+        if bool((total > 1 + least * 10).any()):
+            continue
+        sink = None if bool(is_whole.all()) else torch.zeros_like(scores.narrow(key, 0, 1))
         if _are_near(_softmax(scores, sink, key), now, least):
             source = followed.source
             if source.is_written:

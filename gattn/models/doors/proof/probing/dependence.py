@@ -242,7 +242,7 @@ def refine(found: Dependence, probe: Probe) -> None:
 
 
 def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
-    """Prove that no part of an input reaches some keys of an element without its other keys.
+    """Prove that no part of an input reaches some keys, or values, of an element without others.
 
     The first, middle and last index of each dimension are marked: a convolution that mixes the
     tokens next to each other does not take the first ones to the last.
@@ -252,7 +252,8 @@ def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
         form = [-1 if n == dim else 1 for n in range(len(shape))]
         for index in sorted({0, size // 2, size - 1}) if size > 1 else ():
             run = probe((torch.arange(size) == index).reshape(form))
-            is_whole = (run.keys.all(1) | ~run.keys.any(1)).all()
+            sides = torch.stack((run.keys, run.values))
+            is_whole = (sides.all(2) | ~sides.any(2)).all()
             if not bool(run.keys_known.all() & is_whole):
                 return False
             is_reached |= bool(run.keys.any())

@@ -55,9 +55,15 @@ class Description:
         return self._known[id(value)]
 
     def code(self, kind: type[nn.Module]) -> object:
-        """Describe the methods and attributes of a class of modules; of a library's, `forward`."""
+        """Describe the methods and attributes of a class of modules.
+
+        Of a library's, that are `forward`, and of torch-geometric's what others put there, such as
+        another `message`.
+        """
         own = [one for one in kind.__mro__ if not one.__module__.startswith(_LIBRARIES)]
-        held = (x for one in own for name, x in vars(one).items() if not name.startswith("__"))
+        held = [x for one in own for name, x in vars(one).items() if not name.startswith("__")]
+        graphs = [one for one in kind.__mro__ if one.__module__.startswith("torch_geometric.")]
+        held += [x for one in graphs for x in vars(one).values() if _is_foreign(x)]
         return self(kind.forward), self._all(map(_function_of, held), _DEPTH)
 
     def _parts(self, value: Any, depth: int) -> object:
@@ -111,6 +117,13 @@ def _function_of(held: Any) -> Any:
     """Return the function behind what a class holds."""
     held = getattr(held, "fget", held) if isinstance(held, property) else held
     return getattr(held, "__func__", held)
+
+
+def _is_foreign(held: Any) -> bool:
+    """Return whether what a library's class holds is a function of somebody else."""
+    function = _function_of(held)
+    is_function = isinstance(function, FunctionType)
+    return is_function and not str(function.__module__).startswith(_LIBRARIES)
 
 
 def _of_tensor(x: Tensor) -> object:

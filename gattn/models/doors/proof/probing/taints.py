@@ -81,30 +81,32 @@ def with_nan(x: Tensor, marks: Tensor) -> Tensor:
 class Reached:
     """Which slots of a call NaN reached, and where that is known.
 
-    All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened. `parts`
-    are those of the values of a sum (lead, keys, value dim).
+    All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened. `values`
+    are the keys whose values it reached, `parts` the numbers of the values of a sum (lead, keys,
+    value dim).
     """
 
     queries: Tensor
     keys: Tensor
     queries_known: Tensor
     keys_known: Tensor
+    values: Tensor
     parts: Tensor | None = None
 
 
 def reached(call: RawCall, live: Tensor | None) -> Reached:
     """Read which slots are NaN; `live` are the scores that no mask replaces (lead, rows, keys)."""
     lead = call.lead
+    told = _flat(_nan(call.value), lead)
     if call.scores is None:
         assert call.query is not None
         assert call.key is not None
         rows, columns = (_flat(_nan(x), lead) for x in (call.query, call.key))
-        return Reached(rows, columns, torch.ones_like(rows), torch.ones_like(columns))
+        return Reached(rows, columns, torch.ones_like(rows), torch.ones_like(columns), told)
     assert live is not None
     nan = scores_of(call).isnan().cpu()
     clean = ~nan & live
     columns = (nan & live & clean.any(2, keepdim=True)).any(1)
-    told = _flat(_nan(call.value), lead)
     known = columns | clean.any(1) | told | ~live.any(1)  # Nobody reads masked keys.
     if nan.shape[1] == 1:  # The only query hides keys; their values tell them.
         known = torch.ones_like(known)
@@ -114,7 +116,7 @@ def reached(call: RawCall, live: Tensor | None) -> Reached:
     if call.kind == "sum":
         sizes = call.value.shape[-2:]
         parts = call.value.isnan().expand(*lead, *sizes).reshape(-1, *sizes).cpu()
-    return Reached((nan & usable).any(2), columns, usable.any(2), known, parts)
+    return Reached((nan & usable).any(2), columns, usable.any(2), known, told, parts)
 
 
 def live_scores(call: RawCall) -> Tensor | None:

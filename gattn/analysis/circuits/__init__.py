@@ -1,0 +1,1 @@
+"""The smallest graphs of attention that keep a model's answer."""

@@ -1,0 +1,123 @@
+"""Builds the graph of a circuit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
+from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.runs import Masks
+from gattn.analysis.circuits.testing import Proof
+
+
+def built(
+    groups: Grouping, mask: Masks, proof: Proof, notes: Sequence[str], facts: Mapping[str, Any]
+) -> Circuit:
+    """Build the graph of the units that are kept."""
+    edges = groups.edges
+    kept = proof.live
+    names = {stack: edges.tokens(stack) for stack in edges.stacks}
+    graph = Circuit(
+        **facts,
+        computed_from=_source(edges, facts),
+        notes="\n".join(notes),
+        kind=groups.kind,
+        edges=int(kept.sum()),
+        all_edges=len(edges),
+        faithfulness=proof.faithfulness,
+        completeness=proof.completeness,
+        random=json.dumps(proof.random.tolist()),
+        layers=1 + max((layer for _, layer in edges.slices), default=-1),
+        names=json.dumps(names),
+        tokens=json.dumps({stack: keys for stack, (_, keys) in names.items()}),
+        rows=json.dumps(_named(edges.rows[kept], edges.attention[kept], edges)),
+        units=json.dumps(
+            {
+                "fields": groups.fields,
+                "rows": _units(groups, mask, proof),
+            }
+        ),
+    )
+    _add_edges(graph, groups, kept, _losses(groups, mask, proof))
+    if graph.graph["has_stream"]:
+        _add_streams(graph)
+    for node, named in graph.nodes(data=True):
+        stack = node[0] if len(node) == 3 else edges.stacks[0]
+        *_, depth, position = node
+        side = names.get(stack, names[edges.stacks[0]])[0]
+        named.update(depth=depth, position=position, token=side[position])
+    return graph
+
+
+def _source(edges: EdgeList, facts: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, [edges.trace.model, str(facts["metric"])]))
+
+
+def _named(rows: np.ndarray, values: np.ndarray, edges: EdgeList) -> list[list[Any]]:
+    """List edges with the names of their stacks."""
+    return [
+        [edges.stacks[stack], *rest, float(value)]
+        for (stack, *rest), value in zip(rows.tolist(), values, strict=True)
+    ]
+
+
+def _units(groups: Grouping, mask: Masks, proof: Proof) -> list[list[Any]]:
+    sizes = np.bincount(groups.of_edge[proof.live], minlength=len(mask))[mask].tolist()
+    named = _named(groups.rows[mask], proof.losses, groups.edges)
+    return [[*unit, size, loss] for (*unit, loss), size in zip(named, sizes, strict=True)]
+
+
+def _losses(groups: Grouping, mask: Masks, proof: Proof) -> np.ndarray:
+    """Give each edge the loss of its unit."""
+    losses = np.zeros(len(mask))
+    losses[mask] = proof.losses
+    return losses[groups.of_edge]
+
+
+def _add_edges(graph: Circuit, groups: Grouping, kept: np.ndarray, losses: np.ndarray) -> None:
+    edges = groups.edges
+    for edge in np.flatnonzero(kept).tolist():
+        stack, layer, head, query, key = edges.rows[edge].tolist()
+        source, target = _ends(edges, edges.stacks[stack], layer, query, key)
+        if not graph.has_edge(source, target):
+            kind = "self" if source[:-2] == target[:-2] and query == key else "attention"
+            graph.add_edge(source, target, kind=kind, layer=layer, loss=0.0)
+        found = graph.edges[source, target]
+        found[f"head_{head}"] = float(edges.attention[edge])
+        loss = float(losses[edge])
+        found["loss"] = found["loss"] + loss if groups.kind == "edges" else loss
+
+
+def _ends(edges: EdgeList, stack: str, layer: int, query: int, key: int) -> tuple[Any, Any]:
+    """Return the nodes that an edge joins."""
+    first = next(iter(edges.trace.stacks[stack].values()))
+    if len(edges.stacks) == 1 and not first.graph.is_bipartite:
+        return (layer, key), (layer + 1, query)
+    if not first.graph.is_bipartite:
+        return (stack, layer, key), (stack, layer + 1, query)
+    if stack == "cross" and {"encoder", "decoder"} <= set(edges.stacks):
+        depth = 1 + max(at for name, at in edges.slices if name == "encoder")
+        return ("encoder", depth, key), ("decoder", layer + 1, query)
+    return (f"{stack} keys", layer, key), (stack, layer + 1, query)
+
+
+def _add_streams(graph: Circuit) -> None:
+    """Join the nodes of each token by its residual stream, from the input to the answer."""
+    of_token: dict[Any, set[int]] = {}
+    for node in list(graph):
+        *stack, depth, position = node
+        of_token.setdefault((*stack, position), set()).add(depth)
+    for (*stack, position), depths in of_token.items():
+        if graph.in_degree((*stack, min(depths), position)) == 0:
+            depths.add(0)
+        if not stack and graph.graph.get("position") == position:
+            depths.add(graph.depth)
+        for one, next_ in pairwise(sorted(depths)):
+            source, target = (*stack, one, position), (*stack, next_, position)
+            if not graph.has_edge(source, target):
+                graph.add_edge(source, target, kind="residual", loss=0.0)

@@ -1,0 +1,226 @@
+"""Finds the smallest graph of attention that keeps a model's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
+
+from gattn.analysis.circuits.edge_lists import Units
+from gattn.analysis.circuits.finding import Wanted, find
+from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.searching import Limits
+from gattn.analysis.circuits.several import Circuits
+from gattn.checks import whole
+from gattn.errors import SelectionError
+from gattn.models.effects.metrics import Metric, Token
+from gattn.models.load.loading import resolved
+from gattn.models.run.functions import Runnable
+from gattn.models.run.naming import Tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.load.loading import Model
+
+
+class Options(TypedDict, total=False):
+    """What is kept, and how it is searched; `circuit` explains each."""
+
+    metric: Metric | None
+    position: int | str
+    keep: float
+    units: Units
+    max_edges: int | None
+    seconds: float | None
+    random: int
+    seed: int
+    progress: bool
+    tokens: Tokens | None
+
+
+@overload
+def circuit(
+    text: Runnable,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    target: Token = None,
+    other: Token = None,
+    **options: Unpack[Options],
+) -> Circuit: ...
+@overload
+def circuit(
+    text: list[str],
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    target: Token | Sequence[Token] = None,
+    other: Token | Sequence[Token] = None,
+    **options: Unpack[Options],
+) -> Circuits: ...
+def circuit(
+    text: Runnable | list[str],
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    metric: Metric | None = None,
+    position: int | str = -1,
+    target: Token | Sequence[Token] = None,
+    other: Token | Sequence[Token] = None,
+    keep: float = 0.9,
+    units: Units = "edges",
+    max_edges: int | None = None,
+    seconds: float | None = None,
+    random: int = 20,
+    seed: int = 0,
+    progress: bool = True,
+    tokens: Tokens | None = None,
+) -> Circuit | Circuits:
+    r"""Find a smallest set of attention edges on which alone a model keeps its answer.
+
+    The model runs with the attention of all other edges, in all layers and heads, set to zero after
+    normalizing, so that each edge that is kept adds the same message :math:`A_{ij} v_j` to its
+    query. With m(C) for the metric on the edges C alone, they keep the share
+
+    .. math::
+
+        F(C) = \frac{m(C) - m(\emptyset)}{m(\text{all}) - m(\emptyset)}
+
+    of the metric: 0 is the model without attention, 1 the plain model. What does not run through
+    attention, such as the residual stream and MLPs, always stays.
+
+    Parameters
+    ----------
+    text, model, tokenizer
+        As in `gattn.effect`; a function must call the model once, on one sequence or graph. A list
+        of texts has a circuit for each.
+    metric, position, target, other
+        As in `gattn.effect`. The default is "logit_difference" with a target and an other token,
+        "probability" with a target, otherwise "kl", or the number that a function returns.
+        For several texts, `target` and `other` may be lists.
+    keep : float
+        The share F to keep, above 0, at most 1.
+    units : "edges", "pairs", "tokens" or "heads"
+        What is kept or left out as a whole: an edge of one head; the edges from one token to
+        another in all layers and heads, as of a graph network; those from one token; those of a
+        head.
+    max_edges : int, optional
+        How many edges the circuit may have. If too few keep enough, those that lose least go, and
+        the notes say how far it is from `keep`.
+    seconds : float, optional
+        How long it may take, but for the first runs, without which nothing is known. The search
+        stops with the best circuit so far, in time to test it.
+    random : int
+        How many random sets, with as many units of each layer, the circuit is compared with.
+    seed : int
+        Seed for drawing them.
+    progress : bool
+        Whether to print an estimate of the time and a progress bar on stderr, if it takes over a
+        second.
+    tokens : sequence of str, or mapping of str to sequence of str, optional
+        The tokens' texts, as in `gattn.capturing`.
+
+    Returns
+    -------
+    Circuit, or Circuits of several texts
+        A `networkx.DiGraph` on (depth, position) that draws itself and lists its edges and heads;
+        its ``faithfulness`` F(C), ``completeness`` and ``minimality`` were measured by running the
+        model. Each of its units is needed to keep enough unless the notes say that time ran out. It
+        is a smallest set that was found; that none is smaller is not proved.
+
+    Raises
+    ------
+    SelectionError
+        If there is no such metric, position, token or unit, or keep or a limit is out of range.
+    CaptureError, ModelError, ContractError, EditError
+        As in `gattn.effect`.
+
+    Notes
+    -----
+    The search ranks units by integrated gradients of the metric with respect to a weight on their
+    attention, takes the fewest from the top that keep enough, by bisection, ranks these on
+    themselves, and so on. Then it leaves out units as long as a run without them keeps enough, and
+    tries to exchange two for one. All sets that it compares are measured by running the model.
+
+    References
+    ----------
+    Wang et al. (2023), Interpretability in the wild: a circuit for indirect object identification
+    (faithfulness, completeness, minimality). Conmy et al. (2023), Towards automated circuit
+    discovery. Hanna et al. (2024), Have faith in faithfulness (integrated gradients, and F). Marks
+    et al. (2025), Sparse feature circuits.
+
+    Examples
+    --------
+    >>> text = "The river tall green lamp river tall green lamp river tall green"
+    >>> found = gattn.circuit(text, target=" lamp", other=" river")
+    >>> found.heads()
+    >>> with gattn.edited(model, found.only()):
+    ...     model(**inputs)
+    """
+    if isinstance(text, list) and text and all(isinstance(one, str) for one in text):
+        known = resolved(model, tokenizer)
+        each = zip(text, _each("target", target, text), _each("other", other, text), strict=True)
+        return Circuits(
+            [
+                circuit(
+                    one,
+                    *known,
+                    metric=metric,
+                    position=position,
+                    target=goal,
+                    other=against,
+                    keep=keep,
+                    units=units,
+                    max_edges=max_edges,
+                    seconds=seconds,
+                    random=random,
+                    seed=seed,
+                    progress=progress,
+                    tokens=tokens,
+                )
+                for one, goal, against in each
+            ],
+            seed,
+        )
+    wanted = Wanted(
+        metric,
+        position,
+        units,
+        _limits(keep, max_edges, seconds),
+        whole("random, a number of sets,", random, 0, SelectionError),
+        whole("seed", seed, 0, SelectionError),
+        progress,
+        tokens,
+    )
+    if not (isinstance(text, list) and text and all(isinstance(one, str) for one in text)):
+        return find(cast("Runnable", text), model, tokenizer, target, other, wanted)
+    known = resolved(model, tokenizer)
+    each = zip(text, _each("target", target, text), _each("other", other, text), strict=True)
+    found = [find(one, *known, goal, against, wanted) for one, goal, against in each]
+    return Circuits(found, wanted.seed)
+
+
+def _each(name: str, given: Any, texts: Sequence[str]) -> Sequence[Token]:
+    """Give each text its token."""
+    if not isinstance(given, (list, tuple)):
+        return [given] * len(texts)
+    if len(given) != len(texts):
+        raise SelectionError(
+            f"{name}= has {len(given)} tokens for {len(texts)} texts: give one, or one for each."
+        )
+    return given
+
+
+def _limits(keep: float, max_edges: int | None, seconds: float | None) -> Limits:
+    """Check what a search must reach, and must not exceed."""
+    for name, given, range_ in (
+        ("keep", keep, "above 0, at most 1"),
+        ("seconds", seconds, "above 0"),
+    ):
+        is_number = isinstance(given, Real) and not isinstance(given, bool)
+        is_right = is_number and 0 < float(given) <= (1 if name == "keep" else float("inf"))  # type: ignore[arg-type]
+        if not is_right and (name == "keep" or given is not None):
+            raise SelectionError(f"{name} is a number {range_}, not {given!r:.80}.")
+    most = None if max_edges is None else whole("max_edges", max_edges, 0, SelectionError)
+    return Limits(float(keep), most, float("inf") if seconds is None else float(seconds))

@@ -1,0 +1,130 @@
+"""Finds the circuit of one text: prepares the runs, searches, tests, and builds the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from gattn.analysis.circuits.building import built
+from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units
+from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.runs import Masks, Runs
+from gattn.analysis.circuits.searching import FEW, Limits, Search
+from gattn.analysis.circuits.testing import Proof, tested
+from gattn.analysis.reading.results import told_in_graph
+from gattn.keep import All
+from gattn.models.effects.asking import asked
+from gattn.models.effects.metrics import Metric, Named
+from gattn.models.run.capturing import capturing
+from gattn.models.run.editing import open_edits
+from gattn.models.run.functions import Runnable
+from gattn.models.run.naming import Tokens
+from gattn.models.watch.contexts import Context
+from gattn.progress import announce
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.heads.trace import AttentionTrace
+    from gattn.models.effects.runner import Runner
+    from gattn.models.load.loading import Model
+
+_TESTS = 4
+"""How many runs test a circuit, besides random ones."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is kept of which answer, and how it is searched; `gattn.circuit` explains each."""
+
+    metric: Metric | None
+    position: int | str
+    units: Units
+    limits: Limits
+    random: int
+    seed: int
+    progress: bool
+    tokens: Tokens | None
+
+
+def find(
+    text: Runnable,
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None,
+    target: Any,
+    other: Any,
+    wanted: Wanted,
+) -> Circuit:
+    """Find the circuit of one text."""
+    default: Named = "logit_difference"
+    if target is None or other is None:
+        default = "kl" if target is None else "probability"
+    runner, measure = asked(
+        text, model, tokenizer, wanted.metric, wanted.position, target, other, default
+    )
+    edges = EdgeList.of(_plain(runner, wanted.tokens))
+    groups = Grouping.of(edges, wanted.units)
+    runs = Runs(runner, measure, groups)
+    with tqdm(desc="circuit", unit="run", delay=1, disable=not wanted.progress) as bar:
+        mask, proof, notes = _found(runs, wanted, bar)
+    facts = {
+        "metric": str(measure),
+        "full": runs.full,
+        "empty": runs.empty,
+        "keep": wanted.limits.keep,
+        "runs": runs.count,
+        "seconds": runs.seconds,
+        "has_stream": runs.has_stream,
+        **({} if runner.read_at is None else {"position": runner.read_at}),
+        **told_in_graph(open_edits(runner.model)),
+    }
+    return built(groups, mask, proof, notes, facts)
+
+
+def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
+    """Capture all edges of the plain run."""
+    with (
+        torch.no_grad(),
+        capturing(runner.model, runner.tokenizer, keep=All(), tokens=tokens) as run,
+    ):
+        run.encodings = runner.prompt.encodings
+        runner.run(Context())
+    return run.trace
+
+
+def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Masks, Proof, list[str]]:
+    """Search, and test what was found."""
+    limits, random = wanted.limits, wanted.random
+    if runs.is_constant:
+        note = "the answer does not depend on attention, so the circuit is empty"
+        nan, no_edge = float("nan"), np.zeros(len(runs.groups.edges), dtype=bool)
+        nothing = Proof(nan, nan, np.zeros(0), np.zeros(0), no_edge)
+        return np.zeros(len(runs.groups), dtype=bool), nothing, [note]
+
+    def ran(count: int) -> None:
+        bar.update(count)
+
+    def tell(units: int) -> None:
+        if not bar.disable:
+            each = (runs.seconds - begun) / max(runs.count - counted, 1)
+            announce(
+                "circuit", "run", 3 * min(units, FEW) + random, each, "for less, pass seconds="
+            )
+
+    runs.ran, begun, counted = ran, runs.seconds, runs.count
+    search = Search(runs, limits, random + _TESTS, tell)
+    mask = search.run()
+    proof = tested(runs, mask, search.least, random, wanted.seed, limits.stop)
+    notes = []
+    if proof.faithfulness < search.least:
+        reached = f"it keeps {proof.faithfulness:.3f}, not {limits.keep:g}"
+        notes.append(f"{reached}, with at most {limits.max_edges} edges")
+    elif not search.is_minimal:
+        notes.append("not every unit was left out alone, so some may not be needed")
+    if proof.faithfulness > 2 - limits.keep:
+        notes.append("it keeps more than all: some of what is left out works against the answer")
+    return mask, proof, notes

@@ -1,0 +1,161 @@
+"""Circuits: graphs of the attention that keeps a model's answer, and what was measured of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from gattn.analysis.reading.results import Graph, Table, edits_of
+from gattn.errors import SelectionError
+from gattn.models.edit.only import Only
+
+Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
+"""Depth and position: depth 0 is the input, l + 1 the output of layer l; the stack if several."""
+
+EDGE = ["stack", "layer", "head", "query", "key"]
+
+
+class Circuit(Graph):
+    r"""A set of attention edges on which alone a model keeps its answer: a `networkx.DiGraph`.
+
+    Nodes are ``(depth, position)``: a token's residual stream before layer ``depth``; where a model
+    has several stacks, ``(stack, depth, position)``. They have ``token``, ``depth`` and
+    ``position``. An edge of ``kind`` "attention", or "self" from a token to itself, leads from
+    ``(l, key)`` to ``(l + 1, query)``, and has the attention of each of its heads in layer l as
+    ``head_0``, ``head_1`` ..., and ``loss``, what the circuit loses without it, if the units are
+    edges or pairs. An edge of ``kind`` "residual" leads from a node to the next in which the same
+    token's stream has a part.
+
+    With m(C) for the metric when only the attention of C is left, C being the circuit, the share of
+    the metric that it keeps is
+
+    .. math::
+
+        F(C) = \frac{m(C) - m(\emptyset)}{m(\text{all}) - m(\emptyset)}.
+    """
+
+    @property
+    def faithfulness(self) -> float:
+        """F(C): what the circuit alone keeps; 1 is all, and more than 1 is possible."""
+        return float(self.graph["faithfulness"])
+
+    @property
+    def completeness(self) -> float:
+        """1 - F(all without C): what goes with the circuit; 1 if nothing else can replace it."""
+        return float(self.graph["completeness"])
+
+    @property
+    def minimality(self) -> float:
+        """The least that the circuit loses without one of its units, in F; NaN if it is empty."""
+        losses = self.units()["loss"]
+        return float(losses.min()) if len(losses) else float("nan")
+
+    @property
+    def random(self) -> list[float]:
+        """F of random sets with as many units of each layer as the circuit."""
+        return list(json.loads(self.graph["random"]))
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The texts of all tokens, in the circuit or not; of a model with one stack."""
+        names = json.loads(self.graph["tokens"])
+        if len(names) > 1:
+            raise SelectionError(f"The circuit has the stacks {', '.join(names)}: see its nodes.")
+        return tuple(next(iter(names.values()), ()))
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks of the model."""
+        return tuple(json.loads(self.graph["tokens"]))
+
+    @property
+    def depth(self) -> int:
+        """How many layers the model's longest stack has."""
+        return int(self.graph["layers"])
+
+    def units(self) -> Table:
+        """List what is kept as a whole, the most needed first.
+
+        Returns
+        -------
+        Table
+            What names it, such as ``layer`` and ``head``; ``edges``, how many edges it has; and
+            ``loss``, what the circuit loses without it, in F.
+        """
+        found = json.loads(self.graph["units"])
+        rows = pd.DataFrame(found["rows"], columns=[*found["fields"], "edges", "loss"])
+        rows["loss"] = rows["loss"].astype(float)
+        return self._table(rows.sort_values("loss", ascending=False, kind="stable"), "units")
+
+    def table(self) -> Table:
+        """List the circuit's edges of attention, one row per head.
+
+        Returns
+        -------
+        Table
+            ``stack``, ``layer``, ``head``, ``query``, ``key``, ``query_token``, ``key_token`` and
+            ``attention``; and ``loss`` if the units are edges.
+        """
+        rows = pd.DataFrame(json.loads(self.graph["rows"]), columns=[*EDGE, "attention"])
+        names = json.loads(self.graph["names"])
+        for axis, side in (("query", 0), ("key", 1)):
+            texts = [
+                names[stack][side][at] for stack, at in zip(rows["stack"], rows[axis], strict=True)
+            ]
+            rows.insert(
+                list(rows).index("key") + 1 + side, f"{axis}_token", pd.Series(texts, dtype=object)
+            )
+        if self.graph["kind"] == "edges":
+            rows = rows.merge(pd.DataFrame(self.units())[[*EDGE, "loss"]], on=EDGE)
+            rows = rows.sort_values("loss", ascending=False, kind="stable", ignore_index=True)
+        return self._table(rows, "edges of the circuit")
+
+    def heads(self) -> Table:
+        """List the heads that have edges in the circuit.
+
+        Returns
+        -------
+        Table
+            ``stack``, ``layer``, ``head``; ``edges``, how many; ``offset``, how many tokens before
+            its query the key of most edges is; ``attention``, the mean; and ``edge``, the tokens of
+            its most needed edge in words.
+        """
+        table = pd.DataFrame(self.table())
+        rows = []
+        for (stack, layer, head), some in table.groupby(["stack", "layer", "head"], sort=True):
+            first = some.iloc[0]
+            rows.append(
+                {
+                    "stack": stack,
+                    "layer": layer,
+                    "head": head,
+                    "edges": len(some),
+                    "offset": int((some["query"] - some["key"]).mode()[0]),
+                    "attention": float(some["attention"].mean()),
+                    "edge": f"{first.key_token} {first.key} → {first.query_token} {first['query']}",
+                }
+            )
+        columns = ["stack", "layer", "head", "edges", "offset", "attention", "edge"]
+        return self._table(pd.DataFrame(rows, columns=columns), "heads of the circuit")
+
+    def only(self) -> Only:
+        """Make the edit that runs the model on the circuit alone: all other attention is zero."""
+        rows = json.loads(self.graph["rows"])
+        stacks: dict[str, list[list[int]]] = {name: [] for name in self.stacks}
+        for stack, *edge, _ in rows:
+            stacks[stack].append(edge)
+        return Only(stacks)
+
+    def _table(self, rows: Any, name: str) -> Table:
+        source, edits = self.computed_from, edits_of(self)
+        return Table.of(rows, name=name, computed_from=source, notes=self.notes, edits=edits)
+
+    def __str__(self) -> str:
+        """Say what it keeps, and how small it is."""
+        graph = self.graph
+        return (
+            f"{graph['edges']:,} of {graph['all_edges']:,} edges keep {self.faithfulness:.1%} of "
+            f"{graph['metric']}; without them {1 - self.completeness:.1%} is left"
+        )

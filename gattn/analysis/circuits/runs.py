@@ -1,0 +1,206 @@
+"""Runs a model on candidates of its circuit, many at once, and measures its answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
+from gattn.errors import CaptureError
+from gattn.models.edit.only import Kept, kept_in_call
+from gattn.models.effects.metrics import Measure
+from gattn.models.effects.runner import Runner
+from gattn.models.read.on_graphs.seen_edges import SeenEdges
+from gattn.models.watch.contexts import Context
+
+if TYPE_CHECKING:
+    from gattn.models.edit.base import Edit
+    from gattn.models.read.places import Place
+    from gattn.models.read.seen_call import SeenCall
+    from gattn.models.read.track.tracking import Tracker
+
+Masks = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+_MOST_COPIES, _MEMORY = 32, 1 << 28
+"""How many candidates run at once, at most, and in how many bytes: a CPU gains little from more."""
+PATH = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Where on the way from nothing to a set gradients are averaged."""
+HERE = (1.0,)
+"""At the set itself."""
+
+
+class Masking(Context):
+    """Multiplies the attention of all edges by weights (copies, edges), one row per copy."""
+
+    reads_one_call = True
+
+    def __init__(self, edges: EdgeList, weights: Tensor) -> None:
+        self._edges, self._weights = edges, weights
+        self._made: dict[tuple[str, int, int], Kept | None] = {}
+        self.has_stream = True
+
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Return one edit for all copies."""
+        self.has_stream &= not isinstance(call, SeenEdges)
+        where = place.stack, place.layer, place.head
+        if where not in self._made:
+            self._made[where] = self._kept(call, place)
+        edit = self._made[where]
+        return [[] if edit is None else [edit] for _ in place.sequences]
+
+    def _kept(self, call: SeenCall, place: Place) -> Kept | None:
+        some = self._edges.slices.get((place.stack, place.layer))
+        if some is None:
+            raise CaptureError(
+                f"{call.name} attends in layer {place.layer} of {place.stack!r}, where the first "
+                "run had no edges: a circuit is found of runs that are alike."
+            )
+        weights = self._weights[:, some]
+        head, query, key = self._edges.tensors[some, 2:].T
+        if not weights.requires_grad:
+            kept = weights.any(0)
+            weights, head, query, key = weights[:, kept], head[kept], query[kept], key[kept]
+        return kept_in_call(place, head, query, key, weights)
+
+
+class Runs:
+    """Measures a metric with only some units kept, all other edges ablated.
+
+    `count` is how many runs there were, and `ran` is told as they end; each set of units runs once.
+    `has_stream` says whether tokens keep a residual stream, as they do not in graph networks.
+    """
+
+    def __init__(self, runner: Runner, measure: Measure, groups: Grouping) -> None:
+        self.runner, self.measure, self.groups = runner, measure, groups
+        self.count = 0
+        self.ran: Callable[[int], None] = _ignore
+        self.has_stream = True
+        self.begun = time.perf_counter()
+        self.batch_size = self._copies() if runner.prompt.repeats else 1
+        self._known: dict[bytes, float] = {}
+        with torch.no_grad():
+            self._plain = runner.plain()
+        self.full = float(measure(self._plain, self._plain))
+        self.empty: float
+        masked: float
+        units = len(groups)
+        self.empty, masked = self.values(
+            np.array([np.zeros(units, bool), np.ones(units, bool)])
+        ).tolist()
+        self.rounding: float = abs(masked - self.full)
+
+    def _copies(self) -> int:
+        """Find how many candidates run at once."""
+        tokens = 1 + int(self.groups.edges.rows[:, 3:].max(initial=0))
+        return min(self.runner.prompt.most_copies(tokens, tokens, _MEMORY), _MOST_COPIES)
+
+    @property
+    def range(self) -> float:
+        """How much of the metric there is to keep."""
+        return self.full - self.empty
+
+    @property
+    def slack(self) -> float:
+        """How far the share that is kept may be from another because numbers are rounded."""
+        return 10 * self.rounding / abs(self.range)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.perf_counter() - self.begun
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the metric is the same without any attention, within rounding."""
+        most = max(abs(self.full), abs(self.empty))
+        return abs(self.range) <= 10 * self.rounding + 1e-6 * most
+
+    def faithfulness(self, masks: Masks) -> Floats:
+        """Return the share of the metric that each set of units (sets, units) keeps."""
+        shares: Floats = (self.values(masks) - self.empty) / self.range
+        return shares
+
+    def knows(self, masks: Masks) -> bool:
+        """Return whether all of these sets have run."""
+        return all(name in self._known for name in _names(masks))
+
+    def values(self, masks: Masks) -> Floats:
+        """Measure the metric with only some units kept, one row each."""
+        names = _names(masks)
+        new = {name: n for n, name in enumerate(names) if name not in self._known}
+        waiting = list(new.values())
+        for start in range(0, len(waiting), self.batch_size):
+            some = waiting[start : start + self.batch_size]
+            found = self._run(self.groups.spread(torch.from_numpy(masks[some])))
+            self._known.update(zip([names[n] for n in some], found, strict=True))
+        return np.array([self._known[name] for name in names])
+
+    def _run(self, weights: Tensor) -> list[float]:
+        with torch.no_grad():
+            answers = self._answers(Masking(self.groups.edges, weights), len(weights))
+            return [float(self.measure(answer, self._plain)) for answer in answers]
+
+    def _answers(self, context: Masking, count: int) -> list[Any]:
+        answers = self.runner.run(context, count)
+        self.has_stream &= context.has_stream
+        self.count += count
+        self.ran(count)
+        return answers
+
+    def slopes(self, mask: Masks, where: Sequence[float] = PATH) -> Floats | None:
+        r"""Estimate what each unit of a set adds, by gradients; None if the answer has none.
+
+        With weights m on all units' attention, it is the mean of :math:`\partial F / \partial m_u`
+        where m is α for the set and 0 for the others: along `PATH` integrated gradients, by
+        midpoints; `HERE` what the set loses without a unit, to first order. Units outside of the
+        set have their slope there, too.
+        """
+        total, shares = np.zeros(len(mask)), torch.tensor(where)
+        for some in shares.split(self.batch_size):
+            slopes = self._slopes(some[:, None] * torch.from_numpy(mask), self.groups.spread)
+            if slopes is None:
+                return None
+            total += slopes
+        shares_of_units: Floats = total / (len(where) * self.range)
+        return shares_of_units
+
+    def of_edges(self, kept: NDArray[np.bool_]) -> Floats:
+        """Return the share of the metric that sets of edges (sets, edges) keep."""
+        shares: Floats = (np.array(self._run(torch.from_numpy(kept))) - self.empty) / self.range
+        return shares
+
+    def used(self, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which edges of a set (edges,) the answer depends on, as their slopes say."""
+        slopes = self._slopes(torch.from_numpy(kept)[None].float(), _itself)
+        return kept if slopes is None else kept & (slopes != 0)
+
+    def _slopes(self, weights: Tensor, spread: Callable[[Tensor], Tensor]) -> Floats | None:
+        with torch.inference_mode(False), torch.enable_grad():
+            weights = weights.clone().requires_grad_()
+            context = Masking(self.groups.edges, spread(weights))
+            answers = self._answers(context, len(weights))
+            numbers = [self.measure(answer, self._plain) for answer in answers]
+            if not all(number.requires_grad for number in numbers):
+                return None
+            (found,) = torch.autograd.grad(torch.stack(numbers).sum(), weights)
+        slopes: Floats = found.double().sum(0).numpy()
+        return slopes if np.isfinite(slopes).all() else None
+
+
+def _ignore(count: int) -> None:
+    """Tell nobody how many runs there were."""
+
+
+def _itself(weights: Tensor) -> Tensor:
+    return weights
+
+
+def _names(masks: Masks) -> list[bytes]:
+    return [row.tobytes() for row in np.packbits(masks, axis=1)]

@@ -1,0 +1,182 @@
+"""Circuits of several texts: what they have in common, and what holds over the texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, overload
+
+import numpy as np
+import pandas as pd
+
+from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.reading.results import Table
+
+ROLE = ["stack", "layer", "head", "role"]
+_SAMPLES = 2000
+_MEASURES = ("edges", "faithfulness", "completeness", "minimality")
+
+
+@dataclass(frozen=True, eq=False)
+class Circuits(Sequence[Circuit]):
+    """The circuits of several texts, one each, in their order.
+
+    Texts of different lengths have no edges in common, so edges are compared by their *roles*: the
+    head, and what the key is to the query: "itself", the "previous" token, one "after same token"
+    (as the query's, earlier: what an induction head reads), the "same token", the "first", or any
+    "other".
+
+    Parameters
+    ----------
+    found : sequence of Circuit
+        The circuits.
+    seed : int
+        Seed of the bootstrap.
+    """
+
+    found: Sequence[Circuit]
+    seed: int = 0
+    _roles: list[pd.DataFrame] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_roles", [_roles_of(one) for one in self.found])
+
+    @overload
+    def __getitem__(self, number: int) -> Circuit: ...
+    @overload
+    def __getitem__(self, number: slice) -> Circuits: ...
+    def __getitem__(self, number: int | slice) -> Circuit | Circuits:
+        """Take the circuit of a text, or those of some."""
+        if isinstance(number, slice):
+            return Circuits(self.found[number], self.seed)
+        return self.found[number]
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __iter__(self) -> Iterator[Circuit]:
+        return iter(self.found)
+
+    def __repr__(self) -> str:
+        return f"Circuits({len(self)} texts, stability {self.stability:.2f})"
+
+    def table(self) -> Table:
+        """List the circuits.
+
+        Returns
+        -------
+        Table
+            One row per text: ``edges``, ``all_edges``, ``faithfulness``, ``completeness``,
+            ``minimality``, and ``random``, the mean of its random sets.
+        """
+        rows = [
+            {
+                "edges": one.graph["edges"],
+                "all_edges": one.graph["all_edges"],
+                "faithfulness": one.faithfulness,
+                "completeness": one.completeness,
+                "minimality": one.minimality,
+                "random": float(np.mean(one.random)) if one.random else np.nan,
+            }
+            for one in self.found
+        ]
+        return self._told(rows, "circuits")
+
+    def statistics(self) -> Table:
+        """Take means over the texts, with 95 % intervals of a bootstrap that draws texts.
+
+        Returns
+        -------
+        Table
+            For ``edges``, ``faithfulness``, ``completeness``, ``minimality`` and ``random``:
+            ``mean``, ``low`` and ``high``, over the texts that have the number.
+        """
+        table = pd.DataFrame(self.table())
+        rows = [
+            {"measure": name, **self._mean(table[name].dropna().to_numpy(dtype=float))}
+            for name in (*_MEASURES, "random")
+        ]
+        return self._told(pd.DataFrame(rows).set_index("measure"), "circuits, means")
+
+    def roles(self) -> Table:
+        """List what edges do, by head, in any of the circuits: their union.
+
+        Returns
+        -------
+        Table
+            ``stack``, ``layer``, ``head`` and ``role``; ``share``, the share of the circuits that
+            have such an edge, with a bootstrapped 95 % interval ``low`` to ``high``; and ``edges``,
+            how many there are in all. The most frequent come first.
+        """
+        counts = pd.concat(
+            [some.groupby(ROLE).size().rename(n) for n, some in enumerate(self._roles)], axis=1
+        ).fillna(0)
+        rows = [
+            {
+                **dict(zip(ROLE, place, strict=True)),
+                **self._mean((row > 0).astype(float)),
+                "edges": int(row.sum()),
+            }
+            for place, row in zip(counts.index, counts.to_numpy(), strict=True)
+        ]
+        columns = [*ROLE, "mean", "low", "high", "edges"]
+        table = pd.DataFrame(rows, columns=columns).rename(columns={"mean": "share"})
+        table = table.sort_values(["share", "edges"], ascending=False, kind="stable")
+        return self._told(table.reset_index(drop=True), "roles")
+
+    def intersection(self) -> Table:
+        """List the roles that all of the circuits have, as `roles`."""
+        roles = self.roles()
+        return self._told(pd.DataFrame(roles[roles["share"] == 1]), "roles")
+
+    @property
+    def stability(self) -> float:
+        """The mean over pairs of texts of the Jaccard index of the roles; NaN of one text.
+
+        It is the number of roles that both circuits have over the number that either has; 1 if both
+        are empty.
+        """
+        sets = [set(some.itertuples(index=False, name=None)) for some in self._roles]
+        found = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in combinations(sets, 2)]
+        return float(np.mean(found)) if found else float("nan")
+
+    def _mean(self, values: Any) -> dict[str, float]:
+        """Take the mean, and the interval of means of as many values drawn from these."""
+        if not len(values):
+            return dict.fromkeys(("mean", "low", "high"), float("nan"))
+        generator = np.random.default_rng(self.seed)
+        drawn = generator.integers(len(values), size=(_SAMPLES, len(values)))
+        low, high = np.quantile(values[drawn].mean(1), [0.025, 0.975])
+        return {"mean": float(values.mean()), "low": float(low), "high": float(high)}
+
+    def _told(self, rows: Any, name: str) -> Table:
+        source = self.found[0].computed_from if self.found else ""
+        return Table.of(rows, name=name, computed_from=f"{len(self)} texts, the first: {source}")
+
+
+def _roles_of(circuit: Circuit) -> pd.DataFrame:
+    """Give each edge of a circuit its role."""
+    names = json.loads(circuit.graph["names"])
+    table = circuit.table()
+    roles = [
+        _role(names[stack][0], names[stack][1], query, key)
+        for stack, query, key in zip(table["stack"], table["query"], table["key"], strict=True)
+    ]
+    return pd.DataFrame(table)[ROLE[:3]].assign(role=pd.Series(roles, dtype=object))
+
+
+def _role(queries: Sequence[str], keys: Sequence[str], query: int, key: int) -> str:
+    """Say what a key is to a query; in cross-attention, only whether it is the same token."""
+    is_self = list(queries) == list(keys)
+    token = queries[query]
+    if is_self and query == key:
+        return "itself"
+    if is_self and key == query - 1:
+        return "previous"
+    if is_self and key > 0 and keys[key - 1] == token:
+        return "after same token"
+    if keys[key] == token:
+        return "same token"
+    return "first" if key == 0 else "other"

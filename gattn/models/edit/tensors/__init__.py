@@ -1,0 +1,1 @@
+"""Edits that hold tensors: pairs of tokens, and what comes from other runs."""

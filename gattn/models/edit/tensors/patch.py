@@ -1,0 +1,172 @@
+"""Edits that put what heads give elsewhere into a run: patches and ablations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor
+
+from gattn.errors import EditError
+from gattn.models.edit.base import Edit
+from gattn.models.edit.edges import AtTokens
+from gattn.models.edit.heads import Numbers
+from gattn.models.edit.tensors.activations import KINDS, Activations, What
+from gattn.models.edit.tensors.patched import Patched
+from gattn.models.edit.tokens import Tokens
+from gattn.models.read.places import Place
+
+
+class Given(AtTokens):
+    """The base of edits that replace what heads give; `what` is that."""
+
+    what: What
+    is_after = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.what not in KINDS:
+            raise EditError(f"what is one of {KINDS}, not {self.what!r}.")
+        wrong = {"values": "query", "outputs": "key"}.get(self.what)
+        if wrong and getattr(self, wrong) is not None:
+            other = "key" if wrong == "query" else "query"
+            raise EditError(f"{self.what!r} belong to a {other}: leave out {wrong}=.")
+
+    @property
+    def gives_values(self) -> bool:  # type: ignore[override]
+        """Whether it changes more than attention."""
+        return self.what != "attention"
+
+    def in_call(self, place: Place) -> Edit | None:
+        """Return its part in a call."""
+        here = cast("Given | None", super().in_call(place))
+        if here is None:
+            return None
+        given = here.tensor(place)
+        if given is not None and place.heads:
+            given = given[place.head][None]
+        names = "layer", "head", "query", "key", "what", "stack"
+        return Patched(repr(self), self.source, given, *(getattr(here, name) for name in names))
+
+    def tensor(self, place: Place) -> Tensor | None:
+        """Return what is given instead in a call, for all heads; None if it depends on the call."""
+        raise NotImplementedError
+
+    @property
+    def source(self) -> Any:
+        """Where it comes from."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Patch(Given):
+    r"""Patch in what heads give on another text: attention, values or outputs.
+
+    Parameters
+    ----------
+    from_ : text, or whatever else `gattn.capture` takes, or AttentionTrace
+        Where it comes from. The model runs on it once, without edits, when the edit is first used.
+        Positions correspond one by one, so it has at least as many tokens; a trace holds attention
+        alone. This is resample ablation where the text has nothing to do with the other.
+    layer, head : int or sequence of int, optional
+        Where, as in `Cut`.
+    query, key : int, str, slice, range or sequence of int or str, optional
+        Of attention, the edges from which keys to which queries; of values, which keys; of
+        outputs, which queries. All by default; see `Cut`.
+    what : "attention", "values" or "outputs"
+        The attention :math:`A_{ij}` after normalizing; the values :math:`v_j`; or the outputs
+        :math:`o_i = \sum_j A_{ij} v_j`.
+    stack : str, optional
+        Which stack, where the model has several.
+
+    References
+    ----------
+    Vig et al. (2020), Investigating gender bias using causal mediation analysis. Zhang and Nanda
+    (2024), Towards best practices of activation patching in language models.
+
+    Examples
+    --------
+    >>> patch = gattn.Patch("The lake tall green lamp", layer=2, head=1, what="outputs")
+    >>> gattn.effect("The river tall green lamp", [patch])
+    """
+
+    from_: Any
+    layer: Numbers = None
+    head: Numbers = None
+    query: Tokens = None
+    key: Tokens = None
+    what: What = "attention"
+    stack: str | None = None
+
+    @property
+    def source(self) -> Any:
+        """Where it comes from."""
+        return self.from_
+
+    def tensor(self, place: Place) -> Tensor:
+        """Return what the other text gives in a call's layer."""
+        if not isinstance(self.from_, Activations):
+            raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
+        return self.from_.of(self.what, place.stack, place.layer)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ablate(Given):
+    r"""Replace what heads give by zero or by a mean: mean ablation.
+
+    Parameters
+    ----------
+    by : "zero", "mean", or sequence of texts
+        Zero; the mean over the positions of the same run; or the mean over a corpus, on each of
+        whose texts the model runs once, without edits (the texts of a survey are
+        ``list(survey.texts.text)``). The mean of values and outputs is over all positions. That of
+        attention is over a query's edges, which then have the same attention, or, of a corpus, over
+        its texts, edge by edge, so that they have as many tokens as the text.
+    layer, head, query, key, what, stack
+        As in `Patch`. ``Ablate("zero")`` of attention is ``Cut(renormalize=False)``.
+
+    References
+    ----------
+    Wang et al. (2023), Interpretability in the wild: mean ablation. Li and Janson (2024), Optimal
+    ablation for interpretability, compare zero, mean and resample ablation.
+
+    Examples
+    --------
+    >>> gattn.effect(text, [gattn.Ablate("mean", layer=2, head=1, what="outputs")])
+    """
+
+    by: Any
+    layer: Numbers = None
+    head: Numbers = None
+    query: Tokens = None
+    key: Tokens = None
+    what: What = "outputs"
+    stack: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_list = isinstance(self.by, (list, tuple)) and bool(self.by)
+        if not is_list and not isinstance(self.by, Activations) and self.by not in ("zero", "mean"):
+            raise EditError(
+                f"by is 'zero', 'mean' or a list of texts, over which the mean is taken, not "
+                f"{self.by!r:.60}. gattn.Patch takes what one text gives."
+            )
+
+    def tensor(self, place: Place) -> Tensor | None:
+        """Return the mean over a corpus in a call's layer."""
+        if isinstance(self.by, (list, tuple)):
+            raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
+        if isinstance(self.by, Activations):
+            return self.by.of(self.what, place.stack, place.layer)
+        starts = all(not one.first for one in place.queries)
+        if self.by == "mean" and self.what == "outputs" and not starts:
+            raise EditError(
+                f"{self} takes the mean over all positions, but this call computes only the last "
+                "ones: run the whole text at once."
+            )
+        return None
+
+    @property
+    def source(self) -> Any:
+        """Where it comes from."""
+        return self.by

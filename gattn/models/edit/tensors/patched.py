@@ -1,0 +1,184 @@
+"""The part of a patch or an ablation in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gattn.engines import tiles
+from gattn.engines.tiles import RowBlock
+from gattn.errors import EditError
+from gattn.graph.rules.keys import list_keys
+from gattn.models.edit.edges import AtTokens
+from gattn.models.edit.heads import Numbers
+from gattn.models.edit.tensors.activations import What
+from gattn.models.edit.tokens import Tokens, chosen
+from gattn.models.read.places import Side
+
+if TYPE_CHECKING:
+    from gattn.models.read.reading import Reading
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Patched(AtTokens):
+    """The part of a patch or an ablation in one call.
+
+    `given` is what comes from elsewhere, (heads, ...); None if it is zero or a mean of the call's
+    own, as `source` says.
+    """
+
+    said: str
+    source: Any
+    given: Tensor | None
+    layer: Numbers
+    head: Numbers
+    query: Tokens
+    key: Tokens
+    what: What
+    stack: str | None
+
+    is_after = True
+
+    def __post_init__(self) -> None:
+        """Take all as it is."""
+
+    def __repr__(self) -> str:
+        return self.said
+
+    @property
+    def gives_values(self) -> bool:  # type: ignore[override]
+        """Whether it changes more than attention."""
+        return self.what != "attention"
+
+    def among(self, heads: Sequence[int]) -> Patched:
+        """Return its part in some heads."""
+        return self if self.given is None else replace(self, given=self.given[list(heads)])
+
+    def meets(self, reading: Reading) -> bool:
+        """Return whether it has anything to edit in a call, whose values must be known."""
+        is_plain = reading.has_values and reading.splits_heads and not reading.lists_edges
+        if self.gives_values and not is_plain:
+            raise EditError(
+                f"{self}: this layer shows its attention, but not its {self.what}: patch attention."
+            )
+        heads = self.heads(reading.heads)
+        if self.given is not None and bool(self.given[heads].isnan().any()):
+            raise EditError(f"{self}: that lacks one of the heads {heads}.")
+        return super().meets(reading)
+
+    def changes(self, reading: Reading) -> Tensor:
+        """Return which queries may change: those whose attention, values or output differ."""
+        if self.what == "outputs":
+            return chosen(reading.queries, self.query)
+        if self.what == "values":
+            own = reading.attention.value
+            assert own is not None
+            heads = self.heads(reading.heads)
+            new = self.among(heads).values(own[:, heads], reading)
+            differs = (new != own[:, heads]).any(-1).any(1).any(0).cpu()
+            keys = (differs & chosen(reading.keys, self.key)).nonzero()[:, 0]
+            changed = torch.zeros(len(reading.queries), dtype=torch.bool)
+            for rows in torch.arange(len(changed)).split(1024):
+                changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
+            return changed
+        changed = chosen(reading.queries, self.query)
+        if reading.lists_edges:
+            return changed
+        heads = self.heads(reading.heads)
+        part = self.among(heads)
+        for block in tiles.row_blocks(reading.attention, scores=False):
+            own = block.attention[:, heads]
+            differs = (part.shared(own, block, reading) != own).any(-1).any(1).any(0)
+            changed[block.rows] &= differs.cpu()
+        return changed
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Replace the attention of some rows."""
+        if self.what != "attention":
+            return attention
+        columns = list_keys(block.columns).cpu()
+        if self.given is None:
+            new = self._even(attention, block.allowed)
+        else:
+            new = self._taken(attention, block, columns, reading)
+        rows = chosen(reading.queries, self.query)[block.rows]
+        keys = chosen(reading.keys, self.key)[columns]
+        inside = (rows[:, None] & keys).to(attention.device)
+        return torch.where(inside, new, attention)
+
+    def _even(self, attention: Tensor, allowed: Tensor | None) -> Tensor:
+        """Return zero, or the mean over each query's edges."""
+        if self.source == "zero":
+            return torch.zeros_like(attention)
+        if allowed is None:
+            return attention.mean(-1, keepdim=True).expand_as(attention)
+        count = allowed.sum(-1, keepdim=True).clamp_min(1)
+        return attention.sum(-1, keepdim=True) / count * allowed
+
+    def _taken(
+        self, attention: Tensor, block: RowBlock, columns: Tensor, reading: Reading
+    ) -> Tensor:
+        """Take the attention of some rows from that of the other text."""
+        rows = self._rows(reading.queries, 1)[block.rows]
+        keys = self._rows(reading.keys, 2)[columns]
+        assert self.given is not None
+        whole = self.given[:, rows]
+        some = whole[:, :, keys].to(attention.device)
+        wanted = chosen(reading.queries, self.query)[block.rows]
+        is_elsewhere = (whole != 0).sum(-1) > (whole[:, :, keys] != 0).sum(-1)
+        outside = (is_elsewhere & wanted).any()
+        if block.allowed is not None:
+            outside |= ((some != 0) & ~block.allowed & wanted[:, None].to(some.device)).any().cpu()
+        if bool(outside):
+            raise EditError(
+                f"{self}: there, a query attends to a token that it cannot attend to here; "
+                "expected a text of as many tokens, or more in a causal model."
+            )
+        return some.to(attention.dtype)
+
+    def shared_on_edges(
+        self, attention: Tensor, edges: slice, query: Tensor, key: Tensor, reading: Reading
+    ) -> Tensor:
+        """Replace the attention of some listed edges."""
+        if self.given is None:
+            raise EditError(f"{self}: give this layer, which lists its edges, attention by Use.")
+        rows, keys = self._rows(reading.queries, 1), self._rows(reading.keys, 2)
+        new = self.given[:, rows[query.cpu()], keys[key.cpu()]].to(attention)
+        inside = chosen(reading.queries, self.query)[query.cpu()]
+        inside = inside & chosen(reading.keys, self.key)[key.cpu()]
+        return torch.where(inside.to(attention.device), new, attention)
+
+    def values(self, values: Tensor, reading: Reading) -> Tensor:
+        """Replace values (elements, heads, keys, dim)."""
+        if self.what != "values":
+            return values
+        return self._replaced(values, values, chosen(reading.keys, self.key), reading.keys)
+
+    def outputs(self, output: Tensor, own: Tensor, reading: Reading) -> Tensor:
+        """Replace outputs (elements, heads, queries, dim); `own` are those without edits."""
+        if self.what != "outputs":
+            return output
+        return self._replaced(output, own, chosen(reading.queries, self.query), reading.queries)
+
+    def _replaced(self, now: Tensor, own: Tensor, wanted: Tensor, side: Side) -> Tensor:
+        if self.source == "zero":
+            new = torch.zeros_like(own)
+        elif self.given is None:
+            new = own.mean(2, keepdim=True)
+        else:
+            new = self.given if self.source.is_mean else self.given[:, self._rows(side, 1)]
+        return torch.where(wanted[:, None].to(now.device), new.to(now), now)
+
+    def _rows(self, side: Side, axis: int) -> Tensor:
+        """Return the positions of a call's tokens, which the other text must have."""
+        assert self.given is not None
+        if self.given.shape[axis] < side.end:
+            raise EditError(
+                f"{self}: that has {self.given.shape[axis]} tokens, but the text has {side.end}; "
+                "expected as many, or more in a causal model."
+            )
+        return side.at

@@ -1,0 +1,173 @@
+"""Runs a model on the texts from which edits patch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gattn.engines import edges, tiles
+from gattn.errors import CaptureError, EditError
+from gattn.graph.rules.keys import list_keys
+from gattn.heads.trace import AttentionTrace
+from gattn.models.edit.base import Edit
+from gattn.models.edit.tensors.activations import Activations, What
+from gattn.models.edit.tensors.patch import Ablate, Given, Patch
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.run.functions import prepared
+from gattn.models.watch.contexts import Context, without_contexts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class Sources:
+    """The texts that edits patch from, on each of which a model runs once for each kind."""
+
+    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        self._model, self._tokenizer = cast("PreTrainedModel", model), tokenizer
+        self._known: dict[tuple[Any, What], Activations] = {}
+
+    def run(self, edits: Iterable[Edit]) -> list[Edit]:
+        """Replace texts in edits by what heads give on them."""
+        return [self._with_run(edit) if isinstance(edit, Given) else edit for edit in edits]
+
+    def _with_run(self, edit: Given) -> Edit:
+        if isinstance(edit, Patch) and not isinstance(edit.from_, Activations):
+            return replace(edit, from_=self._once(edit.from_, edit.what, self._one))
+        if isinstance(edit, Ablate) and isinstance(edit.by, (list, tuple)):
+            return replace(edit, by=self._once(edit.by, edit.what, self._mean))
+        return edit
+
+    def _once(
+        self, source: Any, what: What, make: Callable[[Any, What], Activations]
+    ) -> Activations:
+        name = source if isinstance(source, str) else id(source)
+        if (name, what) not in self._known:
+            self._known[name, what] = make(source, what)
+        return self._known[name, what]
+
+    def _one(self, source: Any, what: What) -> Activations:
+        if isinstance(source, AttentionTrace):
+            return _of_trace(source, what)
+        context = _Recording(what)
+        with torch.no_grad(), without_contexts():
+            prepared(source, self._model, self._tokenizer).run(context)
+        return Activations(f"{source!r:.60}", context.found)
+
+    def _mean(self, texts: Sequence[Any], what: What) -> Activations:
+        each = [self._one(text, what).found for text in texts]
+        said = f"the mean over {len(texts)} texts"
+        found = {}
+        for place in each[0]:
+            tensors = [some[place] for some in each]
+            if what == "attention":
+                if len({x.shape for x in tensors}) > 1:
+                    raise EditError(
+                        f"{said}: attention is averaged edge by edge, so all texts have as many "
+                        f"tokens; these have {sorted({x.shape[1] for x in tensors})}."
+                    )
+                found[place] = torch.stack(tensors).mean(0)
+            else:
+                found[place] = torch.cat(tensors, 1).mean(1, keepdim=True)
+        return Activations(said, found, is_mean=True)
+
+
+class _Recording(Context):
+    """Records what the heads of each layer give on one sequence."""
+
+    reads_one_call = True
+
+    def __init__(self, what: What) -> None:
+        self._what = what
+        self.found: dict[tuple[What, str, int], Tensor] = {}
+
+    def wants(self, place: Place) -> bool:
+        """Look at all calls."""
+        return True
+
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
+        """Record a call."""
+        if len(set(place.sequences)) > 1:
+            raise CaptureError(f"A patch is from one sequence, got {len(set(place.sequences))}.")
+        for reading in readings:
+            if len(reading.elements) > 1 and self._what != "attention":
+                raise CaptureError(
+                    f"{call.name} attends in windows: patch its attention, not its {self._what}."
+                )
+            found = self._read(call, reading)
+            if found is None:
+                continue
+            for element in range(len(reading.elements)):
+                self._put(place, reading, found[element])
+
+    def _read(self, call: SeenCall, reading: Reading) -> Tensor | None:
+        """Read what is given: (elements, heads, ...), over the call's own tokens."""
+        if self._what == "attention":
+            return _attention(reading)
+        if not reading.has_values or reading.lists_edges:
+            return None
+        if self._what == "values":
+            return reading.attention.value
+        slots = reading.queries.slots.to(call.output.device)
+        return call.output[reading.elements][:, slots].transpose(1, 2).clone()
+
+    def _put(self, place: Place, reading: Reading, given: Tensor) -> None:
+        """Put it at the tokens' positions."""
+        queries, keys = reading.queries, reading.keys
+        sizes = place.sizes or (
+            max(side.end for side in place.queries),
+            max(side.end for side in place.keys),
+        )
+        shape = {"attention": sizes, "values": sizes[1:], "outputs": sizes[:1]}[self._what]
+        rest = () if self._what == "attention" else given.shape[-1:]
+        name = self._what, place.stack, place.layer
+        if name not in self.found:
+            heads = place.heads or len(given)
+            self.found[name] = given.new_zeros(heads, *shape, *rest)
+        whole = self.found[name]
+        own = whole[place.head : place.head + 1] if place.heads else whole
+        if self._what == "attention":
+            own[:, queries.at[:, None], keys.at] = given
+        else:
+            own[:, (keys if self._what == "values" else queries).at] = given
+
+
+def _attention(reading: Reading) -> Tensor:
+    """Compute the whole attention of a call: (elements, heads, queries, keys)."""
+    call, count = reading.attention, (len(reading.queries), len(reading.keys))
+    whole = call.query.new_zeros(len(reading.elements), reading.heads, *count)
+    if reading.lists_edges:
+        key, query = reading.graph.edge_index.to(whole.device)
+        for some in edges.edge_blocks(call):
+            whole[:, :, query[some.edges], key[some.edges]] = some.attention
+        return whole
+    for block in tiles.row_blocks(call, scores=False):
+        whole[:, :, block.rows, list_keys(block.columns).to(whole.device)] = block.attention
+    return whole
+
+
+def _of_trace(trace: AttentionTrace, what: What) -> Activations:
+    if what != "attention":
+        raise EditError(f"A trace holds attention, but not {what}: give the text that it is of.")
+    found: dict[tuple[What, str, int], Tensor] = {}
+    for name, stack in trace.stacks.items():
+        for (layer, head), graph in stack.items():
+            if graph.positions is not None or graph.query_positions is not None:
+                raise EditError("Patch takes a trace of all tokens, not of some.")
+            if graph.graph.query_offset:
+                raise EditError("Patch takes a trace of all tokens, not of a step.")
+            sizes = graph.graph.num_queries, graph.graph.num_keys
+            attention = torch.from_numpy(graph.attention)
+            most = 1 + max(n for at, n in stack if at == layer)
+            whole = found.setdefault(
+                ("attention", name, layer), attention.new_full((most, *sizes), torch.nan)
+            )
+            whole[head] = 0
+            whole[head][graph.query, graph.key] = attention
+    return Activations("a trace", found)

@@ -1,0 +1,144 @@
+"""Only: the model on some of its edges, against dense algebra."""
+
+import pytest
+import torch
+import transformers
+from dense_models import Dense
+
+import gattn
+from gattn import Cut, Only, edited
+from gattn.errors import EditError
+
+IDS = [5, 17, 42, 17, 8, 33]
+OTHERS = [44, 2, 9, 30]
+ROWS = [(0, 1, 3, 1), (0, 0, 2, 2), (1, 1, 5, 3), (1, 0, 5, 5)]
+DENSE = Dense()
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+    return transformers.GPT2LMHeadModel(config).double().eval()
+
+
+@pytest.fixture(scope="module")
+def t5():
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=64,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=0,
+    )
+    return transformers.T5ForConditionalGeneration(config).double().eval()
+
+
+def dense(model, inputs, rows):
+    def only(call, attention):
+        mask = torch.zeros_like(attention)
+        for stack, layer, *where in rows:
+            if (stack, layer) == call.place:
+                mask[(slice(None), *where)] = 1
+        return attention * mask
+
+    return DENSE.run(model, inputs | {"use_cache": False}, after=only)
+
+
+def in_stack(name, rows):
+    return [(name, *row) for row in rows]
+
+
+def test_the_model_runs_on_its_edges_alone(gpt2):
+    inputs = {"input_ids": torch.tensor([IDS, IDS[::-1]])}
+    with torch.no_grad(), edited(gpt2, Only(ROWS)):
+        found = gpt2(**inputs).logits
+    expected = dense(gpt2, inputs, in_stack("decoder", ROWS))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert not torch.allclose(found, gpt2(**inputs).logits, atol=1e-4)
+
+
+def test_all_stacks_are_edited_where_edges_name_them(t5):
+    inputs = {"input_ids": torch.tensor([IDS]), "decoder_input_ids": torch.tensor([OTHERS])}
+    given = {
+        "encoder": [(0, 1, 5, 0), (1, 0, 2, 4)],
+        "cross": [(1, 1, 3, 2), (0, 0, 2, 2)],
+        "decoder": [(1, 0, 3, 2)],
+    }
+    with torch.no_grad(), edited(t5, Only(given)):
+        found = t5(**inputs).logits
+    rows = [row for name, some in given.items() for row in in_stack(name, some)]
+    torch.testing.assert_close(found, dense(t5, inputs, rows), rtol=0, atol=1e-12)
+    with torch.no_grad(), edited(t5, Only(given["cross"], stack="cross")):
+        found = t5(**inputs).logits
+    every = [
+        (name, layer, head, query, key)
+        for name, size in (("encoder", 6), ("decoder", 4))
+        for layer in (0, 1)
+        for head in (0, 1)
+        for query in range(size)
+        for key in range(size)
+    ]
+    expected = dense(t5, inputs, [*every, *in_stack("cross", given["cross"])])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    with pytest.raises(EditError, match="does not say which stack"), edited(t5, Only(ROWS)):
+        t5(**inputs)
+
+
+def test_it_may_run_with_other_edits_of_some_heads(gpt2):
+    inputs = {"input_ids": torch.tensor([IDS])}
+    cut = Cut(1, 1, query=5, key=3, renormalize=False)
+    with torch.no_grad(), edited(gpt2, cut), edited(gpt2, Only(ROWS)):
+        found = gpt2(**inputs).logits
+    left = [row for row in ROWS if row != (1, 1, 5, 3)]
+    expected = dense(gpt2, inputs, in_stack("decoder", left))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_traces_and_effects_show_it(gpt2):
+    ids = {"input_ids": torch.tensor([IDS])}
+    with edited(gpt2, Only(ROWS)):
+        trace = gattn.capture(ids, gpt2, keep=gattn.All())
+    kept = {
+        (layer, head, int(query), int(key))
+        for (layer, head), graph in trace.only_stack.items()
+        for query, key, share in zip(graph.query, graph.key, graph.attention, strict=True)
+        if share
+    }
+    assert kept == set(ROWS)
+    assert "Only(4 edges)" in str(trace)
+    one, other = (Only(ROWS[:n]).record for n in (2, 3))
+    assert one == Only(ROWS[:2]).record
+    assert one != other
+
+
+def test_gradients_reach_the_attention_that_is_kept(gpt2):
+    ids = torch.tensor([IDS])
+    with edited(gpt2, Only([(1, 1, 5, 3)])):
+        (slope,) = torch.autograd.grad(
+            gpt2(ids).logits[0, -1, 7], gpt2.transformer.h[1].attn.c_attn.weight
+        )
+    assert slope.abs().sum() > 0
+
+
+@pytest.mark.parametrize("given", [[(1, 2, 3)], [(0, 0, -1, 0)], "1.1", [(0.5, 0, 0, 0)], 7])
+def test_what_are_no_edges_is_refused(given):
+    with pytest.raises(EditError, match=r"rows \(layer, head, query, key\)"):
+        Only(given)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ((7, 0, 1, 1), "no layer 7"),
+        ((0, 5, 1, 1), "head 5, but the heads are 0 .. 1"),
+        ((0, 0, 1, 3), "edge from key 3 to query 1"),
+        ((0, 0, 30, 3), "had nothing to edit"),
+    ],
+)
+def test_edges_that_the_model_does_not_have_are_refused(gpt2, row, said):
+    with pytest.raises(EditError, match=said), edited(gpt2, Only([*ROWS, row])):
+        gpt2(torch.tensor([IDS]))

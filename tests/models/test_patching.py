@@ -1,0 +1,303 @@
+"""Patches and ablations, against forward hooks on the same model, and dense algebra."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from dense_models import Dense
+
+import gattn
+from gattn import Ablate, Cut, Patch, Use
+from gattn.errors import CaptureError, EditError
+
+IDS = [5, 17, 42, 17, 8, 33]
+OTHER = [44, 2, 9, 30, 17, 51]
+LONGER = [*OTHER, 12, 7]
+WHATS = ["attention", "values", "outputs"]
+HEADS, DIM = 4, 8
+
+
+@pytest.fixture(scope="module")
+def gpt2(tiny):
+    return tiny("gpt2", "eager", torch.float64)
+
+
+def logits_of(model, ids, *edits):
+    with torch.no_grad():
+        if not edits:
+            return model(torch.tensor([ids])).logits[0]
+        with gattn.edited(model, *edits):
+            return model(torch.tensor([ids])).logits[0]
+
+
+@contextmanager
+def hooked(model, what, change):
+    """Change values or outputs (tokens, heads, dim) of each layer by hand: change(layer, x)."""
+    hooks = []
+    for number, block in enumerate(model.transformer.h):
+
+        def of_values(module, given, result, number=number):
+            query, key, value = result.split(HEADS * DIM, dim=-1)
+            value = change(number, value[0].unflatten(-1, (HEADS, DIM)))
+            return torch.cat([query, key, value.flatten(-2)[None]], dim=-1)
+
+        def of_outputs(module, given, number=number):
+            return (change(number, given[0][0].unflatten(-1, (HEADS, DIM))).flatten(-2)[None],)
+
+        if what == "values":
+            hooks.append(block.attn.c_attn.register_forward_hook(of_values))
+        else:
+            hooks.append(block.attn.c_proj.register_forward_pre_hook(of_outputs))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def recorded(model, what, ids):
+    kept = {}
+
+    def keep(layer, x):
+        kept[layer] = x.clone()
+        return x
+
+    with hooked(model, what, keep):
+        logits_of(model, ids)
+    return kept
+
+
+def by_hand(model, what, new, tokens=slice(None), layer=1, heads=(1, 3)):
+    """Run the model with `new` (tokens, heads, dim) in some heads of a layer."""
+
+    def change(number, x):
+        if number != layer:
+            return x
+        x = x.clone()
+        for head in heads:
+            x[tokens, head] = new(x)[tokens, head]
+        return x
+
+    with hooked(model, what, change):
+        return logits_of(model, IDS)
+
+
+@pytest.mark.parametrize("tokens", [None, [1, 4]])
+@pytest.mark.parametrize("what", ["values", "outputs"])
+@pytest.mark.parametrize("source", [OTHER, LONGER])
+def test_what_another_text_gives_is_patched_in_as_by_hooks(gpt2, what, tokens, source):
+    other = recorded(gpt2, what, source)[1][: len(IDS)]
+    where = slice(None) if tokens is None else tokens
+    expected = by_hand(gpt2, what, lambda x: other, where)
+    side = {"key" if what == "values" else "query": tokens}
+    found = logits_of(gpt2, IDS, Patch(source, 1, [1, 3], what=what, **side))
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+    assert (found - logits_of(gpt2, IDS)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "t5"])
+def test_another_texts_attention_is_patched_in(tiny, name):
+    model = tiny(name, "eager" if name == "t5" else "sdpa", torch.float64)
+    dense, kept = Dense(), {}
+    extra = {"decoder_input_ids": torch.tensor([[44, 2, 9]])} if name == "t5" else {}
+    stack = "encoder" if name in ("t5", "bert") else "decoder"
+
+    def keep(call, attention):
+        kept[call.place] = attention
+        return attention
+
+    def put(call, attention):
+        if call.place != (stack, 1):
+            return attention
+        attention = attention.clone()
+        for query in (2, 5):
+            for key in (0, 1, 5):
+                attention[0, 2, query, key] = kept[stack, 1][0, 2, query, key]
+        return attention
+
+    def inputs(ids):
+        return {"input_ids": torch.tensor([ids])} | extra
+
+    dense.run(model, inputs(OTHER), after=keep)
+    expected = dense.run(model, inputs(IDS), after=put)
+    source = {name: x[0] for name, x in inputs(OTHER).items()} if extra else OTHER
+    patch = Patch(source, 1, 2, query=[2, 5], key=[0, 1, 5], stack=stack)
+    with torch.no_grad(), gattn.edited(model, patch):
+        found = model(**inputs(IDS))[0]
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    with torch.no_grad():
+        assert (found - model(**inputs(IDS))[0]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("what", WHATS)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt-oss", "bert"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_the_same_text_changes_nothing(tiny, name, implementation, what):
+    model = tiny(name, implementation)
+    with torch.no_grad():
+        expected = model(torch.tensor([IDS]))[0]
+        with gattn.edited(model, Patch(IDS, what=what)):
+            found = model(torch.tensor([IDS]))[0]
+        with gattn.edited(model, Patch(OTHER, what=what)):
+            other = model(torch.tensor([IDS]))[0]
+    assert torch.equal(found, expected)
+    assert not torch.equal(other, expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_all_attention_of_another_text_is_that_texts(tiny, name):
+    model = tiny(name)
+    other = gattn.capture(OTHER, model)
+    for source in (OTHER, other, lambda: model(torch.tensor([OTHER]))):
+        with gattn.edited(model, Patch(source)):
+            found = gattn.capture(IDS, model)
+        for one, expected in zip(found.heads(), other.heads(), strict=True):
+            np.testing.assert_array_equal(one.to_dense(), expected.to_dense())
+    uses = [Use(graph, graph.layer, graph.head) for graph in other.heads()]
+    with torch.no_grad(), gattn.edited(model, *uses):
+        by_use = model(torch.tensor([IDS]))[0]
+    with torch.no_grad(), gattn.edited(model, Patch(OTHER)):
+        by_patch = model(torch.tensor([IDS]))[0]
+    torch.testing.assert_close(by_patch, by_use, atol=1e-6, rtol=1e-6)
+
+
+def test_zero_ablation_is_a_cut(gpt2):
+    pairs = [
+        (Ablate("zero", 1, 2, what="outputs"), Cut(1, 2)),
+        (Ablate("zero", 1, 2, query=[3, 4], what="outputs"), Cut(1, 2, query=[3, 4])),
+        (
+            Ablate("zero", 1, 2, query=4, key=1, what="attention"),
+            Cut(1, 2, 4, 1, renormalize=False),
+        ),
+        (Ablate("zero", 1, key=2, what="values"), Cut(1, key=2, renormalize=False)),
+    ]
+    plain = logits_of(gpt2, IDS)
+    for ablation, cut in pairs:
+        found = logits_of(gpt2, IDS, ablation)
+        torch.testing.assert_close(found, logits_of(gpt2, IDS, cut), atol=1e-12, rtol=0)
+        assert (found - plain).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("what", ["values", "outputs"])
+def test_means_are_over_positions_or_a_corpus(gpt2, what):
+    own = by_hand(gpt2, what, lambda x: x.mean(0).expand_as(x))
+    found = logits_of(gpt2, IDS, Ablate("mean", 1, [1, 3], what=what))
+    torch.testing.assert_close(found, own, atol=1e-11, rtol=0)
+    texts = [OTHER, LONGER, [3, 4]]
+    mean = torch.cat([recorded(gpt2, what, text)[1] for text in texts]).mean(0)
+    expected = by_hand(gpt2, what, lambda x: mean.expand_as(x))
+    found = logits_of(gpt2, IDS, Ablate(texts, 1, [1, 3], what=what))
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+    assert (found - own).abs().max() > 1e-4
+
+
+def test_mean_attention_is_even_or_that_of_a_corpus(gpt2):
+    dense, kept = Dense(), []
+
+    def evened(call, attention):
+        is_edge = (call.scores > -torch.inf).double().expand_as(attention)
+        return is_edge / is_edge.sum(-1, keepdim=True) if call.layer == 1 else attention
+
+    even = dense.run(gpt2, {"input_ids": torch.tensor([IDS])}, after=evened)[0]
+    found = logits_of(gpt2, IDS, Ablate("mean", 1, what="attention"))
+    torch.testing.assert_close(found, even, atol=1e-11, rtol=0)
+    texts = [OTHER, IDS[::-1]]
+    for text in texts:
+        dense.run(
+            gpt2,
+            {"input_ids": torch.tensor([text])},
+            after=lambda call, a: (kept.append(a) if call.layer == 1 else None, a)[1],
+        )
+    mean = torch.stack(kept).mean(0)
+    expected = dense.run(
+        gpt2,
+        {"input_ids": torch.tensor([IDS])},
+        after=lambda call, a: mean if call.layer == 1 else a,
+    )[0]
+    found = logits_of(gpt2, IDS, Ablate(texts, 1, what="attention"))
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+
+
+def test_effects_of_patches_run_their_text_once(gpt2, monkeypatch):
+    patches = [Patch(OTHER, 1, head, what="outputs") for head in range(4)]
+    table = gattn.effect(IDS, patches, gpt2, metric="probability", target=7, progress=False)
+    for head, effect in enumerate(table["effect"]):
+        found, plain = (
+            logits_of(gpt2, IDS, *edits)[-1].softmax(-1)[7] for edits in ([patches[head]], [])
+        )
+        assert effect == pytest.approx(float(found - plain), abs=1e-12)
+    assert table["kind"].unique().tolist() == ["Patch"]
+    assert table["head"].tolist() == [0, 1, 2, 3]
+    assert table["edit"][2] == f"Patch(from_={OTHER}, layer=1, head=2, what='outputs')"
+    counts = []
+    handle = gpt2.register_forward_pre_hook(lambda *_: counts.append(1))
+    gattn.effect(IDS, patches, gpt2, progress=False)
+    handle.remove()
+    assert len(counts) == 3  # The other text, the plain run, and all four at once.
+
+
+def test_patches_count_with_a_cache_too(tiny):
+    model = tiny("llama", dtype=torch.float64)
+    whole = torch.tensor([LONGER])
+    for edit in (Patch(LONGER[::-1], 1, 2), Ablate([OTHER, IDS], 1, 2, what="values")):
+        with torch.no_grad(), gattn.edited(model, edit):
+            expected = model(whole).logits[0, -1]
+            first = model(whole[:, :-1], use_cache=True)
+            found = model(whole[:, -1:], past_key_values=first.past_key_values).logits[0, -1]
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    first = model(whole[:, :-1], use_cache=True).past_key_values
+    only = Ablate("mean", 1)
+    with pytest.raises(EditError, match="only the last ones"), gattn.edited(model, only):
+        model(whole[:, -1:], past_key_values=first)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: Patch(OTHER, what="scores"), EditError, "what is one of"),
+        (lambda: Patch(OTHER, query=2, what="values"), EditError, "belong to a key"),
+        (lambda: Patch(OTHER, key=2, what="outputs"), EditError, "belong to a query"),
+        (lambda: Ablate("median"), EditError, "'zero', 'mean' or a list of texts"),
+        (lambda: Ablate([]), EditError, "'zero', 'mean' or a list of texts"),
+        (lambda: Patch(OTHER[:4], 1), EditError, "has 4 tokens, but the text has 6"),
+        (lambda: Patch(OTHER[:4], 1, what="values"), EditError, "has 4 tokens"),
+        (lambda: Ablate([OTHER, LONGER], 1, what="attention"), EditError, r"these have \[6, 8\]"),
+        (lambda: Patch(OTHER, 7), EditError, "layer 7"),
+        (lambda: Patch(OTHER, 1, query=2, key=4), EditError, "nothing to edit"),
+    ],
+)
+def test_what_cannot_be_patched_is_refused(gpt2, make, error, says):
+    with pytest.raises(error, match=says):
+        logits_of(gpt2, IDS, make())
+
+
+def test_traces_patch_attention_alone_of_all_tokens(gpt2):
+    trace = gattn.capture(OTHER, gpt2)
+    with pytest.raises(EditError, match="give the text"):
+        logits_of(gpt2, IDS, Patch(trace, what="values"))
+    some = gattn.capture(OTHER, gpt2, heads=[0, 3])
+    with pytest.raises(EditError, match=r"lacks one of the heads \[2\]"):
+        logits_of(gpt2, IDS, Patch(some, 1, 2))
+
+
+def test_a_longer_text_is_refused_where_queries_read_what_is_not_here(tiny):
+    model = tiny("bert")
+    with (
+        pytest.raises(EditError, match="cannot attend to here"),
+        gattn.edited(model, Patch(LONGER)),
+    ):
+        model(torch.tensor([IDS]))
+
+
+def test_contributions_are_not_those_of_patched_values(gpt2):
+    patch = Patch(OTHER, 1, what="values")
+    with pytest.raises(CaptureError, match="leave out contributions"), gattn.edited(gpt2, patch):
+        gattn.capture(IDS, gpt2, contributions=True)
+
+
+def test_outer_edits_do_not_reach_the_other_text(gpt2):
+    with gattn.edited(gpt2, Cut(0, 1)):
+        inner = logits_of(gpt2, IDS, Patch(OTHER, 1, what="outputs"))
+    together = logits_of(gpt2, IDS, Cut(0, 1), Patch(OTHER, 1, what="outputs"))
+    assert torch.equal(inner, together)
