@@ -135,3 +135,33 @@ def test_models_without_channels_do_not_warn():
         with capturing(model) as run:
             model(torch.randn(1, TOKENS, WIDTH))
     assert len(run.trace) == 2 * HEADS
+
+
+class Clusters(nn.Module):
+    """Attends, then sums tokens up by cluster, each with its share of a cluster (NetVLAD)."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.scores = Attention(), nn.Linear(WIDTH, 3)
+        self.centres = nn.Parameter(torch.randn(3, WIDTH))
+
+    def forward(self, x):
+        x = x + self.attention(x)
+        share = self.scores(x).softmax(-1)
+        return share.mT @ x - share.sum(1)[..., None] * self.centres
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_sums_over_other_than_its_softmax_is_named_beside_attention(batch):
+    torch.manual_seed(0)
+    model, x = Clusters().eval(), torch.randn(batch, TOKENS, WIDTH)
+    told = pytest.warns(UserWarning, match=r"does not show its attention, the model itself")
+    with torch.no_grad(), told, capturing(model) as run:
+        model(x)
+    with torch.no_grad():
+        expected, _ = attended(model.attention, x)
+    for element, trace in enumerate(run.traces):
+        (stack,) = trace.stacks.values()
+        for head in range(HEADS):
+            dense = torch.as_tensor(stack[0, head].to_dense())
+            torch.testing.assert_close(dense, expected[element, head])

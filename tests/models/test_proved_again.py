@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gattn import capturing
+from gattn.errors import CaptureError
 
 WIDTH, TOKENS = 16, 6
 ORDER, REVERSED = list(range(TOKENS)), list(range(TOKENS))[::-1]
@@ -233,3 +234,30 @@ def test_layers_that_differ_in_more_than_shapes_are_proved_by_themselves(kind):
             assert error(model, x, dense(layer, given), number) < 1e-5
             order = torch.tensor(model.orders[number]) if model.orders else None
             given = given + (layer(given) if order is None else layer(given, order))
+
+
+class Forwards(Attention):
+    def is_reversed(self):
+        return False
+
+
+class ByLambda(nn.Module):
+    """Calls its layer through a function that holds the model itself, also when it is copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = Forwards()
+        self.call = [lambda x: self.layer(x)]
+
+    def forward(self, x):
+        return self.call[0](x)
+
+
+def test_a_copy_that_calls_the_model_itself_is_told():
+    model, x = ByLambda().eval(), torch.randn(1, TOKENS, WIDTH)
+    for _ in range(2):
+        told = pytest.raises(CaptureError, match="a copy of it calls layer of the model itself")
+        with told, torch.no_grad(), capturing(model):
+            model(x)
+    model.call = [model.layer.forward]
+    assert error(model, x, dense(model.layer, x), 0) < 1e-5

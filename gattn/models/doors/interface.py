@@ -8,7 +8,9 @@ they change are then replaced; finally the open contexts are shown the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -17,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.doors.functions.calling.raw_call import is_observed
 from gattn.models.read.seen_call import LEAST, SeenCall
 from gattn.models.watch.contexts import present
-from gattn.models.watch.inside import inside
+from gattn.models.watch.inside import inside, outside
 from gattn.models.watch.taking_part import take_part
 
 _READABLE = ("eager", "sdpa")
@@ -28,6 +31,23 @@ _LEAST_OF_WINDOWS = -50.0
 """Between their windows Swin models mask by -100."""
 
 _originals: list[Callable[..., Any]] = []
+_is_routed: ContextVar[bool] = ContextVar("is_routed", default=False)
+
+
+def is_routed() -> bool:
+    """Return whether a function runs that this door shows."""
+    return _is_routed.get()
+
+
+@contextmanager
+def _routing() -> Iterator[None]:
+    """Mark such a function; a proof sees its kernels by the other doors, too."""
+    token = _is_routed.set(True)
+    try:
+        with outside() if is_observed() else inside():
+            yield
+    finally:
+        _is_routed.reset(token)
 
 
 def watch() -> None:
@@ -66,7 +86,7 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
         attention_mask: Any = None,
         **options: Any,
     ) -> Any:
-        with inside():
+        with _routing():
             result = function(module, query, key, value, attention_mask, **options)
         routed = RoutedCall(
             module, implementation, query, key, value, attention_mask, options, *result[:2]

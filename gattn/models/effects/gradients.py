@@ -16,6 +16,7 @@ from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.functions import Runnable
 from gattn.models.watch.contexts import Context
 from gattn.normalizers.base import widened
@@ -71,6 +72,11 @@ class Outputs(Context, Generic[L]):
         self._read, self._wanted, self._share = read, wanted, share
         self._nodes: list[tuple[Tensor, SeenEdges | None]] = []
         self.found: dict[tuple[str, int], L] = {}
+        self._calls = 0
+
+    def begin(self, tracker: Tracker) -> None:
+        """Count the calls of the model."""
+        self._calls += 1
 
     def wants(self, place: Place) -> bool:
         """Return whether a layer is wanted."""
@@ -87,14 +93,23 @@ class Outputs(Context, Generic[L]):
                 "one with gattn.effect."
             )
         if (place.stack, place.layer) in self.found:
+            how = "in several calls of the model" if self._calls > 1 else "part by part, in a loop"
             raise CaptureError(
-                f"{call.name} attends in several calls of the model, but gradients are taken of "
-                "one: run the model once, or measure cuts one by one with gattn.effect."
+                f"{call.name or 'The model'} attends {how}, but gradients are taken of one call of "
+                "its attention: measure cuts one by one with gattn.effect"
+                + (", or run the model once." if self._calls > 1 else ".")
             )
         if reading.edits:
             raise EditError(
                 f"{call.name} is edited, but gradients are taken of unedited attention: choose "
                 "other layers, or measure further cuts with gattn.effect."
+            )
+        if not torch.is_grad_enabled():
+            raise CaptureError(
+                f"{call.name or 'The model'} attends where torch keeps no gradients, as within "
+                "torch.no_grad(), a custom autograd function or a reentrant checkpoint, so nothing "
+                "is known of what its attention changes: choose other layers, or measure cuts one "
+                "by one with gattn.effect."
             )
         # The model goes on with a tensor of ours, whatever the door makes of its own.
         edges = call if isinstance(call, SeenEdges) else None

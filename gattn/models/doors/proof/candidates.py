@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -112,11 +112,13 @@ def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
     """Return runs whose inputs are tried besides that of a run around a call.
 
     They are those just before the next inner run, and embeddings of ids further back; for the
-    attending module, its first ones. What is given to a module like the inner one, such as the
-    layer before it, is arranged alike.
+    attending module, its first ones, and embeddings of ids among all and within them. What is
+    given to a module like the inner one, such as the layer before it, is arranged alike.
     """
     if not level:
-        return [one for one in site.inside if one.looks_up is not False][:_BEFORE]
+        found = [one for one in site.inside if one.looks_up is not False]
+        further = [one for one in _lookups(site.inside) if one not in found[:_BEFORE]]
+        return list(dict.fromkeys((*found[:_BEFORE], *further[:_BEFORE], *further[-_BEFORE:])))
     inner = site.chain[level - 1]
     of = type(model.get_submodule(inner.name))
     found = [
@@ -126,6 +128,11 @@ def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
         and (one.shapes != inner.shapes or type(model.get_submodule(one.name)) is not of)
     ]
     return found[:_BEFORE] + [one for one in found[_BEFORE:] if one.looks_up][:_BEFORE]
+
+
+def _lookups(runs: Iterable[Run]) -> list[Run]:
+    """List the embeddings of ids among some runs, and within them."""
+    return [one for run in runs for one in (run, *_lookups(run.inner)) if one.looks_up]
 
 
 def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.constants import Constants
@@ -56,6 +58,8 @@ class Kernels(TorchDispatchMode):
         Which integers that the model is given are ids.
     moves : Moves
         Where tokens may have been moved.
+    across : set of str
+        The modules that multiply a softmax, and sum over another dimension than it does.
     images : set of tuple of int
         The shapes of what convolutions took and gave, (elements, channels, rows, columns, ...).
     ranking : set of (str, tuple of int)
@@ -76,6 +80,7 @@ class Kernels(TorchDispatchMode):
         self.images: set[tuple[int, ...]] = set()
         self.ranking: set[tuple[str, tuple[int, ...]]] = set()
         self._last: Event | None = None
+        self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
@@ -93,7 +98,7 @@ class Kernels(TorchDispatchMode):
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         tensors = tensors_in((args, given))
         if name.startswith(_WHOLES):
-            self._last = Event(self._walk.innermost)
+            self._last = Event(self._walk.innermost, is_seen=is_routed())
             self.events.append(self._last)
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
@@ -130,8 +135,10 @@ class Kernels(TorchDispatchMode):
     def _begin(self, scores: Tensor, rest: Any, given: Mapping[str, Any], result: Tensor) -> None:
         if scores.dim() > 1:
             dim = rest[0] if rest else given.get("dim", -1)
-            event = Event(self._walk.innermost, dim % scores.dim() == scores.dim() - 1)
-            self._softmaxes[result] = _Softmax(event, result.numel())
+            is_last = dim % scores.dim() == scores.dim() - 1
+            event = Event(self._walk.innermost, is_last, is_routed())
+            memory = StorageWeakRef(result.untyped_storage())
+            self._softmaxes[result] = _Softmax(event, result.numel(), memory, result.stride(dim))
 
     def _follow(self, name: str, tensors: Sequence[Tensor], result: Any) -> None:
         softmax = next((self._softmaxes[x] for x in tensors if x in self._softmaxes), None)
@@ -140,6 +147,9 @@ class Kernels(TorchDispatchMode):
         if name in _PRODUCTS:
             others = [x for x in tensors if x not in self._softmaxes]
             if all(place_of(x) not in self._parameters for x in others):
+                if not any(self._is_summed_over_keys(x, dim) for x, dim in _summed(tensors)):
+                    self.across.add(self._walk.innermost)
+                    return
                 if not softmax.is_counted:
                     self.events.append(softmax.event)
                 softmax.is_counted = True
@@ -149,6 +159,14 @@ class Kernels(TorchDispatchMode):
             size = x.numel() if x.is_floating_point() else 0
             if size == softmax.size or (name in _PARTS and 0 < size < softmax.size):
                 self._softmaxes[x] = softmax
+
+    def _is_summed_over_keys(self, x: Tensor, dim: int) -> bool:
+        """Return whether a product sums over the keys of a softmax, or may: of a copy."""
+        known = self._softmaxes.get(x)
+        if known is None:
+            return False
+        is_copy = StorageWeakRef(x.untyped_storage()) != known.memory
+        return is_copy or x.shape[dim] == 1 or x.stride(dim) == known.stride
 
 
 class _Parameters(Container[int]):
@@ -183,7 +201,15 @@ class _Softmax:
 
     event: Event
     size: int
+    memory: StorageWeakRef
+    stride: int
     is_counted: bool = False
+
+
+def _summed(tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+    """Return the factors of a product, and over which dimension of each it sums."""
+    first, second = tensors[-2:]
+    return [(first, -1), (second, max(-2, -second.dim()))]
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.functions.calling.raw_call import RawCall, observed
+from gattn.models.doors.functions.calling.raw_call import RawCall, innermost, observed
 from gattn.models.doors.functions.mode import FunctionMode, paused
+from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copying.copies import copied
@@ -47,6 +48,10 @@ _MOST_PLANS = 64
 _TRANSFORMED = (
     "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
     "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
+)
+_CALLS_ORIGINAL = (
+    "a copy of it calls {} of the model itself, as a function does that was made with a module in "
+    "it (a lambda in a list, a hook): hold the module, and call what it has"
 )
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
@@ -100,7 +105,7 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
             keep_acting(twin, name, lambda: _called(twin.get_submodule(name), given))
             with attached(twin, Context()), paused(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
-                return _Proof(twin, name, given).plan()
+                return _Proof(twin, name, given, original=model).plan()
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
@@ -133,7 +138,10 @@ class _Proof:
         name: str,
         given: Given,
         is_open: Callable[[RawCall], bool] = lambda call: True,
+        *,
+        original: nn.Module | None = None,
     ) -> None:
+        self._originals = {} if original is None else dict(map(reversed, original.named_modules()))
         self._is_open = is_open
         self.open: list[Site] = []
         self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
@@ -209,11 +217,15 @@ class _Proof:
                 note(call)
 
         def note(call: RawCall) -> None:
+            if (running := innermost()) in self._originals:
+                self._plan.refused = _CALLS_ORIGINAL.format(self._originals[running])
             sites(call)
+            kernels.moves.attended(sites.found[-1].chain[0])
+            if is_routed():
+                return
             if self._is_open(call):
                 self.open.append(sites.found[-1])
                 self._numbers.take(call, sites.found[-1].place)
-            kernels.moves.attended(sites.found[-1].chain[0])
             if call.number is not None:
                 place = sites.found[-1].place
                 how = "scaled" if call.is_scaled else "mixed"
@@ -235,7 +247,7 @@ class _Proof:
             self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
         self._plan.silent = silent(
-            self._model, ran, sites.found, others.layers.shown, kernels.products
+            self._model, ran, sites.found, others.layers.shown, kernels.products, kernels.across
         )
         given = leaves(self._given)
         self._ids = [given[number] for number in kernels.integers.exchangeable]

@@ -231,6 +231,7 @@ def silent(
     sites: Iterable[Site],
     others: Iterable[str],
     products: Products,
+    across: Iterable[str] = (),
 ) -> list[str]:
     """Name the modules that attend, as far as can be told, and show nothing.
 
@@ -246,6 +247,8 @@ def silent(
         The modules whose attention other doors saw.
     products : Products
         What was multiplied.
+    across : iterable of str
+        The modules that multiply a softmax, and sum over another dimension than it does.
 
     Notes
     -----
@@ -257,6 +260,7 @@ def silent(
     showing = {run.name for site in sites for run in site.chain} | set(others)
     kinds = {type(site.module) for site in sites}
     found = set(products.written_out) | ((products.spreading | products.chained) - showing)
+    found |= set(across)
     found = {name for name in found if not isinstance(model.get_submodule(name), nn.Linear)}
     for name in set(ran) - showing:
         kind = type(model.get_submodule(name))

@@ -60,10 +60,13 @@ _FACTORED = (
     "its keys are what another softmax made of all tokens, as are the channels of efficient "
     "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph"
 )
-_NO_KEYS = "no input of the modules around it tells by its scores which token each of its keys is"
+_NO_KEYS = (
+    "no input of the modules around it tells by its scores which token of which text each of its "
+    "keys is"
+)
 _MIXED = (
     "its scores do not tell its slots apart by the tokens of its input: these are mixed or pooled "
-    "before it attends, or scores are made of queries alone"
+    "before it attends, or scores are made of queries alone, or of several scores"
 )
 _RECURRENT = (
     "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "

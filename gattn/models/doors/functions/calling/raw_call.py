@@ -163,6 +163,11 @@ def observed(observer: Observer) -> Iterator[None]:
         _observer.reset(token)
 
 
+def is_observed() -> bool:
+    """Return whether calls that doors see are shown to such a function."""
+    return _observer.get() is not None
+
+
 def handed(call: RawCall) -> SeenCall | None:
     """Let the open contexts take part in a call; None if nothing of it changes."""
     observer = _observer.get()
@@ -171,7 +176,7 @@ def handed(call: RawCall) -> SeenCall | None:
         return None
     calls = next(calls for calls, _ in present() if calls.owns(call.module))
     tracker = calls.tracker
-    if call.module is calls.model and not calls.depth and not _runs(calls.model):
+    if call.module is calls.model and not calls.depth and innermost() is not calls.model:
         return None  # Another model runs inside its `generate`, such as an assistant.
     if not tracker.reads(call.module, call.lead, over_last=call.over_last):
         return None
@@ -182,6 +187,12 @@ def handed(call: RawCall) -> SeenCall | None:
             f"In {named(call.module)} the attention is changed by {call.altered} between "
             "its softmax and its values, so what a head attends to is not the softmax alone. "
             "Nothing was captured or edited."
+        )
+    if call.output.is_complex():
+        raise CaptureError(
+            f"{named(call.module)} attends to complex values ({call.output.dtype}); expected real "
+            "ones: hold their real and imaginary parts side by side, as torch.view_as_real gives "
+            "them. Nothing was captured or edited."
         )
     if any(torch._C._functorch.is_batchedtensor(x) for x in (call.value, call.output)):
         raise CaptureError(
@@ -246,9 +257,9 @@ def owner() -> nn.Module | None:
     return next((x for x in _running() if any(calls.owns(x) for calls in known)), None)
 
 
-def _runs(module: nn.Module) -> bool:
-    """Return whether a module is the innermost that runs, of any model."""
-    return next(_running(), None) is module
+def innermost() -> nn.Module | None:
+    """Find the innermost module that runs, of any model."""
+    return next(_running(), None)
 
 
 def _running() -> Iterator[nn.Module]:

@@ -103,7 +103,8 @@ def _added(
     def restored(x: Tensor) -> Tensor:
         now = turned(x) * alpha
         now = now if beta == 0 else now + beta * args[0]
-        return torch.where(turned(x == before), result, now)  # What is not edited stays as it is.
+        same = result.detach() + (now - now.detach()) if now.requires_grad else result
+        return torch.where(turned(x == before), same, now)  # What is not edited stays as it is.
 
     return replace(found, restored=restored)
 
