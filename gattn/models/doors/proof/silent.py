@@ -20,6 +20,7 @@ _DIVISIONS = frozenset(("div", "div_", "mul", "mul_"))
 _DIFFERENCES = frozenset(("sub", "sub_"))
 _NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
+_BARE = frozenset(("mm", "bmm"))
 _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
 _NAMES = ("attention", "attn")
 
@@ -60,6 +61,7 @@ class Products:
         self._made_with: Any = WeakTensorKeyDictionary()
         self._outputs: Any = WeakTensorKeyDictionary()
         self._products: Any = WeakTensorKeyDictionary()
+        self._outer: Any = WeakTensorKeyDictionary()
         self._totals: Any = WeakTensorKeyDictionary()
 
     def note(self, where: str, kernel: str, given: Iterable[Any], result: Any) -> None:
@@ -167,6 +169,10 @@ class Products:
             if found:
                 self.chained.add(where)
             self._products[result] = True
+        elif kernel == "mul" and self._spreads(tensors, result):
+            self._outer[result] = True
+        elif kernel == "cumsum" and tensors[0] in self._outer:
+            self._products[result] = True
         elif found and not kernel.startswith(_NORMS):
             size = max(x.numel() for x in tensors if x in self._products)
             if result.numel() == size:
@@ -177,12 +183,15 @@ class Products:
         own = {place for x in tensors if (place := place_of(x)) in self._parameters}
         made = next((self._made_with[x] for x in tensors if x in self._made_with), None)
         if kernel in _PRODUCTS and own:
-            if made is not None and made.is_softmax and made.places & own:
+            is_bare = kernel in _BARE
+            if made is not None and made.is_softmax and (made.places & own or made.is_bare * is_bare):
                 self.looking_up.add(where)
-            self._made_with[result] = _Scores(own, result.numel())
-        elif made is not None and result.numel() == made.size:
+            self._made_with[result] = _Scores(own, result.numel(), is_bare=is_bare)
+        elif made is not None and kernel not in _PRODUCTS and result.numel() == made.size:
             is_softmax = made.is_softmax or kernel in _SOFTMAXES
-            self._made_with[result] = replace(made, is_softmax=is_softmax)
+            others = [x for x in tensors if x not in self._made_with and x.numel() == made.size]
+            is_bare = made.is_bare and not others
+            self._made_with[result] = replace(made, is_softmax=is_softmax, is_bare=is_bare)
 
     def _exponential(self, tensors: Iterable[Tensor]) -> _Exponential | None:
         return next((self._exponentials[x] for x in tensors if x in self._exponentials), None)
@@ -223,6 +232,7 @@ class _Scores:
     places: set[int]
     size: int
     is_softmax: bool = False
+    is_bare: bool = False
 
 
 def silent(
