@@ -241,7 +241,7 @@ class _Proof:
         self._plan.again = not_in(takings.again, others.layers.shown)
         given = leaves(self._given)
         self._ids = [given[number] for number in kernels.integers.exchangeable]
-        self._plan.looking_up = sorted(kernels.products.looking_up)
+        self._plan.looking_up = sorted(kernels.products.looking_up | takings.looking_up)
         self._spreading, self._images = kernels.products.spreading, kernels.images
         self._linear = kernels.products.linear, kernels.products.factored
         return sites.found, output

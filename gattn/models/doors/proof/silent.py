@@ -20,7 +20,6 @@ _DIVISIONS = frozenset(("div", "div_", "mul", "mul_"))
 _DIFFERENCES = frozenset(("sub", "sub_"))
 _NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
-_BARE = frozenset(("mm", "bmm"))
 _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
 _NAMES = ("attention", "attn")
 
@@ -183,15 +182,12 @@ class Products:
         own = {place for x in tensors if (place := place_of(x)) in self._parameters}
         made = next((self._made_with[x] for x in tensors if x in self._made_with), None)
         if kernel in _PRODUCTS and own:
-            is_bare = kernel in _BARE
-            if made is not None and made.is_softmax and (made.places & own or made.is_bare * is_bare):
+            if made is not None and made.is_softmax and made.places & own:
                 self.looking_up.add(where)
-            self._made_with[result] = _Scores(own, result.numel(), is_bare=is_bare)
-        elif made is not None and kernel not in _PRODUCTS and result.numel() == made.size:
+            self._made_with[result] = _Scores(own, result.numel())
+        elif made is not None and result.numel() == made.size:
             is_softmax = made.is_softmax or kernel in _SOFTMAXES
-            others = [x for x in tensors if x not in self._made_with and x.numel() == made.size]
-            is_bare = made.is_bare and not others
-            self._made_with[result] = replace(made, is_softmax=is_softmax, is_bare=is_bare)
+            self._made_with[result] = replace(made, is_softmax=is_softmax)
 
     def _exponential(self, tensors: Iterable[Tensor]) -> _Exponential | None:
         return next((self._exponentials[x] for x in tensors if x in self._exponentials), None)
@@ -232,7 +228,6 @@ class _Scores:
     places: set[int]
     size: int
     is_softmax: bool = False
-    is_bare: bool = False
 
 
 def silent(

@@ -19,6 +19,7 @@ _SPARSE = frozenset(("_sparse_mm", "_sparse_addmm", "sparse_sampled_addmm"))
 _WEIGHING = frozenset(("convolution", "_embedding_bag", "_embedding_bag_forward_only"))
 PRODUCTS = _MATRIX | _SPARSE | _WEIGHING
 _SPREADS = frozenset(("mul", "mul_", "addcmul", "addcmul_"))
+_BARE = frozenset(("mm", "bmm"))
 _PARTS = frozenset(("slice", "select", "split", "split_with_sizes", "unbind", "narrow"))
 _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
 
@@ -26,8 +27,9 @@ _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
 class Takings:
     """The kernels that multiply a softmax's numbers with others that are no parameters.
 
-    A softmax whose columns are made by a parameter, one number each, weighs experts or classes, and
-    is not followed.
+    A softmax whose columns are made by a parameter, one number each, weighs experts or classes. If
+    it is multiplied with a parameter again, neither with a bias, these are keys and values: the
+    modules that do so are `looking_up` what they have learned.
 
     Parameters
     ----------
@@ -41,7 +43,8 @@ class Takings:
         self._parts: Any = WeakTensorKeyDictionary()
         self._columns: Any = WeakTensorKeyDictionary()
         self._last: _Taking | None = None
-        self.whole: set[str] = set()
+        self.looking_up: set[str] = set()
+        self._whole: set[str] = set()
 
     def note(
         self, where: str, kernel: str, given: Sequence[Any], result: Any, *, is_own: bool = False
@@ -53,7 +56,7 @@ class Takings:
         elif found := next((self._parts[x] for x in tensors if x in self._parts), None):
             self._follow(where, kernel, tensors, result, found, is_own=is_own)
         elif is_own and isinstance(result, Tensor) and self._attends(tensors, result):
-            self.whole.add(where)
+            self._whole.add(where)
         if isinstance(result, Tensor):
             self._note_columns(kernel, tensors, result)
 
@@ -70,8 +73,8 @@ class Takings:
     @property
     def missed(self) -> set[str]:
         """The modules that multiply a softmax of which no door saw a product."""
-        unseen = [one for one in self._softmaxes if not any(x.is_seen for x in one.takings)]
-        return self.whole | {x.where for one in unseen for x in one.takings}
+        unseen = [one for one in self._softmaxes if not (one.is_made or one.is_seen)]
+        return self._whole | {x.where for one in unseen for x in one.takings}
 
     @property
     def again(self) -> set[str]:
@@ -85,13 +88,14 @@ class Takings:
 
     def _begin(self, given: Sequence[Any], result: Tensor) -> None:
         scores, dim = given[0], given[1]
-        if scores.dim() < 2 or place_of(scores) in self._parameters:
+        if scores.dim() < 2 or self._is_parameter(scores):
             return
         columns = self._columns.get(scores)
-        if columns is None or not columns.holds(scores.shape[dim], scores.stride(dim)):
-            softmax = _Softmax()
-            self._softmaxes.append(softmax)
-            self._parts[result] = _Part(softmax, result.numel())
+        count = scores.shape[dim]
+        is_made = columns is not None and columns.holds(count, scores.stride(dim))
+        softmax = _Softmax(count, is_made, is_made and columns.is_bare)
+        self._softmaxes.append(softmax)
+        self._parts[result] = _Part(softmax, result.numel())
 
     def _follow(
         self,
@@ -105,12 +109,16 @@ class Takings:
     ) -> None:
         results = tensors_in((result,))
         others = [x for x in tensors if x not in self._parts and x.dim()]
-        others = [x for x in others if place_of(x) not in self._parameters]
+        others = [x for x in others if not self._is_parameter(x)]
         is_product = kernel in PRODUCTS or is_own
         is_spread = kernel in _SPREADS and any(x.numel() > part.size for x in results)
         if others and (is_product or is_spread):
             self._last = _Taking(where)
             part.softmax.takings.append(self._last)
+        elif kernel in _BARE and part.softmax.is_bare:
+            first = tensors[0]
+            summed = first.shape[-1] if first in self._parts else tensors[1].shape[-2]
+            self.looking_up |= {where} if summed == part.softmax.count else set()
         elif kernel == "expand":
             self._parts[result] = part
         elif not is_product and not kernel.startswith(_NORMS):
@@ -121,7 +129,7 @@ class Takings:
 
     def _attends(self, tensors: Sequence[Tensor], result: Tensor) -> bool:
         """Return whether a kernel takes queries, keys and values, as far as sizes tell."""
-        tensors = [x for x in tensors if place_of(x) not in self._parameters]
+        tensors = [x for x in tensors if not self._is_parameter(x)]
         if len(tensors) < 3:
             return False
         query, key, value = tensors[:3]
@@ -129,22 +137,31 @@ class Takings:
         made = (*query.shape[:-1], value.shape[-1])
         return is_alike and query.shape[-1] == key.shape[-1] and tuple(result.shape) == made
 
+    def _is_parameter(self, x: Tensor) -> bool:
+        return place_of(x) in self._parameters
+
     def _note_columns(self, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow numbers of which a parameter made some dimension."""
         if kernel in _MATRIX or kernel == "convolution":
             if found := _columns_of(kernel, tensors, result, self._parameters):
                 self._columns[result] = found
             return
-        made = [x for x in tensors if x in self._columns]
-        if made and result.numel() == made[0].numel():
-            self._columns[result] = self._columns[made[0]]
+        made = next((x for x in tensors if x in self._columns), None)
+        if made is not None and result.numel() == made.numel():
+            has_bias = kernel.startswith("add") and any(map(self._is_parameter, tensors))
+            found = self._columns[made]
+            self._columns[result] = found._replace(is_bare=found.is_bare and not has_bias)
 
 
 class _Columns(NamedTuple):
-    """How many columns a parameter made, and how many numbers lie between two of these."""
+    """How many columns a parameter made, and how many numbers lie between two of these.
+
+    They are `bare` if nothing was added to them, such as a bias.
+    """
 
     count: int
     stride: int
+    is_bare: bool = False
 
     def holds(self, size: int, stride: int) -> bool:
         """Return whether a dimension of a tensor consists of such columns."""
@@ -160,15 +177,25 @@ def _columns_of(
     if len(tensors) < 2 or result.dim() < 2:
         return None
     if place_of(tensors[-1]) in parameters:
-        return _Columns(result.shape[-1], 1)
+        return _Columns(result.shape[-1], 1, kernel in _BARE)
     if place_of(tensors[-2]) in parameters:
-        return _Columns(result.shape[-2], result.shape[-1])
+        return _Columns(result.shape[-2], result.shape[-1], kernel in _BARE)
     return None
 
 
 @dataclass(eq=False)
 class _Softmax:
+    """A softmax over `count` columns, which a parameter may have made, perhaps without a bias."""
+
+    count: int
+    is_made: bool = False
+    is_bare: bool = False
     takings: list[_Taking] = field(default_factory=list)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether a door saw a product of it."""
+        return any(one.is_seen for one in self.takings)
 
 
 @dataclass(eq=False)
