@@ -67,9 +67,10 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     silent = {name for plan in plans.values() for name in plan.silent}
     missed = {one for one in silent if not _is_within(one, shown)}
     missed |= {_named(model, name) for plan in plans.values() for name in plan.unmet}
+    again = {name for plan in own for name in plan.again}
+    missed -= {_named(model, name) for name in again}
     if shown and missed:
         _warn(model, sorted(missed))
-    again = {name for plan in own for name in plan.again}
     if shown and again:
         _warn_of_uses(model, sorted(again))
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):

@@ -133,7 +133,9 @@ class Takings:
         if len(tensors) < 3:
             return False
         query, key, value = tensors[:3]
-        is_alike = query.dim() == key.dim() == value.dim() > 2 and key.shape[:-1] == value.shape[:-1]
+        is_alike = (
+            query.dim() == key.dim() == value.dim() > 2 and key.shape[:-1] == value.shape[:-1]
+        )
         made = (*query.shape[:-1], value.shape[-1])
         return is_alike and query.shape[-1] == key.shape[-1] and tuple(result.shape) == made
 
