@@ -65,8 +65,14 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     if shown and picked:
         _warn_of_picks(model, sorted(picked))
     silent = {name for plan in plans.values() for name in plan.silent}
-    if shown and (missed := [one for one in sorted(silent) if not _is_within(one, shown)]):
-        _warn(model, missed)
+    missed = {one for one in silent if not _is_within(one, shown)}
+    missed |= {_named(model, name) for plan in plans.values() for name in plan.unmet}
+    again = {name for plan in own for name in plan.again}
+    missed -= {_named(model, name) for name in again}
+    if shown and missed:
+        _warn(model, sorted(missed))
+    if shown and again:
+        _warn_of_uses(model, sorted(again))
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
         _warn(model, missed)
 
@@ -101,6 +107,20 @@ def _warn_of_others(model: nn.Module, left: Sequence[str], over: str) -> None:
         f"{said}: gattn neither shows nor edits this attention, and layers are counted without it.",
         stacklevel=5,
     )
+
+
+def _warn_of_uses(model: nn.Module, again: Sequence[str]) -> None:
+    """Name what uses attention that another module computed."""
+    others = f", and so do {len(again) - 1} more modules" if len(again) > 1 else ""
+    warnings.warn(
+        f"{_named(model, again[0])} multiplies the attention of another module with values of its "
+        f"own{others}: this attention is shown once, as that of the module which used it first.",
+        stacklevel=5,
+    )
+
+
+def _named(model: nn.Module, name: str) -> str:
+    return f"{name or 'the model itself'} ({type(model.get_submodule(name)).__name__})"
 
 
 def _warn_of_untold(model: nn.Module, untold: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from gattn.models.doors.proof.probing.one_run.picking import Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 from gattn.models.doors.proof.silent import Products
+from gattn.models.doors.proof.taking import Takings
 
 _WHOLES = (
     "_scaled_dot_product_",
@@ -30,6 +31,7 @@ _WHOLES = (
     "_transformer_encoder_layer_fwd",
     "flex_attention",
 )
+_NAMESPACES = frozenset(("aten", "prim", "prims", "higher_order"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax", "_masked_softmax"))
 _RANKS = frozenset(("topk", "sort", "kthvalue"))
 _PARTS = frozenset(("slice", "select", "split", "split_with_sizes", "unbind", "narrow"))
@@ -52,6 +54,8 @@ class Kernels(TorchDispatchMode):
     ----------
     products : Products
         What was multiplied by other kernels.
+    takings : Takings
+        What multiplied softmaxes.
     picks : Picks
         Where numbers were moved by indices that are not always the same.
     integers : Integers
@@ -74,6 +78,7 @@ class Kernels(TorchDispatchMode):
         self._walk = walk
         self._parameters = _Parameters(model, walk)
         self.products = Products(self._parameters)
+        self.takings = Takings(self._parameters)
         constants = self._parameters.known | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants, Constants(model))
         self.integers = Integers(constants)
@@ -100,6 +105,7 @@ class Kernels(TorchDispatchMode):
         if name.startswith(_WHOLES):
             self._last = Event(self._walk.innermost, is_seen=is_routed())
             self.events.append(self._last)
+            self.takings.forget()
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
@@ -110,6 +116,9 @@ class Kernels(TorchDispatchMode):
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 2}
         self.moves.note(name, self._walk.running)
         self.products.note(self._walk.innermost, name, args, result)
+        is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
+        everything = (*args, *given.values())
+        self.takings.note(self._walk.innermost, name, everything, result, is_own=is_own)
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self.picks.note(name, args, given, result, is_random=is_random)
         is_lookup = self.integers.note(name, tensors, result)

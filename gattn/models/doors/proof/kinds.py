@@ -50,7 +50,8 @@ class Kinds:
     """The types of modules that were proved to attend, and why others were not.
 
     `refused` says why nothing of the model can be trusted, and `failed` why it did not run; the
-    `silent` modules seem to attend by functions that show nothing.
+    `silent` modules seem to attend by functions that show nothing, and so do those whose softmax is
+    `unmet`.
     """
 
     model: ref[nn.Module]
@@ -59,6 +60,7 @@ class Kinds:
     refused: str = ""
     failed: str = ""
     silent: Sequence[str] = ()
+    unmet: Sequence[str] = ()
 
     def check(self, module: nn.Module) -> None:
         """Refuse a module whose type was not proved."""
@@ -170,7 +172,7 @@ def _prove(
         return is_read and kind not in kinds.proved
 
     plan, sites = proof_of_copy(model, name, ((), given), is_open)
-    kinds.refused, kinds.silent = plan.refused, plan.silent
+    kinds.refused, kinds.silent, kinds.unmet = plan.refused, plan.silent, plan.unmet
     if unmatched > len(sites):
         kinds.refused = "an attention that it returns is not among those that were seen"
     for module, place in sites:

@@ -38,6 +38,7 @@ from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver
+from gattn.models.doors.proof.taking import not_in
 from gattn.models.doors.proof.trying import Trial, Trying
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.track.runs import runs
@@ -212,6 +213,8 @@ class _Proof:
                 kernels.products.claim()
             elif call.kind != "sum":  # No kernel was counted for it.
                 kernels.claim()
+            if not call.is_written:
+                kernels.takings.claim()
             self._reads.look(always=True)
             with _disable_current_modes():  # What follows is no part of the model.
                 note(call)
@@ -249,9 +252,12 @@ class _Proof:
         self._plan.silent = silent(
             self._model, ran, sites.found, others.layers.shown, kernels.products, kernels.across
         )
+        takings = kernels.takings
+        self._plan.unmet = not_in(takings.missed, others.layers.shown)
+        self._plan.again = not_in(takings.again, others.layers.shown)
         given = leaves(self._given)
         self._ids = [given[number] for number in kernels.integers.exchangeable]
-        self._plan.looking_up = sorted(kernels.products.looking_up)
+        self._plan.looking_up = sorted(kernels.products.looking_up | takings.looking_up)
         self._spreading, self._images = kernels.products.spreading, kernels.images
         self._linear = kernels.products.linear, kernels.products.factored
         return sites.found, output

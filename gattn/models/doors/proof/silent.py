@@ -60,6 +60,7 @@ class Products:
         self._made_with: Any = WeakTensorKeyDictionary()
         self._outputs: Any = WeakTensorKeyDictionary()
         self._products: Any = WeakTensorKeyDictionary()
+        self._outer: Any = WeakTensorKeyDictionary()
         self._totals: Any = WeakTensorKeyDictionary()
 
     def note(self, where: str, kernel: str, given: Iterable[Any], result: Any) -> None:
@@ -166,6 +167,10 @@ class Products:
                 return
             if found:
                 self.chained.add(where)
+            self._products[result] = True
+        elif kernel == "mul" and self._spreads(tensors, result):
+            self._outer[result] = True
+        elif kernel == "cumsum" and tensors[0] in self._outer:
             self._products[result] = True
         elif found and not kernel.startswith(_NORMS):
             size = max(x.numel() for x in tensors if x in self._products)

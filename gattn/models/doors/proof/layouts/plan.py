@@ -34,6 +34,10 @@ class Plan:
         Why it could not be proved of other sums by a softmax whether they weigh tokens.
     silent : list of str
         The modules that attend, as far as can be told, and show nothing.
+    unmet : list of str
+        The modules that multiply a softmax with values as no door sees.
+    again : list of str
+        The modules that multiply the attention of another one with values of their own.
     looking_up : list of str
         The modules that attend to parameters, as to a codebook.
     picked : list of str
@@ -61,6 +65,8 @@ class Plan:
     gates: set[Place] = field(default_factory=set)
     untold: dict[Place, str] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
+    unmet: list[str] = field(default_factory=list)
+    again: list[str] = field(default_factory=list)
     looking_up: list[str] = field(default_factory=list)
     picked: list[str] = field(default_factory=list)
     refused: str = ""
