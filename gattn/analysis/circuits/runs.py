@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
 from gattn.errors import CaptureError
-from gattn.models.edit.only import Kept, kept_in_call
+from gattn.models.edit.kept.kept import Kept, Messages, kept_in_call
 from gattn.models.effects.metrics import Measure
 from gattn.models.effects.runner import Runner
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
@@ -41,8 +41,8 @@ class Masking(Context):
 
     reads_one_call = True
 
-    def __init__(self, edges: EdgeList, weights: Tensor) -> None:
-        self._edges, self._weights = edges, weights
+    def __init__(self, edges: EdgeList, weights: Tensor, messages: Messages | None = None) -> None:
+        self._edges, self._weights, self._messages = edges, weights, messages
         self._made: dict[tuple[str, int, int], Kept | None] = {}
         self.has_stream = True
 
@@ -67,7 +67,7 @@ class Masking(Context):
         if not weights.requires_grad:
             kept = weights.any(0)
             weights, head, query, key = weights[:, kept], head[kept], query[kept], key[kept]
-        return kept_in_call(place, head, query, key, weights)
+        return kept_in_call(place, head, query, key, weights, self._messages)
 
 
 class Runs:
@@ -77,8 +77,11 @@ class Runs:
     `has_stream` says whether tokens keep a residual stream, as they do not in graph networks.
     """
 
-    def __init__(self, runner: Runner, measure: Measure, groups: Grouping) -> None:
+    def __init__(
+        self, runner: Runner, measure: Measure, groups: Grouping, messages: Messages | None = None
+    ) -> None:
         self.runner, self.measure, self.groups = runner, measure, groups
+        self._messages = messages
         self.count = 0
         self.ran: Callable[[int], None] = _ignore
         self.has_stream = True
@@ -144,10 +147,11 @@ class Runs:
 
     def _run(self, weights: Tensor) -> list[float]:
         with torch.no_grad():
-            answers = self._answers(Masking(self.groups.edges, weights), len(weights))
+            answers = self._answers(weights)
             return [float(self.measure(answer, self._plain)) for answer in answers]
 
-    def _answers(self, context: Masking, count: int) -> list[Any]:
+    def _answers(self, weights: Tensor) -> list[Any]:
+        context, count = Masking(self.groups.edges, weights, self._messages), len(weights)
         answers = self.runner.run(context, count)
         self.has_stream &= context.has_stream
         self.count += count
@@ -184,8 +188,7 @@ class Runs:
     def _slopes(self, weights: Tensor, spread: Callable[[Tensor], Tensor]) -> Floats | None:
         with torch.inference_mode(False), torch.enable_grad():
             weights = weights.clone().requires_grad_()
-            context = Masking(self.groups.edges, spread(weights))
-            answers = self._answers(context, len(weights))
+            answers = self._answers(spread(weights))
             numbers = [self.measure(answer, self._plain) for answer in answers]
             if not all(number.requires_grad for number in numbers):
                 return None
