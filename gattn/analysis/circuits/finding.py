@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _TESTS = 4
 """How many runs test a circuit, besides random ones."""
+_ROUGH = 1e-3
+"""The rounding of shares that is worth a note."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Masks, Proo
         notes.append(f"{reached}, with at most {limits.max_edges} edges")
     elif not search.is_minimal:
         notes.append("not every unit was left out alone, so some may not be needed")
+    if runs.slack > _ROUGH:
+        notes.append(f"shares are rounded by {runs.slack:.1g}: load the model in float32")
     if proof.faithfulness > 2 - limits.keep:
         notes.append("it keeps more than all: some of what is left out works against the answer")
     return mask, proof, notes

@@ -30,6 +30,8 @@ Floats = NDArray[np.float64]
 
 _MOST_COPIES, _MEMORY = 32, 1 << 28
 """How many candidates run at once, at most, and in how many bytes: a CPU gains little from more."""
+_PER_EDGE = 64
+"""The bytes that an edge of a layer takes while it runs, with its tokens' share."""
 PATH = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where on the way from nothing to a set gradients are averaged."""
 HERE = (1.0,)
@@ -101,8 +103,11 @@ class Runs:
 
     def _copies(self) -> int:
         """Find how many candidates run at once."""
-        tokens = 1 + int(self.groups.edges.rows[:, 3:].max(initial=0))
-        return min(self.runner.prompt.most_copies(tokens, tokens, _MEMORY), _MOST_COPIES)
+        if self.runner.encoding is not None:
+            return min(self.runner.batch_size, _MOST_COPIES)
+        layers = self.groups.edges.slices.values()
+        largest = max((some.stop - some.start for some in layers), default=1)
+        return min(max(_MEMORY // (_PER_EDGE * largest), 1), _MOST_COPIES)
 
     @property
     def range(self) -> float:
@@ -111,8 +116,8 @@ class Runs:
 
     @property
     def slack(self) -> float:
-        """How far the share that is kept may be from another because numbers are rounded."""
-        return 10 * self.rounding / abs(self.range)
+        """How far shares may be from each other because numbers are rounded."""
+        return 2 * self.rounding / abs(self.range)
 
     @property
     def seconds(self) -> float:
