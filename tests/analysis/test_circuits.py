@@ -1,6 +1,7 @@
 """Circuits: known ones are found, and what is measured of them is what dense algebra gives."""
 
 from itertools import product
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -109,6 +110,11 @@ def test_the_embedded_model_completes_repeated_words_by_its_known_heads(river):
     assert river.minimality > 0
     assert len(river.random) == 20
     assert max(river.random) < 0.1
+
+
+def test_the_documentation_tells_what_is_found(river):
+    page = Path(__file__).parents[2] / "docs/analyses/circuits.md"
+    assert f"# {river}\n" in page.read_text(encoding="utf-8")
 
 
 def test_measures_are_those_of_a_dense_model_with_masks(embedded, river):
