@@ -11,7 +11,7 @@ import pandas as pd
 from gattn.analysis.reading.results import Array, Graph, Table, array, edits_of
 from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
-from gattn.models.edit.only import Only
+from gattn.models.edit.kept.only import Only
 
 Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 """Depth and position: depth 0 is the input, l + 1 the output of layer l; the stack if several."""
@@ -180,12 +180,24 @@ class Circuit(Graph):
         )
 
     def only(self) -> Only:
-        """Make the edit that runs the model on the circuit alone: all other attention is zero."""
+        """Make the edit that runs the model on the circuit alone, all else ablated as it was.
+
+        Raises
+        ------
+        SelectionError
+            If it was ablated by what is no text, which a graph cannot hold.
+        """
+        ablation = json.loads(self.graph["ablation"])
+        if ablation is None:
+            raise SelectionError(
+                "What took the place of other messages was no text, and is not held by the graph: "
+                "make the edit yourself, gattn.Only(edges, ablation=...), of the table()."
+            )
         rows = json.loads(self.graph["rows"])
         stacks: dict[str, list[list[int]]] = {name: [] for name in self.stacks}
         for stack, *edge, _ in rows:
             stacks[stack].append(edge)
-        return Only(stacks)
+        return Only(stacks, ablation=ablation)
 
     def _table(self, rows: Any, name: str) -> Table:
         source, edits = self.computed_from, edits_of(self)
