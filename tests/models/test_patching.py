@@ -340,3 +340,17 @@ def test_attention_on_graphs_is_patched(kind):
     for head in even.trace.heads():
         degree = np.diff(head.graph.pointer.numpy())
         np.testing.assert_allclose(head.attention, 1 / degree[head.query], rtol=1e-6)
+
+
+def test_parallel_edges_are_not_told_apart():
+    nets = pytest.importorskip("torch_geometric.nn")
+    model = nets.GATConv(5, 4).eval()
+    edges = torch.tensor([[0, 0, 1, 2], [1, 1, 2, 0]])
+    with pytest.raises(EditError, match="several edges run from one node"), torch.no_grad():
+        gattn.effect(
+            lambda: model(torch.ones(3, 5), edges),
+            [Ablate("mean", what="attention")],
+            model,
+            metric=lambda x: float(x[0, 0]),
+            progress=False,
+        )
