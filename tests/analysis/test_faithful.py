@@ -602,3 +602,23 @@ def test_routes_rank_edges_by_their_strength():
         ]
         expected = gattn.effect(text, cuts, metric="probability", target=" lamp")["edited"]
         np.testing.assert_allclose(one["ranking"].iloc[1:-1], expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["loss", "kl", "probability"])
+def test_tables_rank_first_what_the_answer_needs(llama, metric):
+    options = {"metric": metric} | ({"target": 7} if metric == "probability" else {})
+    table = gattn.estimate(IDS, llama, sample=10_000, progress=False, **options)
+    rankings = {
+        "estimate": table,
+        "effect": table.assign(estimate=table["effect"]),
+        "reversed": table.assign(estimate=-table["effect"]),
+    }
+    curves = deletion_curve(
+        rankings, IDS, llama, steps=[0.02, 0.05], random=0, progress=False, **options
+    )
+    worse = curves if metric != "probability" else -curves
+    assert (worse["effect"] > worse["reversed"]).all()
+    assert worse["estimate"].iloc[-1] > worse["reversed"].iloc[-1]
+    found = rank_agreement({"estimate": table}, IDS, llama, effects=table)
+    if metric != "kl":
+        assert found["signed_correlation"].item() > 0.5

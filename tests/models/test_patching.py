@@ -301,3 +301,56 @@ def test_outer_edits_do_not_reach_the_other_text(gpt2):
         inner = logits_of(gpt2, IDS, Patch(OTHER, 1, what="outputs"))
     together = logits_of(gpt2, IDS, Cut(0, 1), Patch(OTHER, 1, what="outputs"))
     assert torch.equal(inner, together)
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_attention_on_graphs_is_patched(kind):
+    nets = pytest.importorskip("torch_geometric.nn")
+    torch.manual_seed(0)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = getattr(nets, kind)(5, 4, heads=2)
+            self.two = getattr(nets, kind)(8, 3, heads=2)
+
+        def forward(self, x, edges):
+            return self.two(self.one(x, edges).relu(), edges)
+
+    model, (x, other) = Net().eval(), torch.randn(2, 7, 5)
+    edges = torch.randint(0, 7, (2, 20)).unique(dim=1)
+    edges = edges[:, edges[0] != edges[1]]
+    with torch.no_grad():
+        plain = model(x, edges)
+        with gattn.edited(model, Patch(lambda: model(x, edges))):
+            assert torch.equal(model(x, edges), plain)
+        with gattn.capturing(model) as expected:
+            model(other, edges)
+        patch = Patch(lambda: model(other, edges))
+        with gattn.edited(model, patch), gattn.capturing(model) as found:
+            assert not torch.allclose(model(x, edges), plain)
+        for one, wanted in zip(found.trace.heads(), expected.trace.heads(), strict=True):
+            np.testing.assert_array_equal(one.to_dense(), wanted.to_dense())
+        with gattn.edited(model, Ablate("zero", what="attention")):
+            zero = model(x, edges)
+        with gattn.edited(model, Cut(renormalize=False)):
+            torch.testing.assert_close(zero, model(x, edges))
+        with gattn.edited(model, Ablate("mean", what="attention")), gattn.capturing(model) as even:
+            model(x, edges)
+    for head in even.trace.heads():
+        degree = np.diff(head.graph.pointer.numpy())
+        np.testing.assert_allclose(head.attention, 1 / degree[head.query], rtol=1e-6)
+
+
+def test_parallel_edges_are_not_told_apart():
+    nets = pytest.importorskip("torch_geometric.nn")
+    model = nets.GATConv(5, 4).eval()
+    edges = torch.tensor([[0, 0, 1, 2], [1, 1, 2, 0]])
+    with pytest.raises(EditError, match="several edges run from one node"), torch.no_grad():
+        gattn.effect(
+            lambda: model(torch.ones(3, 5), edges),
+            [Ablate("mean", what="attention")],
+            model,
+            metric=lambda x: float(x[0, 0]),
+            progress=False,
+        )

@@ -164,31 +164,6 @@ def circuit(
     >>> with gattn.edited(model, found.only()):
     ...     model(**inputs)
     """
-    if isinstance(text, list) and text and all(isinstance(one, str) for one in text):
-        known = resolved(model, tokenizer)
-        each = zip(text, _each("target", target, text), _each("other", other, text), strict=True)
-        return Circuits(
-            [
-                circuit(
-                    one,
-                    *known,
-                    metric=metric,
-                    position=position,
-                    target=goal,
-                    other=against,
-                    keep=keep,
-                    units=units,
-                    max_edges=max_edges,
-                    seconds=seconds,
-                    random=random,
-                    seed=seed,
-                    progress=progress,
-                    tokens=tokens,
-                )
-                for one, goal, against in each
-            ],
-            seed,
-        )
     wanted = Wanted(
         metric,
         position,

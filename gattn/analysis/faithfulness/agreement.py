@@ -49,7 +49,8 @@ def rank_agreement(
 
     Spearman's correlation is Pearson's of the ranks. It is taken of sizes,
     :math:`\rho(|r|, |e|)`: does the ranking say what matters? And with signs,
-    :math:`\rho(r, -e)`: does it say what raises the metric, and what lowers it?
+    :math:`\rho(r, -e)`, or :math:`\rho(r, e)` for a loss: does it say what raises the metric, and
+    what lowers it?
 
     Parameters
     ----------
@@ -92,8 +93,9 @@ def rank_agreement(
         raise SelectionError(
             f"There are {len(some)} effects of what is ranked; a correlation needs at least three."
         )
+    is_cost = bool((test.facts_of_metric if effects is None else effects.attrs).get("is_cost"))
     rows = [
-        {"ranking": name, **_correlations(scores[some], known, test.generator)}
+        {"ranking": name, **_correlations(scores[some], known, test.generator, is_cost)}
         for name, scores in ranked.scores.items()
     ]
     made = Agreement(rows).set_index("ranking")
@@ -128,7 +130,7 @@ def _known(test: Experiment, effects: pd.DataFrame) -> tuple[Ints, Scores]:
 
 
 def _correlations(
-    scores: Scores, effects: Scores, generator: np.random.Generator
+    scores: Scores, effects: Scores, generator: np.random.Generator, is_cost: bool
 ) -> dict[str, float]:
     """Correlate one ranking; what it leaves out ranks last."""
     sizes = np.where(np.isnan(scores), -1.0, np.abs(scores))
@@ -139,7 +141,7 @@ def _correlations(
         low, high = _interval(sizes, np.abs(effects), generator)
     least = np.where(np.isnan(scores), -np.finfo(np.float64).max, scores)
     if np.ptp(rankdata(least)) and np.ptp(effects) and effects.min() < 0:
-        signed = float(spearmanr(least, -effects).statistic)
+        signed = float(spearmanr(least, effects if is_cost else -effects).statistic)
     return {
         "correlation": correlation,
         "low": low,

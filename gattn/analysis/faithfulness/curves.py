@@ -61,9 +61,10 @@ def deletion_curve(
         attention; by an array with the axes (layer, head, query, key), where without a layer or
         head axis an edge ranks the same in all of them, or only in the one that was selected; by a
         table of `gattn.estimate` or `gattn.effect`, by how far the metric falls when the edge is
-        cut; by `gattn.analysis.routes`, by the strength of the paths over it. Tokens are ranked by
-        one number each, such as ``rollout(trace).sel(layer=3, query=7)``; a Series is read by its
-        index, the tokens' positions. If a ranking names its tokens, they must be the text's.
+        cut, or a divergence or a loss rises; by `gattn.analysis.routes`, by the strength of the
+        paths over it. Tokens are ranked by one number each, such as ``rollout(trace).sel(layer=3,
+        query=7)``; a Series is read by its index, the tokens' positions. If a ranking names its
+        tokens, they must be the text's.
     text, model, tokenizer
         As in `gattn.capture`.
     steps : int or sequence of float

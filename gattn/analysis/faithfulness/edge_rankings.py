@@ -29,7 +29,10 @@ Ranking: TypeAlias = Attention | pd.DataFrame | pd.Series | Routes
 """What ranks edges or tokens, as `deletion_curve` explains: the largest number is the top."""
 
 _SIGN_OF = {"estimate": -1.0, "effect": -1.0, "strength": 1.0}
-"""The columns that rank edges: an edge without which the metric falls is important."""
+"""The columns that rank edges: an edge without which the metric falls is important.
+
+A divergence or a loss rises instead: a table of these says that it `is_cost`.
+"""
 
 Reader: TypeAlias = Callable[[AttentionGraph], Scores]
 
@@ -51,7 +54,8 @@ def edge_reader(name: str, ranking: Ranking, first: AttentionGraph, stack: str |
                 f"{name!r} must be a table such as gattn.estimate gives, with the columns layer, "
                 f"head, query, key and one of {', '.join(_SIGN_OF)}, not {list(ranking.columns)}."
             )
-        return table_reader(name, ranking, column, _SIGN_OF[column], first, stack)
+        sign = _SIGN_OF[column] * (-1 if ranking.attrs.get("is_cost") else 1)
+        return table_reader(name, ranking, column, sign, first, stack)
     if isinstance(ranking, AttentionTrace):
         ranking = ranking.only_stack if stack is None else ranking[stack]
     if isinstance(ranking, AttentionGraph):

@@ -93,6 +93,7 @@ class Experiment:
         self.ranked = read(found, trace, how["stack"])
         self.renormalize = how["renormalize"]
         self.metric = str(self._measure)
+        self.facts_of_metric = self._measure.facts
         self.generator = np.random.default_rng(how["seed"])
 
     def measured(

@@ -139,7 +139,7 @@ def effect(
         "stack": [some[0].stack if len(some) == 1 else None for some in together],
     }
     found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
-    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(runner.model)}
+    found.attrs = measure.facts | {"tokens": runner.tokens} | told_edits(runner.model)
     return found
 
 

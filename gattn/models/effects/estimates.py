@@ -166,8 +166,7 @@ def estimate(
         changes += _changes(run.trace, scaled, backward.run(scaled))
     changes /= steps
     table = Effects(_table(run.trace, backward.measure.combined(changes)))
-    facts = {"metric": str(backward.measure), "tokens": runner.tokens}
-    table.attrs = facts | told_edits(runner.model)
+    table.attrs = backward.measure.facts | {"tokens": runner.tokens} | told_edits(runner.model)
     exact = Sample(runner, backward.measure, renormalize, batch_size, progress)
     exact.add_effects(table, changes, sample, seed)
     return table

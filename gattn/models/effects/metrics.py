@@ -110,6 +110,12 @@ class Measure:
         return callable(self._metric)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What a table says of it: its name, and whether it is a cost, which errors raise."""
+        is_cost = {"is_cost": True} if self._metric in ("kl", "loss") else {}
+        return {"metric": str(self)} | is_cost
+
+    @property
     def is_loss(self) -> bool:
         """Whether it reads the tokens that follow."""
         return self._metric == "loss"

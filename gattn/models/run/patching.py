@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.engines import edges, tiles
+from gattn.engines import tiles
 from gattn.errors import CaptureError, EditError
 from gattn.graph.rules.keys import list_keys
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.base import Edit
 from gattn.models.edit.kept.kept import Messages, is_zero
 from gattn.models.edit.kept.only import Only
+from gattn.models.edit.part import EdgePart
 from gattn.models.edit.tensors.activations import Activations, What
 from gattn.models.edit.tensors.patch import Ablate, Patch
 from gattn.models.read.places import Place
@@ -154,8 +155,9 @@ def _attention(reading: Reading) -> Tensor:
     whole = call.query.new_zeros(len(reading.elements), reading.heads, *count)
     if reading.lists_edges:
         key, query = reading.graph.edge_index.to(whole.device)
-        for some in edges.edge_blocks(call):
-            whole[:, :, query[some.edges], key[some.edges]] = some.attention
+        heads = list(range(reading.heads))
+        for edges, _, attention in EdgePart(reading, heads, call, heads, (), False).edge_blocks():
+            whole[:, :, query[edges], key[edges]] = attention
         return whole
     for block in tiles.row_blocks(call, scores=False):
         whole[:, :, block.rows, list_keys(block.columns).to(whole.device)] = block.attention

@@ -13,6 +13,7 @@ from gattn.models.edit.applying import parts
 from gattn.models.edit.graphs import Use
 from gattn.models.edit.part import EdgePart
 from gattn.models.edit.swap import Swap
+from gattn.models.edit.tensors.patched import Patched
 from gattn.models.read.on_graphs.seen_edges import SeenEdges, places_in
 from gattn.models.read.reading import Reading
 
@@ -49,7 +50,7 @@ def _on_all_edges(part: EdgePart) -> Tensor:
 
 def _check_parallel_edges(call: SeenEdges, reading: Reading) -> None:
     """Refuse edits that would have to tell parallel edges apart."""
-    wrong = [edit for edit in reading.edits if isinstance(edit, (Swap, Use))]
+    wrong = [edit for edit in reading.edits if isinstance(edit, (Swap, Use, Patched))]
     if wrong and call.has_parallel_edges:
         raise EditError(
             f"{wrong[0]} cannot be applied in {call.name}: several edges run from one node to "

@@ -39,5 +39,8 @@ class Activations:
     def of(self, what: What, stack: str, layer: int) -> Tensor:
         """Return those of a layer."""
         if (what, stack, layer) not in self.found:
-            raise EditError(f"{self.said} has no {what} of layer {layer} of {stack!r} to patch in.")
+            raise EditError(
+                f"{self.said} has no {what} of layer {layer} of {stack!r} to patch in: that "
+                "does not show them."
+            )
         return self.found[what, stack, layer]

@@ -15,9 +15,11 @@ from gattn.errors import EditError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.edges import AtTokens
 from gattn.models.edit.heads import Numbers
+from gattn.models.edit.part import EdgePart
 from gattn.models.edit.tensors.activations import What
 from gattn.models.edit.tokens import Tokens, chosen
 from gattn.models.read.places import Side
+from gattn.normalizers.base import neighbourhood_sums
 
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading
@@ -85,15 +87,20 @@ class Patched(AtTokens):
             for rows in torch.arange(len(changed)).split(1024):
                 changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
             return changed
-        changed = chosen(reading.queries, self.query)
-        if reading.lists_edges:
-            return changed
         heads = self.heads(reading.heads)
+        changed = torch.zeros(len(reading.queries), dtype=torch.bool)
         part = self.among(heads)
+        if reading.lists_edges:
+            key, query = reading.graph.edge_index
+            plain = EdgePart(reading, heads, reading.attention, heads, (), False)
+            for edges, _, own in plain.edge_blocks():
+                new = part.shared_on_edges(own, edges, query[edges], key[edges], reading)
+                changed[query[edges].cpu()[(new != own).any(1).any(0).cpu()]] = True
+            return changed
         for block in tiles.row_blocks(reading.attention, scores=False):
             own = block.attention[:, heads]
-            differs = (part.shared(own, block, reading) != own).any(-1).any(1).any(0)
-            changed[block.rows] &= differs.cpu()
+            new = part.shared(own, block, reading)
+            changed[block.rows] |= (new != own).any(-1).any(1).any(0).cpu()
         return changed
 
     def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
@@ -144,10 +151,13 @@ class Patched(AtTokens):
         self, attention: Tensor, edges: slice, query: Tensor, key: Tensor, reading: Reading
     ) -> Tensor:
         """Replace the attention of some listed edges."""
-        if self.given is None:
-            raise EditError(f"{self}: give this layer, which lists its edges, attention by Use.")
-        rows, keys = self._rows(reading.queries, 1), self._rows(reading.keys, 2)
-        new = self.given[:, rows[query.cpu()], keys[key.cpu()]].to(attention)
+        if self.source == "zero":
+            new = torch.zeros_like(attention)
+        elif self.given is None:
+            new = _mean_of_neighbourhoods(attention, query, len(reading.queries))
+        else:
+            rows, keys = self._rows(reading.queries, 1), self._rows(reading.keys, 2)
+            new = self.given[:, rows[query.cpu()], keys[key.cpu()]].to(attention)
         inside = chosen(reading.queries, self.query)[query.cpu()]
         inside = inside & chosen(reading.keys, self.key)[key.cpu()]
         return torch.where(inside.to(attention.device), new, attention)
@@ -182,3 +192,11 @@ class Patched(AtTokens):
                 "expected as many, or more in a causal model."
             )
         return side.at
+
+
+def _mean_of_neighbourhoods(attention: Tensor, query: Tensor, count: int) -> Tensor:
+    """Return the mean over each query's edges (elements, heads, edges), all of them given."""
+    query = query.to(attention.device)
+    one = torch.ones_like(attention)
+    total, edges = (neighbourhood_sums(x, query, count) for x in (attention, one))
+    return (total / edges.clamp_min(1))[..., query]
