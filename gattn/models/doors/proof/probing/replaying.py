@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.one_run.inputs import mapped
 from gattn.models.doors.proof.probing.one_run.picking import Pick, Picks
@@ -53,7 +54,7 @@ class Site:
     kind : str
         The door that saw it.
     live : Tensor (lead, queries, keys), optional
-        Which scores no mask takes away, if only these are known.
+        Which scores no mask takes away, if only these are known, and the call is to be proved.
     altered : str
         The function that changes the attention between softmax and values, if one does.
     inside : sequence of Run
@@ -109,7 +110,7 @@ class Sites:
                 call.output.shape[-2],
                 call.value.shape[-2],
                 call.kind,
-                live_scores(call),
+                None if is_routed() else live_scores(call),
                 call.altered if call.number is None else "",
                 tuple(chain[0].inner),
                 [one for one in self._picks.found if chain[-1] in one.running],
