@@ -161,14 +161,14 @@ class _Columns(NamedTuple):
     They are `bare` if nothing was added to them, such as a bias.
     """
 
-    count: int
+    total: int
     stride: int
     is_bare: bool = False
 
     def holds(self, size: int, stride: int) -> bool:
         """Return whether a dimension of a tensor consists of such columns."""
-        is_within = self.stride <= stride and stride * size <= self.count * self.stride
-        return is_within and self.count % size == 0
+        is_within = self.stride <= stride and stride * size <= self.total * self.stride
+        return is_within and self.total % size == 0
 
 
 def _columns_of(
