@@ -11,6 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
+from gattn.models.doors.proof.silent import holds
 
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
 _MATRIX = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"))
@@ -83,7 +84,7 @@ class Takings:
         for one in self._softmaxes:
             seen = [x.where for x in one.takings if x.is_seen]
             others = {x.where for x in one.takings if not x.is_seen}
-            found |= {x for x in others if seen and not any(_is_in(x, name) for name in seen)}
+            found |= {x for x in others if seen and not any(holds(name, x) for name in seen)}
         return found
 
     def _begin(self, given: Sequence[Any], result: Tensor) -> None:
@@ -219,8 +220,4 @@ class _Part:
 def not_in(names: Iterable[str], shown: Iterable[str]) -> list[str]:
     """List the modules that are in none of others."""
     shown = list(shown)
-    return sorted(name for name in names if not any(_is_in(name, one) for one in shown))
-
-
-def _is_in(name: str, other: str) -> bool:
-    return not other or name == other or name.startswith(f"{other}.")
+    return sorted(name for name in names if not any(holds(one, name) for one in shown))
