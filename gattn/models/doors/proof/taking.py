@@ -52,6 +52,8 @@ class Takings:
     ) -> None:
         """Look at a kernel that ran in a module; one of its own is none of torch's."""
         tensors = [x for x in tensors_in(given) if x.is_floating_point()]
+        if any(x.is_nested for x in tensors):
+            return
         if kernel in _SOFTMAXES:
             self._begin(given, result)
         elif found := next((self._parts[x] for x in tensors if x in self._parts), None):
@@ -168,7 +170,7 @@ class _Columns(NamedTuple):
 
     def holds(self, size: int, stride: int) -> bool:
         """Return whether a dimension of a tensor consists of such columns."""
-        is_within = self.stride <= stride and stride * size <= self.total * self.stride
+        is_within = size > 0 and self.stride <= stride and stride * size <= self.total * self.stride
         return is_within and self.total % size == 0
 
 
