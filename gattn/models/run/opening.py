@@ -73,8 +73,8 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         _warn(model, sorted(missed))
     if shown and again:
         _warn_of_uses(model, sorted(again))
-    if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
-        _warn(model, missed)
+    if shown and (others := [part for part in parts if part.split(" (")[0] not in shown]):
+        _warn(model, others)
 
 
 def _is_within(part: str, shown: Collection[str]) -> bool:

@@ -270,13 +270,13 @@ def silent(
     for name in set(ran) - showing:
         kind = type(model.get_submodule(name))
         is_named = any(word in kind.__name__.lower() for word in _NAMES)
-        if (is_named or kind in kinds) and any(_holds(name, one) for one in products.multiplying):
+        if (is_named or kind in kinds) and any(holds(name, one) for one in products.multiplying):
             found.add(name)
     return [
         f"{name or 'the model itself'} ({type(model.get_submodule(name)).__name__})"
         for name in sorted(found)
-        if not any(one != name and _holds(name, one) for one in found)
-        and not any(_holds(name, one) or _holds(one, name) for one in others)
+        if not any(one != name and holds(name, one) for one in found)
+        and not any(holds(name, one) or holds(one, name) for one in others)
     ]
 
 
@@ -288,6 +288,6 @@ def _stored(tensor: Tensor) -> int:
     return count
 
 
-def _holds(name: str, other: str) -> bool:
+def holds(name: str, other: str) -> bool:
     """Return whether a module is another one, or around it."""
     return not name or name == other or other.startswith(f"{name}.")

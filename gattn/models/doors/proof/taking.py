@@ -11,6 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
+from gattn.models.doors.proof.silent import holds
 
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
 _MATRIX = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"))
@@ -51,6 +52,8 @@ class Takings:
     ) -> None:
         """Look at a kernel that ran in a module; one of its own is none of torch's."""
         tensors = [x for x in tensors_in(given) if x.is_floating_point()]
+        if any(x.is_nested for x in tensors):
+            return
         if kernel in _SOFTMAXES:
             self._begin(given, result)
         elif found := next((self._parts[x] for x in tensors if x in self._parts), None):
@@ -83,7 +86,7 @@ class Takings:
         for one in self._softmaxes:
             seen = [x.where for x in one.takings if x.is_seen]
             others = {x.where for x in one.takings if not x.is_seen}
-            found |= {x for x in others if seen and not any(_is_in(x, name) for name in seen)}
+            found |= {x for x in others if seen and not any(holds(name, x) for name in seen)}
         return found
 
     def _begin(self, given: Sequence[Any], result: Tensor) -> None:
@@ -161,14 +164,14 @@ class _Columns(NamedTuple):
     They are `bare` if nothing was added to them, such as a bias.
     """
 
-    count: int
+    total: int
     stride: int
     is_bare: bool = False
 
     def holds(self, size: int, stride: int) -> bool:
         """Return whether a dimension of a tensor consists of such columns."""
-        is_within = self.stride <= stride and stride * size <= self.count * self.stride
-        return is_within and self.count % size == 0
+        is_within = size > 0 and self.stride <= stride and stride * size <= self.total * self.stride
+        return is_within and self.total % size == 0
 
 
 def _columns_of(
@@ -219,8 +222,4 @@ class _Part:
 def not_in(names: Iterable[str], shown: Iterable[str]) -> list[str]:
     """List the modules that are in none of others."""
     shown = list(shown)
-    return sorted(name for name in names if not any(_is_in(name, one) for one in shown))
-
-
-def _is_in(name: str, other: str) -> bool:
-    return not other or name == other or name.startswith(f"{other}.")
+    return sorted(name for name in names if not any(holds(one, name) for one in shown))
