@@ -86,7 +86,9 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
             number, most = runs.next_softmax(module), scores.dim() - 1
             source = Source(module, number, ref(result), scores, most, running(), is_written=True)
             followed = Followed(source, scores, -1 if key is None else key, unnormalized="exp")
-            note(result, _normalized(followed, result) or followed)
+            # Over which dimension NaN would be a softmax cannot be told.
+            is_told = key is not None or bool(result.isfinite().all())
+            note(result, (_normalized(followed, result) if is_told else None) or followed)
 
     return finish
 
