@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from gattn import effect, estimate
+from gattn import estimate
 
 TOKENS, WIDTH, HEADS = 6, 8, 2
 
