@@ -18,6 +18,7 @@ from gattn.errors import CaptureError
 WIDTH, TOKENS = 16, 6
 ORDER, REVERSED = list(range(TOKENS)), list(range(TOKENS))[::-1]
 IS_REVERSED = False
+SETTINGS = {"reverse": False}
 
 
 class Attention(nn.Module):
@@ -143,6 +144,14 @@ class Global(Attention):
         globals()["IS_REVERSED"] = True
 
 
+class GlobalDict(Attention):
+    def is_reversed(self):
+        return SETTINGS["reverse"]
+
+    def change(self):
+        SETTINGS["reverse"] = True
+
+
 class Closure(Attention):
     def begin(self):
         shift = 0
@@ -160,7 +169,7 @@ class Closure(Attention):
         return self.moved(self.attend(self.moved(x, 1)), -1)
 
 
-KINDS = (Dict, Nested, Long, Array, Data, OfClass, Patched, Global, Closure)
+KINDS = (Dict, Nested, Long, Array, Data, OfClass, Patched, Global, GlobalDict, Closure)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -181,6 +190,30 @@ class ByBuffer(Attention):
     def forward(self, x, order=None):
         order = self.order if order is None else order
         return self.attend(x[:, order])[:, order.argsort()]
+
+
+class Shifted(nn.Module):
+    """Shifts tokens, by an integer that it is given, before a module attends to them."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.attention, self.read = ByBuffer(ORDER), read
+
+    def forward(self, x, shift):
+        by = self.read(shift)
+        return self.attention(x.roll(by, 1) if by else x).roll(-by, 1)
+
+
+@pytest.mark.parametrize("read", [int, lambda shift: shift[None].tolist()[0]], ids=["int", "list"])
+def test_an_integer_that_is_given_decides_the_order_each_time(read):
+    torch.manual_seed(0)
+    model, x = Shifted(read).eval(), torch.randn(1, TOKENS, WIDTH)
+    wanted = dense(model.attention, x)
+    for shift in (0, 2, 0):
+        with capturing(model) as run, torch.no_grad():
+            model(x, torch.tensor(shift))
+        found = torch.tensor(run.trace[0, 0].to_dense())
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
 class ByFunction(Attention):

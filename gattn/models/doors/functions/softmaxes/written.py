@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,8 @@ class _Origin(NamedTuple):
 
 
 _origins: Any = WeakTensorKeyDictionary()
+_keys: WeakKeyDictionary[nn.Module, dict[int, int]] = WeakKeyDictionary()
+"""Over which dimension each softmax of a module was taken, by its number."""
 
 
 def _differs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
@@ -87,7 +89,9 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
             number, most = runs.next_softmax(module), scores.dim() - 1
             source = Source(module, number, ref(result), scores, most, running(), is_written=True)
             followed = Followed(source, scores, -1 if key is None else key, unnormalized="exp")
-            note(result, _normalized(followed, result) or followed)
+            # Over which dimension NaN would be a softmax cannot be told.
+            is_told = key is not None or bool(result.isfinite().all())
+            note(result, (_normalized(followed, result) if is_told else None) or followed)
 
     return finish
 
@@ -163,7 +167,12 @@ def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
     scores = followed.scores
     now, least = widened(result.detach()), _tolerance(result, scores)
     dims = sorted(range(scores.dim()), key=lambda n: (scores.shape[n] > 1, n), reverse=True)
-    for key in dims if followed.key < 0 else (followed.key,):
+    if followed.key >= 0:
+        dims = [followed.key]
+    elif not bool(now.isfinite().all()):  # NaN is like any softmax: take that of a plain run.
+        known = _keys.get(followed.source.module, {}).get(followed.source.number, dims[0])
+        dims = [n for n in dims if n == known]
+    for key in dims:
         total = now.sum(key)
         is_whole = ((total - 1).abs() <= least * 10) | (total == 0) | total.isnan()
         if bool((total > 1 + least * 10).any()):
@@ -171,6 +180,7 @@ def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
         sink = None if bool(is_whole.all()) else torch.zeros_like(scores.narrow(key, 0, 1))
         if _are_near(_softmax(scores, sink, key), now, least):
             source = followed.source
+            _keys.setdefault(source.module, {})[source.number] = key
             if source.is_written:
                 source.scores, source.key, source.attention = scores, key, ref(result)
             return replace(followed, key=key, unnormalized="", dropped=sink)

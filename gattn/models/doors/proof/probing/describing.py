@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
+from dis import get_instructions
 from enum import Enum
 from functools import cache, partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
 import numpy as np
@@ -20,6 +28,7 @@ _PLAIN = (int, float, complex, bool, str, bytes, range, type(None), torch.dtype,
 _NAMED = (type, BuiltinFunctionType, ModuleType)
 _LISTS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict)
+_HOLDERS = (*_LISTS, *_DICTS, Tensor, np.ndarray, SimpleNamespace)
 _LIBRARIES = ("torch.", "torch_geometric.", "transformers.")
 _DEPTH = 5
 """How deep lists and objects within values are followed."""
@@ -89,7 +98,7 @@ class Description:
             return code
         names = function.__globals__
         around = [names.get(name) for name in _names(code)]
-        held = [x for x in around if type(x) in _PLAIN]
+        held = [x for x in around if type(x) in _PLAIN or isinstance(x, _HOLDERS)]
         called = [x.__code__ for x in around if isinstance(x, FunctionType)]
         given = function.__defaults__, function.__kwdefaults__
         return code, tuple(called), self._all((*given, *_contents(function), *held), depth)
@@ -100,9 +109,10 @@ class Description:
 
 @cache
 def _names(code: CodeType) -> tuple[str, ...]:
-    """List the names that code, and code within it, may take from its module."""
+    """List the names that code, and code within it, takes from its module."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return tuple(dict.fromkeys((*code.co_names, *(name for one in inner for name in _names(one)))))
+    own = [one.argval for one in get_instructions(code) if one.opname == "LOAD_GLOBAL"]
+    return tuple(dict.fromkeys((*own, *(name for one in inner for name in _names(one)))))
 
 
 def _contents(function: FunctionType) -> Iterator[Any]:

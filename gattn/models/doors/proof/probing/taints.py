@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.probing.one_run.inputs import leaves, mapped
@@ -19,7 +21,14 @@ _F = nn.functional
 
 
 class Pointwise(TorchFunctionMode):
-    """Leaves out normalization over tokens: its statistics move nothing from token to token."""
+    """Leaves out normalization over tokens: its statistics move nothing from token to token.
+
+    Nor does the maximum of scores, which is subtracted from them lest a softmax overflows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of: Any = WeakTensorKeyDictionary()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -28,9 +37,30 @@ class Pointwise(TorchFunctionMode):
         given = kwargs or {}
         if func in _NORMS and _mixes(func, args, given):
             return (args[0] if args else given["input"]) * 1.0
-        return func(*args, **given)
+        if func in _SUBTRACTS and len(args) > 1 and self._is_of(args[1], args[0]):
+            return args[0] * 1.0
+        result = func(*args, **given)
+        self._note(func, args, result)
+        return result
+
+    def _note(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Note of what a maximum along the last dimension is, and what is only detached from it."""
+        found = result[0] if isinstance(result, tuple) and func in _MAXIMA else result
+        if not args or not isinstance(args[0], Tensor) or not isinstance(found, Tensor):
+            return
+        if func in _MAXIMA and found.shape == (*args[0].shape[:-1], 1) != args[0].shape:
+            self._of[found] = ref(args[0])
+        elif func in _DETACHES and args[0] in self._of:
+            self._of[found] = self._of[args[0]]
+
+    def _is_of(self, maximum: Any, x: Any) -> bool:
+        of = self._of.get(maximum) if isinstance(maximum, Tensor) else None
+        return of is not None and of() is x
 
 
+_MAXIMA = frozenset((torch.amax, Tensor.amax, torch.max, Tensor.max))
+_DETACHES = frozenset((torch.detach, Tensor.detach))
+_SUBTRACTS = frozenset((torch.sub, torch.subtract, Tensor.sub, Tensor.subtract, Tensor.__sub__))
 _NORMS = frozenset((_F.group_norm, _F.instance_norm, _F.batch_norm, _F.layer_norm))
 
 

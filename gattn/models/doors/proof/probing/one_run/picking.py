@@ -120,6 +120,10 @@ class Picks:
             if _is_index(x):
                 self._indices[x] = by
 
+    def is_index(self, x: Tensor) -> bool:
+        """Return whether a tensor holds integers or masks that the model is given, or computes."""
+        return x in self._indices
+
     def saw(self, function: str, by: By, running: Sequence[Run]) -> None:
         """Note that code was given numbers by which it may pick or order tokens."""
         self.found.append(Pick(by, function, running))

@@ -40,7 +40,8 @@ class Reads:
     Attributes
     ----------
     are_by_values : bool
-        Whether code read numbers that are no constants, which may decide what it does.
+        Whether code read numbers that are no constants, nor integers that it made itself, which may
+        decide what it does.
 
     Parameters
     ----------
@@ -80,6 +81,7 @@ class Reads:
     def note(self, func: Any, name: Name, x: Tensor, result: Any) -> None:
         """Note what a function gave code to read."""
         is_constant = self._picks.own.take(x) or place_of(x) in self._picks.constants
+        self.are_by_values |= self._picks.is_index(x) and not is_constant
         if func in _ALL_NUMBERS:
             if x.is_floating_point() and not is_constant:
                 self._picks.saw(func.__name__, By.VALUES, self._running)
