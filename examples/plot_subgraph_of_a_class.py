@@ -110,7 +110,9 @@ figure, axes = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
 for number, (member, found, own, sizes, curve, _) in enumerate(results):
     colour = f"C{number}"
     axes[0].plot(sizes, curve, ".-", color=colour, label=f"member {member}, GNNExplainer")
-    axes[0].plot(len(own), found.faithfulness, "*", ms=15, color=colour, label="circuit")
+    axes[0].plot(
+        len(own), found.faithfulness, "*", ms=15, color=colour, label=f"member {member}, circuit"
+    )
 axes[0].axhline(1, color="0.8", lw=0.8, zorder=0)
 axes[0].set(xscale="log", xlabel="edges", ylabel="share of the probability that they keep")
 axes[0].legend(frameon=False)

@@ -23,7 +23,7 @@ from .models.edit.edges import Cut as Cut
 from .models.edit.edges import Scale as Scale
 from .models.edit.graphs import Restrict as Restrict
 from .models.edit.graphs import Use as Use
-from .models.edit.only import Only as Only
+from .models.edit.kept.only import Only as Only
 from .models.edit.swap import ModelScore as ModelScore
 from .models.edit.swap import Swap as Swap
 from .models.edit.tensors.patch import Ablate as Ablate

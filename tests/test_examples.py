@@ -526,3 +526,12 @@ def test_induction_heads_of_a_corpus_need_the_previous_token_head(ran):
     assert (change.loc[strongest, "high"] < -0.5 * change.loc[strongest, "before"]).all()
     assert (change.loc[strongest, "p_corrected"] < 1e-6).all()
     assert (change.loc[[(0, n) for n in range(4)], "difference"] == 0).all()
+
+
+def test_subgraphs_have_fewer_edges_than_a_ranking_needs(ran):
+    names, _ = ran["subgraph_of_a_class"]
+    assert len(names["results"]) == 3
+    for _, found, own, sizes, shares, _ in names["results"]:
+        assert found.faithfulness >= 0.9
+        enough = [size for size, share in zip(sizes, shares, strict=True) if share >= 0.9]
+        assert len(own) < min(enough, default=np.inf)

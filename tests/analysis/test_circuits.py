@@ -1,6 +1,7 @@
 """Circuits: known ones are found, and what is measured of them is what dense algebra gives."""
 
 from itertools import product
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -109,6 +110,11 @@ def test_the_embedded_model_completes_repeated_words_by_its_known_heads(river):
     assert river.minimality > 0
     assert len(river.random) == 20
     assert max(river.random) < 0.1
+
+
+def test_the_documentation_tells_what_is_found(river):
+    page = Path(__file__).parents[2] / "docs/analyses/circuits.md"
+    assert f"# {river}\n" in page.read_text(encoding="utf-8")
 
 
 def test_measures_are_those_of_a_dense_model_with_masks(embedded, river):
@@ -234,6 +240,16 @@ def test_the_patches_that_an_answer_needs_are_those_that_say_something():
     )
     assert set(found.units()["key"]) == {2, 7}
     assert found.faithfulness == pytest.approx(1, abs=1e-9)
+    shown = found.by_token()
+    assert np.isfinite(shown).to_numpy().nonzero()[0].tolist() == [2, 7]
+    losses = found.units().set_index("key")["loss"]
+    assert shown.sel(key=7) == losses[7]
+    shown.draw_image(np.zeros((9, 9, 3)), grid=(3, 3))
+
+
+def test_losses_by_token_are_those_of_tokens(river):
+    with pytest.raises(SelectionError, match="units='tokens', and its units are 'edges'"):
+        river.by_token()
 
 
 @pytest.mark.parametrize(
@@ -390,7 +406,7 @@ def test_several_texts_have_a_circuit_each(several, embedded):
     # Of 27 samples of three texts, one is the least text alone, and one the best: over 2.5 %.
     assert statistics.loc["faithfulness", "low"] == pytest.approx(min(values))
     assert statistics.loc["faithfulness", "high"] == pytest.approx(max(values))
-    with pytest.raises(SelectionError, match="target= has 2 tokens for 3 texts"):
+    with pytest.raises(SelectionError, match="target= has 2 entries for 3 texts"):
         gattn.circuit(TEXTS, *embedded, target=[" lamp", " cat"], **QUIET)
 
 
@@ -431,3 +447,47 @@ def test_edges_of_texts_of_several_lengths_are_compared_by_their_roles(several):
     assert (table["low"] <= table["share"]).all()
     assert (table["share"] <= table["high"]).all()
     assert len(several[1:]) == 2
+
+
+def test_the_loss_of_all_tokens_has_a_circuit(embedded):
+    model, tokenizer = embedded
+    text = "red green lamp red green"
+    found = gattn.circuit(text, model, tokenizer, metric="loss", keep=0.5, random=0, **QUIET)
+    batch = tokenizer(text, return_tensors="pt") | {"use_cache": False}
+    ids = batch["input_ids"][0]
+    every = {("decoder", *place, *ends) for place in all_heads(16) for ends in pairs(len(ids))}
+
+    def value(rows):
+        return float(nn.functional.cross_entropy(kept_alone(model, batch, rows)[0, :-1], ids[1:]))
+
+    empty, full, kept = (value(rows) for rows in ([], every, rows_of(found)))
+    assert found.faithfulness == pytest.approx((kept - empty) / (full - empty), abs=1e-4)
+    assert found.faithfulness >= 0.5
+
+
+def test_a_corrupted_text_takes_the_place_of_what_is_left_out(embedded):
+    model, tokenizer = embedded
+    corrupted = "The river tall green house river tall green lamp river tall green"
+    found = gattn.circuit(
+        TEXT, model, tokenizer, target=" lamp", ablation=corrupted, random=0, **QUIET
+    )
+    assert edges_of(found) >= {(2, 0, 12, 5), (2, 1, 12, 5)}
+    # What it reads of the first tokens is the same in both texts.
+    assert not any(query < 5 for _, _, query, _ in edges_of(found))
+    runs = [gattn.Only([], ablation=corrupted), found.only()]
+    empty, kept = gattn.effect(
+        TEXT, runs, model, tokenizer, metric="probability", target=" lamp", **QUIET
+    )["edited"]
+    assert found.graph["empty"] == pytest.approx(empty, abs=1e-6)
+    share = (kept - empty) / (found.graph["full"] - empty)
+    assert found.faithfulness == pytest.approx(share, abs=1e-4)
+    assert found.faithfulness >= 0.9
+
+
+def test_what_a_graph_cannot_hold_is_not_made_up(embedded):
+    given = embedded[1](TEXT, return_tensors="pt")["input_ids"].flip(1)
+    found = gattn.circuit(
+        TEXT, *embedded, target=" lamp", ablation={"input_ids": given}, random=0, **QUIET
+    )
+    with pytest.raises(SelectionError, match="make the edit yourself"):
+        found.only()

@@ -48,6 +48,27 @@ def dense(model, inputs, rows):
     return DENSE.run(model, inputs | {"use_cache": False}, after=only)
 
 
+def with_messages_of(model, inputs, others, rows):
+    """Run a model on some edges, all other messages being those of another run."""
+    seen = {}
+
+    def record(call, attention):
+        seen[call.place] = attention, call.value
+        return attention
+
+    def mixed(call, attention):
+        mask = torch.zeros_like(attention)
+        for stack, layer, *where in rows:
+            if (stack, layer) == call.place:
+                mask[(slice(None), *where)] = 1
+        attention_there, value_there = seen[call.place]
+        call.value = torch.cat([call.value, value_there], 2)
+        return torch.cat([attention * mask, attention_there * (1 - mask)], -1)
+
+    DENSE.run(model, others | {"use_cache": False}, after=record)
+    return DENSE.run(model, inputs | {"use_cache": False}, after=mixed)
+
+
 def in_stack(name, rows):
     return [(name, *row) for row in rows]
 
@@ -59,6 +80,37 @@ def test_the_model_runs_on_its_edges_alone(gpt2):
     expected = dense(gpt2, inputs, in_stack("decoder", ROWS))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert not torch.allclose(found, gpt2(**inputs).logits, atol=1e-4)
+
+
+def test_messages_of_another_text_take_the_place_of_all_others(gpt2):
+    inputs, others = ({"input_ids": torch.tensor([ids])} for ids in (IDS, [9, 9, 3, 60, 2, 1]))
+    only = Only(ROWS, ablation=others["input_ids"][0].tolist())
+    with torch.no_grad(), edited(gpt2, only):
+        found = gpt2(**inputs).logits
+    expected = with_messages_of(gpt2, inputs, others, in_stack("decoder", ROWS))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    with torch.no_grad(), edited(gpt2, Cut(1, 0)), edited(gpt2, Only([], ablation=only.ablation)):
+        found = gpt2(**inputs).logits
+    expected = with_messages_of(gpt2, inputs, others, [])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    short = Only(ROWS, ablation=[9, 9, 3])
+    with pytest.raises(EditError, match="as many tokens"), edited(gpt2, short):
+        gpt2(**inputs)
+
+
+def test_messages_of_another_text_are_those_of_each_stack(t5):
+    inputs = {"input_ids": torch.tensor([IDS]), "decoder_input_ids": torch.tensor([OTHERS])}
+    others = {
+        "input_ids": torch.tensor([IDS[::-1]]),
+        "decoder_input_ids": torch.tensor([OTHERS[::-1]]),
+    }
+    given = {"encoder": [(0, 1, 5, 0)], "cross": [(1, 1, 3, 2)], "decoder": [(1, 0, 3, 2)]}
+    with torch.no_grad(), edited(t5, Only(given, ablation=others)):
+        found = t5(**inputs).logits
+    rows = [row for name, some in given.items() for row in in_stack(name, some)]
+    torch.testing.assert_close(
+        found, with_messages_of(t5, inputs, others, rows), rtol=0, atol=1e-12
+    )
 
 
 def test_all_stacks_are_edited_where_edges_name_them(t5):

@@ -13,6 +13,7 @@ from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
 from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.circuits.runs import Masks
 from gattn.analysis.circuits.testing import Proof
+from gattn.heads.geometry.written import to_text
 
 
 def built(
@@ -35,6 +36,7 @@ def built(
         layers=1 + max((layer for _, layer in edges.slices), default=-1),
         names=json.dumps(names),
         tokens=json.dumps({stack: keys for stack, (_, keys) in names.items()}),
+        geometry=json.dumps(_geometry(edges)),
         rows=json.dumps(_named(edges.rows[kept], edges.attention[kept], edges)),
         units=json.dumps(
             {
@@ -56,6 +58,19 @@ def built(
 
 def _source(edges: EdgeList, facts: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, [edges.trace.model, str(facts["metric"])]))
+
+
+def _geometry(edges: EdgeList) -> dict[str, Any]:
+    """Write where the keys of each stack lie, where that is known."""
+    firsts = {name: next(iter(edges.trace.stacks[name].values())) for name in edges.stacks}
+    return {
+        name: {
+            "text": to_text(head.geometry),
+            "axes": {n: np.asarray(x).tolist() for n, x in head.geometry.coordinates().items()},
+        }
+        for name, head in firsts.items()
+        if head.geometry is not None
+    }
 
 
 def _named(rows: np.ndarray, values: np.ndarray, edges: EdgeList) -> list[list[Any]]:
@@ -112,10 +127,11 @@ def _add_streams(graph: Circuit) -> None:
     for node in list(graph):
         *stack, depth, position = node
         of_token.setdefault((*stack, position), set()).add(depth)
+    answers = json.loads(graph.graph["positions"])
     for (*stack, position), depths in of_token.items():
         if graph.in_degree((*stack, min(depths), position)) == 0:
             depths.add(0)
-        if not stack and graph.graph.get("position") == position:
+        if not stack and position in answers:
             depths.add(graph.depth)
         for one, next_ in pairwise(sorted(depths)):
             source, target = (*stack, one, position), (*stack, next_, position)

@@ -30,6 +30,7 @@ class Options(TypedDict, total=False):
     metric: Metric | None
     position: Position
     keep: float
+    ablation: Any
     units: Units
     max_edges: int | None
     seconds: float | None
@@ -69,6 +70,7 @@ def circuit(
     target: Token | Sequence[Token] = None,
     other: Token | Sequence[Token] = None,
     keep: float = 0.9,
+    ablation: Any = "zero",
     units: Units = "edges",
     max_edges: int | None = None,
     seconds: float | None = None,
@@ -80,8 +82,8 @@ def circuit(
     r"""Find a smallest set of attention edges on which alone a model keeps its answer.
 
     The model runs with the attention of all other edges, in all layers and heads, set to zero after
-    normalizing, so that each edge that is kept adds the same message :math:`A_{ij} v_j` to its
-    query. With m(C) for the metric on the edges C alone, they keep the share
+    normalizing, so that each edge that is kept adds its message :math:`A_{ij} v_j` to its query,
+    and no other does. With m(C) for the metric on the edges C alone, they keep the share
 
     .. math::
 
@@ -98,9 +100,13 @@ def circuit(
     metric, position, target, other
         As in `gattn.effect`. The default is "logit_difference" with a target and an other token,
         "probability" with a target, otherwise "kl", or the number that a function returns.
-        For several texts, `target` and `other` may be lists.
+        For several texts, `target`, `other` and `ablation` may be lists, one for each.
     keep : float
         The share F to keep, above 0, at most 1.
+    ablation : "zero", or a text, or whatever else `gattn.capture` takes
+        What takes the place of the messages of other edges: nothing, or those of the same edges on
+        another text of as many tokens, such as a corrupted one (resample ablation, activation
+        patching). Then :math:`m(\emptyset)` is the model with all messages of the other text.
     units : "edges", "pairs", "tokens" or "heads"
         What is kept or left out as a whole: an edge of one head; the edges from one token to
         another in all layers and heads, as of a graph network; those from one token; those of a
@@ -194,20 +200,21 @@ def circuit(
         tokens,
     )
     if not (isinstance(text, list) and text and all(isinstance(one, str) for one in text)):
-        return find(cast("Runnable", text), model, tokenizer, target, other, wanted)
+        return find(cast("Runnable", text), model, tokenizer, target, other, ablation, wanted)
     known = resolved(model, tokenizer)
-    each = zip(text, _each("target", target, text), _each("other", other, text), strict=True)
-    found = [find(one, *known, goal, against, wanted) for one, goal, against in each]
+    given = {"target": target, "other": other, "ablation": ablation}
+    each = zip(*(_each(name, one, text) for name, one in given.items()), strict=True)
+    found = [find(one, *known, *answer, wanted) for one, answer in zip(text, each, strict=True)]
     return Circuits(found, wanted.seed)
 
 
-def _each(name: str, given: Any, texts: Sequence[str]) -> Sequence[Token]:
-    """Give each text its token."""
+def _each(name: str, given: Any, texts: Sequence[str]) -> Sequence[Any]:
+    """Give each text its token, or its ablation."""
     if not isinstance(given, (list, tuple)):
         return [given] * len(texts)
     if len(given) != len(texts):
         raise SelectionError(
-            f"{name}= has {len(given)} tokens for {len(texts)} texts: give one, or one for each."
+            f"{name}= has {len(given)} entries for {len(texts)} texts: give one, or one for each."
         )
     return given
 

@@ -81,11 +81,11 @@ class EdgeList:
         """The rows as a tensor (edges, 5)."""
         return torch.from_numpy(self.rows)
 
-    def with_path(self, kept: NDArray[np.bool_], position: int) -> NDArray[np.bool_]:
-        """Return which edges of a stack have a path of such edges and streams to a last token."""
+    def with_path(self, kept: NDArray[np.bool_], positions: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which edges of a stack have a path of such edges and streams to last tokens."""
         on_path = np.zeros_like(kept)
-        needed = np.zeros(1 + int(self.rows[:, 3:].max(initial=position)), dtype=bool)
-        needed[position] = True
+        needed = np.zeros(1 + max(int(self.rows[:, 3:].max(initial=0)), *positions), dtype=bool)
+        needed[list(positions)] = True
         for _, some in sorted(self.slices.items(), reverse=True):
             on_path[some] = kept[some] & needed[self.rows[some, 3]]
             needed[self.rows[some, 4][on_path[some]]] = True

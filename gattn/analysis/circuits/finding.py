@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +24,7 @@ from gattn.models.run.capturing import capturing
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Tokens
+from gattn.models.run.patching import Sources
 from gattn.models.watch.contexts import Context
 from gattn.progress import announce
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 _TESTS = 4
 """How many runs test a circuit, besides random ones."""
+_ROUGH = 1e-3
+"""The rounding of shares that is worth a note."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ def find(
     tokenizer: PreTrainedTokenizerBase | None,
     target: Any,
     other: Any,
+    ablation: Any,
     wanted: Wanted,
 ) -> Circuit:
     """Find the circuit of one text."""
@@ -68,21 +73,29 @@ def find(
     )
     edges = EdgeList.of(_plain(runner, wanted.tokens))
     groups = Grouping.of(edges, wanted.units)
-    runs = Runs(runner, measure, groups)
+    messages = Sources(runner.model, runner.tokenizer).messages(ablation)
+    runs = Runs(runner, measure, groups, messages)
     with tqdm(desc="circuit", unit="run", delay=1, disable=not wanted.progress) as bar:
         mask, proof, notes = _found(runs, wanted, bar)
     facts = {
         "metric": str(measure),
+        "ablation": _written(ablation),
         "full": runs.full,
         "empty": runs.empty,
         "keep": wanted.limits.keep,
         "runs": runs.count,
         "seconds": runs.seconds,
         "has_stream": runs.has_stream,
-        **({} if runner.read_at is None else {"position": runner.read_at}),
+        "positions": json.dumps(runner.read_at or []),
         **told_in_graph(open_edits(runner.model)),
     }
     return built(groups, mask, proof, notes, facts)
+
+
+def _written(ablation: Any) -> str:
+    """Write an ablation as JSON: null if it is neither "zero", a text, nor token ids."""
+    is_ids = isinstance(ablation, (list, tuple)) and all(isinstance(n, int) for n in ablation)
+    return json.dumps(ablation if isinstance(ablation, str) or is_ids else None)
 
 
 def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
@@ -125,6 +138,8 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Masks, Proo
         notes.append(f"{reached}, with at most {limits.max_edges} edges")
     elif not search.is_minimal:
         notes.append("not every unit was left out alone, so some may not be needed")
+    if runs.slack > _ROUGH:
+        notes.append(f"shares are rounded by {runs.slack:.1g}: load the model in float32")
     if proof.faithfulness > 2 - limits.keep:
         notes.append("it keeps more than all: some of what is left out works against the answer")
     return mask, proof, notes

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
-from gattn.analysis.reading.results import Graph, Table, edits_of
+from gattn.analysis.reading.results import Array, Graph, Table, array, edits_of
 from gattn.errors import SelectionError
-from gattn.models.edit.only import Only
+from gattn.heads.geometry.written import from_text
+from gattn.models.edit.kept.only import Only
 
 Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 """Depth and position: depth 0 is the input, l + 1 the output of layer l; the stack if several."""
@@ -140,13 +142,62 @@ class Circuit(Graph):
         columns = ["stack", "layer", "head", "edges", "offset", "attention", "edge"]
         return self._table(pd.DataFrame(rows, columns=columns), "heads of the circuit")
 
+    def by_token(self) -> Array:
+        """Say what the circuit loses without each token, if the units are tokens.
+
+        Returns
+        -------
+        Array
+            Shape (key,), in F; NaN where a token is not in the circuit. Patches of an image know
+            where they lie: ``found.by_token().draw_image(image)``.
+
+        Raises
+        ------
+        SelectionError
+            If the units are not tokens, or the model has several stacks.
+        """
+        if self.graph["kind"] != "tokens":
+            raise SelectionError(
+                f"by_token() needs the tokens of a circuit with units='tokens', and its units are "
+                f"{self.graph['kind']!r}."
+            )
+        losses = np.full(len(self.tokens), np.nan)
+        units = self.units()
+        losses[units["key"].to_numpy(dtype=int)] = units["loss"]
+        known = json.loads(self.graph["geometry"]).get(self.stacks[0])
+        places = None
+        if known is not None:
+            places = from_text(known["text"], {n: np.array(x) for n, x in known["axes"].items()})
+        return array(
+            losses,
+            {"key": range(len(losses))},
+            name="loss",
+            computed_from=self.computed_from,
+            notes=self.notes,
+            tokens={"key": self.tokens},
+            geometry={"key": places},
+            edits=edits_of(self),
+        )
+
     def only(self) -> Only:
-        """Make the edit that runs the model on the circuit alone: all other attention is zero."""
+        """Make the edit that runs the model on the circuit alone, all else ablated as it was.
+
+        Raises
+        ------
+        SelectionError
+            If it was ablated by what is no text, which a graph cannot hold.
+        """
+        ablation = json.loads(self.graph["ablation"])
+        if ablation is None:
+            raise SelectionError(
+                "What took the place of other messages was no text, and is not held by the graph: "
+                "make the edit yourself, gattn.Only(edges, ablation=...), of the table()."
+            )
         rows = json.loads(self.graph["rows"])
         stacks: dict[str, list[list[int]]] = {name: [] for name in self.stacks}
         for stack, *edge, _ in rows:
             stacks[stack].append(edge)
-        return Only(stacks)
+        return Only(stacks, ablation=ablation)
 
     def _table(self, rows: Any, name: str) -> Table:
         source, edits = self.computed_from, edits_of(self)

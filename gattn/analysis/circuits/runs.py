@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
 from gattn.errors import CaptureError
-from gattn.models.edit.only import Kept, kept_in_call
+from gattn.models.edit.kept.kept import Kept, Messages, kept_in_call
 from gattn.models.effects.metrics import Measure
 from gattn.models.effects.runner import Runner
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
@@ -30,6 +30,8 @@ Floats = NDArray[np.float64]
 
 _MOST_COPIES, _MEMORY = 32, 1 << 28
 """How many candidates run at once, at most, and in how many bytes: a CPU gains little from more."""
+_PER_EDGE = 64
+"""The bytes that an edge of a layer takes while it runs, with its tokens' share."""
 PATH = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where on the way from nothing to a set gradients are averaged."""
 HERE = (1.0,)
@@ -41,8 +43,8 @@ class Masking(Context):
 
     reads_one_call = True
 
-    def __init__(self, edges: EdgeList, weights: Tensor) -> None:
-        self._edges, self._weights = edges, weights
+    def __init__(self, edges: EdgeList, weights: Tensor, messages: Messages | None = None) -> None:
+        self._edges, self._weights, self._messages = edges, weights, messages
         self._made: dict[tuple[str, int, int], Kept | None] = {}
         self.has_stream = True
 
@@ -67,7 +69,7 @@ class Masking(Context):
         if not weights.requires_grad:
             kept = weights.any(0)
             weights, head, query, key = weights[:, kept], head[kept], query[kept], key[kept]
-        return kept_in_call(place, head, query, key, weights)
+        return kept_in_call(place, head, query, key, weights, self._messages)
 
 
 class Runs:
@@ -77,8 +79,11 @@ class Runs:
     `has_stream` says whether tokens keep a residual stream, as they do not in graph networks.
     """
 
-    def __init__(self, runner: Runner, measure: Measure, groups: Grouping) -> None:
+    def __init__(
+        self, runner: Runner, measure: Measure, groups: Grouping, messages: Messages | None = None
+    ) -> None:
         self.runner, self.measure, self.groups = runner, measure, groups
+        self._messages = messages
         self.count = 0
         self.ran: Callable[[int], None] = _ignore
         self.has_stream = True
@@ -98,8 +103,11 @@ class Runs:
 
     def _copies(self) -> int:
         """Find how many candidates run at once."""
-        tokens = 1 + int(self.groups.edges.rows[:, 3:].max(initial=0))
-        return min(self.runner.prompt.most_copies(tokens, tokens, _MEMORY), _MOST_COPIES)
+        if self.runner.encoding is not None:
+            return min(self.runner.batch_size, _MOST_COPIES)
+        layers = self.groups.edges.slices.values()
+        largest = max((some.stop - some.start for some in layers), default=1)
+        return min(max(_MEMORY // (_PER_EDGE * largest), 1), _MOST_COPIES)
 
     @property
     def range(self) -> float:
@@ -108,8 +116,8 @@ class Runs:
 
     @property
     def slack(self) -> float:
-        """How far the share that is kept may be from another because numbers are rounded."""
-        return 10 * self.rounding / abs(self.range)
+        """How far shares may be from each other because numbers are rounded."""
+        return 2 * self.rounding / abs(self.range)
 
     @property
     def seconds(self) -> float:
@@ -144,10 +152,11 @@ class Runs:
 
     def _run(self, weights: Tensor) -> list[float]:
         with torch.no_grad():
-            answers = self._answers(Masking(self.groups.edges, weights), len(weights))
+            answers = self._answers(weights)
             return [float(self.measure(answer, self._plain)) for answer in answers]
 
-    def _answers(self, context: Masking, count: int) -> list[Any]:
+    def _answers(self, weights: Tensor) -> list[Any]:
+        context, count = Masking(self.groups.edges, weights, self._messages), len(weights)
         answers = self.runner.run(context, count)
         self.has_stream &= context.has_stream
         self.count += count
@@ -184,8 +193,7 @@ class Runs:
     def _slopes(self, weights: Tensor, spread: Callable[[Tensor], Tensor]) -> Floats | None:
         with torch.inference_mode(False), torch.enable_grad():
             weights = weights.clone().requires_grad_()
-            context = Masking(self.groups.edges, spread(weights))
-            answers = self._answers(context, len(weights))
+            answers = self._answers(spread(weights))
             numbers = [self.measure(answer, self._plain) for answer in answers]
             if not all(number.requires_grad for number in numbers):
                 return None

@@ -48,13 +48,13 @@ def _live(runs: Runs, mask: Masks, least: float) -> NDArray[np.bool_]:
     Attention is normalized over keys that are left out, too, so what leads to these alone may still
     matter a little: a run says whether enough is kept without it.
     """
-    edges, position = runs.groups.edges, runs.runner.read_at
+    edges, positions = runs.groups.edges, runs.runner.read_at
     kept: NDArray[np.bool_] = mask[runs.groups.of_edge]
     (whole,) = runs.faithfulness(mask[None])
     used = runs.used(kept)
     candidates = [used]
-    if position is not None and len(edges.stacks) == 1 and runs.has_stream:
-        candidates.insert(0, edges.with_path(used, position))
+    if positions and len(edges.stacks) == 1 and runs.has_stream:
+        candidates.insert(0, edges.with_path(used, positions))
     for some in candidates:
         if runs.of_edges(some[None])[0] >= min(least, whole - runs.slack):
             return some

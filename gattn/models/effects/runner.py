@@ -114,11 +114,11 @@ class Runner:
         return list(self.encoding.tokens)
 
     @property
-    def read_at(self) -> int | None:
-        """The only position whose logits are wanted, counted from 0, if it is known."""
-        if self._positions is None or len(self._positions) != 1 or not self.tokens:
+    def read_at(self) -> list[int] | None:
+        """The positions of the tokens whose logits are wanted, counted from 0, if known."""
+        if self._positions is None or not self.tokens:
             return None
-        return row_of(self._positions[0], len(self.tokens))
+        return [row_of(n, len(self.tokens)) for n in self._positions]
 
     @property
     def batch_size(self) -> int:

@@ -14,9 +14,11 @@ from gattn.errors import CaptureError, EditError
 from gattn.graph.rules.keys import list_keys
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.base import Edit
+from gattn.models.edit.kept.kept import Messages, is_zero
+from gattn.models.edit.kept.only import Only
 from gattn.models.edit.part import EdgePart
 from gattn.models.edit.tensors.activations import Activations, What
-from gattn.models.edit.tensors.patch import Ablate, Given, Patch
+from gattn.models.edit.tensors.patch import Ablate, Patch
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -36,9 +38,17 @@ class Sources:
 
     def run(self, edits: Iterable[Edit]) -> list[Edit]:
         """Replace texts in edits by what heads give on them."""
-        return [self._with_run(edit) if isinstance(edit, Given) else edit for edit in edits]
+        return [self._with_run(edit) for edit in edits]
 
-    def _with_run(self, edit: Given) -> Edit:
+    def messages(self, source: Any) -> Messages | None:
+        """Run what takes the place of messages; None if nothing does."""
+        if isinstance(source, Messages) or is_zero(source):
+            return source if isinstance(source, Messages) else None
+        return Messages(*(self._once(source, what, self._one) for what in ("attention", "values")))
+
+    def _with_run(self, edit: Edit) -> Edit:
+        if isinstance(edit, Only):
+            return replace(edit, ablation=self.messages(edit.ablation) or "zero")
         if isinstance(edit, Patch) and not isinstance(edit.from_, Activations):
             return replace(edit, from_=self._once(edit.from_, edit.what, self._one))
         if isinstance(edit, Ablate) and isinstance(edit.by, (list, tuple)):

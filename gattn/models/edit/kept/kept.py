@@ -1,10 +1,10 @@
-"""Edits that keep some edges, and cut all others: a model that runs on its circuit."""
+"""The part, in one call, of an edit that keeps some edges."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,97 +14,44 @@ from gattn.errors import EditError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.base import Edit
+from gattn.models.edit.tensors.activations import Activations
 from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.read.places import Place, Side
 
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading
 
-Rows: TypeAlias = "Sequence[Sequence[int]] | Tensor"
-"""Edges as rows (layer, head, query, key)."""
-_NO_ROWS = torch.zeros(0, 4, dtype=torch.long)
 
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """What all edges add on another text: its attention, times its values."""
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Only(Edit):
-    r"""Keep only these edges: the attention of all others, in all layers and heads, is zero.
-
-    It is set to zero after normalizing, so that each edge that is kept adds the same message
-    :math:`A_{ij} v_j` as in the whole model: nothing is shared out. A query without edges gets
-    zero, and goes on with its residual stream.
-
-    Parameters
-    ----------
-    edges : sequence of (layer, head, query, key), or mapping of str to such sequences
-        Which edges; the mapping names a stack for each.
-    stack : str, optional
-        The stack of these edges, where the model has several and `edges` does not name them; the
-        other stacks stay as they are.
-
-    Examples
-    --------
-    >>> with gattn.edited(model, gattn.Only([(1, 1, 5, 4), (2, 0, 12, 5)])):
-    ...     logits = model(**inputs).logits
-    """
-
-    edges: Rows | Mapping[str, Rows]
-    stack: str | None = None
-
-    layer = None
-    head = None
-    is_after = True
-
-    def __post_init__(self) -> None:
-        if isinstance(self.edges, Mapping):
-            if self.stack is not None:
-                raise EditError(f"edges names its stacks, so leave out stack={self.stack!r}.")
-            rows: Any = {name: _rows(some) for name, some in self.edges.items()}
-        else:
-            rows = _rows(self.edges)
-        object.__setattr__(self, "edges", rows)
+    attention: Activations
+    values: Activations
 
     def __repr__(self) -> str:
-        """Say how many edges there are."""
-        stack = "" if self.stack is None else f", stack={self.stack!r}"
-        count = sum(map(len, self._of_stacks.values()))
-        return f"Only({count} edge{'s' * (count != 1)}{stack})"
+        return repr(self.attention)
 
-    @property
-    def _of_stacks(self) -> dict[str | None, Tensor]:
-        """The edges of each stack; None is whichever is edited."""
-        edges: Any = self.edges
-        return dict(edges) if isinstance(edges, Mapping) else {self.stack: edges}
+    def of(self, place: Place) -> tuple[Tensor, Tensor]:
+        """Return the attention (heads, queries, keys) and values (heads, keys, dim) of a call."""
+        own = slice(place.head, place.head + 1) if place.heads else slice(None)
+        attention = self.attention.of("attention", place.stack, place.layer)[own]
+        return attention, self.values.of("values", place.stack, place.layer)[own]
 
-    @property
-    def spans_stacks(self) -> bool:  # type: ignore[override]
-        """Whether it edits all stacks."""
-        return isinstance(self.edges, Mapping)
 
-    def layers(self) -> list[int] | None:
-        """Say that it edits all layers."""
-        return None
-
-    def named(self) -> dict[str, set[Any]]:
-        """Return the layers of its edges, and their tokens."""
-        rows = torch.cat(list(self._of_stacks.values()) or [_NO_ROWS])
-        columns = zip(("layer", "head", "query", "key"), rows.T, strict=True)
-        return {name: set(some.tolist()) for name, some in columns if name != "head"}
-
-    def in_layer(self, layer: int) -> Edit:
-        """Return itself: its part is taken for each call."""
-        return self
-
-    def in_call(self, place: Place) -> Edit | None:
-        """Return its part in a call."""
-        rows = self._of_stacks.get(place.stack if self.spans_stacks else self.stack)
-        rows = _NO_ROWS if rows is None else rows
-        _, head, query, key = rows[rows[:, 0] == place.layer].T
-        return kept_in_call(place, head, query, key, torch.ones(1, len(head)))
+def is_zero(ablation: object) -> bool:
+    """Return whether nothing takes the place of messages."""
+    return isinstance(ablation, str) and ablation == "zero"
 
 
 def kept_in_call(
-    place: Place, head: Tensor, query: Tensor, key: Tensor, weights: Tensor
-) -> Kept | None:
+    place: Place,
+    head: Tensor,
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    messages: Messages | None,
+) -> Kept:
     """Make the edit of a call of a layer: `weights` (sequences, edges) of these edges, 0 of others.
 
     A call of one head takes the edges of that.
@@ -113,7 +60,7 @@ def kept_in_call(
         own = (head == place.head).nonzero()[:, 0]
         head, query, key = torch.zeros_like(own), query[own], key[own]
         weights = weights[:, own]
-    return Kept(head, query, key, weights)
+    return Kept(head, query, key, weights, None if messages is None else messages.of(place))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,13 +68,16 @@ class Kept(Edit):
     """Multiply the attention of some edges of a call by weights, and that of all others by zero.
 
     `of_head`, `query` and `key` are (edges,), positions; `weights` are (sequences, edges), or (1,
-    edges) for all sequences.
+    edges) for all sequences. What is lost, 1 - weight of a message, is added of the message that
+    is `given` for each edge, if there are some: attention (heads, queries, keys) and values (heads,
+    keys, dim).
     """
 
     of_head: Tensor
     query: Tensor
     key: Tensor
     weights: Tensor
+    given: tuple[Tensor, Tensor] | None = None
 
     layer = None
     head = None
@@ -140,6 +90,11 @@ class Kept(Edit):
     def __repr__(self) -> str:
         return f"Only({len(self.query)} edges of this layer)"
 
+    @property
+    def gives_values(self) -> bool:  # type: ignore[override]
+        """Whether it adds messages to outputs."""
+        return self.given is not None
+
     def heads(self, count: int) -> list[int]:
         """List all heads, of which its edges must be some."""
         if len(self.of_head) and int(self.of_head.max()) >= count:
@@ -150,6 +105,8 @@ class Kept(Edit):
 
     def meets(self, reading: Reading) -> bool:
         """Return whether a call has any of its edges; refuse those that its graph lacks."""
+        if self.given is not None:
+            self._check_given(reading)
         row, column = _numbers(self.query, reading.queries), _numbers(self.key, reading.keys)
         here = ((row >= 0) & (column >= 0)).nonzero()[:, 0]
         if not len(here):
@@ -174,8 +131,10 @@ class Kept(Edit):
         for number, head in enumerate(heads):
             own[self.of_head == head] = number
         some = own >= 0
+        given = None if self.given is None else (self.given[0][heads], self.given[1][heads])
         return replace(
             self,
+            given=given,
             of_head=own[some],
             query=self.query[some],
             key=self.key[some],
@@ -204,6 +163,35 @@ class Kept(Edit):
         factor = self._factors(attention, inside, where, attention.shape[1:])
         return attention * self._of_elements(factor, reading)
 
+    def outputs(self, output: Tensor, own: Tensor, reading: Reading) -> Tensor:
+        """Add the messages that are given for edges that are not kept, to whole outputs."""
+        if self.given is None:
+            return output
+        attention, values = (x.to(output) for x in self.given)
+        attention = attention[:, reading.queries.at][:, :, reading.keys.at]
+        row, column = _numbers(self.query, reading.queries), _numbers(self.key, reading.keys)
+        inside = (row >= 0) & (column >= 0)
+        where = self.of_head[inside], row[inside], column[inside]
+        lost = 1 - self._factors(attention, inside, where, attention.shape)
+        added = (lost * attention) @ values[:, reading.keys.at]
+        return output + self._of_elements(added, reading)
+
+    def _check_given(self, reading: Reading) -> None:
+        """Refuse messages of other edges."""
+        assert self.given is not None
+        if not reading.has_values or not reading.splits_heads or reading.lists_edges:
+            raise EditError(
+                "This layer shows its attention, but not its values, so messages of another text "
+                "cannot take the place of others: use ablation='zero'."
+            )
+        expected = reading.heads, reading.queries.end, reading.keys.end
+        if self.given[0].shape != expected:
+            found = tuple(self.given[0].shape)
+            raise EditError(
+                f"ablation= has attention (heads, queries, keys) {found}, and here it is "
+                f"{expected}: expected a text of as many tokens, run as a whole."
+            )
+
     def _factors(
         self, attention: Tensor, inside: Tensor, where: tuple[Tensor, ...], shape: Sequence[int]
     ) -> Tensor:
@@ -218,27 +206,6 @@ class Kept(Edit):
         if len(factor) == 1 or reading.sequences == list(range(len(factor))):
             return factor
         return factor[torch.tensor(reading.sequences, device=factor.device)]
-
-
-def _rows(given: Any) -> Tensor:
-    """Read edges as (edges, 4)."""
-    try:
-        rows: Tensor = torch.as_tensor(
-            given if isinstance(given, Tensor) else [list(row) for row in given]
-        )
-        rows = rows.reshape(-1, 4) if rows.numel() == 0 else rows
-        is_right = rows.dim() == 2 and rows.shape[1] == 4 and not rows.is_complex()
-        is_right = is_right and (not rows.numel() or not rows.is_floating_point())
-        is_right = is_right and rows.dtype != torch.bool and bool((rows >= 0).all())
-    except (TypeError, ValueError, RuntimeError):
-        is_right = False
-    if not is_right:
-        raise EditError(
-            "Only takes edges as rows (layer, head, query, key) of whole numbers that count from "
-            f"0, not {given!r:.80}."
-        )
-    found: Tensor = rows.long().cpu().unique(dim=0)
-    return found
 
 
 def _numbers(positions: Tensor, side: Side) -> Tensor:

@@ -1,0 +1,127 @@
+"""Edits that keep some edges, and cut all others: a model that runs on its circuit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gattn.errors import EditError
+from gattn.models.edit.base import Edit
+from gattn.models.edit.kept.kept import Messages, is_zero, kept_in_call
+from gattn.models.read.places import Place
+
+Rows: TypeAlias = "Sequence[Sequence[int]] | Tensor"
+"""Edges as rows (layer, head, query, key)."""
+_NO_ROWS = torch.zeros(0, 4, dtype=torch.long)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Only(Edit):
+    r"""Keep only these edges: the attention of all others, in all layers and heads, is zero.
+
+    It is set to zero after normalizing, so that each edge that is kept adds the same message
+    :math:`A_{ij} v_j` as in the whole model: nothing is shared out. A query without edges gets
+    zero, and goes on with its residual stream.
+
+    Parameters
+    ----------
+    edges : sequence of (layer, head, query, key), or mapping of str to such sequences
+        Which edges; the mapping names a stack for each.
+    stack : str, optional
+        The stack of these edges, where the model has several and `edges` does not name them; the
+        other stacks stay as they are.
+    ablation : "zero", or a text, or whatever else `gattn.capture` takes
+        What takes the place of the other edges' messages: nothing, or the messages
+        :math:`A'_{ij} v'_j` of the same edges on another text of as many tokens, such as a
+        corrupted one. The model runs on it when the edit is first used.
+
+    Examples
+    --------
+    >>> with gattn.edited(model, gattn.Only([(1, 1, 5, 4), (2, 0, 12, 5)])):
+    ...     logits = model(**inputs).logits
+    """
+
+    edges: Rows | Mapping[str, Rows]
+    stack: str | None = None
+    ablation: Any = "zero"
+
+    layer = None
+    head = None
+    is_after = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.edges, Mapping):
+            if self.stack is not None:
+                raise EditError(f"edges names its stacks, so leave out stack={self.stack!r}.")
+            rows: Any = {name: _rows(some) for name, some in self.edges.items()}
+        else:
+            rows = _rows(self.edges)
+        object.__setattr__(self, "edges", rows)
+
+    def __repr__(self) -> str:
+        """Say how many edges there are."""
+        stack = "" if self.stack is None else f", stack={self.stack!r}"
+        count = sum(map(len, self._of_stacks.values()))
+        if not is_zero(self.ablation):
+            stack += f", ablation={self.ablation!r:.60}"
+        return f"Only({count} edge{'s' * (count != 1)}{stack})"
+
+    @property
+    def _of_stacks(self) -> dict[str | None, Tensor]:
+        """The edges of each stack; None is whichever is edited."""
+        edges: Any = self.edges
+        return dict(edges) if isinstance(edges, Mapping) else {self.stack: edges}
+
+    @property
+    def spans_stacks(self) -> bool:  # type: ignore[override]
+        """Whether it edits all stacks."""
+        return isinstance(self.edges, Mapping)
+
+    def layers(self) -> list[int] | None:
+        """Say that it edits all layers."""
+        return None
+
+    def named(self) -> dict[str, set[Any]]:
+        """Return the layers of its edges, and their tokens."""
+        rows = torch.cat(list(self._of_stacks.values()) or [_NO_ROWS])
+        columns = zip(("layer", "head", "query", "key"), rows.T, strict=True)
+        return {name: set(some.tolist()) for name, some in columns if name != "head"}
+
+    def in_layer(self, layer: int) -> Edit:
+        """Return itself: its part is taken for each call."""
+        return self
+
+    def in_call(self, place: Place) -> Edit | None:
+        """Return its part in a call."""
+        rows = self._of_stacks.get(place.stack if self.spans_stacks else self.stack)
+        rows = _NO_ROWS if rows is None else rows
+        _, head, query, key = rows[rows[:, 0] == place.layer].T
+        given = self.ablation if isinstance(self.ablation, Messages) else None
+        if given is None and not is_zero(self.ablation):
+            raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
+        return kept_in_call(place, head, query, key, torch.ones(1, len(head)), given)
+
+
+def _rows(given: Any) -> Tensor:
+    """Read edges as (edges, 4)."""
+    try:
+        rows: Tensor = torch.as_tensor(
+            given if isinstance(given, Tensor) else [list(row) for row in given]
+        )
+        rows = rows.reshape(-1, 4) if rows.numel() == 0 else rows
+        is_right = rows.dim() == 2 and rows.shape[1] == 4 and not rows.is_complex()
+        is_right = is_right and (not rows.numel() or not rows.is_floating_point())
+        is_right = is_right and rows.dtype != torch.bool and bool((rows >= 0).all())
+    except (TypeError, ValueError, RuntimeError):
+        is_right = False
+    if not is_right:
+        raise EditError(
+            "Only takes edges as rows (layer, head, query, key) of whole numbers that count from "
+            f"0, not {given!r:.80}."
+        )
+    found: Tensor = rows.long().cpu().unique(dim=0)
+    return found
