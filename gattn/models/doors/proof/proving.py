@@ -220,8 +220,9 @@ class _Proof:
                 note(call)
 
         def note(call: RawCall) -> None:
-            if (running := innermost()) in self._originals:
-                self._plan.refused = _CALLS_ORIGINAL.format(self._originals[running])
+            own = self._originals.get(innermost())
+            if own not in (None, self._walk.name(call.module)):  # A forward may be replaced.
+                self._plan.refused = _CALLS_ORIGINAL.format(own)
             sites(call)
             kernels.moves.attended(sites.found[-1].chain[0])
             if is_routed():
