@@ -56,6 +56,18 @@ def _one_by_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.stack(made).view_as(q)
 
 
+def _buffer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    a = q.new_empty(*q.shape[:3], k.shape[2])
+    for n in range(q.shape[2]):
+        a[:, :, n] = _scores(q[:, :, n, None], k)[:, :, 0].softmax(-1)
+    return a @ v
+
+
+def _repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    a = _scores(q, k).softmax(-1)
+    return (a[..., None].repeat(1, 1, 1, 1, _DIM) * v[:, :, None]).sum(-2)
+
+
 _library = torch.library.Library("gattn_tests", "DEF")
 _library.define("attend(Tensor q, Tensor k, Tensor v) -> Tensor")
 _library.impl("attend", lambda q, k, v: _scores(q, k).softmax(-1) @ v, "CompositeExplicitAutograd")
@@ -70,7 +82,18 @@ def _causal_and_linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("bhnd,bhnde->bhne", q, (k[..., None] * v[..., None, :]).cumsum(2))
 
 
-_WAYS = [_by_keys, _bag, _convolution, _sparse, _in_place, _one_by_one, _custom, _causal_and_linear]
+_WAYS = [
+    _by_keys,
+    _bag,
+    _convolution,
+    _sparse,
+    _in_place,
+    _one_by_one,
+    _custom,
+    _causal_and_linear,
+    _buffer,
+    _repeated,
+]
 
 
 class _Seen(nn.Module):
