@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from gattn import Cut, capturing, edited
-from gattn.errors import GattnError
 
 _HEADS, _DIM, _TOKENS = 2, 4, 7
 _WIDTH = _HEADS * _DIM
@@ -43,6 +42,12 @@ def _sparse(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     a = _scores(q, k).softmax(-1).flatten(0, 1)
     some = zip(a, v.flatten(0, 1), strict=True)
     return torch.stack([torch.sparse.mm(x.to_sparse(), one) for x, one in some]).view_as(q)
+
+
+def _compressed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    a = _scores(q, k).softmax(-1).flatten(0, 1)
+    some = zip(a, v.flatten(0, 1), strict=True)
+    return torch.stack([x.to_sparse_csr() @ one for x, one in some]).view_as(q)
 
 
 def _in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -87,6 +92,7 @@ _WAYS = [
     _bag,
     _convolution,
     _sparse,
+    _compressed,
     _in_place,
     _one_by_one,
     _custom,
@@ -295,9 +301,3 @@ def test_attention_that_another_layer_uses_again_is_told_and_cut_in_both():
         attention = scores.softmax(-1)
         y = x + attention @ first.v(x)
         torch.testing.assert_close(found, y + attention @ second.v(y))
-
-
-def test_alone_it_is_refused():
-    model = nn.Sequential(_Other(_by_keys)).eval()
-    with pytest.raises(GattnError), capturing(model):
-        model(torch.randn(1, _TOKENS, _WIDTH))
