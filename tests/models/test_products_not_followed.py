@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from gattn import Cut, capturing, edited
-from gattn.errors import GattnError
 
 _HEADS, _DIM, _TOKENS = 2, 4, 7
 _WIDTH = _HEADS * _DIM
@@ -45,6 +44,12 @@ def _sparse(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.stack([torch.sparse.mm(x.to_sparse(), one) for x, one in some]).view_as(q)
 
 
+def _compressed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    a = _scores(q, k).softmax(-1).flatten(0, 1)
+    some = zip(a, v.flatten(0, 1), strict=True)
+    return torch.stack([x.to_sparse_csr() @ one for x, one in some]).view_as(q)
+
+
 def _in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     a, v = _scores(q, k).softmax(-1).flatten(0, 1), v.flatten(0, 1)
     return torch.zeros_like(v).baddbmm_(a, v).view_as(q)
@@ -54,6 +59,18 @@ def _one_by_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     a, v = _scores(q, k).softmax(-1).flatten(0, 1), v.flatten(0, 1)
     made = [torch.addbmm(torch.zeros_like(one), x[None], one[None]) for x, one in zip(a, v)]  # noqa: B905
     return torch.stack(made).view_as(q)
+
+
+def _buffer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    a = q.new_empty(*q.shape[:3], k.shape[2])
+    for n in range(q.shape[2]):
+        a[:, :, n] = _scores(q[:, :, n, None], k)[:, :, 0].softmax(-1)
+    return a @ v
+
+
+def _repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    a = _scores(q, k).softmax(-1)
+    return (a[..., None].repeat(1, 1, 1, 1, _DIM) * v[:, :, None]).sum(-2)
 
 
 _library = torch.library.Library("gattn_tests", "DEF")
@@ -70,7 +87,19 @@ def _causal_and_linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("bhnd,bhnde->bhne", q, (k[..., None] * v[..., None, :]).cumsum(2))
 
 
-_WAYS = [_by_keys, _bag, _convolution, _sparse, _in_place, _one_by_one, _custom, _causal_and_linear]
+_WAYS = [
+    _by_keys,
+    _bag,
+    _convolution,
+    _sparse,
+    _compressed,
+    _in_place,
+    _one_by_one,
+    _custom,
+    _causal_and_linear,
+    _buffer,
+    _repeated,
+]
 
 
 class _Seen(nn.Module):
@@ -272,9 +301,3 @@ def test_attention_that_another_layer_uses_again_is_told_and_cut_in_both():
         attention = scores.softmax(-1)
         y = x + attention @ first.v(x)
         torch.testing.assert_close(found, y + attention @ second.v(y))
-
-
-def test_alone_it_is_refused():
-    model = nn.Sequential(_Other(_by_keys)).eval()
-    with pytest.raises(GattnError), capturing(model):
-        model(torch.randn(1, _TOKENS, _WIDTH))

@@ -22,6 +22,7 @@ PRODUCTS = _MATRIX | _SPARSE | _WEIGHING
 _SPREADS = frozenset(("mul", "mul_", "addcmul", "addcmul_"))
 _BARE = frozenset(("mm", "bmm"))
 _PARTS = frozenset(("slice", "select", "split", "split_with_sizes", "unbind", "narrow"))
+_COPIES = frozenset(("expand", "repeat", "cat", "stack"))
 _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
 
 
@@ -42,6 +43,7 @@ class Takings:
         self._parameters = parameters
         self._softmaxes: list[_Softmax] = []
         self._parts: Any = WeakTensorKeyDictionary()
+        self._written: dict[int, tuple[_Part, Tensor]] = {}  # Kept, so that its memory stays.
         self._columns: Any = WeakTensorKeyDictionary()
         self._last: _Taking | None = None
         self.looking_up: set[str] = set()
@@ -56,7 +58,7 @@ class Takings:
             return
         if kernel in _SOFTMAXES:
             self._begin(given, result)
-        elif found := next((self._parts[x] for x in tensors if x in self._parts), None):
+        elif found := next((part for x in tensors if (part := self._part(x))), None):
             self._follow(where, kernel, tensors, result, found, is_own=is_own)
         elif is_own and isinstance(result, Tensor) and self._attends(tensors, result):
             self._whole.add(where)
@@ -111,7 +113,7 @@ class Takings:
         is_own: bool,
     ) -> None:
         results = tensors_in((result,))
-        others = [x for x in tensors if x not in self._parts and x.dim()]
+        others = [x for x in tensors if self._part(x) is None and x.dim()]
         others = [x for x in others if not self._is_parameter(x)]
         is_product = kernel in PRODUCTS or is_own
         is_spread = kernel in _SPREADS and any(x.numel() > part.size for x in results)
@@ -120,15 +122,23 @@ class Takings:
             part.softmax.takings.append(self._last)
         elif kernel in _BARE and part.softmax.is_bare:
             first = tensors[0]
-            summed = first.shape[-1] if first in self._parts else tensors[1].shape[-2]
+            summed = first.shape[-1] if self._part(first) else tensors[1].shape[-2]
             self.looking_up |= {where} if summed == part.softmax.count else set()
-        elif kernel == "expand":
+        elif kernel in _COPIES and not others:
             self._parts[result] = part
+        elif kernel == "copy_":
+            self._written[place_of(result)] = part, result
         elif not is_product and not kernel.startswith(_NORMS):
             for x in results:
                 size = x.numel() if x.is_floating_point() else 0
                 if size == part.size or (kernel in _PARTS and 0 < size < part.size):
                     self._parts[x] = _Part(part.softmax, size)
+
+    def _part(self, x: Tensor) -> _Part | None:
+        part: _Part | None = self._parts.get(x)
+        if part is None and self._written:
+            part = self._written.get(place_of(x), (None,))[0]
+        return part
 
     def _attends(self, tensors: Sequence[Tensor], result: Tensor) -> bool:
         """Return whether a kernel takes queries, keys and values, as far as sizes tell."""

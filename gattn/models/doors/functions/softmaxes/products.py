@@ -173,7 +173,7 @@ def summed_dim(func: Any, given: list[Any], place: int) -> int:
 def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor) -> Product | None:
     operand, other = (a, b) if place == 0 else (b, a)
     last = operand.dim() - 1
-    if followed.key != (last if place == 0 else last - 1):
+    if followed.key != (last if place == 0 else last - 1) or operand.layout != torch.strided:
         return None
 
     def turned(x: Tensor) -> Tensor:
