@@ -177,9 +177,13 @@ def circuit(
     if not (isinstance(text, list) and text and all(isinstance(one, str) for one in text)):
         return find(cast("Runnable", text), model, tokenizer, target, other, ablation, wanted)
     known = resolved(model, tokenizer)
-    given = {"target": target, "other": other, "ablation": ablation}
-    each = zip(*(_each(name, one, text) for name, one in given.items()), strict=True)
-    found = [find(one, *known, *answer, wanted) for one, answer in zip(text, each, strict=True)]
+    targets, others, ablations = (
+        _each(name, given, text)
+        for name, given in (("target", target), ("other", other), ("ablation", ablation))
+    )
+    found = [
+        find(one, *known, targets[n], others[n], ablations[n], wanted) for n, one in enumerate(text)
+    ]
     return Circuits(found, wanted.seed)
 
 
