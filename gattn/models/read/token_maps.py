@@ -63,6 +63,8 @@ class TokenMap:
     fed : Tensor (elements, slots), optional
         Which token of the call's input each key is, or `NO_TOKEN`, where it is self-attention whose
         keys are not just these tokens in order, as those of a cache.
+    has_own_rows : bool
+        Whether its queries are no tokens of any input, as learned ones.
     """
 
     sequences: tuple[int, ...]
@@ -76,6 +78,7 @@ class TokenMap:
     num_given: int | None = None
     joined: Joined | None = None
     fed: Tensor | None = None
+    has_own_rows: bool = False
 
     @property
     def is_told(self) -> bool:

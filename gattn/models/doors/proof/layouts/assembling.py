@@ -173,6 +173,7 @@ def assembled(
     _, element = torch.unique(torch.cat(names, 1), dim=0, return_inverse=True)
     layout, first = _folded(lead, element)
     sequences = _of(first, queries.sequences, keys.sequences)
+    has_own_rows = is_cross and queries.sequences is None and queries.positions is None
     of_keys = _in_order(keys, first, sequences)
     if may_share and is_cross and _are_rows(queries, first, sequences, of_keys):
         queries = _numbered(queries, first, sequences)
@@ -205,6 +206,7 @@ def assembled(
         queries.grid or keys.grid,
         num_given=keys.count,
         fed=fed,
+        has_own_rows=has_own_rows,
     )
     return replace(layout, tokens=known)
 

@@ -51,7 +51,7 @@ def refuse_numbers(
         layout.tokens.num_queries: place
         for place, some in layouts.items()
         for _, layout in some
-        if place not in unsettled
+        if place not in unsettled and not layout.tokens.has_own_rows
     }
     for place in unsettled:
         known = [layout.tokens for _, layout in layouts[place] if layout.tokens.is_told]
