@@ -318,6 +318,7 @@ class Solver:
         inputs = one.inputs
         assert inputs is not None
         self._check_picks(site, site.chain[one.level])
+        is_last = is_last and one.is_around  # What made keys alone does not tell of queries.
         if inputs.step is None or inputs.step is inputs.keys:
             return self._joined(site, inputs, batches, is_last)
         try:  # Keys of a cache were given, too, whose heads look like tokens.
