@@ -38,6 +38,14 @@ def less_the_logarithm_in_place(q, k, v):
     return s.exp().mT @ v
 
 
+def less_the_maximum_then_scaled(q, k, v):
+    s = scores(q, k) / 2
+    s = s - s.amax(-1, keepdim=True)
+    s.mul_(2)
+    weights = s.exp()
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
 def less_the_maximum(q, k, v):
     s = scores(q, k)
     weights = torch.exp(s - s.max(-1, keepdim=True).values)
@@ -135,7 +143,7 @@ WAYS = [
     *(logarithm, logarithm_of_keys_first, less_the_maximum, in_place, exponentials),
     *(exponentials_of_keys_first, reciprocal, divided_late, summed_late, baddbmm),
     *(added_to_something, implicit_einsum, less_the_logarithm, less_the_logarithm_in_place),
-    values_made_in_the_einsum,
+    *(values_made_in_the_einsum, less_the_maximum_then_scaled),
 ]
 MASKED = [multiplied_with_a_mask, softmax_renormalized, softmax_filled, softmax_normalized]
 
@@ -327,7 +335,14 @@ def to_the_square(q, k, v):
     return weights / weights.square().sum(-1, keepdim=True).sqrt() @ v
 
 
-@pytest.mark.parametrize("way", [with_a_sink_of_the_maximum, with_half, to_the_square])
+def never_divided(q, k, v):
+    return (2 * torch.log_softmax(scores(q, k), -1)).exp() @ v
+
+
+NO_SOFTMAXES = [with_a_sink_of_the_maximum, with_half, to_the_square, never_divided]
+
+
+@pytest.mark.parametrize("way", NO_SOFTMAXES)
 def test_what_is_not_the_softmax_of_its_scores_is_not_shown(way):
     model, x = made(way)
     with pytest.raises(CaptureError), torch.no_grad(), capturing(model):

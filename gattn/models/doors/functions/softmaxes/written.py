@@ -20,7 +20,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.raw_call import owner
 from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers, lost
-from gattn.models.doors.functions.softmaxes.following import Followed, Late, note, operands
+from gattn.models.doors.functions.softmaxes.following import (
+    Followed,
+    Late,
+    note,
+    operands,
+    version_of,
+)
 from gattn.models.doors.functions.softmaxes.products import Product, product, summed_dim
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS
@@ -38,6 +44,7 @@ class _Origin(NamedTuple):
 
     scores: Tensor
     key: int | None
+    version: int = 0
 
 
 _origins: Any = WeakTensorKeyDictionary()
@@ -55,7 +62,19 @@ def _differs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
     shape = (1,) * (scores.dim() - less.dim()) + tuple(less.shape)
     one = [n for n, size in enumerate(shape) if size < scores.shape[n]]
     origin = _Origin(scores, one[0] if len(one) == 1 else None)
-    return lambda result: _origins.__setitem__(result, origin)
+    return lambda result: _remember(result, origin)
+
+
+def _remember(tensor: Any, origin: _Origin) -> None:
+    _origins[tensor] = origin._replace(version=version_of(tensor))
+
+
+def _origin_of(given: Tensor) -> tuple[Tensor, int | None]:
+    """Return the scores that a tensor was made of, or itself where it was changed since."""
+    origin = _origins.get(given)
+    if origin is None or origin.version != version_of(given):
+        return given, None
+    return origin.scores, origin.key
 
 
 def _differs_in_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
@@ -71,7 +90,7 @@ def _logarithm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | Non
     if not isinstance(scores, Tensor) or not isinstance(dim, int) or scores.dim() < 2:
         return None
     origin = _Origin(scores, dim % scores.dim())
-    return lambda result: _origins.__setitem__(result, origin)
+    return lambda result: _remember(result, origin)
 
 
 def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
@@ -82,7 +101,7 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
     module = owner()
     if module is None:
         return None
-    scores, key = _origins.get(given, _Origin(given, None))
+    scores, key = _origin_of(given)
 
     def finish(result: Any) -> None:
         with inside():
@@ -98,7 +117,7 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
 
 def _exponential_in_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
     given = args[0]
-    if given in _origins:
+    if _origin_of(given)[0] is not given:
         return _exponential(args, kwargs)
     return _exponential((given.clone(),), kwargs)
 
@@ -209,6 +228,8 @@ def _ended(late: Late, result: Tensor) -> tuple[Followed, Product] | None:
     with _disable_current_modes():
         attention = found.scores.softmax(-1)
         wanted = widened(attention.detach()) @ widened(found.value.detach())
+        if wanted.shape != found.output.shape:  # It was reshaped, not divided.
+            return None
         least = _tolerance(result, args[late.place]) * max(1.0, float(_largest(wanted)))
         if not _are_near(wanted, widened(found.output.detach()), least):
             return None
