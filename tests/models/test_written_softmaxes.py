@@ -365,3 +365,52 @@ def test_edits_of_exponentials_that_something_else_reads_are_refused():
         cut, says = Cut(layer=0, query=4, key=3), "reads its attention by square"
         with pytest.raises(EditError, match=says), edited(model, cut):
             model(x)
+
+
+def guarded(q, k, v):
+    s = scores(q, k)
+    weights = (s - s.amax(-1, keepdim=True)).exp()
+    return weights / (weights.sum(-1, keepdim=True) + 1e-4) @ v
+
+
+def test_numbers_added_to_sums_that_show_in_float64_are_not_passed_over():
+    model, _ = made(guarded)
+    x = torch.randn(1, 24, WIDTH).double()
+    with pytest.raises(CaptureError), torch.no_grad(), capturing(model):
+        model(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("way", "sink"),
+    [(less_the_maximum, 0), (divided_late, 0), (less_the_logarithm, 0), (with_a_sink, 1)],
+)
+def test_rounding_hides_no_sink(way, sink, dtype):
+    torch.manual_seed(0)
+    model, x = Layer(way).to(dtype).eval(), torch.randn(1, 24, WIDTH).to(dtype)
+    with capturing(model) as run:
+        model(x)
+    q, k, _ = model.parts(x)
+    weights = scores(q, k).double().exp()
+    wanted = weights / (sink + weights.sum(-1, keepdim=True))
+    sums = weights.sum(-1).log().max() / 2 if way is less_the_logarithm else 0
+    rounded = torch.finfo(dtype).eps * float(2 + sums)
+    for (_, head), graph in run.trace.only_stack.items():
+        found = graph.to_dense()
+        assert found == pytest.approx(wanted[0, head].numpy(), rel=0, abs=rounded)
+        assert graph.total_mass == pytest.approx(wanted[0, head].sum(-1).numpy(), abs=2 * rounded)
+
+
+def with_half_a_sink(q, k, v):
+    weights = scores(q, k).exp()
+    return weights / (0.5 + weights.sum(-1, keepdim=True)) @ v
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rounding_does_not_make_a_softmax_of_others(dtype):
+    torch.manual_seed(0)
+    model, x = Layer(with_half_a_sink).to(dtype).eval(), torch.randn(1, 24, WIDTH).to(dtype)
+    with pytest.raises(CaptureError), capturing(model):
+        model(x)

@@ -110,7 +110,8 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
             followed = Followed(source, scores, -1 if key is None else key, unnormalized="exp")
             # Over which dimension NaN would be a softmax cannot be told.
             is_told = key is not None or bool(result.isfinite().all())
-            note(result, (_normalized(followed, result) if is_told else None) or followed)
+            shift = _rounding(scores, key) if is_told and given is not scores else 0.0
+            note(result, (_normalized(followed, result, shift) if is_told else None) or followed)
 
     return finish
 
@@ -173,18 +174,30 @@ def made_of(
     return None
 
 
-def _normalized(followed: Followed, result: Tensor) -> Followed | None:
-    """Return what is known of a tensor if it is the softmax of what is followed."""
+def _rounding(scores: Tensor, key: int | None) -> float:
+    """Return by how much the logarithms of sums that scores are shifted by may be rounded."""
+    if key is None or not scores.shape[key]:
+        return 0.0
+    with _disable_current_modes():
+        sums = widened(scores.detach()).logsumexp(key)
+        return torch.finfo(scores.dtype).eps / 2 * float(_largest(sums))
+
+
+def _normalized(followed: Followed, result: Tensor, shift: float = 0.0) -> Followed | None:
+    """Return what is known of a tensor if it is the softmax of what is followed.
+
+    Its scores may be off by a `shift`.
+    """
     scores = followed.scores
     if result.shape != scores.shape or not result.is_floating_point():
         return None
     with _disable_current_modes():  # What follows is no part of the model.
-        return _as_softmax(followed, result)
+        return _as_softmax(followed, result, shift)
 
 
-def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
+def _as_softmax(followed: Followed, result: Tensor, shift: float) -> Followed | None:
     scores = followed.scores
-    now, least = widened(result.detach()), _tolerance(result, scores)
+    now = widened(result.detach())
     dims = sorted(range(scores.dim()), key=lambda n: (scores.shape[n] > 1, n), reverse=True)
     if followed.key >= 0:
         dims = [followed.key]
@@ -192,18 +205,30 @@ def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
         known = _keys.get(followed.source.module, {}).get(followed.source.number, dims[0])
         dims = [n for n in dims if n == known]
     for key in dims:
-        total = now.sum(key)
-        is_whole = ((total - 1).abs() <= least * 10) | (total == 0) | total.isnan()
-        if bool((total > 1 + least * 10).any()):
-            continue
-        sink = None if bool(is_whole.all()) else torch.zeros_like(scores.narrow(key, 0, 1))
-        if _are_near(_softmax(scores, sink, key), now, least):
-            source = followed.source
+        sinks = None, torch.zeros_like(scores.narrow(key, 0, 1))
+        apart = [_distance(_softmax(scores, one, key), now, key) for one in sinks]
+        if min(apart) <= shift + _tolerance(result, scores, keys=scores.shape[key]):
+            sink, source = sinks[apart.index(min(apart))], followed.source
             _keys.setdefault(source.module, {})[source.number] = key
             if source.is_written:
                 source.scores, source.key, source.attention = scores, key, ref(result)
             return replace(followed, key=key, unnormalized="", dropped=sink)
     return None
+
+
+def _distance(wanted: Tensor, found: Tensor, key: int) -> float:
+    """Return how far sums of rows, or their numbers, are apart: a share of the largest number.
+
+    The sums tell whether there is a sink, where the numbers are rounded.
+    """
+    is_known = wanted.isfinite() & found.isfinite()
+    wanted, found = wanted.where(is_known, 0), found.where(is_known, 0)
+    if not wanted.numel():
+        return 0.0
+    most = wanted.amax(key, keepdim=True)
+    most = most.where(most > 0, 1)
+    apart = ((wanted - found).abs() / most).amax()
+    return float(torch.maximum(apart, (wanted.sum(key) - found.sum(key)).abs().amax()))
 
 
 def _softmax(scores: Tensor, sink: Tensor | None, key: int) -> Tensor:
@@ -230,7 +255,9 @@ def _ended(late: Late, result: Tensor) -> tuple[Followed, Product] | None:
         wanted = widened(attention.detach()) @ widened(found.value.detach())
         if wanted.shape != found.output.shape:  # It was reshaped, not divided.
             return None
-        least = _tolerance(result, args[late.place]) * max(1.0, float(_largest(wanted)))
+        size = attention.detach().to(wanted.dtype) @ widened(found.value.detach()).abs()
+        keys = attention.shape[-1]
+        least = _tolerance(result, args[late.place], keys=keys) * float(_largest(size))
         if not _are_near(wanted, widened(found.output.detach()), least):
             return None
     source.scores, source.key = late.followed.scores, late.followed.key
@@ -239,9 +266,15 @@ def _ended(late: Late, result: Tensor) -> tuple[Followed, Product] | None:
     return late.followed, written
 
 
-def _tolerance(*tensors: Tensor) -> float:
-    kinds = {x.dtype for x in tensors}
-    return 1e-2 if kinds & {torch.float16, torch.bfloat16} else 1e-5
+def _tolerance(*tensors: Tensor, keys: int) -> float:
+    """Return how far a softmax may be off: a share of its largest number.
+
+    In half precision, exponentials, sums and quotients are rounded, by half an eps each; else so
+    are steps of the sums, and numbers of about 1e-6 may be added to them against zeros.
+    """
+    most = max(torch.finfo(x.dtype).eps for x in tensors)
+    least: float = torch.finfo(torch.float32).eps
+    return 2 * most if most > least else least * (16 + keys**0.5)
 
 
 def _largest(x: Tensor) -> Tensor:
