@@ -136,8 +136,10 @@ def translated(model, source, target, first):
     return torch.cat(found, 1)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize(
+    ("first", "batch"),
+    [(1, 1), (3, 1), (3, 2), pytest.param(1, 2, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("kept", ["given", "held", "encoded", "nothing"])
 def test_steps_read_the_source_again(kept, first, batch):
     torch.manual_seed(0)

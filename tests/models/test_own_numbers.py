@@ -6,6 +6,7 @@ from torch import nn
 
 import gattn
 from gattn.errors import CaptureError
+from gattn.models.doors.proof.probing.one_run.digests import digest
 
 TOKENS = 7
 X = torch.randn(1, TOKENS, 8, generator=torch.Generator().manual_seed(0))
@@ -56,6 +57,48 @@ def test_a_changed_order_is_proved_again(held, order):
         with gattn.capturing(model) as run:
             model(X)
         torch.testing.assert_close(torch.tensor(run.trace[0, 0].to_dense()), wanted)
+
+
+class Table(Ordering):
+    """The same, by the first column of a large table."""
+
+    def __init__(self, dtype):
+        super().__init__("buffer", lambda m: m.table[:, 0].long())
+        self.register_buffer("table", torch.zeros(TOKENS, 1000, dtype=dtype))
+        self.table[:, 0] = torch.arange(TOKENS)
+
+
+def by_data(table, order):
+    table.data[:, 0] = order
+
+
+def by_numpy(table, order):
+    table.numpy()[:, 0] = order.numpy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16])
+@pytest.mark.parametrize("change", [by_data, by_numpy])
+def test_a_large_table_that_changes_unnoticed_by_torch_is_read_again(change, dtype):
+    model = Table(dtype).eval()
+    wanted = model.attention(X)[0].detach()
+    for shift in (1, 1, 3):
+        change(model.table, torch.arange(TOKENS).roll(shift))
+        with gattn.capturing(model) as run:
+            model(X)
+        torch.testing.assert_close(torch.tensor(run.trace[0, 0].to_dense()), wanted)
+
+
+@pytest.mark.parametrize("count", [1, 2**20 + 3, 2**21])
+def test_digests_differ_where_a_number_or_its_place_does(count):
+    x = torch.arange(count) % 251
+    x = x.to(torch.uint8)
+    before = digest(x)
+    assert digest(x.clone()) == before
+    assert (digest(x.roll(1)) == before) == (count == 1)
+    for place in {0, count // 2, count - 1}:
+        changed = x.clone()
+        changed.numpy()[place] ^= 128
+        assert digest(changed) != before
 
 
 @pytest.mark.parametrize(

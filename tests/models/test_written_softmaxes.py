@@ -38,6 +38,14 @@ def less_the_logarithm_in_place(q, k, v):
     return s.exp().mT @ v
 
 
+def less_the_maximum_then_scaled(q, k, v):
+    s = scores(q, k) / 2
+    s = s - s.amax(-1, keepdim=True)
+    s.mul_(2)
+    weights = s.exp()
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
 def less_the_maximum(q, k, v):
     s = scores(q, k)
     weights = torch.exp(s - s.max(-1, keepdim=True).values)
@@ -135,7 +143,7 @@ WAYS = [
     *(logarithm, logarithm_of_keys_first, less_the_maximum, in_place, exponentials),
     *(exponentials_of_keys_first, reciprocal, divided_late, summed_late, baddbmm),
     *(added_to_something, implicit_einsum, less_the_logarithm, less_the_logarithm_in_place),
-    values_made_in_the_einsum,
+    *(values_made_in_the_einsum, less_the_maximum_then_scaled),
 ]
 MASKED = [multiplied_with_a_mask, softmax_renormalized, softmax_filled, softmax_normalized]
 
@@ -327,7 +335,14 @@ def to_the_square(q, k, v):
     return weights / weights.square().sum(-1, keepdim=True).sqrt() @ v
 
 
-@pytest.mark.parametrize("way", [with_a_sink_of_the_maximum, with_half, to_the_square])
+def never_divided(q, k, v):
+    return (2 * torch.log_softmax(scores(q, k), -1)).exp() @ v
+
+
+NO_SOFTMAXES = [with_a_sink_of_the_maximum, with_half, to_the_square, never_divided]
+
+
+@pytest.mark.parametrize("way", NO_SOFTMAXES)
 def test_what_is_not_the_softmax_of_its_scores_is_not_shown(way):
     model, x = made(way)
     with pytest.raises(CaptureError), torch.no_grad(), capturing(model):
@@ -350,3 +365,52 @@ def test_edits_of_exponentials_that_something_else_reads_are_refused():
         cut, says = Cut(layer=0, query=4, key=3), "reads its attention by square"
         with pytest.raises(EditError, match=says), edited(model, cut):
             model(x)
+
+
+def guarded(q, k, v):
+    s = scores(q, k)
+    weights = (s - s.amax(-1, keepdim=True)).exp()
+    return weights / (weights.sum(-1, keepdim=True) + 1e-4) @ v
+
+
+def test_numbers_added_to_sums_that_show_in_float64_are_not_passed_over():
+    model, _ = made(guarded)
+    x = torch.randn(1, 24, WIDTH).double()
+    with pytest.raises(CaptureError), torch.no_grad(), capturing(model):
+        model(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("way", "sink"),
+    [(less_the_maximum, 0), (divided_late, 0), (less_the_logarithm, 0), (with_a_sink, 1)],
+)
+def test_rounding_hides_no_sink(way, sink, dtype):
+    torch.manual_seed(0)
+    model, x = Layer(way).to(dtype).eval(), torch.randn(1, 24, WIDTH).to(dtype)
+    with capturing(model) as run:
+        model(x)
+    q, k, _ = model.parts(x)
+    weights = scores(q, k).double().exp()
+    wanted = weights / (sink + weights.sum(-1, keepdim=True))
+    sums = weights.sum(-1).log().max() / 2 if way is less_the_logarithm else 0
+    rounded = torch.finfo(dtype).eps * float(2 + sums)
+    for (_, head), graph in run.trace.only_stack.items():
+        found = graph.to_dense()
+        assert found == pytest.approx(wanted[0, head].numpy(), rel=0, abs=rounded)
+        assert graph.total_mass == pytest.approx(wanted[0, head].sum(-1).numpy(), abs=2 * rounded)
+
+
+def with_half_a_sink(q, k, v):
+    weights = scores(q, k).exp()
+    return weights / (0.5 + weights.sum(-1, keepdim=True)) @ v
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rounding_does_not_make_a_softmax_of_others(dtype):
+    torch.manual_seed(0)
+    model, x = Layer(with_half_a_sink).to(dtype).eval(), torch.randn(1, 24, WIDTH).to(dtype)
+    with pytest.raises(CaptureError), capturing(model):
+        model(x)

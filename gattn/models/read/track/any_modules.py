@@ -17,6 +17,25 @@ _LISTS = nn.Sequential, nn.ModuleDict
 class AnyModules(Modules):
     """The modules of a model of any library."""
 
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._now: dict[tuple[str, int], str] = {}
+        self._earlier: dict[tuple[str, int], str] = {}
+        self._sizes: dict[str, object] = {}
+        self._paths: dict[str, str] = {}
+        self._parts: dict[str, list[str]] = {}
+        self._numbers: dict[object, list[set[str]]] = {}
+        around: dict[str, nn.Module] = {}
+        for name, module in model.named_modules():
+            around[name] = module
+            outer, _, part = name.rpartition(".")
+            own = _parts(part, around[outer]) if name else []
+            parts = self._parts[name] = [*self._parts.get(outer, ()), *own]
+            numbers = [part for part in parts if part.isdigit()]
+            known = self._numbers.setdefault(_kind(module, parts), [set() for _ in numbers])
+            for values, number in zip(known, numbers, strict=True):
+                values.add(number)
+
     def name_stack(self, call: SeenCall, *, is_softmax: bool = False) -> str:
         """Name a call's stack: the path of its list of layers, and within a layer.
 
@@ -47,25 +66,6 @@ class AnyModules(Modules):
         if call.is_foreign:
             self.foreign.add(stack)
         return stack
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        self._now: dict[tuple[str, int], str] = {}
-        self._earlier: dict[tuple[str, int], str] = {}
-        self._sizes: dict[str, object] = {}
-        self._paths: dict[str, str] = {}
-        self._parts: dict[str, list[str]] = {}
-        self._numbers: dict[object, list[set[str]]] = {}
-        around: dict[str, nn.Module] = {}
-        for name, module in model.named_modules():
-            around[name] = module
-            outer, _, part = name.rpartition(".")
-            own = _parts(part, around[outer]) if name else []
-            parts = self._parts[name] = [*self._parts.get(outer, ()), *own]
-            numbers = [part for part in parts if part.isdigit()]
-            known = self._numbers.setdefault(_kind(module, parts), [set() for _ in numbers])
-            for values, number in zip(known, numbers, strict=True):
-                values.add(number)
 
     def begin(self) -> None:
         """Note that a call of the model begins: stacks of a module that it adds are told apart."""

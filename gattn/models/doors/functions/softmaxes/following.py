@@ -144,10 +144,10 @@ def note(tensor: Tensor, followed: Followed) -> None:
         if name in where and where[name][0] is gone:
             del where[name]
 
-    where[name] = ref(tensor, forget), followed, _version(tensor)
+    where[name] = ref(tensor, forget), followed, version_of(tensor)
 
 
-def _version(tensor: Tensor) -> int:
+def version_of(tensor: Tensor) -> int:
     """Count the changes in place of a tensor, or of any that shares its memory."""
     return 0 if tensor.is_inference() else tensor._version
 
@@ -165,7 +165,7 @@ def seen_before(one: Any) -> Followed | None:
     if entry is None or tensor is None or tensor is not one:
         return None
     _, followed, version = entry
-    if _version(tensor) != version:
+    if version_of(tensor) != version:
         return followed.altered_by("an operation in place", tensor)
     return followed
 

@@ -43,6 +43,8 @@ from gattn.models.doors.functions.softmaxes.written import made_of
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.inside import inside
 
+_PICKS = frozenset(("topk", "max", "min", "sort", "kthvalue", "median", "mode", "cummax"))
+
 
 def see(
     mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -258,9 +260,6 @@ def _altered(source: Source, found: Product, followed: Followed, kind: str) -> R
         number=source.number if is_alike and followed.is_mixture and source.is_plain else None,
         is_written=source.is_written,
     )
-
-
-_PICKS = frozenset(("topk", "max", "min", "sort", "kthvalue", "median", "mode", "cummax"))
 
 
 def awaits_product() -> bool:

@@ -20,7 +20,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.raw_call import owner
 from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers, lost
-from gattn.models.doors.functions.softmaxes.following import Followed, Late, note, operands
+from gattn.models.doors.functions.softmaxes.following import (
+    Followed,
+    Late,
+    note,
+    operands,
+    version_of,
+)
 from gattn.models.doors.functions.softmaxes.products import Product, product, summed_dim
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS
@@ -38,6 +44,7 @@ class _Origin(NamedTuple):
 
     scores: Tensor
     key: int | None
+    version: int = 0
 
 
 _origins: Any = WeakTensorKeyDictionary()
@@ -55,7 +62,19 @@ def _differs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
     shape = (1,) * (scores.dim() - less.dim()) + tuple(less.shape)
     one = [n for n, size in enumerate(shape) if size < scores.shape[n]]
     origin = _Origin(scores, one[0] if len(one) == 1 else None)
-    return lambda result: _origins.__setitem__(result, origin)
+    return lambda result: _remember(result, origin)
+
+
+def _remember(tensor: Any, origin: _Origin) -> None:
+    _origins[tensor] = origin._replace(version=version_of(tensor))
+
+
+def _origin_of(given: Tensor) -> tuple[Tensor, int | None]:
+    """Return the scores that a tensor was made of, or itself where it was changed since."""
+    origin = _origins.get(given)
+    if origin is None or origin.version != version_of(given):
+        return given, None
+    return origin.scores, origin.key
 
 
 def _differs_in_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
@@ -71,7 +90,7 @@ def _logarithm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | Non
     if not isinstance(scores, Tensor) or not isinstance(dim, int) or scores.dim() < 2:
         return None
     origin = _Origin(scores, dim % scores.dim())
-    return lambda result: _origins.__setitem__(result, origin)
+    return lambda result: _remember(result, origin)
 
 
 def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
@@ -82,7 +101,7 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
     module = owner()
     if module is None:
         return None
-    scores, key = _origins.get(given, _Origin(given, None))
+    scores, key = _origin_of(given)
 
     def finish(result: Any) -> None:
         with inside():
@@ -91,14 +110,15 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
             followed = Followed(source, scores, -1 if key is None else key, unnormalized="exp")
             # Over which dimension NaN would be a softmax cannot be told.
             is_told = key is not None or bool(result.isfinite().all())
-            note(result, (_normalized(followed, result) if is_told else None) or followed)
+            shift = _rounding(scores, key) if is_told and given is not scores else 0.0
+            note(result, (_normalized(followed, result, shift) if is_told else None) or followed)
 
     return finish
 
 
 def _exponential_in_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
     given = args[0]
-    if given in _origins:
+    if _origin_of(given)[0] is not given:
         return _exponential(args, kwargs)
     return _exponential((given.clone(),), kwargs)
 
@@ -154,18 +174,30 @@ def made_of(
     return None
 
 
-def _normalized(followed: Followed, result: Tensor) -> Followed | None:
-    """Return what is known of a tensor if it is the softmax of what is followed."""
+def _rounding(scores: Tensor, key: int | None) -> float:
+    """Return by how much the logarithms of sums that scores are shifted by may be rounded."""
+    if key is None or not scores.shape[key]:
+        return 0.0
+    with _disable_current_modes():
+        sums = widened(scores.detach()).logsumexp(key)
+        return torch.finfo(scores.dtype).eps / 2 * float(_largest(sums))
+
+
+def _normalized(followed: Followed, result: Tensor, shift: float = 0.0) -> Followed | None:
+    """Return what is known of a tensor if it is the softmax of what is followed.
+
+    Its scores may be off by a `shift`.
+    """
     scores = followed.scores
     if result.shape != scores.shape or not result.is_floating_point():
         return None
     with _disable_current_modes():  # What follows is no part of the model.
-        return _as_softmax(followed, result)
+        return _as_softmax(followed, result, shift)
 
 
-def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
+def _as_softmax(followed: Followed, result: Tensor, shift: float) -> Followed | None:
     scores = followed.scores
-    now, least = widened(result.detach()), _tolerance(result, scores)
+    now = widened(result.detach())
     dims = sorted(range(scores.dim()), key=lambda n: (scores.shape[n] > 1, n), reverse=True)
     if followed.key >= 0:
         dims = [followed.key]
@@ -173,18 +205,30 @@ def _as_softmax(followed: Followed, result: Tensor) -> Followed | None:
         known = _keys.get(followed.source.module, {}).get(followed.source.number, dims[0])
         dims = [n for n in dims if n == known]
     for key in dims:
-        total = now.sum(key)
-        is_whole = ((total - 1).abs() <= least * 10) | (total == 0) | total.isnan()
-        if bool((total > 1 + least * 10).any()):
-            continue
-        sink = None if bool(is_whole.all()) else torch.zeros_like(scores.narrow(key, 0, 1))
-        if _are_near(_softmax(scores, sink, key), now, least):
-            source = followed.source
+        sinks = None, torch.zeros_like(scores.narrow(key, 0, 1))
+        apart = [_distance(_softmax(scores, one, key), now, key) for one in sinks]
+        if min(apart) <= shift + _tolerance(result, scores, keys=scores.shape[key]):
+            sink, source = sinks[apart.index(min(apart))], followed.source
             _keys.setdefault(source.module, {})[source.number] = key
             if source.is_written:
                 source.scores, source.key, source.attention = scores, key, ref(result)
             return replace(followed, key=key, unnormalized="", dropped=sink)
     return None
+
+
+def _distance(wanted: Tensor, found: Tensor, key: int) -> float:
+    """Return how far sums of rows, or their numbers, are apart: a share of the largest number.
+
+    The sums tell whether there is a sink, where the numbers are rounded.
+    """
+    is_known = wanted.isfinite() & found.isfinite()
+    wanted, found = wanted.where(is_known, 0), found.where(is_known, 0)
+    if not wanted.numel():
+        return 0.0
+    most = wanted.amax(key, keepdim=True)
+    most = most.where(most > 0, 1)
+    apart = ((wanted - found).abs() / most).amax()
+    return float(torch.maximum(apart, (wanted.sum(key) - found.sum(key)).abs().amax()))
 
 
 def _softmax(scores: Tensor, sink: Tensor | None, key: int) -> Tensor:
@@ -209,7 +253,11 @@ def _ended(late: Late, result: Tensor) -> tuple[Followed, Product] | None:
     with _disable_current_modes():
         attention = found.scores.softmax(-1)
         wanted = widened(attention.detach()) @ widened(found.value.detach())
-        least = _tolerance(result, args[late.place]) * max(1.0, float(_largest(wanted)))
+        if wanted.shape != found.output.shape:  # It was reshaped, not divided.
+            return None
+        size = attention.detach().to(wanted.dtype) @ widened(found.value.detach()).abs()
+        keys = attention.shape[-1]
+        least = _tolerance(result, args[late.place], keys=keys) * float(_largest(size))
         if not _are_near(wanted, widened(found.output.detach()), least):
             return None
     source.scores, source.key = late.followed.scores, late.followed.key
@@ -218,9 +266,15 @@ def _ended(late: Late, result: Tensor) -> tuple[Followed, Product] | None:
     return late.followed, written
 
 
-def _tolerance(*tensors: Tensor) -> float:
-    kinds = {x.dtype for x in tensors}
-    return 1e-2 if kinds & {torch.float16, torch.bfloat16} else 1e-5
+def _tolerance(*tensors: Tensor, keys: int) -> float:
+    """Return how far a softmax may be off: a share of its largest number.
+
+    In half precision, exponentials, sums and quotients are rounded, by half an eps each; else so
+    are steps of the sums, and numbers of about 1e-6 may be added to them against zeros.
+    """
+    most = max(torch.finfo(x.dtype).eps for x in tensors)
+    least: float = torch.finfo(torch.float32).eps
+    return 2 * most if most > least else least * (16 + keys**0.5)
 
 
 def _largest(x: Tensor) -> Tensor:
