@@ -120,6 +120,10 @@ class Edit(Described):
             )
         return heads
 
+    def by_stack(self) -> dict[str | None, Edit]:
+        """Return its part in each stack that it names several of; None is whichever it edits."""
+        return {None: self}
+
     def in_layer(self, layer: int) -> Edit:
         """Return its part in one layer, if it names places (layer, head)."""
         places = places_of(self.layer)

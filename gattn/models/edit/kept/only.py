@@ -30,7 +30,8 @@ class Only(Edit):
     Parameters
     ----------
     edges : sequence of (layer, head, query, key), or mapping of str to such sequences
-        Which edges; the mapping names a stack for each.
+        Which edges; the mapping names a stack for each, and cuts all edges of stacks that it does
+        not name.
     stack : str, optional
         The stack of these edges, where the model has several and `edges` does not name them; the
         other stacks stay as they are.
@@ -80,6 +81,13 @@ class Only(Edit):
     def spans_stacks(self) -> bool:  # type: ignore[override]
         """Whether it edits all stacks."""
         return isinstance(self.edges, Mapping)
+
+    def by_stack(self) -> dict[str | None, Edit]:
+        """Return its edges of each stack."""
+        if not self.spans_stacks:
+            return {None: self}
+        parts = {name: Only(rows, name, self.ablation) for name, rows in self._of_stacks.items()}
+        return {**parts} or {None: self}
 
     def layers(self) -> list[int] | None:
         """Say that it edits all layers."""
