@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from dense_models import Dense
+from hand_written import ROOT, TOKENS, WIDTH, made
 
 import gattn
 from gattn import Ablate, Cut, Patch, Use
@@ -248,7 +249,7 @@ def test_patches_count_with_a_cache_too(tiny):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     first = model(whole[:, :-1], use_cache=True).past_key_values
     only = Ablate("mean", 1)
-    with pytest.raises(EditError, match="only the last ones"), gattn.edited(model, only):
+    with pytest.raises(EditError, match="only the 1 from 7 to 7"), gattn.edited(model, only):
         model(whole[:, -1:], past_key_values=first)
 
 
@@ -277,8 +278,68 @@ def test_traces_patch_attention_alone_of_all_tokens(gpt2):
     with pytest.raises(EditError, match="give the text"):
         logits_of(gpt2, IDS, Patch(trace, what="values"))
     some = gattn.capture(OTHER, gpt2, heads=[0, 3])
-    with pytest.raises(EditError, match=r"lacks one of the heads \[2\]"):
-        logits_of(gpt2, IDS, Patch(some, 1, 2))
+    for heads, lacking in ((2, r"\[2\]"), (None, r"\[1, 2\]")):
+        with pytest.raises(EditError, match=f"lacks the heads {lacking}"):
+            logits_of(gpt2, IDS, Patch(some, 1, heads))
+    first = gattn.capture(OTHER, gpt2, heads=[0])
+    with pytest.raises(EditError, match=r"lacks the heads \[1\]"):
+        logits_of(gpt2, IDS, Patch(first, 1, 1))
+    thinned = gattn.capture(OTHER, gpt2, keep=gattn.TopK(1))
+    with pytest.raises(EditError, match=r"dropped 15 of 21: capture it with keep=gattn.All\(\)"):
+        logits_of(gpt2, IDS, Patch(thinned, 1))
+    every = gattn.capture(OTHER, gpt2, keep=gattn.All())
+    found, expected = (logits_of(gpt2, IDS, Patch(x, 1)) for x in (every, OTHER))
+    assert torch.equal(found, expected)
+
+
+def test_heads_with_calls_of_their_own_are_patched_from_traces():
+    def loop(q, k, v):
+        heads = [(q[:, h] @ k[:, h].mT / ROOT).softmax(-1) @ v[:, h] for h in range(HEADS)]
+        return torch.stack(heads, 1)
+
+    (model, x), other = made(loop, 1), torch.randn(1, TOKENS, WIDTH).double()
+    trace = gattn.capture(lambda: model(other), model, keep=gattn.All())
+    kept = model.dense(other, is_causal=False)[0][1][0]
+
+    def patched(attention, layer):
+        attention = attention.clone()
+        attention[:, 2] = kept[2] if layer else attention[:, 2]
+        return attention
+
+    with torch.no_grad():
+        expected = model.dense(x, is_causal=False, change=patched)[1]
+        with gattn.edited(model, Patch(trace, 1, 2)):
+            torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
+        some = gattn.capture(lambda: model(other), model, keep=gattn.All(), heads=[0, 1])
+        with (
+            pytest.raises(EditError, match=r"lacks the heads \[2\]"),
+            gattn.edited(model, Patch(some, 1, 2)),
+        ):
+            model(x)
+
+
+@pytest.mark.parametrize("what", ["values", "outputs"])
+def test_means_in_windows_are_not_over_all_positions(what):
+    def windows(q, k, v):
+        q, k, v = (x.unflatten(2, (2, TOKENS // 2)) for x in (q, k, v))
+        return ((q @ k.mT / ROOT).softmax(-1) @ v).flatten(2, 3)
+
+    model, x = made(windows, 1)
+    only = Ablate("mean", 1, 0, what=what)
+    with (
+        pytest.raises(EditError, match=r"only the 3 from 3 to 5: .* without windows"),
+        gattn.edited(model, only),
+    ):
+        model(x)
+
+
+def test_means_of_values_with_a_cache_are_over_all_keys_so_far(tiny):
+    model, whole = tiny("llama", dtype=torch.float64), torch.tensor([LONGER])
+    with torch.no_grad(), gattn.edited(model, Ablate("mean", 1, 2, what="values")):
+        expected = model(whole).logits[0, -1]
+        first = model(whole[:, :-1], use_cache=True)
+        found = model(whole[:, -1:], past_key_values=first.past_key_values).logits[0, -1]
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 def test_a_longer_text_is_refused_where_queries_read_what_is_not_here(tiny):

@@ -174,6 +174,12 @@ def _of_trace(trace: AttentionTrace, what: What) -> Activations:
                 raise EditError("Patch takes a trace of all tokens, not of some.")
             if graph.graph.query_offset:
                 raise EditError("Patch takes a trace of all tokens, not of a step.")
+            if dropped := int(graph.dropped_edges.sum()):
+                raise EditError(
+                    f"Patch takes a trace of all edges, but head {layer}.{head} of {name!r} "
+                    f"dropped {dropped} of {int(graph.total_edges.sum())}: capture it with "
+                    "keep=gattn.All()."
+                )
             sizes = graph.graph.num_queries, graph.graph.num_keys
             attention = torch.from_numpy(graph.attention)
             most = 1 + max(n for at, n in stack if at == layer)

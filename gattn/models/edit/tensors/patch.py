@@ -12,7 +12,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import AtTokens
 from gattn.models.edit.heads import Numbers
 from gattn.models.edit.tensors.activations import KINDS, Activations, What
-from gattn.models.edit.tensors.patched import Patched
+from gattn.models.edit.tensors.patched import Patched, check_heads
 from gattn.models.edit.tokens import Tokens
 from gattn.models.read.places import Place
 
@@ -44,6 +44,7 @@ class Given(AtTokens):
             return None
         given = here.tensor(place)
         if given is not None and place.heads:
+            check_heads(self, given, [place.head])
             given = given[place.head][None]
         names = "layer", "head", "query", "key", "what", "stack"
         return Patched(repr(self), self.source, given, *(getattr(here, name) for name in names))
@@ -119,9 +120,10 @@ class Ablate(Given):
     by : "zero", "mean", or sequence of texts
         Zero; the mean over the positions of the same run; or the mean over a corpus, on each of
         whose texts the model runs once, without edits (the texts of a survey are
-        ``list(survey.texts.text)``). The mean of values and outputs is over all positions. That of
-        attention is over a query's edges, which then have the same attention, or, of a corpus, over
-        its texts, edge by edge, so that they have as many tokens as the text.
+        ``list(survey.texts.text)``). The mean of values and outputs is over all positions; with a
+        cache, that of values is over all keys so far. That of attention is over a query's edges,
+        which then have the same attention, or, of a corpus, over its texts, edge by edge, so that
+        they have as many tokens as the text.
     layer, head, query, key, what, stack
         As in `Patch`. ``Ablate("zero")`` of attention is ``Cut(renormalize=False)``.
 
@@ -158,13 +160,20 @@ class Ablate(Given):
             raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
         if isinstance(self.by, Activations):
             return self.by.of(self.what, place.stack, place.layer)
-        starts = all(not one.first for one in place.queries)
-        if self.by == "mean" and self.what == "outputs" and not starts:
-            raise EditError(
-                f"{self} takes the mean over all positions, but this call computes only the last "
-                "ones: run the whole text at once."
-            )
+        if self.by == "mean" and self.what != "attention":
+            self._check_whole(place)
         return None
+
+    def _check_whole(self, place: Place) -> None:
+        """Refuse the mean over some positions in place of all."""
+        sides = place.queries if self.what == "outputs" else place.keys
+        for one in sides:
+            if len(one) and len(one) != one.end:
+                raise EditError(
+                    f"{self} takes the mean over all positions, and one call has only the "
+                    f"{len(one)} from {int(one.at.min())} to {int(one.at.max())}: it takes a layer "
+                    "that attends without windows or chunks, and a text that is run at once."
+                )
 
     @property
     def source(self) -> Any:
