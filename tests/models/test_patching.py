@@ -9,7 +9,7 @@ from dense_models import Dense
 from hand_written import ROOT, TOKENS, WIDTH, made
 
 import gattn
-from gattn import Ablate, Cut, Patch, Use
+from gattn import Ablate, Cut, Only, Patch, Use
 from gattn.errors import CaptureError, EditError
 
 IDS = [5, 17, 42, 17, 8, 33]
@@ -259,6 +259,8 @@ def test_patches_count_with_a_cache_too(tiny):
         (lambda: Patch(OTHER, what="scores"), EditError, "what is one of"),
         (lambda: Patch(OTHER, query=2, what="values"), EditError, "belong to a key"),
         (lambda: Patch(OTHER, key=2, what="outputs"), EditError, "belong to a query"),
+        (lambda: Patch(None), EditError, "Patch takes the text"),
+        (lambda: Patch(3), EditError, "Patch takes the text"),
         (lambda: Ablate("median"), EditError, "'zero', 'mean' or a list of texts"),
         (lambda: Ablate([]), EditError, "'zero', 'mean' or a list of texts"),
         (lambda: Patch(OTHER[:4], 1), EditError, "has 4 tokens, but the text has 6"),
@@ -271,6 +273,31 @@ def test_patches_count_with_a_cache_too(tiny):
 def test_what_cannot_be_patched_is_refused(gpt2, make, error, says):
     with pytest.raises(error, match=says):
         logits_of(gpt2, IDS, make())
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Patch(OTHER, 1), f"Patch(from_={OTHER}, layer=1)"),
+        (lambda: Ablate([OTHER], 1), f"Ablate(by={[OTHER]}, layer=1)"),
+        (lambda: Only([(1, 0, 5, 4)], ablation=OTHER), f"Only(1 edge, ablation={OTHER})"),
+    ],
+)
+def test_traces_hold_the_edit_as_it_was_given(gpt2, make, text):
+    with gattn.edited(gpt2, make()):
+        trace = gattn.capture(IDS, gpt2)
+    assert trace.edits == (make(),)
+    assert [edit.record.text for edit in trace.edits] == [text]
+    for other in (Patch(LONGER, 1), Ablate([LONGER], 1), Only([(1, 0, 5, 4)], ablation=LONGER)):
+        assert trace.edits != (other,)
+
+
+def test_an_edit_by_a_trace_equals_itself(gpt2):
+    patch = Patch(gattn.capture(OTHER, gpt2), 1)
+    with gattn.edited(gpt2, patch):
+        trace = gattn.capture(IDS, gpt2)
+    assert trace.edits == (patch,)
+    assert trace.edits != (Patch(gattn.capture(IDS, gpt2), 1),)
 
 
 def test_traces_patch_attention_alone_of_all_tokens(gpt2):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -67,9 +67,16 @@ class Only(Edit):
         """Say how many edges there are."""
         stack = "" if self.stack is None else f", stack={self.stack!r}"
         count = sum(map(len, self._of_stacks.values()))
-        if not is_zero(self.ablation):
-            stack += f", ablation={self.ablation!r:.60}"
+        ablation = self.as_given().ablation
+        if not is_zero(ablation):
+            stack += f", ablation={ablation!r:.60}"
         return f"Only({count} edge{'s' * (count != 1)}{stack})"
+
+    def as_given(self) -> Only:
+        """Return it with its text in place of the messages on that."""
+        if not isinstance(self.ablation, Messages):
+            return self
+        return replace(self, ablation=self.ablation.attention.given)
 
     @property
     def _of_stacks(self) -> dict[str | None, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch import Tensor
@@ -36,6 +36,11 @@ class Given(AtTokens):
     def gives_values(self) -> bool:  # type: ignore[override]
         """Whether it changes more than attention."""
         return self.what != "attention"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the model has run on its texts."""
+        return isinstance(self.source, Activations)
 
     def in_call(self, place: Place) -> Edit | None:
         """Return its part in a call."""
@@ -98,6 +103,18 @@ class Patch(Given):
     key: Tokens = None
     what: What = "attention"
     stack: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.from_ is None or isinstance(self.from_, (bool, int, float)):
+            raise EditError(
+                "Patch takes the text that it is from, or whatever else gattn.capture takes, or a "
+                f"trace, not {self.from_!r}. gattn.Ablate puts in zero or a mean."
+            )
+
+    def as_given(self) -> Edit:
+        """Return it with its text in place of what the model gave on that."""
+        return replace(self, from_=self.from_.given) if self.is_run else self
 
     @property
     def source(self) -> Any:
@@ -174,6 +191,10 @@ class Ablate(Given):
                     f"{len(one)} from {int(one.at.min())} to {int(one.at.max())}: it takes a layer "
                     "that attends without windows or chunks, and a text that is run at once."
                 )
+
+    def as_given(self) -> Edit:
+        """Return it with its texts in place of what the model gave on them."""
+        return replace(self, by=self.by.given) if self.is_run else self
 
     @property
     def source(self) -> Any:
