@@ -40,6 +40,12 @@ class Only(Edit):
         :math:`A'_{ij} v'_j` of the same edges on another text of as many tokens, such as a
         corrupted one. The model runs on it when the edit is first used.
 
+    Raises
+    ------
+    EditError
+        If `edges` are not such rows; when the edit is used, if the model lacks one of their stacks,
+        layers, heads, tokens or edges.
+
     Examples
     --------
     >>> with gattn.edited(model, gattn.Only([(1, 1, 5, 4), (2, 0, 12, 5)])):

@@ -72,18 +72,26 @@ class Patch(Given):
     ----------
     from_ : text, or whatever else `gattn.capture` takes, or AttentionTrace
         Where it comes from. The model runs on it once, without edits, when the edit is first used.
-        Positions correspond one by one, so it has at least as many tokens; a trace holds attention
-        alone. This is resample ablation where the text has nothing to do with the other.
+        Positions correspond one by one, so it has at least as many tokens. A trace holds attention
+        alone: that of all tokens and edges, so capture it with ``keep=gattn.All()``.
+        This is resample ablation where the text has nothing to do with the other.
     layer, head : int or sequence of int, optional
         Where, as in `Cut`.
     query, key : int, str, slice, range or sequence of int or str, optional
         Of attention, the edges from which keys to which queries; of values, which keys; of
         outputs, which queries. All by default; see `Cut`.
     what : "attention", "values" or "outputs"
-        The attention :math:`A_{ij}` after normalizing; the values :math:`v_j`; or the outputs
-        :math:`o_i = \sum_j A_{ij} v_j`.
+        The attention :math:`A_{ij}` after normalizing, (queries, keys) of each head; the values
+        :math:`v_j`, (keys, dim); or the outputs :math:`o_i = \sum_j A_{ij} v_j`, (queries, dim),
+        before the output projection.
     stack : str, optional
         Which stack, where the model has several.
+
+    Raises
+    ------
+    EditError
+        If `what` does not have the `query` or `key`; when the edit is used, if the text has fewer
+        tokens, if a trace lacks edges or one of the heads, or if a layer does not show its values.
 
     References
     ----------
@@ -143,6 +151,12 @@ class Ablate(Given):
         they have as many tokens as the text.
     layer, head, query, key, what, stack
         As in `Patch`. ``Ablate("zero")`` of attention is ``Cut(renormalize=False)``.
+
+    Raises
+    ------
+    EditError
+        If `by` is something else; when the edit is used, as for `Patch`, and if a layer attends in
+        windows or chunks, so that one call has only some of the positions of a mean.
 
     References
     ----------
