@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from dense_models import Dense
+from hand_written import HEADS, ROOT, made
 
 import gattn
 from gattn import Cut, Only, edited
@@ -138,6 +139,51 @@ def test_all_stacks_are_edited_where_edges_name_them(t5):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     with pytest.raises(EditError, match="does not say which stack"), edited(t5, Only(ROWS)):
         t5(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"crosss": [(0, 0, 0, 0)]}, "no stack 'crosss'; it has 'encoder'"),
+        ({"crosss": []}, "no stack 'crosss'"),
+        ({"cross": [(1, 1, 5, 2)]}, r"stack='cross'.* at query 5: the queries are 0 \.\. 3"),
+        ({"cross": [(2, 0, 0, 0)]}, r"stack='cross'.* in layer 2: there is no layer 2"),
+    ],
+)
+def test_each_stack_has_the_edges_that_are_named_in_it(t5, given, said):
+    inputs = {"input_ids": torch.tensor([IDS]), "decoder_input_ids": torch.tensor([OTHERS])}
+    encoder = [(0, 1, 5, 0), (1, 0, 2, 4)]
+    with pytest.raises(EditError, match=said), edited(t5, Only({"encoder": encoder} | given)):
+        t5(**inputs)
+    with torch.no_grad(), edited(t5, Only({"encoder": encoder})):
+        found = t5(**inputs).logits
+    expected = dense(t5, inputs, in_stack("encoder", encoder))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_heads_that_attend_in_calls_of_their_own_are_counted():
+    def loop(q, k, v):
+        heads = [(q[:, h] @ k[:, h].mT / ROOT).softmax(-1) @ v[:, h] for h in range(HEADS)]
+        return torch.stack(heads, 1)
+
+    model, x = made(loop)
+    rows = torch.tensor([(1, 0, 5, 4), (0, 3, 2, 1)])
+
+    def only(attention, layer):
+        mask = torch.zeros_like(attention)
+        mask[(slice(None), *rows[rows[:, 0] == layer][0, 1:])] = 1
+        return attention * mask
+
+    with torch.no_grad(), edited(model, Only(rows)):
+        found = model(x)
+    expected = model.dense(x, is_causal=False, change=only)[1]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for some in ([*rows.tolist(), (1, 9, 5, 4)], [(1, 9, 5, 4)]):
+        with (
+            pytest.raises(EditError, match=r"of head 9, but the heads are 0 \.\. 3"),
+            edited(model, Only(some)),
+        ):
+            model(x)
 
 
 def test_it_may_run_with_other_edits_of_some_heads(gpt2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -70,17 +70,19 @@ class Edit(Described):
 
     def __repr__(self) -> str:
         """Show the fields that differ from their defaults."""
+        given: Any = self.as_given()
         shown = [
             f"{one.name}={_shown(value)}"
-            for one in fields(cast("Any", self))
-            if (value := getattr(self, one.name)) is not one.default
+            for one in fields(given)
+            if (value := getattr(given, one.name)) is not one.default
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
     def record(self) -> EditRecord:
         """What files and graphs keep of it."""
-        values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
+        given: Any = self.as_given()
+        values = {one.name: getattr(given, one.name) for one in fields(given)}
         held = [value for value in values.values() if not _is_plain(value)]
         where = ("layer", "head", "query", "key")
         return EditRecord(
@@ -91,6 +93,10 @@ class Edit(Described):
             factor=values.get("factor"),
             digest=digest_of(held) if held else "",
         )
+
+    def as_given(self) -> Edit:
+        """Return it without what the model gave on its texts."""
+        return self
 
     def applies(self, place: Place) -> bool:
         """Return whether it edits a stack's layer."""
@@ -119,6 +125,10 @@ class Edit(Described):
                 f"{self} names head {missing[0]}, but the heads are 0 .. {count - 1}."
             )
         return heads
+
+    def by_stack(self) -> dict[str | None, Edit]:
+        """Return its part in each stack that it names several of; None is whichever it edits."""
+        return {None: self}
 
     def in_layer(self, layer: int) -> Edit:
         """Return its part in one layer, if it names places (layer, head)."""

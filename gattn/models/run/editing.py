@@ -48,6 +48,7 @@ class _Call:
     awaits_backward: bool = False
     may_checkpoint: bool = False
     is_checkpointed: bool = False
+    stack: str = ""
     layer: int = 0
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
@@ -66,7 +67,12 @@ class Editing(Context):
     ) -> None:
         self._edits, self._tokenizer = edits, tokenizer
         self._naming = naming or Naming()
-        self._unmet = {id(edit): Unmet(edit) for some in edits for edit in some}
+        self._unmet = {
+            (id(edit), stack): Unmet(part)
+            for some in edits
+            for edit in some
+            for stack, part in edit.by_stack().items()
+        }
         self._seen = Seen()
         self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
         self._stack_of: dict[int, str] = {}
@@ -96,7 +102,7 @@ class Editing(Context):
         """Return the edits of each element, with their tokens located."""
         now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
         now.awaits_backward &= tracker.is_calling
-        now.layer, now.names = place.layer, call.token_names
+        now.stack, now.layer, now.names = place.stack, place.layer, call.token_names
         self._seen.note(place)
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
@@ -162,8 +168,8 @@ class Editing(Context):
             for side in ("query", "key")
         )
         found, which = edit.located(query, key)
-        if id(edit) in self._unmet:
-            self._unmet[id(edit)].find(which)
+        if (id(edit), None) in self._unmet:
+            self._unmet[id(edit), None].find(which)
         # One edit for equal positions, so that these elements are read together.
         located = self._calls[tracker].located
         alike = (known for (of, _, _), known in located.items() if of == id(edit))
@@ -231,11 +237,11 @@ class Editing(Context):
         for reading in readings:
             for edit in reading.edits:
                 given = id(now.given.get(id(edit), edit))
-                unmet = self._unmet.get(given)
-                if unmet is not None:
-                    unmet.meet(edit, now.layer, reading)
-                    if unmet.is_met:
-                        self._unmet.pop(given, None)
+                for name in ((given, None), (given, now.stack)):
+                    if name in self._unmet:
+                        self._unmet[name].meet(edit, now.layer, reading)
+                        if self._unmet[name].is_met:
+                            del self._unmet[name]
 
     def check(self) -> None:
         """Refuse edits that had nothing to edit, or that the backward pass would miss."""

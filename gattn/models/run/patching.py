@@ -69,24 +69,24 @@ class Sources:
         context = _Recording(what)
         with torch.no_grad(), without_contexts():
             prepared(source, self._model, self._tokenizer).run(context)
-        return Activations(f"{source!r:.60}", context.found)
+        return Activations(f"{source!r:.60}", source, context.found)
 
     def _mean(self, texts: Sequence[Any], what: What) -> Activations:
         each = [self._one(text, what).found for text in texts]
-        said = f"the mean over {len(texts)} texts"
+        said = f"the mean over {len(texts)} text{'s' * (len(texts) != 1)}"
         found = {}
         for place in each[0]:
             tensors = [some[place] for some in each]
             if what == "attention":
                 if len({x.shape for x in tensors}) > 1:
                     raise EditError(
-                        f"{said}: attention is averaged edge by edge, so all texts have as many "
-                        f"tokens; these have {sorted({x.shape[1] for x in tensors})}."
+                        "Ablate averages attention edge by edge, so all texts have as many tokens; "
+                        f"these have {sorted({x.shape[1] for x in tensors})}."
                     )
                 found[place] = torch.stack(tensors).mean(0)
             else:
                 found[place] = torch.cat(tensors, 1).mean(1, keepdim=True)
-        return Activations(said, found, is_mean=True)
+        return Activations(said, texts, found, is_mean=True)
 
 
 class _Recording(Context):
@@ -174,6 +174,12 @@ def _of_trace(trace: AttentionTrace, what: What) -> Activations:
                 raise EditError("Patch takes a trace of all tokens, not of some.")
             if graph.graph.query_offset:
                 raise EditError("Patch takes a trace of all tokens, not of a step.")
+            if dropped := int(graph.dropped_edges.sum()):
+                raise EditError(
+                    f"Patch takes a trace of all edges, but head {layer}.{head} of {name!r} "
+                    f"dropped {dropped} of {int(graph.total_edges.sum())}: capture it with "
+                    "keep=gattn.All()."
+                )
             sizes = graph.graph.num_queries, graph.graph.num_keys
             attention = torch.from_numpy(graph.attention)
             most = 1 + max(n for at, n in stack if at == layer)
@@ -182,4 +188,4 @@ def _of_trace(trace: AttentionTrace, what: What) -> Activations:
             )
             whole[head] = 0
             whole[head][graph.query, graph.key] = attention
-    return Activations("a trace", found)
+    return Activations("a trace", trace, found)

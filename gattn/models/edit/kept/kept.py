@@ -57,6 +57,7 @@ def kept_in_call(
     A call of one head takes the edges of that.
     """
     if place.heads:
+        _check_heads(head, place.heads)
         own = (head == place.head).nonzero()[:, 0]
         head, query, key = torch.zeros_like(own), query[own], key[own]
         weights = weights[:, own]
@@ -88,7 +89,7 @@ class Kept(Edit):
         """Take all as it is."""
 
     def __repr__(self) -> str:
-        return f"Only({len(self.query)} edges of this layer)"
+        return f"an edit that keeps {len(self.query)} edges of this layer"
 
     @property
     def gives_values(self) -> bool:  # type: ignore[override]
@@ -97,10 +98,7 @@ class Kept(Edit):
 
     def heads(self, count: int) -> list[int]:
         """List all heads, of which its edges must be some."""
-        if len(self.of_head) and int(self.of_head.max()) >= count:
-            raise EditError(
-                f"Only names head {int(self.of_head.max())}, but the heads are 0 .. {count - 1}."
-            )
+        _check_heads(self.of_head, count)
         return list(range(count))
 
     def meets(self, reading: Reading) -> bool:
@@ -119,9 +117,8 @@ class Kept(Edit):
         if not bool(is_edge.all()):
             one = here[(~is_edge).nonzero()[0, 0]]
             raise EditError(
-                f"Only names the edge from key {int(self.key[one])} to query "
-                f"{int(self.query[one])} of head {int(self.of_head[one])}, which the model's graph "
-                "does not have."
+                f"The edges to keep hold the edge from key {int(self.key[one])} to query "
+                f"{int(self.query[one])}, which the model's graph does not have."
             )
         return True
 
@@ -206,6 +203,14 @@ class Kept(Edit):
         if len(factor) == 1 or reading.sequences == list(range(len(factor))):
             return factor
         return factor[torch.tensor(reading.sequences, device=factor.device)]
+
+
+def _check_heads(head: Tensor, count: int) -> None:
+    """Refuse edges of heads that a layer lacks."""
+    if len(head) and int(head.max()) >= count:
+        raise EditError(
+            f"The edges to keep are of head {int(head.max())}, but the heads are 0 .. {count - 1}."
+        )
 
 
 def _numbers(positions: Tensor, side: Side) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -30,7 +30,8 @@ class Only(Edit):
     Parameters
     ----------
     edges : sequence of (layer, head, query, key), or mapping of str to such sequences
-        Which edges; the mapping names a stack for each.
+        Which edges; the mapping names a stack for each, and cuts all edges of stacks that it does
+        not name.
     stack : str, optional
         The stack of these edges, where the model has several and `edges` does not name them; the
         other stacks stay as they are.
@@ -38,6 +39,12 @@ class Only(Edit):
         What takes the place of the other edges' messages: nothing, or the messages
         :math:`A'_{ij} v'_j` of the same edges on another text of as many tokens, such as a
         corrupted one. The model runs on it when the edit is first used.
+
+    Raises
+    ------
+    EditError
+        If `edges` are not such rows; when the edit is used, if the model lacks one of their stacks,
+        layers, heads, tokens or edges.
 
     Examples
     --------
@@ -66,9 +73,16 @@ class Only(Edit):
         """Say how many edges there are."""
         stack = "" if self.stack is None else f", stack={self.stack!r}"
         count = sum(map(len, self._of_stacks.values()))
-        if not is_zero(self.ablation):
-            stack += f", ablation={self.ablation!r:.60}"
+        ablation = self.as_given().ablation
+        if not is_zero(ablation):
+            stack += f", ablation={ablation!r:.60}"
         return f"Only({count} edge{'s' * (count != 1)}{stack})"
+
+    def as_given(self) -> Only:
+        """Return it with its text in place of the messages on that."""
+        if not isinstance(self.ablation, Messages):
+            return self
+        return replace(self, ablation=self.ablation.attention.given)
 
     @property
     def _of_stacks(self) -> dict[str | None, Tensor]:
@@ -80,6 +94,13 @@ class Only(Edit):
     def spans_stacks(self) -> bool:  # type: ignore[override]
         """Whether it edits all stacks."""
         return isinstance(self.edges, Mapping)
+
+    def by_stack(self) -> dict[str | None, Edit]:
+        """Return its edges of each stack."""
+        if not self.spans_stacks:
+            return {None: self}
+        parts = {name: Only(rows, name, self.ablation) for name, rows in self._of_stacks.items()}
+        return {**parts} or {None: self}
 
     def layers(self) -> list[int] | None:
         """Say that it edits all layers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from torch import Tensor
 
@@ -22,6 +22,8 @@ class Activations:
     ----------
     said : str
         What they were recorded from, in words.
+    given : object
+        What they were recorded from: a text or texts, or a trace.
     found : mapping of (what, stack, layer) to Tensor
         "attention" (heads, queries, keys), "values" (heads, keys, dim) and "outputs" (heads,
         queries, dim) of each position.
@@ -30,6 +32,7 @@ class Activations:
     """
 
     said: str
+    given: Any
     found: Mapping[tuple[What, str, int], Tensor] = field(default_factory=dict)
     is_mean: bool = False
 
@@ -40,7 +43,7 @@ class Activations:
         """Return those of a layer."""
         if (what, stack, layer) not in self.found:
             raise EditError(
-                f"{self.said} has no {what} of layer {layer} of {stack!r} to patch in: that "
-                "does not show them."
+                f"There are no {what} of layer {layer} of {stack!r} to patch in: {self.said} does "
+                "not show them."
             )
         return self.found[what, stack, layer]

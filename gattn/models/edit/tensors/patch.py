@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import AtTokens
 from gattn.models.edit.heads import Numbers
 from gattn.models.edit.tensors.activations import KINDS, Activations, What
-from gattn.models.edit.tensors.patched import Patched
+from gattn.models.edit.tensors.patched import Patched, check_heads
 from gattn.models.edit.tokens import Tokens
 from gattn.models.read.places import Place
 
@@ -37,6 +37,11 @@ class Given(AtTokens):
         """Whether it changes more than attention."""
         return self.what != "attention"
 
+    @property
+    def is_run(self) -> bool:
+        """Whether the model has run on its texts."""
+        return isinstance(self.source, Activations)
+
     def in_call(self, place: Place) -> Edit | None:
         """Return its part in a call."""
         here = cast("Given | None", super().in_call(place))
@@ -44,6 +49,7 @@ class Given(AtTokens):
             return None
         given = here.tensor(place)
         if given is not None and place.heads:
+            check_heads(self, given, [place.head])
             given = given[place.head][None]
         names = "layer", "head", "query", "key", "what", "stack"
         return Patched(repr(self), self.source, given, *(getattr(here, name) for name in names))
@@ -66,18 +72,26 @@ class Patch(Given):
     ----------
     from_ : text, or whatever else `gattn.capture` takes, or AttentionTrace
         Where it comes from. The model runs on it once, without edits, when the edit is first used.
-        Positions correspond one by one, so it has at least as many tokens; a trace holds attention
-        alone. This is resample ablation where the text has nothing to do with the other.
+        Positions correspond one by one, so it has at least as many tokens. A trace holds attention
+        alone: that of all tokens and edges, so capture it with ``keep=gattn.All()``.
+        This is resample ablation where the text has nothing to do with the other.
     layer, head : int or sequence of int, optional
         Where, as in `Cut`.
     query, key : int, str, slice, range or sequence of int or str, optional
         Of attention, the edges from which keys to which queries; of values, which keys; of
         outputs, which queries. All by default; see `Cut`.
     what : "attention", "values" or "outputs"
-        The attention :math:`A_{ij}` after normalizing; the values :math:`v_j`; or the outputs
-        :math:`o_i = \sum_j A_{ij} v_j`.
+        The attention :math:`A_{ij}` after normalizing, (queries, keys) of each head; the values
+        :math:`v_j`, (keys, dim); or the outputs :math:`o_i = \sum_j A_{ij} v_j`, (queries, dim),
+        before the output projection.
     stack : str, optional
         Which stack, where the model has several.
+
+    Raises
+    ------
+    EditError
+        If `what` does not have the `query` or `key`; when the edit is used, if the text has fewer
+        tokens, if a trace lacks edges or one of the heads, or if a layer does not show its values.
 
     References
     ----------
@@ -97,6 +111,18 @@ class Patch(Given):
     key: Tokens = None
     what: What = "attention"
     stack: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.from_ is None or isinstance(self.from_, (bool, int, float)):
+            raise EditError(
+                "Patch takes the text that it is from, or whatever else gattn.capture takes, or a "
+                f"trace, not {self.from_!r}. gattn.Ablate puts in zero or a mean."
+            )
+
+    def as_given(self) -> Edit:
+        """Return it with its text in place of what the model gave on that."""
+        return replace(self, from_=self.from_.given) if self.is_run else self
 
     @property
     def source(self) -> Any:
@@ -119,11 +145,18 @@ class Ablate(Given):
     by : "zero", "mean", or sequence of texts
         Zero; the mean over the positions of the same run; or the mean over a corpus, on each of
         whose texts the model runs once, without edits (the texts of a survey are
-        ``list(survey.texts.text)``). The mean of values and outputs is over all positions. That of
-        attention is over a query's edges, which then have the same attention, or, of a corpus, over
-        its texts, edge by edge, so that they have as many tokens as the text.
+        ``list(survey.texts.text)``). The mean of values and outputs is over all positions; with a
+        cache, that of values is over all keys so far. That of attention is over a query's edges,
+        which then have the same attention, or, of a corpus, over its texts, edge by edge, so that
+        they have as many tokens as the text.
     layer, head, query, key, what, stack
         As in `Patch`. ``Ablate("zero")`` of attention is ``Cut(renormalize=False)``.
+
+    Raises
+    ------
+    EditError
+        If `by` is something else; when the edit is used, as for `Patch`, and if a layer attends in
+        windows or chunks, so that one call has only some of the positions of a mean.
 
     References
     ----------
@@ -158,13 +191,24 @@ class Ablate(Given):
             raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
         if isinstance(self.by, Activations):
             return self.by.of(self.what, place.stack, place.layer)
-        starts = all(not one.first for one in place.queries)
-        if self.by == "mean" and self.what == "outputs" and not starts:
-            raise EditError(
-                f"{self} takes the mean over all positions, but this call computes only the last "
-                "ones: run the whole text at once."
-            )
+        if self.by == "mean" and self.what != "attention":
+            self._check_whole(place)
         return None
+
+    def _check_whole(self, place: Place) -> None:
+        """Refuse the mean over some positions in place of all."""
+        sides = place.queries if self.what == "outputs" else place.keys
+        for one in sides:
+            if len(one) and len(one) != one.end:
+                raise EditError(
+                    f"{self} takes the mean over all positions, and one call has only the "
+                    f"{len(one)} from {int(one.at.min())} to {int(one.at.max())}: it takes a layer "
+                    "that attends without windows or chunks, and a text that is run at once."
+                )
+
+    def as_given(self) -> Edit:
+        """Return it with its texts in place of what the model gave on them."""
+        return replace(self, by=self.by.given) if self.is_run else self
 
     @property
     def source(self) -> Any:

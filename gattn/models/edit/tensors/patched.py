@@ -13,6 +13,7 @@ from gattn.engines import tiles
 from gattn.engines.tiles import RowBlock
 from gattn.errors import EditError
 from gattn.graph.rules.keys import list_keys
+from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import AtTokens
 from gattn.models.edit.heads import Numbers
 from gattn.models.edit.part import EdgePart
@@ -68,8 +69,8 @@ class Patched(AtTokens):
                 f"{self}: this layer shows its attention, but not its {self.what}: patch attention."
             )
         heads = self.heads(reading.heads)
-        if self.given is not None and bool(self.given[heads].isnan().any()):
-            raise EditError(f"{self}: that lacks one of the heads {heads}.")
+        if self.given is not None:
+            check_heads(self, self.given, heads)
         return super().meets(reading)
 
     def changes(self, reading: Reading) -> Tensor:
@@ -192,6 +193,13 @@ class Patched(AtTokens):
                 "expected as many, or more in a causal model."
             )
         return side.at
+
+
+def check_heads(edit: Edit, given: Tensor, heads: Sequence[int]) -> None:
+    """Refuse heads that what is given (heads, ...) lacks: they are beyond its end, or NaN."""
+    lacking = [head for head in heads if head >= len(given) or bool(given[head].isnan().any())]
+    if lacking:
+        raise EditError(f"{edit}: that lacks the heads {lacking}.")
 
 
 def _mean_of_neighbourhoods(attention: Tensor, query: Tensor, count: int) -> Tensor:
