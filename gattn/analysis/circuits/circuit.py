@@ -118,7 +118,8 @@ def circuit(
         How long it may take, but for the first runs, without which nothing is known. The search
         stops with the best circuit so far, in time to test it.
     random : int
-        How many random sets, with as many units of each layer, the circuit is compared with.
+        How many random sets, other than it, with as many units of each layer, the circuit is
+        compared with.
     seed : int
         Seed for drawing them.
     progress : bool
@@ -178,8 +179,8 @@ def circuit(
         return find(cast("Runnable", text), model, tokenizer, target, other, ablation, wanted)
     known = resolved(model, tokenizer)
     given = {"target": target, "other": other, "ablation": ablation}
-    each = zip(*(_each(name, one, text) for name, one in given.items()), strict=True)
-    found = [find(one, *known, *answer, wanted) for one, answer in zip(text, each, strict=True)]
+    each = zip(text, *(_each(name, one, text) for name, one in given.items()), strict=True)
+    found = [find(one, *known, goal, rival, rest, wanted) for one, goal, rival, rest in each]
     return Circuits(found, wanted.seed)
 
 
