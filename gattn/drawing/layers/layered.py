@@ -129,9 +129,10 @@ class LayeredEdges:
 
 def _points_of(path: Path, shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Find the points (shares, 2) at shares of a curve's parameter; none of a straight line."""
-    if len(path.vertices) != 4:
+    corners = np.asarray(path.vertices, dtype=np.float64)
+    if len(corners) != 4:
         return np.zeros((0, 2))
-    a, b, c, d = np.asarray(path.vertices, dtype=np.float64)
+    a, b, c, d = corners
     s = shares[:, None]
     points: NDArray[np.float64] = (
         (1 - s) ** 3 * a + 3 * (1 - s) ** 2 * s * b + 3 * (1 - s) * s**2 * c + s**3 * d
