@@ -1,17 +1,24 @@
 """Circuits: known ones are found, and what is measured of them is what dense algebra gives."""
 
+import copy
+import json
 from itertools import product
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from dense_models import Dense
+from matplotlib.figure import Figure
 from planted_circuits import Induction
 from torch import nn
 
 import gattn
+from gattn.analysis.circuits.found import Circuit, percent
+from gattn.analysis.circuits.several import _role
+from gattn.analysis.circuits.testing import _drawn
 from gattn.errors import SelectionError
 
 TEXT = "The river tall green lamp river tall green lamp river tall green"
@@ -189,6 +196,40 @@ def test_a_search_that_is_out_of_time_gives_what_keeps_enough_so_far(embedded):
     assert "not every unit was left out alone" in found.notes[0]
 
 
+def test_zero_has_no_sign(river):
+    found = river.copy()
+    found.graph.update(faithfulness=-1e-5, completeness=1.0002)
+    assert "edges keep 0.0% of" in str(found)
+    assert str(found).endswith("without them 0.0% is left")
+    assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0%", "-134%", "95%"]
+
+
+def test_random_sets_are_never_the_circuit_itself():
+    profile, mask = np.array([0, 0, 0, 1, 1]), np.array([1, 0, 0, 1, 1], dtype=bool)
+    drawn = _drawn(profile, mask, 40, np.random.default_rng(0))
+    assert set(map(tuple, drawn[:, :3].astype(int).tolist())) == {(0, 1, 0), (0, 0, 1)}
+    assert drawn[:, 3:].all()
+    assert len(drawn) == 40
+    assert len(_drawn(profile, profile == 1, 40, np.random.default_rng(0))) == 0
+
+
+def test_a_circuit_that_no_other_set_is_like_says_that_there_is_no_random_one():
+    model, x = Patches(), torch.ones(1, 1, 8, dtype=torch.float64)
+    found = gattn.circuit(lambda: model(x).square().sum(), model, units="tokens", **QUIET)
+    assert found.units()["key"].tolist() == [0]
+    assert found.random == []
+    assert any("there is no random one" in note for note in found.notes)
+
+
+def test_less_than_asked_for_is_kept_within_rounding_only_with_a_note(embedded):
+    model = copy.deepcopy(embedded[0]).bfloat16()
+    text, keep = "a dog cat tree a dog cat tree a dog", 0.99
+    found = gattn.circuit(text, model, embedded[1], target=" cat", keep=keep, random=0, **QUIET)
+    said = f"keeps {found.faithfulness:.3f}, not {keep}: within rounding"
+    assert any(said in note for note in found.notes) == (found.faithfulness < keep - 1e-3)
+    assert any("load the model in float32" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("units", "fields"),
     [
@@ -329,15 +370,59 @@ def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it
     ax = river.draw()
     (lines,) = (c for c in ax.collections if c.get_gid() == "gattn-edges")
     assert len(lines.get_paths()) == river.number_of_edges()
-    losses = sorted(f["loss"] for *_, f in river.edges(data=True) if f["kind"] != "residual")
+    curves = pd.DataFrame(river.table()).groupby(["layer", "query", "key"])
+    losses = sorted(curves["loss"].max())
     widths = np.sort(lines.get_linewidths())[-len(losses) :]
     np.testing.assert_allclose(widths / widths[-1], np.array(losses) / losses[-1], atol=0.1)
     assert {text.get_text() for text in ax.texts if text.get_gid() == "gattn-heads"} == {
         "0.1",
         "1.1",
-        "2.1,0",
+        "2.0,1",
     }
     assert [text.get_text() for text in ax.get_xticklabels()][12] == "green"
+
+
+def test_an_edge_of_the_graph_has_only_losses_that_were_measured(embedded, river):
+    losses = river.table().set_index(EDGE)["loss"].to_dict()
+    found = {
+        (source[0], head, target[1], source[1]): facts[f"loss_{head}"]
+        for source, target, facts in river.edges(data=True)
+        for head in range(4)
+        if f"loss_{head}" in facts
+    }
+    assert found == losses
+    assert not any("loss" in facts for *_, facts in river.edges(data=True))
+    heads = gattn.circuit(
+        "red green lamp red green", *embedded, units="heads", keep=0.5, random=0, **QUIET
+    )
+    assert not any("loss" in name for *_, facts in heads.edges(data=True) for name in facts)
+
+
+def test_each_curve_has_a_name_even_where_two_cross_in_their_middles():
+    places = [((0, 9), (1, 11)), ((0, 10), (1, 10))]
+    rows = [["decoder", 0, head, to[1], key[1], 1.0] for head, (key, to) in enumerate(places)]
+    found = Circuit(
+        kind="edges",
+        edges=2,
+        all_edges=9,
+        faithfulness=1.0,
+        completeness=1.0,
+        random="[]",
+        layers=4,
+        tokens=json.dumps({"decoder": list("abcdefghijkl")}),
+        rows=json.dumps(rows),
+    )
+    for head, (key, to) in enumerate(places):
+        kind = "self" if key[1] == to[1] else "attention"
+        found.add_edge(key, to, kind=kind, layer=0, **{f"head_{head}": 1.0, f"loss_{head}": 1.0})
+    for inches in ((3.3, 2.6), (8, 5)):
+        figure = Figure(inches)
+        ax = found.draw(ax=figure.add_subplot())
+        names = [text for text in ax.texts if text.get_gid() == "gattn-heads"]
+        assert {text.get_text() for text in names} == {"0.0", "0.1"}
+        first, second = (text.get_window_extent() for text in names)
+        assert not first.overlaps(second)
+        assert all(text.get_bbox_patch().get_alpha() is None for text in names)
 
 
 def test_it_comes_back_from_a_file(river, tmp_path):
@@ -447,6 +532,24 @@ def test_edges_of_texts_of_several_lengths_are_compared_by_their_roles(several):
     assert (table["low"] <= table["share"]).all()
     assert (table["share"] <= table["high"]).all()
     assert len(several[1:]) == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "role"),
+    [
+        (1, 1, "itself"),
+        (1, 0, "previous"),
+        (1, 2, "next"),
+        (5, 2, "after same token"),
+        (1, 6, "other"),
+        (1, 5, "same token"),
+        (3, 0, "first"),
+        (3, 1, "other"),
+    ],
+)
+def test_roles_are_told_in_models_that_read_both_ways(query, key, role):
+    tokens = list("xabcdaf")
+    assert _role(tokens, tokens, query, key) == role
 
 
 def test_the_loss_of_all_tokens_has_a_circuit(embedded):

@@ -101,11 +101,13 @@ def _add_edges(graph: Circuit, groups: Grouping, kept: np.ndarray, losses: np.nd
         source, target = _ends(edges, edges.stacks[stack], layer, query, key)
         if not graph.has_edge(source, target):
             kind = "self" if source[:-2] == target[:-2] and query == key else "attention"
-            graph.add_edge(source, target, kind=kind, layer=layer, loss=0.0)
+            graph.add_edge(source, target, kind=kind, layer=layer)
         found = graph.edges[source, target]
         found[f"head_{head}"] = float(edges.attention[edge])
-        loss = float(losses[edge])
-        found["loss"] = found["loss"] + loss if groups.kind == "edges" else loss
+        if groups.kind == "edges":
+            found[f"loss_{head}"] = float(losses[edge])
+        elif groups.kind == "pairs":
+            found["loss"] = float(losses[edge])
 
 
 def _ends(edges: EdgeList, stack: str, layer: int, query: int, key: int) -> tuple[Any, Any]:
@@ -136,4 +138,4 @@ def _add_streams(graph: Circuit) -> None:
         for one, next_ in pairwise(sorted(depths)):
             source, target = (*stack, one, position), (*stack, next_, position)
             if not graph.has_edge(source, target):
-                graph.add_edge(source, target, kind="residual", loss=0.0)
+                graph.add_edge(source, target, kind="residual")

@@ -118,7 +118,8 @@ def circuit(
         How long it may take, but for the first runs, without which nothing is known. The search
         stops with the best circuit so far, in time to test it.
     random : int
-        How many random sets, with as many units of each layer, the circuit is compared with.
+        How many random sets, other than it, with as many units of each layer, the circuit is
+        compared with.
     seed : int
         Seed for drawing them.
     progress : bool
@@ -177,13 +178,9 @@ def circuit(
     if not (isinstance(text, list) and text and all(isinstance(one, str) for one in text)):
         return find(cast("Runnable", text), model, tokenizer, target, other, ablation, wanted)
     known = resolved(model, tokenizer)
-    targets, others, ablations = (
-        _each(name, given, text)
-        for name, given in (("target", target), ("other", other), ("ablation", ablation))
-    )
-    found = [
-        find(one, *known, targets[n], others[n], ablations[n], wanted) for n, one in enumerate(text)
-    ]
+    given = {"target": target, "other": other, "ablation": ablation}
+    each = zip(text, *(_each(name, one, text) for name, one in given.items()), strict=True)
+    found = [find(one, *known, goal, rival, rest, wanted) for one, goal, rival, rest in each]
     return Circuits(found, wanted.seed)
 
 

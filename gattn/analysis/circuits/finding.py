@@ -133,11 +133,15 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Masks, Proo
     mask = search.run()
     proof = tested(runs, mask, search.least, random, wanted.seed, limits.stop)
     notes = []
+    reached = f"it keeps {round(proof.faithfulness, 3) + 0.0:.3f}, not {limits.keep:g}"
     if proof.faithfulness < search.least:
-        reached = f"it keeps {proof.faithfulness:.3f}, not {limits.keep:g}"
         notes.append(f"{reached}, with at most {limits.max_edges} edges")
-    elif not search.is_minimal:
+    elif proof.faithfulness < limits.keep - _ROUGH:
+        notes.append(f"{reached}: within rounding, that is enough")
+    if proof.faithfulness >= search.least and not search.is_minimal:
         notes.append("not every unit was left out alone, so some may not be needed")
+    if len(proof.random) == 0 and random and runs.seconds < limits.stop and mask.any():
+        notes.append("no other set has as many units of each layer, so there is no random one")
     if runs.slack > _ROUGH:
         notes.append(f"shares are rounded by {runs.slack:.1g}: load the model in float32")
     if proof.faithfulness > 2 - limits.keep:

@@ -26,9 +26,10 @@ class Circuit(Graph):
     has several stacks, ``(stack, depth, position)``. They have ``token``, ``depth`` and
     ``position``. An edge of ``kind`` "attention", or "self" from a token to itself, leads from
     ``(l, key)`` to ``(l + 1, query)``, and has the attention of each of its heads in layer l as
-    ``head_0``, ``head_1`` ..., and ``loss``, what the circuit loses without it, if the units are
-    edges or pairs. An edge of ``kind`` "residual" leads from a node to the next in which the same
-    token's stream has a part.
+    ``head_0``, ``head_1`` ... If the units are edges, ``loss_0``, ``loss_1`` ... are what the
+    circuit loses without each of these heads there; if they are pairs, ``loss`` is what it loses
+    without the pair, in all layers. An edge of ``kind`` "residual" leads from a node to the next in
+    which the same token's stream has a part.
 
     With m(C) for the metric when only the attention of C is left, C being the circuit, the share of
     the metric that it keeps is
@@ -50,13 +51,15 @@ class Circuit(Graph):
 
     @property
     def minimality(self) -> float:
-        """The least that the circuit loses without one of its units, in F; NaN if it is empty."""
-        losses = self.units()["loss"]
-        return float(losses.min()) if len(losses) else float("nan")
+        """The least that the circuit loses without one of its units, in F.
+
+        NaN if it is empty, or if time ran out before all were left out.
+        """
+        return float(self.units()["loss"].min(skipna=False))
 
     @property
     def random(self) -> list[float]:
-        """F of random sets with as many units of each layer as the circuit."""
+        """F of random sets other than the circuit, with as many units of each layer."""
         return list(json.loads(self.graph["random"]))
 
     @property
@@ -207,6 +210,12 @@ class Circuit(Graph):
         """Say what it keeps, and how small it is."""
         graph = self.graph
         return (
-            f"{graph['edges']:,} of {graph['all_edges']:,} edges keep {self.faithfulness:.1%} of "
-            f"{graph['metric']}; without them {1 - self.completeness:.1%} is left"
+            f"{graph['edges']:,} of {graph['all_edges']:,} edges keep "
+            f"{percent(self.faithfulness, 1)} of {graph['metric']}; without them "
+            f"{percent(1 - self.completeness, 1)} is left"
         )
+
+
+def percent(share: float, digits: int) -> str:
+    """Write a share in per cent, zero without a sign."""
+    return f"{round(share, digits + 2) + 0.0:.{digits}%}"

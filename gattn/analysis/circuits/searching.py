@@ -59,7 +59,7 @@ class Search:
     def __init__(self, runs: Runs, limits: Limits, tests: int, tell: Callable[[int], None]) -> None:
         self.runs, self.limits, self._tests, self._tell = runs, limits, tests, tell
         self._begun = runs.seconds, runs.count
-        self.least = limits.keep - runs.slack
+        self.least = max(limits.keep - runs.slack, limits.keep / 2)
         self.best: Masks = np.ones(len(runs.groups), dtype=bool)
         self.is_minimal = False
 

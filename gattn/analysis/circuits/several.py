@@ -24,9 +24,9 @@ class Circuits(Sequence[Circuit]):
     """The circuits of several texts, one each, in their order.
 
     Texts of different lengths have no edges in common, so edges are compared by their *roles*: the
-    head, and what the key is to the query: "itself", the "previous" token, one "after same token"
-    (as the query's, earlier: what an induction head reads), the "same token", the "first", or any
-    "other".
+    head, and what the key is to the query: "itself", the "previous" token, the "next", one "after
+    same token" (as the query's, earlier: what an induction head reads), the "same token", the
+    "first", or any "other".
 
     Parameters
     ----------
@@ -175,7 +175,9 @@ def _role(queries: Sequence[str], keys: Sequence[str], query: int, key: int) -> 
         return "itself"
     if is_self and key == query - 1:
         return "previous"
-    if is_self and key > 0 and keys[key - 1] == token:
+    if is_self and key == query + 1:
+        return "next"
+    if is_self and 0 < key < query and keys[key - 1] == token:
         return "after same token"
     if keys[key] == token:
         return "same token"

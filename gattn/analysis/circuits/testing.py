@@ -28,7 +28,8 @@ class Proof:
 def tested(runs: Runs, mask: Masks, least: float, random: int, seed: int, stop: float) -> Proof:
     """Measure a circuit, and as many random ones of its size and layers.
 
-    Random ones, and what it loses without each unit, are measured until it is time to stop.
+    Random ones, none of them the circuit itself, and what it loses without each unit, are measured
+    until it is time to stop.
     """
     some = np.flatnonzero(mask)
     single = np.repeat(mask[None], len(some), axis=0)
@@ -72,11 +73,16 @@ def _in_time(runs: Runs, masks: Masks, stop: float) -> Floats:
 
 
 def _drawn(profile: np.ndarray, mask: Masks, count: int, generator: np.random.Generator) -> Masks:
-    """Draw sets with as many units of each layer."""
-    masks = np.zeros((count, len(mask)), dtype=bool)
-    for layer in np.unique(profile[mask]):
-        units = np.flatnonzero(profile == layer)
-        size = int(mask[units].sum())
-        for row in masks:
-            row[generator.choice(units, size, replace=False)] = True
+    """Draw sets other than this one, with as many units of each layer; none if there is none."""
+    layers = [np.flatnonzero(profile == layer) for layer in np.unique(profile[mask])]
+    if all(mask[units].all() for units in layers):
+        return np.zeros((0, len(mask)), dtype=bool)
+    masks = np.repeat(mask[None], count, axis=0)
+    while (same := masks[(masks == mask).all(1)]).size:
+        same[:] = False
+        for units in layers:
+            size = int(mask[units].sum())
+            for row in same:
+                row[generator.choice(units, size, replace=False)] = True
+        masks[(masks == mask).all(1)] = same
     return masks

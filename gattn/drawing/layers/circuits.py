@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
-from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.found import Circuit, percent
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import describe, pitch
@@ -32,6 +32,7 @@ _ROOM = 1.6
 """How far apart all tokens must be, in font sizes, to be shown."""
 _NAMED = 24
 _MOST_EDGES = 2000
+_NAMES = {"edges": "lost without\nthe edge", "pairs": "lost without\nthe pair"}
 
 
 def draw_circuit(
@@ -45,8 +46,10 @@ def draw_circuit(
 
     Residual streams go straight up, in grey, where they join edges of the circuit. Attention is a
     curve from token to token, named by its heads, a token's attention to itself bends to the right.
-    Widths and colours are what the circuit loses without an edge, if the units are edges or pairs,
-    otherwise the attention. In long texts only tokens of the circuit are shown.
+    Widths and colours are what the circuit loses without an edge, or a pair, where these are its
+    units, otherwise the attention. Heads with an edge between the same tokens share a curve, which
+    shows the largest of their numbers, and names its head first. In long texts only tokens of the
+    circuit are shown.
 
     Parameters
     ----------
@@ -66,12 +69,13 @@ def draw_circuit(
     ax = ax if ax is not None else layered_axes(len(_tokens_shown(circuit, None)), circuit.depth)
     tokens = _tokens_shown(circuit, ax)
     place = {position: x for x, position in enumerate(tokens)}
-    by_loss = circuit.graph["kind"] in ("edges", "pairs")
+    by_head = circuit.graph["kind"] != "pairs"
     found = [facts for *_, facts in circuit.edges(data=True) if facts["kind"] != "residual"]
-    sizes = np.array([_size(facts, by_loss) for facts in found], dtype=float)
+    sizes = np.array([_largest(facts) for facts in found], dtype=float)
     top = max(1.0, float(np.abs(sizes).max(initial=0.0)))
     scale = Scale(top, bool((sizes < 0).any()), max(2.4, 6.0 / max(len(tokens), 5) ** 0.2))
-    name = "lost without\nthe edge" if by_loss else "attention"
+    is_shared = by_head and any(len(heads_of_edge(facts)) > 1 for facts in found)
+    name = _NAMES.get(circuit.graph["kind"], "attention") + "\n(largest head)" * is_shared
     pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed), name)
     lines = LayeredEdges(ax, pen)
     strongest = set(np.argsort(-np.abs(sizes), kind="stable")[:_MOST_EDGES].tolist())
@@ -81,9 +85,9 @@ def draw_circuit(
         number += kind != "stream"
         if kind != "stream" and number not in strongest:
             continue
-        size = 0.25 * top if kind == "stream" else _size(facts, by_loss)
+        size = 0.25 * top if kind == "stream" else _largest(facts)
         ends = place[source[1]], source[0], place[target[1]], target[0]
-        heads = "" if kind == "stream" else heads_named(facts["layer"], heads_of_edge(facts))
+        heads = "" if kind == "stream" else heads_named(facts["layer"], _of_heads(facts))
         lines.add(Line(size, kind, *lay(kind, *ends), heads))
     lines.draw()
     draw_nodes(ax, [(place[position], depth, True) for depth, position in circuit])
@@ -97,8 +101,16 @@ def draw_circuit(
     return ax
 
 
-def _size(facts: dict[str, Any], by_loss: bool) -> float:
-    return float(facts["loss"]) if by_loss else max(heads_of_edge(facts).values())
+def _of_heads(facts: dict[str, Any]) -> dict[int, float]:
+    """Give the number of each head of an edge: the loss without it there, or its attention."""
+    return {
+        head: float(facts.get(f"loss_{head}", attention))
+        for head, attention in heads_of_edge(facts).items()
+    }
+
+
+def _largest(facts: dict[str, Any]) -> float:
+    return float(facts["loss"]) if "loss" in facts else max(_of_heads(facts).values(), key=abs)
 
 
 def _tokens_shown(circuit: Circuit, ax: Axes | None) -> dict[int, str]:
@@ -122,7 +134,7 @@ def _said(circuit: Circuit) -> str:
     """Say what was measured without the circuit, and without its units."""
     if not circuit.graph["edges"]:
         return ""
-    left = f"without them {max(1 - circuit.completeness, 0):.0%} is left"
+    left = f"without them {percent(1 - circuit.completeness, 0)} is left"
     if not circuit.random:
         return left
-    return f"{left}; random sets like it keep {max(np.mean(circuit.random), 0):.0%}"
+    return f"{left}; random sets like it keep {percent(float(np.mean(circuit.random)), 0)}"

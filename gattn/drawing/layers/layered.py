@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
+from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import is_dark
 from gattn.drawing.canvas.frame import name_side, new_axes, pitch, points
@@ -28,6 +29,9 @@ _COLOURS = {
 }
 """The colours of edges that are not attention, by whether the background is dark."""
 _NAMES = {"stream": "stream", "mlp": "MLP", "path": "strongest\npaths"}
+_SPOTS = np.array([0.42, 0.58, 0.34, 0.66, 0.27, 0.73, 0.2, 0.8])
+_COURSE = np.linspace(0.0, 1.0, 49)
+"""Where along an edge its name may stand but in the middle, and where the edge is looked for."""
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
@@ -91,27 +95,57 @@ class LayeredEdges:
         self.pen.draw(self._ax, paths, sizes, **style)
 
     def name_strongest(self, count: int) -> None:
-        """Name the heads of the strongest edges, if the names do not overlap."""
+        """Name the heads of the strongest edges, where names do not overlap.
+
+        A name stands in the middle of its edge, or along it where there is room beside it for the
+        name of another.
+        """
         size = 0.7 * font_size()
         across, high = points(self._ax)
         low, top = self._ax.get_ylim()
         left, right = self._ax.get_xlim()
-        taken: list[tuple[float, float, float]] = []
+        unit = np.array([across / (right - left), high / (top - low)])
+        taken = np.zeros((0, 3))
         named = sorted(
             (line for line in self._found if line.name),
             key=lambda line: (abs(line.size), line.peak),
-        )
-        for line in named[::-1][:count]:
-            x, y = line.peak
-            spot = x / (right - left) * across, y / (top - low) * high
+        )[::-1][:count]
+        courses = [_points_of(line.path, _COURSE) * unit for line in named]
+        for n, line in enumerate(named):
             wide = (width(line.name) + 0.5) * size
-            if any(
-                abs(spot[0] - a) < (wide + other) / 2 and abs(spot[1] - b) < 1.5 * size
-                for a, b, other in taken
-            ):
+            others = np.concatenate([np.zeros((0, 2)), *courses[:n], *courses[n + 1 :]])
+            spots = np.array([line.peak, *_points_of(line.path, _SPOTS)])
+            free = [
+                (spot, not _is_near(at, others, wide, 1.5 * size))
+                for spot, at in zip(spots, spots * unit, strict=True)
+                if not _is_near(at, taken[:, :2], (wide + taken[:, 2]) / 2, 1.5 * size)
+            ]
+            if not free:
                 continue
-            taken.append((*spot, wide))
+            x, y = next((spot for spot, is_clear in free if is_clear), free[0][0])
+            taken = np.vstack([taken, [*(np.array([x, y]) * unit), wide]])
             write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
+
+
+def _points_of(path: Path, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Find the points (shares, 2) at shares of a curve's parameter; none of a straight line."""
+    corners = np.asarray(path.vertices, dtype=np.float64)
+    if len(corners) != 4:
+        return np.zeros((0, 2))
+    a, b, c, d = corners
+    s = shares[:, None]
+    points: NDArray[np.float64] = (
+        (1 - s) ** 3 * a + 3 * (1 - s) ** 2 * s * b + 3 * (1 - s) * s**2 * c + s**3 * d
+    )
+    return points
+
+
+def _is_near(
+    spot: NDArray[np.float64], others: NDArray[np.float64], wide: Any, high: float
+) -> bool:
+    """Return whether any of some points lies in a box around a spot."""
+    across, up = np.abs(others - spot).T
+    return bool(((across < wide) & (up < high)).any())
 
 
 def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
@@ -124,7 +158,7 @@ def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
         size=0.7 * font_size(),
         ha="center",
         zorder=4,
-        bbox={"boxstyle": "round,pad=0.12", "fc": back, "ec": "none", "alpha": 0.8},
+        bbox={"boxstyle": "round,pad=0.12", "fc": back, "ec": "none"},
         **style,
     )
 
