@@ -5,7 +5,9 @@ import json
 import os
 import platform
 import warnings
+from math import isnan
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,13 +38,25 @@ def main() -> None:
         for row in study.study(options.models, options.texts, options.kinds):
             rows.append(row)
             if options.json:
-                options.json.write_text(json.dumps(rows, indent=0) + "\n")
+                options.json.write_text(_text_of(rows))
     table = study.summed_up(rows)
     print(table.round(2).to_string())
     if options.markdown:
         machine = f"{platform.machine()}, torch {torch.__version__.split('+')[0]}"
         options.markdown.write_text(page.page(table, machine), encoding="utf-8")
         picture.draw(table, PICTURE)
+
+
+def _text_of(rows: list[dict[str, Any]]) -> str:
+    """Write one row a line, four digits each, and null where there is no number."""
+
+    def rounded(value: Any) -> Any:
+        if not isinstance(value, float):
+            return value
+        return None if isnan(value) else float(f"{value:.4g}")
+
+    lines = [json.dumps({name: rounded(x) for name, x in row.items()}) for row in rows]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ def page(table: pd.DataFrame, machine: str) -> str:
     text = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
     for unit in _COLUMNS:
         text = text.replace(f"{{{unit}s}}", _of_unit(table[table["unit"] == unit], unit))
-    number = int(table["texts"].max()) if len(table) else 0
-    return text.replace("{texts}", str(number)).replace("{machine}", machine)
+    return text.replace("{machine}", machine)
 
 
 def _of_unit(table: pd.DataFrame, unit: str) -> str:
@@ -27,7 +26,8 @@ def _of_unit(table: pd.DataFrame, unit: str) -> str:
     for model in NAMES:
         some = table[table["model"] == model]
         if len(some):
-            rows = [f"| {model} | {' | '.join(_COLUMNS[unit])} |"]
+            number = int(some["texts"].max())
+            rows = [f"| {model}, {number} texts | {' | '.join(_COLUMNS[unit])} |"]
             rows.append("|---" * (len(_COLUMNS[unit]) + 1) + "|")
             rows += [
                 f"| {one['ranking']} | {' | '.join(_cell(one, name) for name in _COLUMNS[unit])} |"

@@ -88,8 +88,11 @@ def summed_up(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     for place, some in table.groupby(["model", "unit", "ranking"], sort=False):
         row = dict(zip(("model", "unit", "ranking"), place, strict=True))
         for name in ("correlation", "deletion", "insertion"):
-            row |= _mean(name, some[name].dropna().to_numpy(dtype=np.float64))
-        found.append(row | {"seconds": float(some["seconds"].median()), "texts": len(some)})
+            numbers = pd.to_numeric(some[name]).dropna().to_numpy()
+            row |= _mean(name, numbers)
+        found.append(
+            row | {"seconds": float(pd.to_numeric(some["seconds"]).median()), "texts": len(some)}
+        )
     return pd.DataFrame(found)
 
 
