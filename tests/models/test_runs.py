@@ -632,7 +632,7 @@ def test_estimates_without_a_gradient_are_refused(llama):
         lambda: torch.no_grad()(llama)(BATCH).logits.sum(),
         lambda: llama(BATCH).logits.detach().sum(),
     ):
-        with pytest.raises(ContractError, match=r"without a gradient.*no_grad"):
+        with pytest.raises((ContractError, CaptureError), match=r"no_grad"):
             estimate(run, llama)
     weight = torch.ones(60, dtype=torch.float64, requires_grad=True)
     with pytest.raises(CaptureError, match="does not depend on any attention"):

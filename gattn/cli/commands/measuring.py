@@ -72,9 +72,14 @@ def _answer(options: argparse.Namespace) -> dict[str, Any]:
     position = options.position
     return {
         "position": None if position is None else written_token(position),
-        "target": options.target,
-        "other": options.other,
+        "target": _one_or_more(options.target),
+        "other": _one_or_more(options.other),
     }
+
+
+def _one_or_more(given: list[str] | None) -> str | list[str] | None:
+    """Take a single token out of its list, so that errors name it as it was given."""
+    return given[0] if given is not None and len(given) == 1 else given
 
 
 def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
