@@ -11,13 +11,12 @@ import numpy as np
 
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.circuits.runs import Masks
 from gattn.analysis.circuits.testing import Proof
 from gattn.heads.geometry.written import to_text
 
 
 def built(
-    groups: Grouping, mask: Masks, proof: Proof, notes: Sequence[str], facts: Mapping[str, Any]
+    groups: Grouping, proof: Proof, notes: Sequence[str], facts: Mapping[str, Any]
 ) -> Circuit:
     """Build the graph of the units that are kept."""
     edges = groups.edges
@@ -41,11 +40,11 @@ def built(
         units=json.dumps(
             {
                 "fields": groups.fields,
-                "rows": _units(groups, mask, proof),
+                "rows": _units(groups, proof),
             }
         ),
     )
-    _add_edges(graph, groups, kept, _losses(groups, mask, proof))
+    _add_edges(graph, groups, kept, _losses(groups, proof))
     if graph.graph["has_stream"]:
         _add_streams(graph)
     for node, named in graph.nodes(data=True):
@@ -81,16 +80,17 @@ def _named(rows: np.ndarray, values: np.ndarray, edges: EdgeList) -> list[list[A
     ]
 
 
-def _units(groups: Grouping, mask: Masks, proof: Proof) -> list[list[Any]]:
-    sizes = np.bincount(groups.of_edge[proof.live], minlength=len(mask))[mask].tolist()
-    named = _named(groups.rows[mask], proof.losses, groups.edges)
+def _units(groups: Grouping, proof: Proof) -> list[list[Any]]:
+    units = proof.units
+    sizes = np.bincount(groups.of_edge[proof.live], minlength=len(units))[units].tolist()
+    named = _named(groups.rows[units], proof.losses, groups.edges)
     return [[*unit, size, loss] for (*unit, loss), size in zip(named, sizes, strict=True)]
 
 
-def _losses(groups: Grouping, mask: Masks, proof: Proof) -> np.ndarray:
+def _losses(groups: Grouping, proof: Proof) -> np.ndarray:
     """Give each edge the loss of its unit."""
-    losses = np.zeros(len(mask))
-    losses[mask] = proof.losses
+    losses = np.zeros(len(groups))
+    losses[proof.units] = proof.losses
     return losses[groups.of_edge]
 
 

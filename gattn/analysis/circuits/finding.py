@@ -13,7 +13,7 @@ from tqdm import tqdm
 from gattn.analysis.circuits.building import built
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.circuits.runs import Masks, Runs
+from gattn.analysis.circuits.runs import Runs
 from gattn.analysis.circuits.searching import FEW, Limits, Search
 from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
@@ -76,7 +76,7 @@ def find(
     messages = Sources(runner.model, runner.tokenizer).messages(ablation)
     runs = Runs(runner, measure, groups, messages)
     with tqdm(desc="circuit", unit="run", delay=1, disable=not wanted.progress) as bar:
-        mask, proof, notes = _found(runs, wanted, bar)
+        proof, notes = _found(runs, wanted, bar)
     facts = {
         "metric": str(measure),
         "ablation": _written(ablation),
@@ -89,7 +89,7 @@ def find(
         "positions": json.dumps(runner.read_at or []),
         **told_in_graph(open_edits(runner.model)),
     }
-    return built(groups, mask, proof, notes, facts)
+    return built(groups, proof, notes, facts)
 
 
 def _written(ablation: Any) -> str:
@@ -109,14 +109,14 @@ def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
     return run.trace
 
 
-def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Masks, Proof, list[str]]:
+def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list[str]]:
     """Search, and test what was found."""
     limits, random = wanted.limits, wanted.random
     if runs.is_constant:
         note = "the answer does not depend on attention, so the circuit is empty"
         nan, no_edge = float("nan"), np.zeros(len(runs.groups.edges), dtype=bool)
-        nothing = Proof(nan, nan, np.zeros(0), np.zeros(0), no_edge)
-        return np.zeros(len(runs.groups), dtype=bool), nothing, [note]
+        no_unit = np.zeros(len(runs.groups), dtype=bool)
+        return Proof(nan, nan, no_unit, np.zeros(0), np.zeros(0), no_edge), [note]
 
     def ran(count: int) -> None:
         bar.update(count)
@@ -146,4 +146,4 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Masks, Proo
         notes.append(f"shares are rounded by {runs.slack:.1g}: load the model in float32")
     if proof.faithfulness > 2 - limits.keep:
         notes.append("it keeps more than all: some of what is left out works against the answer")
-    return mask, proof, notes
+    return proof, notes

@@ -14,12 +14,13 @@ from gattn.analysis.circuits.runs import Floats, Masks, Runs
 class Proof:
     """What was measured of a circuit, as shares of the metric; `Circuit` explains each.
 
-    `losses` are those of the units that are kept, NaN where time was up; `live` are the edges on
-    which the answer depends.
+    `live` are its edges, on which the answer depends, and `units` those that have some of them;
+    `losses` are what the edges keep less without each of these units, NaN where time was up.
     """
 
     faithfulness: float
     completeness: float
+    units: Masks
     losses: Floats
     random: Floats
     live: NDArray[np.bool_]
@@ -29,18 +30,37 @@ def tested(runs: Runs, mask: Masks, least: float, random: int, seed: int, stop: 
     """Measure a circuit, and as many random ones of its size and layers.
 
     Random ones, none of them the circuit itself, and what it loses without each unit, are measured
-    until it is time to stop.
+    until it is time to stop. A unit that is not needed once edges without a path are gone, goes.
     """
-    some = np.flatnonzero(mask)
-    single = np.repeat(mask[None], len(some), axis=0)
-    single[np.arange(len(some)), some] = False
+    of_edge = runs.groups.of_edge
+    while True:
+        live = _live(runs, mask, least)
+        units = np.bincount(of_edge[live], minlength=len(mask)) > 0
+        kept = runs.of_edges(live[None])[0]
+        losses = kept - _without_each(runs, live, units, stop)
+        spare = kept - losses >= least
+        if not spare.any():
+            break
+        mask = units.copy()
+        mask[np.flatnonzero(units)[np.nanargmin(losses)]] = False
+    rest = runs.of_edges(~live[None])[0]
     drawn = _drawn(runs.groups.profile, mask, random, np.random.default_rng(seed))
-    live = _live(runs, mask, least)
-    kept, rest = runs.of_edges(live[None])[0], runs.of_edges(~live[None])[0]
-    (whole,) = runs.faithfulness(mask[None])
     like = _in_time(runs, drawn, stop)
-    losses = whole - _in_time(runs, single, stop)
-    return Proof(float(kept), float(1 - rest), losses, like[np.isfinite(like)], live)
+    return Proof(float(kept), float(1 - rest), units, losses, like[np.isfinite(like)], live)
+
+
+def _without_each(runs: Runs, live: NDArray[np.bool_], units: Masks, stop: float) -> Floats:
+    """Measure what edges keep without each of their units, until it is time to stop."""
+    of_edge, some = runs.groups.of_edge, np.flatnonzero(units)
+    if np.array_equal(live, units[of_edge]):  # The search may have run these.
+        single = np.repeat(units[None], len(some), axis=0)
+        single[np.arange(len(some)), some] = False
+        return _in_time(runs, single, stop)
+    found = np.full(len(some), np.nan)
+    for n, unit in enumerate(some):
+        if runs.seconds < stop:
+            found[n] = runs.of_edges((live & (of_edge != unit))[None])[0]
+    return found
 
 
 def _live(runs: Runs, mask: Masks, least: float) -> NDArray[np.bool_]:
