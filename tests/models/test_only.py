@@ -176,7 +176,7 @@ def test_heads_that_attend_in_calls_of_their_own_are_counted():
 
     with torch.no_grad(), edited(model, Only(rows)):
         found = model(x)
-    expected = model.dense(x, is_causal=False, change=only)[1]
+    expected = model.dense(x, only)[1]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     for some in ([*rows.tolist(), (1, 9, 5, 4)], [(1, 9, 5, 4)]):
         with (
