@@ -24,18 +24,8 @@ def gpt2():
 
 
 @pytest.fixture(scope="module")
-def t5():
-    torch.manual_seed(0)
-    config = transformers.T5Config(
-        vocab_size=64,
-        d_model=16,
-        d_kv=8,
-        d_ff=32,
-        num_layers=2,
-        num_heads=2,
-        decoder_start_token_id=0,
-    )
-    return transformers.T5ForConditionalGeneration(config).double().eval()
+def t5(tiny):
+    return tiny("t5", "eager", torch.float64, num_heads=2, decoder_start_token_id=0)
 
 
 def dense(model, inputs, rows):
