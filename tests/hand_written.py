@@ -38,7 +38,7 @@ class Model(nn.Module):
             x = x + block(x)
         return x
 
-    def dense(self, x, is_causal, change=lambda attention, layer: attention):
+    def dense(self, x, change=lambda attention, layer: attention, is_causal=False):
         """Compute attention of all layers, and the output, by the formula."""
         found = []
         for n, block in enumerate(self.blocks):
@@ -51,9 +51,9 @@ class Model(nn.Module):
         return found, x
 
 
-def made(way, batch=2):
+def made(way, batch=2, layers=2):
     torch.manual_seed(0)
-    return Model(way).double().eval(), torch.randn(batch, TOKENS, WIDTH).double()
+    return Model(way, layers).double().eval(), torch.randn(batch, TOKENS, WIDTH).double()
 
 
 def without(attention, layer, heads=slice(2, 3)):
@@ -89,7 +89,7 @@ def check(way, is_causal=False, batch=2, atol=1e-12):
         plain = model(x)
         with capturing(model) as run:
             assert torch.equal(model(x), plain)
-        found, output = model.dense(x, is_causal)
+        found, output = model.dense(x, is_causal=is_causal)
         torch.testing.assert_close(plain, output, rtol=0, atol=atol)
         assert len(run.traces) == batch
         for row, trace in enumerate(run.traces):
@@ -105,6 +105,6 @@ def check(way, is_causal=False, batch=2, atol=1e-12):
         for edit, change in EDITS.values():
             with edited(model, edit):
                 now = model(x)
-            wanted = model.dense(x, is_causal, change)[1]
+            wanted = model.dense(x, change, is_causal)[1]
             assert not torch.allclose(wanted, output, rtol=0, atol=1e-6)
             torch.testing.assert_close(now, wanted, rtol=0, atol=10 * atol)

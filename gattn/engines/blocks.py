@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines.call import AttentionCall
-from gattn.engines.memory import Runs, take
+from gattn.engines.tensors.memory import Runs, take
 from gattn.engines.tiling import partial_columns
 from gattn.graph.rules.keys import Keys, count_keys, list_keys
 from gattn.graph.token_graph import TokenGraph

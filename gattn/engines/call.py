@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from gattn.caching import cached_operand, cached_property, cached_tensor
-from gattn.engines.edge_list import EdgeList
+from gattn.engines.edge_list import EdgeList, check_features
 from gattn.errors import ShapeError
-from gattn.graph.ordering import refuse_numbers
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Normalizer, Softmax
@@ -253,27 +252,6 @@ def _checked_lead(tensors: dict[str, Tensor]) -> torch.Size:
     except RuntimeError as error:
         raise ShapeError(f"the leading dimensions must broadcast, got {shapes}.") from error
     return lead
-
-
-def check_features(features: Tensor, graph: TokenGraph | EdgeList) -> None:
-    """Refuse edge features that are neither (edges, F) in the graph's order nor (Q, K, F)."""
-    expected: tuple[int, ...] = (graph.num_queries, graph.num_keys)
-    if features.dim() == 2:
-        expected = (graph.num_edges,)
-        if isinstance(graph, TokenGraph):
-            refuse_numbers(
-                graph,
-                "features",
-                "If they follow the edges as given, pass graph.sorted() and "
-                "graph.arrange(edge_index, edge_features); a GraphAttention also takes the "
-                "edge_index itself.",
-            )
-    if tuple(features.shape[:-1]) != expected:
-        raise ShapeError(
-            f"edge_features must be (edges, features) = ({graph.num_edges}, F) or (queries, "
-            f"keys, features) = ({graph.num_queries}, {graph.num_keys}, F), not "
-            f"{tuple(features.shape)}."
-        )
 
 
 def _tokens_first(tokens: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A plain edge_index, which engines take in place of a token graph."""
+"""A plain edge_index, which engines take in place of a token graph; and features of either."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from gattn.caching import cached_tensor
 from gattn.errors import ShapeError
+from gattn.graph.ordering import refuse_numbers
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
+from gattn.graph.token_graph import TokenGraph
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,24 @@ class EdgeList:
         """The edges sorted by query; `order` gives their places in `edge_index`."""
         key, query = self.edge_index
         return Neighbourhoods.from_pairs(query, key, self.num_queries, self.num_keys)
+
+
+def check_features(features: Tensor, graph: TokenGraph | EdgeList) -> None:
+    """Refuse edge features that are neither (edges, F) in the graph's order nor (Q, K, F)."""
+    expected: tuple[int, ...] = (graph.num_queries, graph.num_keys)
+    if features.dim() == 2:
+        expected = (graph.num_edges,)
+        if isinstance(graph, TokenGraph):
+            refuse_numbers(
+                graph,
+                "features",
+                "If they follow the edges as given, pass graph.sorted() and "
+                "graph.arrange(edge_index, edge_features); a GraphAttention also takes the "
+                "edge_index itself.",
+            )
+    if tuple(features.shape[:-1]) != expected:
+        raise ShapeError(
+            f"edge_features must be (edges, features) = ({graph.num_edges}, F) or (queries, "
+            f"keys, features) = ({graph.num_queries}, {graph.num_keys}, F), not "
+            f"{tuple(features.shape)}."
+        )

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gattn.engines.call import AttentionCall
-from gattn.engines.memory import Pasted, Recomputed, keep_freed_memory, uncompiled
 from gattn.engines.scoring import PIECE_NUMBERS, score_edges, sorted_features
-from gattn.engines.sparse import GROUPED_EDGES, neighbour_sums
+from gattn.engines.tensors.memory import Pasted, Recomputed, keep_freed_memory, uncompiled
+from gattn.engines.tensors.sparse import GROUPED_EDGES, neighbour_sums
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened
 

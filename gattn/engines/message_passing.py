@@ -10,8 +10,8 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
 from gattn.engines.call import AttentionCall
-from gattn.engines.memory import uncompiled
 from gattn.engines.scoring import checked_scores
+from gattn.engines.tensors.memory import uncompiled
 from gattn.errors import ContractError
 from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, map_tree

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from gattn.engines.call import AttentionCall
-from gattn.engines.memory import (
+from gattn.engines.tensors.memory import (
     Pasted,
     Recomputed,
     keep_freed_memory,
     take,
     with_dtypes_of,
 )
-from gattn.engines.sparse import edge_products
+from gattn.engines.tensors.sparse import edge_products
 from gattn.errors import ContractError, ShapeError
 from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, PairWeight, Tree, WeightFunction, map_tree

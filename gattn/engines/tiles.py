@@ -13,7 +13,8 @@ from gattn.engines import blocks
 from gattn.engines.blocks import Tiles
 from gattn.engines.call import AttentionCall
 from gattn.engines.fused import VALUES_OF_EDGES, attend
-from gattn.engines.memory import (
+from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
+from gattn.engines.tensors.memory import (
     Pasted,
     Recomputed,
     Runs,
@@ -21,7 +22,6 @@ from gattn.engines.memory import (
     uncompiled,
     with_dtypes_of,
 )
-from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
 from gattn.engines.tiling import every_row_has_edges, tile_pairs
 from gattn.graph.rules.keys import Keys
 from gattn.graph.token_graph import TokenGraph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gattn import door
@@ -35,20 +35,16 @@ class Stack(Located, Mapping[tuple[int, int], AttentionGraph]):
 
     name: str
     heads: Mapping[tuple[int, int], AttentionGraph]
-    is_one_of_several: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __getitem__(self, place: tuple[int, int]) -> AttentionGraph:
         """Take the head (layer, head)."""
         try:
-            head = self.heads[place]
+            return self.heads[place]
         except (KeyError, TypeError):  # such as a list, which cannot be a place
             raise SelectionError(
                 f"The {self.name} stack has no layer and head {place!r}; it has layers "
                 f"{self.layers} with heads {self.head_numbers}."
             ) from None
-        if self.is_one_of_several and head.stack != self.name:
-            object.__setattr__(head, "stack", self.name)
-        return head
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self.heads)

@@ -64,8 +64,8 @@ class AttentionTrace(Located, door.Shown):
         generated = whole("generated", self.generated, 0, ShapeError)
         object.__setattr__(self, "generated", generated)
         if len(self.stacks) > 1:
-            for stack in self.stacks.values():
-                object.__setattr__(stack, "is_one_of_several", True)
+            named = {name: _named(stack) for name, stack in self.stacks.items()}
+            object.__setattr__(self, "stacks", named)
         if self.logits is not None and self.logits.dim() not in (1, 2):
             raise ShapeError(
                 "logits must be (tokens, vocabulary) or (labels,), those of one sequence, not "
@@ -219,6 +219,15 @@ class AttentionTrace(Located, door.Shown):
         stack, _ = stack_and_heads(heads)
         of = self.only_stack if stack is None else self[stack]
         return [of[place] for place in heads_among(heads, of.layers)[1]]
+
+
+def _named(stack: Stack) -> Stack:
+    """Return a stack of several, whose heads know its name."""
+    heads = {
+        place: head if head.stack == stack.name else replace(head, stack=stack.name)
+        for place, head in stack.items()
+    }
+    return Stack(stack.name, heads)
 
 
 def _hint(place: str) -> str:

@@ -11,8 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops, to_edge_ind
 from torch_geometric.utils.sparse import set_sparse_value
 
 from gattn.checks import finite
-from gattn.engines.call import check_features
-from gattn.engines.edge_list import EdgeList
+from gattn.engines.edge_list import EdgeList, check_features
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from gattn.engines.sparse import edge_products, neighbour_sums
+from gattn.engines.tensors.sparse import edge_products, neighbour_sums
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 
 EDGES = {

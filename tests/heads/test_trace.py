@@ -236,3 +236,5 @@ def test_heads_of_one_stack_of_several_name_it() -> None:
         assert both[name][0, 0].place() == [name, "layer 0", "head 0"]
         assert repr(both[name][0, 0]).startswith(f"AttentionGraph({name}, layer 0, head 0, ")
     assert both["pool"][0, 0].without_self_loops().place()[0] == "pool"
+    blocks, pool = (stack[0, 0].stack for stack in both.stacks.values())
+    assert (blocks, pool, heads[0, 0].stack) == ("blocks", "pool", "")

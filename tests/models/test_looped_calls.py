@@ -251,7 +251,7 @@ def test_layers_that_run_for_each_text(is_outside, size):
     with torch.no_grad():
         with capturing(model) as run:
             model(x)
-        wanted = model.inner.dense(x, is_causal=False)[0]
+        wanted = model.inner.dense(x)[0]
         assert len(run.traces) == 4
         for row, trace in enumerate(run.traces):
             assert len(trace.only_stack) == 2 * HEADS
@@ -260,7 +260,7 @@ def test_layers_that_run_for_each_text(is_outside, size):
                 assert graph.to_dense() == pytest.approx(own, rel=0, abs=1e-12)
         with edited(model, Cut(layer=1, head=2, query=4, key=3)):
             now = model(x)
-        torch.testing.assert_close(now, model.inner.dense(x, False, cut)[1], rtol=0, atol=1e-10)
+        torch.testing.assert_close(now, model.inner.dense(x, cut)[1], rtol=0, atol=1e-10)
 
 
 class Residual(nn.Module):
@@ -296,7 +296,7 @@ def test_blocks_that_run_for_each_text_of_ids(between, batch):
     ids = torch.randint(9, (batch, TOKENS), generator=torch.Generator().manual_seed(0))
     with capturing(model) as run:
         plain = model(ids)
-    wanted, output = model.inner.dense(model.embed(ids), is_causal=False)
+    wanted, output = model.inner.dense(model.embed(ids))
     torch.testing.assert_close(plain, output, rtol=1e-10, atol=1e-12)
     assert len(run.traces) == batch
     for row, trace in enumerate(run.traces):
@@ -306,7 +306,7 @@ def test_blocks_that_run_for_each_text_of_ids(between, batch):
             assert graph.to_dense() == pytest.approx(own, rel=0, abs=1e-12)
     with edited(model, Scale(0.5, layer=0, head=1, query=slice(2, None))):
         now = model(ids)
-    wanted = model.inner.dense(model.embed(ids), False, halved)[1]
+    wanted = model.inner.dense(model.embed(ids), halved)[1]
     torch.testing.assert_close(now, wanted, rtol=1e-10, atol=1e-12)
 
 

@@ -326,7 +326,7 @@ def test_heads_with_calls_of_their_own_are_patched_from_traces():
 
     (model, x), other = made(loop, 1), torch.randn(1, TOKENS, WIDTH).double()
     trace = gattn.capture(lambda: model(other), model, keep=gattn.All())
-    kept = model.dense(other, is_causal=False)[0][1][0]
+    kept = model.dense(other)[0][1][0]
 
     def patched(attention, layer):
         attention = attention.clone()
@@ -334,7 +334,7 @@ def test_heads_with_calls_of_their_own_are_patched_from_traces():
         return attention
 
     with torch.no_grad():
-        expected = model.dense(x, is_causal=False, change=patched)[1]
+        expected = model.dense(x, patched)[1]
         with gattn.edited(model, Patch(trace, 1, 2)):
             torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
         some = gattn.capture(lambda: model(other), model, keep=gattn.All(), heads=[0, 1])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn.analysis import head_table, spectral_table
-from gattn.engines.memory import return_freed_memory
+from gattn.engines.tensors.memory import return_freed_memory
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.heads.trace import AttentionTrace
 from gattn.surveys.run import capture_graphs as capture_module

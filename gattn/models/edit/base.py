@@ -14,8 +14,8 @@ from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.edit.digests import ADDRESS, digest_of
-from gattn.models.edit.heads import Numbers, named_by, numbers_of, places_of
-from gattn.models.edit.tokens import KnownTokens
+from gattn.models.edit.where.heads import Numbers, named_by, numbers_of, places_of
+from gattn.models.edit.where.tokens import KnownTokens
 from gattn.models.read.places import Place
 from gattn.names.places import Named
 

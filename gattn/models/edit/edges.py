@@ -16,8 +16,8 @@ from gattn.graph.rules.keys import list_keys
 from gattn.graph.rules.simple import Crossing
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.edit.base import Edit
-from gattn.models.edit.heads import Numbers
-from gattn.models.edit.tokens import (
+from gattn.models.edit.where.heads import Numbers
+from gattn.models.edit.where.tokens import (
     KnownTokens,
     Tokens,
     check_tokens,

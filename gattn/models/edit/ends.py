@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gattn.errors import EditError
 from gattn.models.edit.base import Edit
-from gattn.models.edit.tokens import counts_from_end
+from gattn.models.edit.where.tokens import counts_from_end
 from gattn.models.hugging_face.generating import comes_in_chunks
 from gattn.models.read.following import Progress
 from gattn.models.read.places import Place

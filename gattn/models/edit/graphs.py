@@ -15,7 +15,7 @@ from gattn.graph.rules.keys import list_keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.models.edit.base import Edit
-from gattn.models.edit.heads import Numbers
+from gattn.models.edit.where.heads import Numbers
 
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading

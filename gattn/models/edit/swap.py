@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gattn.errors import ContractError, EditError
 from gattn.models.edit.base import Edit
-from gattn.models.edit.heads import Numbers
+from gattn.models.edit.where.heads import Numbers
 from gattn.models.read.places import Place
 from gattn.normalizers import Normalizer
 from gattn.weights.base import (

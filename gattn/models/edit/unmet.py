@@ -11,7 +11,7 @@ import torch
 
 from gattn.graph.rules.edges import Edges
 from gattn.models.edit.base import Edit
-from gattn.models.edit.tokens import chosen
+from gattn.models.edit.where.tokens import chosen
 from gattn.models.read.places import Place
 from gattn.names.tokens import described
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gattn.engines import tiles
 from gattn.engines.call import AttentionCall
-from gattn.engines.sparse import edge_products
+from gattn.engines.tensors.sparse import edge_products
 from gattn.engines.tiles import RowBlock
 from gattn.errors import CaptureError
 from gattn.graph.rules.keys import list_keys

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gattn.engines import edges
 from gattn.engines.call import AttentionCall
-from gattn.engines.sparse import edge_products
+from gattn.engines.tensors.sparse import edge_products
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.effects.gradients import LayerOutput, is_of_output
 from gattn.models.read.on_graphs.seen_edges import SeenEdges

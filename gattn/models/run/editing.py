@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +14,9 @@ from gattn.edit_records import EditRecord
 from gattn.errors import EditError
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
-from gattn.models.edit.tokens import KnownTokens
 from gattn.models.edit.unmet import Seen, Unmet
-from gattn.models.load.loading import check_module, find_tokenizer
-from gattn.models.load.token_texts import names_of, spellings_of
+from gattn.models.edit.where.tokens import KnownTokens
+from gattn.models.load.loading import check_module
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -27,13 +25,11 @@ from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.run.patching import Sources
-from gattn.models.watch.contexts import Context, names_shown, present, tracker_of
+from gattn.models.run.token_names import TokenNames
+from gattn.models.watch.contexts import Context, present, tracker_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-_NODE = re.compile(r".*? \d+(?= |$)")
 
 
 @dataclass(eq=False)
@@ -65,8 +61,7 @@ class Editing(Context):
         tokenizer: PreTrainedTokenizerBase | None = None,
         naming: Naming | None = None,
     ) -> None:
-        self._edits, self._tokenizer = edits, tokenizer
-        self._naming = naming or Naming()
+        self._edits, self._names = edits, TokenNames(tokenizer, naming or Naming())
         self._unmet = {
             (id(edit), stack): Unmet(part)
             for some in edits
@@ -77,7 +72,6 @@ class Editing(Context):
         self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
         self._stack_of: dict[int, str] = {}
         self._unclear: Edit | None = None
-        self._given_more: dict[tuple[str, str], int] = {}
         self._calls: dict[Tracker, _Call] = {}
         self._ends: dict[Tracker, Ends] = {}
         self.backward = Backward()
@@ -155,8 +149,8 @@ class Editing(Context):
 
     def _find(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
         """Replace texts of tokens and negative positions by positions."""
-        names, spellings = self._tokens(place, sequence, tracker)
-        reasons = self._given(place, sequence, names, spellings, self._calls[tracker].names)
+        of_nodes = self._calls[tracker].names
+        names, spellings, reasons = self._names.of(place, sequence, tracker, of_nodes)
         self._seen.note_names(place.stack, names)
         query, key = (
             KnownTokens(
@@ -174,60 +168,6 @@ class Editing(Context):
         located = self._calls[tracker].located
         alike = (known for (of, _, _), known in located.items() if of == id(edit))
         return next((known for known in alike if known.named() == found.named()), found)
-
-    def _tokens(
-        self, place: Place, sequence: int, tracker: Tracker
-    ) -> tuple[dict[str, Sequence[str] | None], dict[str, tuple[Sequence[str], ...]]]:
-        """Name a sequence's queries and keys as graphs do, and as the tokenizer does."""
-        if self._tokenizer is None:
-            self._tokenizer = find_tokenizer(tracker.model)  # type: ignore[arg-type]
-        names: dict[str, Sequence[str] | None] = {"query": None, "key": None}
-        spellings: dict[str, tuple[Sequence[str], ...]] = {"query": (), "key": ()}
-        for side in names:
-            ids = tracker.tokens.ids(place.stack, sequence, is_query=side == "query")
-            if ids is None or self._tokenizer is None:
-                continue
-            plain = names_of(ids, self._tokenizer)
-            shown = names_shown(tracker, place.stack, sequence, is_query=side == "query")
-            names[side] = shown if shown is not None and len(shown) == len(ids) else plain
-            spellings[side] = (*spellings_of(ids, self._tokenizer), plain)
-        return names, spellings
-
-    def _given(
-        self,
-        place: Place,
-        sequence: int,
-        names: dict[str, Sequence[str] | None],
-        spellings: dict[str, tuple[Sequence[str], ...]],
-        of_nodes: Mapping[str, tuple[str, ...]],
-    ) -> dict[str, str]:
-        """Name tokens as the layer does, or as the user does; say which sides that fails for."""
-        for side, name in (("query", "query_tokens"), ("key", "tokens")):
-            if name in of_nodes:
-                names[side] = of_nodes[name]
-                spellings[side] = (tuple(map(_without_relation, of_nodes[name])),)
-        given = self._naming.of(place.stack, sequence)
-        if given is None:
-            return {}
-        reasons: dict[str, str] = {}
-        is_step = any(
-            one.first and one.positions is None
-            for one, of in zip(place.queries, place.sequences, strict=True)
-            if of == sequence
-        )
-        for side, some in (("query", place.queries), ("key", place.keys)):
-            own = [one for one, of in zip(some, place.sequences, strict=True) if of == sequence]
-            count = max(one.end for one in own)
-            if place.sizes is not None:
-                count = place.sizes[side == "key"]
-            may_grow = not place.is_bipartite and place.sizes is None and len(given) > count
-            if may_grow:  # Steps with a cache may follow.
-                self._given_more[place.stack, side] = len(given)
-            if len(given) == count or (is_step and len(given) < count) or may_grow:
-                names[side], spellings[side] = given[:count], ()
-            else:
-                reasons[side] = _other_count(len(given), place.stack, side, count)
-        return {side: reason for side, reason in reasons.items() if names[side] is None}
 
     def met(self, readings: Sequence[Reading]) -> None:
         """Note which edits had something to edit."""
@@ -247,34 +187,12 @@ class Editing(Context):
         """Refuse edits that had nothing to edit, or that the backward pass would miss."""
         if any(call.awaits_backward for call in self._calls.values()):
             refuse()
-        if unknown := self._naming.stacks - self._seen.layers.keys():
-            raise EditError(
-                f"tokens= names the stack {min(unknown)!r}; the stacks are "
-                f"{sorted(self._seen.layers)}."
-            )
-        for (stack, side), size in self._given_more.items():
-            count = self._seen.counts[stack, side]
-            if size > count + 1:  # The last token that was generated was not read.
-                raise EditError(f"{_other_count(size, stack, side, count)}.")
+        self._names.check(self._seen)
         if self._unmet:
             raise EditError(
                 f"{next(iter(self._unmet.values())).said(self._seen)}. gattn.capture(...) shows "
                 "layers, heads, tokens and edges."
             )
-
-
-def _other_count(given: int, stack: str, side: str, count: int) -> str:
-    sides = "queries" if side == "query" else "keys"
-    return (
-        f"tokens= gives {given} texts, and the stack {stack!r} has {count} {sides}: give one text "
-        "per token"
-    )
-
-
-def _without_relation(name: str) -> str:
-    """Leave out the type of edges in the name of a node, as in "paper 3 cites"."""
-    found = _NODE.match(name)
-    return found[0] if found else name
 
 
 def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:

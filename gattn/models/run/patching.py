@@ -49,10 +49,10 @@ class Sources:
     def _with_run(self, edit: Edit) -> Edit:
         if isinstance(edit, Only):
             return replace(edit, ablation=self.messages(edit.ablation) or "zero")
-        if isinstance(edit, Patch) and not isinstance(edit.from_, Activations):
-            return replace(edit, from_=self._once(edit.from_, edit.what, self._one))
-        if isinstance(edit, Ablate) and isinstance(edit.by, (list, tuple)):
-            return replace(edit, by=self._once(edit.by, edit.what, self._mean))
+        if isinstance(edit, Patch) and not edit.is_run:
+            return edit.with_source(self._once(edit.source, edit.what, self._one))
+        if isinstance(edit, Ablate) and isinstance(edit.source, (list, tuple)):
+            return edit.with_source(self._once(edit.source, edit.what, self._mean))
         return edit
 
     def _once(

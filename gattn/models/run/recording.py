@@ -21,7 +21,6 @@ from gattn.models.edit.applying import parts
 from gattn.models.edit.part import Part
 from gattn.models.load.loading import model_name
 from gattn.models.load.training import refuse_training
-from gattn.models.read.following import Progress
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -31,7 +30,8 @@ from gattn.models.run.editing import open_edits
 from gattn.models.run.naming import Naming
 from gattn.models.run.options import Options
 from gattn.models.run.record.projections import Projections, value_norms
-from gattn.models.run.record.recorded import RecordedLayer, RecordedSequence, trace_of
+from gattn.models.run.record.recorded import RecordedLayer, starts_anew, trace_of
+from gattn.models.run.record.refusing import nothing_seen, refuse_contributions, unrecorded
 from gattn.models.run.record.relabelling import Positions
 from gattn.models.run.record.sequences import Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
@@ -98,9 +98,9 @@ class Recording(Context):
         self._projections.check(tracker, call.module)
         if now.progress is not tracker.progress:
             self._sequences.go_on(tracker, place)
-        elif now.goes_on and now.run is not None and self._starts_anew(now.run, place, readings):
+        elif now.goes_on and now.run is not None and starts_anew(now.run, place, readings):
             self._sequences.forget(tracker, place)
-        if now.run is None or self._starts_anew(now.run, place, readings):
+        if now.run is None or starts_anew(now.run, place, readings):
             self._sequences.begin_anew(tracker)
             self._sequences.extend(tracker, len(set(place.sequences)))
         with torch.no_grad():
@@ -108,21 +108,10 @@ class Recording(Context):
                 if len(reading.queries):
                     self._keep_edges(call, place, reading, tracker)
 
-    def _starts_anew(
-        self, run: list[RecordedSequence], place: Place, readings: list[Reading]
-    ) -> bool:
-        for reading in readings:
-            for sequence in reading.sequences:
-                known = sequence < len(run) and place.layer in run[sequence].layers.get(
-                    place.stack, {}
-                )
-                if known and not place.head and not reading.queries.first and len(reading.queries):
-                    return True
-        return False
-
     def _keep_edges(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
         heads = place.own(self._options.chosen.in_layer(place.layer, place.heads or reading.heads))
-        self._check_values(call, reading, place)
+        if wanted := self._options.contributions:
+            refuse_contributions(call, reading, place, are_projected=wanted is True)
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         self._note_grid(call, place, reading, tracker)
         for part in parts(reading, heads):
@@ -141,44 +130,10 @@ class Recording(Context):
             for sequence in reading.sequences:
                 run[sequence].grids[place.stack] = tokens
 
-    def _check_values(self, call: SeenCall, reading: Reading, place: Place) -> None:
-        """Refuse contributions of what shows no values."""
-        wanted = self._options.contributions
-        if wanted and any(edit.gives_values for edit in reading.edits):
-            raise CaptureError(
-                f"The values or outputs of {call.name} are patched, so contributions are not those "
-                "of its attention: leave out contributions=."
-            )
-        if wanted and place.heads:
-            raise CaptureError(
-                f"{call.name} attends head after head, in calls of their own, so contributions are "
-                "not known: leave out contributions=."
-            )
-        if isinstance(call, SeenEdges) and wanted is True:
-            raise CaptureError(
-                f"{call.name} has no output projection that gattn reads: pass "
-                'contributions="value" for the lengths ||A_ij v_ij|| of its messages.'
-            )
-        if wanted and not reading.has_values and not isinstance(call, SeenEdges):
-            raise CaptureError(
-                f"{call.name} shows only its softmax, not its values, so contributions are not "
-                "known: leave out contributions=."
-            )
-        if wanted and reading.attention.features_to_value is not None:
-            raise CaptureError(
-                f"In {call.name} the features of edges add to their values, so contributions are "
-                "not lengths of values alone: leave out contributions=."
-            )
-
     def _contribute(
         self, call: SeenCall, reading: Reading, layers: list[RecordedLayer], tracker: Tracker
     ) -> None:
         wanted = self._options.contributions
-        if wanted and any(edit.gives_values for edit in reading.edits):
-            raise CaptureError(
-                f"The values or outputs of {call.name} are patched, so contributions are not those "
-                "of its attention: leave out contributions=."
-            )
         if wanted and isinstance(call, SeenEdges):
             self._messages.expect(tracker, call, layers[0])
         elif wanted == "value" or (wanted and call.projection is not None):
@@ -205,7 +160,7 @@ class Recording(Context):
             now.undo[id(stack[place.layer])] = stack[place.layer].going_back()
         if place.layer not in stack:
             if queries.first:
-                raise CaptureError(_unrecorded(queries.first, now.progress))
+                raise CaptureError(unrecorded(queries.first, now.progress))
             stack[place.layer] = RecordedLayer(
                 reading.groups,
                 is_cached=place.stack in now.progress.cached or place.is_cross,
@@ -303,24 +258,8 @@ class Recording(Context):
 
     def finish(self) -> None:
         """Check that attention was seen, and every chosen layer."""
-        if not self._was_called:
-            raise CaptureError(
-                f"{self._kind} was not called: call the model that the context was opened on, "
-                "inside the context and in its thread."
-            )
-        if not self._depth and self._broke:
-            raise CaptureError(
-                f"Every call of {self._kind} within the context failed, so nothing was recorded."
-            )
         if not self._depth:
-            raise CaptureError(
-                f"The attention of {self._kind} cannot be seen: expected transformers' attention "
-                "interface, torch's attention functions, a softmax of scores times values, "
-                "also one written out as exponentials divided by their sum, or torch-geometric's "
-                "softmax over edges. Attention without a softmax, such as sigmoids or linear "
-                "attention, is not seen, nor are softmaxes over chunks of keys that are merged by "
-                "their exponentials. There is nothing to capture."
-            )
+            raise CaptureError(nothing_seen(self._kind, self._was_called, self._broke))
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
             raise SelectionError(f"No layer {min(missing)}; the model has layers 0 .. {depth - 1}.")
@@ -355,21 +294,3 @@ class Recording(Context):
                 f"{len(traces)} sequences ran within the context; run.traces lists their traces."
             )
         return traces[0]
-
-
-def _unrecorded(tokens: int, progress: Progress) -> str:
-    """Return why the tokens that a call continues were not recorded, as far as known."""
-    said = f"The model continues a cache of {tokens} tokens that were not recorded: "
-    if progress.left is not None:
-        return (
-            f"{said}completed calls left {progress.left} in it, and the rest was added by a call "
-            f"that failed, or by something that gattn did not see. Crop it to {progress.left}, or "
-            "run the prompt again."
-        )
-    return (
-        f"{said}gattn.capturing has not seen this cache, or what was copied into it. They ran "
-        "before the context was opened or in another thread, the cache's keys were changed since, "
-        "they are compressed and cannot be seen, or something other than the model's calls put "
-        "them there, such as a trained prefix. Open the context before the prompt runs, and use a "
-        "cache that keeps keys unchanged."
-    )

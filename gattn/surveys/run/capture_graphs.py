@@ -16,7 +16,7 @@ from pandas.api.types import is_scalar
 
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
-from gattn.engines.memory import return_freed_memory
+from gattn.engines.tensors.memory import return_freed_memory
 from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, cast
 
 from torch import Tensor
 
 from gattn.errors import EditError
 from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import AtTokens
-from gattn.models.edit.heads import Numbers
 from gattn.models.edit.tensors.activations import KINDS, Activations, What
 from gattn.models.edit.tensors.patched import Patched, check_heads
-from gattn.models.edit.tokens import Tokens
+from gattn.models.edit.where.heads import Numbers
+from gattn.models.edit.where.tokens import Tokens
 from gattn.models.read.places import Place
 
 
 class Given(AtTokens):
-    """The base of edits that replace what heads give; `what` is that."""
+    """The base of edits that replace `what` heads give by that of a `source`, the first field."""
 
     what: What
     is_after = True
@@ -56,12 +56,27 @@ class Given(AtTokens):
 
     def tensor(self, place: Place) -> Tensor | None:
         """Return what is given instead in a call, for all heads; None if it depends on the call."""
-        raise NotImplementedError
+        if isinstance(self.source, Activations):
+            return self.source.of(self.what, place.stack, place.layer)
+        raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
 
     @property
     def source(self) -> Any:
         """Where it comes from."""
-        raise NotImplementedError
+        return getattr(self, _source_of(self))
+
+    def with_source(self, source: Any) -> Self:
+        """Return it with another source."""
+        return replace(self, **{_source_of(self): source})  # type: ignore[type-var]
+
+    def as_given(self) -> Self:
+        """Return it with its texts in place of what the model gave on them."""
+        return self.with_source(self.source.given) if self.is_run else self
+
+
+def _source_of(edit: Given) -> str:
+    """Name the field that holds the source."""
+    return fields(edit)[0].name  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,21 +135,6 @@ class Patch(Given):
                 f"trace, not {self.from_!r}. gattn.Ablate puts in zero or a mean."
             )
 
-    def as_given(self) -> Edit:
-        """Return it with its text in place of what the model gave on that."""
-        return replace(self, from_=self.from_.given) if self.is_run else self
-
-    @property
-    def source(self) -> Any:
-        """Where it comes from."""
-        return self.from_
-
-    def tensor(self, place: Place) -> Tensor:
-        """Return what the other text gives in a call's layer."""
-        if not isinstance(self.from_, Activations):
-            raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
-        return self.from_.of(self.what, place.stack, place.layer)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ablate(Given):
@@ -186,14 +186,10 @@ class Ablate(Given):
             )
 
     def tensor(self, place: Place) -> Tensor | None:
-        """Return the mean over a corpus in a call's layer."""
-        if isinstance(self.by, (list, tuple)):
-            raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
-        if isinstance(self.by, Activations):
-            return self.by.of(self.what, place.stack, place.layer)
+        """Return the mean over a corpus in a call's layer; None for zero, or a call's own mean."""
         if self.by == "mean" and self.what != "attention":
             self._check_whole(place)
-        return None
+        return None if isinstance(self.by, str) else super().tensor(place)
 
     def _check_whole(self, place: Place) -> None:
         """Refuse the mean over some positions in place of all."""
@@ -205,12 +201,3 @@ class Ablate(Given):
                     f"{len(one)} from {int(one.at.min())} to {int(one.at.max())}: it takes a layer "
                     "that attends without windows or chunks, and a text that is run at once."
                 )
-
-    def as_given(self) -> Edit:
-        """Return it with its texts in place of what the model gave on them."""
-        return replace(self, by=self.by.given) if self.is_run else self
-
-    @property
-    def source(self) -> Any:
-        """Where it comes from."""
-        return self.by

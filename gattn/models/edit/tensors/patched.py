@@ -15,10 +15,10 @@ from gattn.errors import EditError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import AtTokens
-from gattn.models.edit.heads import Numbers
 from gattn.models.edit.part import EdgePart
 from gattn.models.edit.tensors.activations import What
-from gattn.models.edit.tokens import Tokens, chosen
+from gattn.models.edit.where.heads import Numbers
+from gattn.models.edit.where.tokens import Tokens, chosen
 from gattn.models.read.places import Side
 from gattn.normalizers.base import neighbourhood_sums
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,39 +23,10 @@ from gattn.models.read.track.any_modules import AnyModules
 from gattn.models.read.track.own_caches.continuing import Continuing
 from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of
 from gattn.models.read.track.own_caches.texts import OwnCaches
+from gattn.models.read.track.proved import Proved
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
-
-
-class Proved(Protocol):
-    """What was proved of a model with some kind of inputs."""
-
-    def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
-        """Return the layout of a call of attention, or refuse it with the reason."""
-
-    def check(self) -> None:
-        """Refuse a model of which nothing can be trusted."""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the model raised an exception of its own when it was to be proved."""
-
-    @property
-    def gates(self) -> Collection[tuple[str, int]]:
-        """The calls that only weigh what a token has several of, by module and number."""
-
-    @property
-    def untold(self) -> Mapping[tuple[str, int], str]:
-        """Why it could not be proved of sums whether they weigh tokens, by module and number."""
-
-    @property
-    def altered(self) -> Mapping[tuple[str, int], str]:
-        """How softmaxes are altered before they meet the values, by module and number."""
-
-    @property
-    def left_out(self) -> Collection[tuple[str, int]]:
-        """The calls that attend over something else than tokens, by module and number."""
 
 
 class AnyTracker(Tracker):

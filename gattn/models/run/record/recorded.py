@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from gattn.models.load.encoding import Encoding
 from gattn.models.load.token_texts import names_of, words_of_run
 from gattn.models.read.following import Progress
 from gattn.models.read.on_graphs.seen_edges import places_in
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
 from gattn.models.read.token_maps import TokenMap
 from gattn.models.run.record.relabelling import Positions
 
@@ -163,6 +165,16 @@ class RecordedSequence:
         """Note that all tokens after a prompt of this length were generated."""
         for layer in self._cached():
             layer.generated = max(layer.queries - prompt, 0)
+
+
+def starts_anew(run: Sequence[RecordedSequence], place: Place, readings: Iterable[Reading]) -> bool:
+    """Return whether a call begins a text that a layer of a run has begun before."""
+    for reading in readings:
+        for sequence in reading.sequences:
+            known = sequence < len(run) and place.layer in run[sequence].layers.get(place.stack, {})
+            if known and not place.head and not reading.queries.first and len(reading.queries):
+                return True
+    return False
 
 
 def trace_of(

@@ -1,0 +1,1 @@
+"""Plain tensors, whatever they stand for: products over edges, and gradients in little memory."""

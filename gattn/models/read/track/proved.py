@@ -1,0 +1,38 @@
+"""What a tracker asks of what was proved of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from gattn.models.read.layouts import Layout
+
+
+class Proved(Protocol):
+    """What was proved of a model with some kind of inputs."""
+
+    def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
+        """Return the layout of a call of attention, or refuse it with the reason."""
+
+    def check(self) -> None:
+        """Refuse a model of which nothing can be trusted."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the model raised an exception of its own when it was to be proved."""
+
+    @property
+    def gates(self) -> Collection[tuple[str, int]]:
+        """The calls that only weigh what a token has several of, by module and number."""
+
+    @property
+    def untold(self) -> Mapping[tuple[str, int], str]:
+        """Why it could not be proved of sums whether they weigh tokens, by module and number."""
+
+    @property
+    def altered(self) -> Mapping[tuple[str, int], str]:
+        """How softmaxes are altered before they meet the values, by module and number."""
+
+    @property
+    def left_out(self) -> Collection[tuple[str, int]]:
+        """The calls that attend over something else than tokens, by module and number."""

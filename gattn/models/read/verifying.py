@@ -1,0 +1,109 @@
+"""Proves on a few rows that a reading gives what the model computed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gattn.engines import tiles
+from gattn.engines.call import AttentionCall
+from gattn.errors import CaptureError
+from gattn.graph.token_graph import TokenGraph
+from gattn.models.read.masks import taken
+from gattn.normalizers.base import widened
+
+if TYPE_CHECKING:
+    from gattn.models.read.reading import Reading
+    from gattn.models.read.seen_call import SeenCall
+
+_NOTHING = 1e-6
+
+
+def verify_empty(call: SeenCall, reading: Reading) -> None:
+    """Prove that queries without keys give zero, in every head.
+
+    If a query's keys are all masked by large negative numbers, its attention is uniform instead.
+    """
+    degree, features = reading.graph.in_degree, reading.attention.edge_features
+    if features is None and bool(degree.all()):
+        return
+    empty = (degree == 0)[:, None].expand(-1, reading.heads)
+    if features is not None and features.shape[-1] > 1 and bool((features == -torch.inf).any()):
+        empty = empty.cpu() | (features == -torch.inf).all(1).cpu()
+    rows, heads = empty.nonzero(as_tuple=True)
+    if not len(rows):
+        return
+    elements = slice(reading.elements[0], reading.elements[-1] + 1)
+    slots = reading.queries.slots[rows.cpu()].to(call.query.device)
+    heads = heads.to(slots.device)
+    is_output = reading.has_vectors or call.weights is None
+    given = call.output.transpose(1, 2) if is_output else call.weights
+    assert given is not None
+    wrong = widened(given[elements]).abs().amax(-1)[:, heads, slots] > _NOTHING
+    if bool(wrong.any()):
+        _, one = wrong.nonzero()[0].tolist()
+        raise CaptureError(
+            f"{call.name} attends at query {reading.queries.first + int(rows[one])}, head "
+            f"{int(heads[one])}, though its mask excludes all keys: when every key is masked by a "
+            "large negative number, softmax still spreads attention over them, which no graph of "
+            "the mask shows. Let each query attend to itself, or mask with booleans."
+        )
+
+
+def verify(call: SeenCall, reading: Reading) -> None:
+    """Prove that this attention, times the values, is what the model computed.
+
+    A few rows are compared, or all of them if the user wrote the function.
+    """
+    count = len(reading.queries)
+    few = {0, count // 3, 2 * count // 3, count - 1}
+    rows = list(range(count)) if call.is_own else sorted(few)
+    elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
+    slots = reading.queries.slots[rows].to(call.query.device)
+    is_output = attention.value is not None and attention.value.shape[-1] > 0
+    if is_output:
+        expected = widened(call.output[elements][:, slots]).transpose(1, 2)
+    else:
+        assert call.weights is not None
+        given = widened(call.weights[elements][:, :, slots])
+        expected = taken(given, 3, reading.keys)
+    found = _computed(attention, rows, is_output)
+    largest, error = float(expected.abs().max()), float((found - expected).abs().max())
+    if not math.isfinite(largest + error):
+        _refuse_infinite(call, rows, ~torch.isfinite(expected) | ~torch.isfinite(found))
+    kinds = {x.dtype for x in (call.query, call.key, call.value, call.output)}
+    half = bool(kinds & {torch.float16, torch.bfloat16})
+    error /= max(largest, 1e-6)
+    if not error < (3e-2 if half else 1e-4):
+        tensors = [k for k, v in call.options.items() if isinstance(v, Tensor)]
+        raise CaptureError(
+            f"{call.name} ({type(call.module).__name__}) does not compute softmax attention as "
+            f"gattn reads it: the relative error of its output is {error:.1e}. Its options are "
+            f"{sorted(call.options)}, tensors among them {tensors}. Nothing was captured or edited."
+        )
+
+
+def _refuse_infinite(call: SeenCall, rows: list[int], broken: Tensor) -> None:
+    if bool(broken.any()):
+        _, head, row, _ = broken.nonzero()[0].tolist()
+        raise CaptureError(
+            f"The attention in {call.name} or its output is NaN or infinite at head {head}, "
+            f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
+            "inputs."
+        )
+
+
+def _computed(call: AttentionCall, rows: list[int], is_output: bool) -> Tensor:
+    """Compute the attention of some rows, or their output, a few rows at a time."""
+    assert isinstance(call.graph, TokenGraph)
+    assert call.value is not None
+    device, num_keys = call.query.device, call.graph.num_keys
+    most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, num_keys)))
+    keys, found = torch.arange(num_keys, device=device), []
+    for some in torch.tensor(rows, device=device).split(most):
+        attention = tiles.some_rows(call, some, call.graph.allowed(some, keys))
+        found.append(attention @ call.value if is_output else attention)
+    return torch.cat(found, 2)

@@ -1,0 +1,78 @@
+"""Says why nothing was recorded, and refuses contributions that cannot be known."""
+
+from __future__ import annotations
+
+from gattn.errors import CaptureError
+from gattn.models.read.following import Progress
+from gattn.models.read.on_graphs.seen_edges import SeenEdges
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.seen_call import SeenCall
+
+
+def refuse_contributions(
+    call: SeenCall, reading: Reading, place: Place, *, are_projected: bool
+) -> None:
+    """Refuse contributions of what shows no values, or no output projection."""
+    if any(edit.gives_values for edit in reading.edits):
+        raise CaptureError(
+            f"The values or outputs of {call.name} are patched, so contributions are not those "
+            "of its attention: leave out contributions=."
+        )
+    if place.heads:
+        raise CaptureError(
+            f"{call.name} attends head after head, in calls of their own, so contributions are "
+            "not known: leave out contributions=."
+        )
+    if isinstance(call, SeenEdges) and are_projected:
+        raise CaptureError(
+            f"{call.name} has no output projection that gattn reads: pass "
+            'contributions="value" for the lengths ||A_ij v_ij|| of its messages.'
+        )
+    if not reading.has_values and not isinstance(call, SeenEdges):
+        raise CaptureError(
+            f"{call.name} shows only its softmax, not its values, so contributions are not "
+            "known: leave out contributions=."
+        )
+    if reading.attention.features_to_value is not None:
+        raise CaptureError(
+            f"In {call.name} the features of edges add to their values, so contributions are "
+            "not lengths of values alone: leave out contributions=."
+        )
+
+
+def nothing_seen(kind: str, was_called: bool, broke: bool) -> str:
+    """Return why no attention of a type of model was seen."""
+    if not was_called:
+        return (
+            f"{kind} was not called: call the model that the context was opened on, "
+            "inside the context and in its thread."
+        )
+    if broke:
+        return f"Every call of {kind} within the context failed, so nothing was recorded."
+    return (
+        f"The attention of {kind} cannot be seen: expected transformers' attention "
+        "interface, torch's attention functions, a softmax of scores times values, "
+        "also one written out as exponentials divided by their sum, or torch-geometric's "
+        "softmax over edges. Attention without a softmax, such as sigmoids or linear "
+        "attention, is not seen, nor are softmaxes over chunks of keys that are merged by "
+        "their exponentials. There is nothing to capture."
+    )
+
+
+def unrecorded(tokens: int, progress: Progress) -> str:
+    """Return why the tokens that a call continues were not recorded, as far as known."""
+    said = f"The model continues a cache of {tokens} tokens that were not recorded: "
+    if progress.left is not None:
+        return (
+            f"{said}completed calls left {progress.left} in it, and the rest was added by a call "
+            f"that failed, or by something that gattn did not see. Crop it to {progress.left}, or "
+            "run the prompt again."
+        )
+    return (
+        f"{said}gattn.capturing has not seen this cache, or what was copied into it. They ran "
+        "before the context was opened or in another thread, the cache's keys were changed since, "
+        "they are compressed and cannot be seen, or something other than the model's calls put "
+        "them there, such as a trained prefix. Open the context before the prompt runs, and use a "
+        "cache that keeps keys unchanged."
+    )

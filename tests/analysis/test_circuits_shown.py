@@ -1,0 +1,103 @@
+"""Circuits as pictures, graphs, text and files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from circuits_by_hand import EDGE, QUIET, TEXT
+from matplotlib.figure import Figure
+
+import gattn
+from gattn.analysis.circuits.found import Circuit, percent
+from gattn.errors import SelectionError
+
+
+def test_the_documentation_tells_what_is_found(river):
+    page = Path(__file__).parents[2] / "docs/analyses/circuits.md"
+    assert f"# {river}\n" in page.read_text(encoding="utf-8")
+
+
+def test_zero_has_no_sign(river):
+    found = river.copy()
+    found.graph.update(faithfulness=-1e-5, completeness=1.0002)
+    assert "edges keep 0.0% of" in str(found)
+    assert str(found).endswith("without them 0.0% is left")
+    assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0%", "-134%", "95%"]
+
+
+def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it(river):
+    ax = river.draw()
+    (lines,) = (c for c in ax.collections if c.get_gid() == "gattn-edges")
+    assert len(lines.get_paths()) == river.number_of_edges()
+    curves = pd.DataFrame(river.table()).groupby(["layer", "query", "key"])
+    losses = sorted(curves["loss"].max())
+    widths = np.sort(lines.get_linewidths())[-len(losses) :]
+    np.testing.assert_allclose(widths / widths[-1], np.array(losses) / losses[-1], atol=0.1)
+    assert {text.get_text() for text in ax.texts if text.get_gid() == "gattn-heads"} == {
+        "0.1",
+        "1.1",
+        "2.0,1",
+    }
+    assert [text.get_text() for text in ax.get_xticklabels()][12] == "green"
+
+
+def test_an_edge_of_the_graph_has_only_losses_that_were_measured(embedded, river):
+    losses = river.table().set_index(EDGE)["loss"].to_dict()
+    found = {
+        (source[0], head, target[1], source[1]): facts[f"loss_{head}"]
+        for source, target, facts in river.edges(data=True)
+        for head in range(4)
+        if f"loss_{head}" in facts
+    }
+    assert found == losses
+    assert not any("loss" in facts for *_, facts in river.edges(data=True))
+    heads = gattn.circuit(
+        "red green lamp red green", *embedded, units="heads", keep=0.5, random=0, **QUIET
+    )
+    assert not any("loss" in name for *_, facts in heads.edges(data=True) for name in facts)
+
+
+def test_each_curve_has_a_name_even_where_two_cross_in_their_middles():
+    places = [((0, 9), (1, 11)), ((0, 10), (1, 10))]
+    rows = [["decoder", 0, head, to[1], key[1], 1.0] for head, (key, to) in enumerate(places)]
+    found = Circuit(
+        kind="edges",
+        edges=2,
+        all_edges=9,
+        faithfulness=1.0,
+        completeness=1.0,
+        random="[]",
+        layers=4,
+        tokens=json.dumps({"decoder": list("abcdefghijkl")}),
+        rows=json.dumps(rows),
+    )
+    for head, (key, to) in enumerate(places):
+        kind = "self" if key[1] == to[1] else "attention"
+        found.add_edge(key, to, kind=kind, layer=0, **{f"head_{head}": 1.0, f"loss_{head}": 1.0})
+    for inches in ((3.3, 2.6), (8, 5)):
+        figure = Figure(inches)
+        ax = found.draw(ax=figure.add_subplot())
+        names = [text for text in ax.texts if text.get_gid() == "gattn-heads"]
+        assert {text.get_text() for text in names} == {"0.0", "0.1"}
+        first, second = (text.get_window_extent() for text in names)
+        assert not first.overlaps(second)
+        assert all(text.get_bbox_patch().get_alpha() is None for text in names)
+
+
+def test_it_comes_back_from_a_file(river, tmp_path):
+    gattn.save(river, tmp_path / "circuit.json")
+    again = gattn.load(tmp_path / "circuit.json")
+    assert dict(again.edges) == dict(river.edges)
+    assert again.units().equals(river.units())
+    assert again.only().record == river.only().record
+
+
+def test_what_a_graph_cannot_hold_is_not_made_up(embedded):
+    given = embedded[1](TEXT, return_tensors="pt")["input_ids"].flip(1)
+    found = gattn.circuit(
+        TEXT, *embedded, target=" lamp", ablation={"input_ids": given}, random=0, **QUIET
+    )
+    with pytest.raises(SelectionError, match="make the edit yourself"):
+        found.only()
