@@ -16,7 +16,7 @@ from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import AtTokens
 from gattn.models.edit.heads import Numbers
-from gattn.models.edit.part import EdgePart
+from gattn.models.edit.part import EdgePart, Part
 from gattn.models.edit.tensors.activations import What
 from gattn.models.edit.tokens import Tokens, chosen
 from gattn.models.read.places import Side
@@ -169,11 +169,12 @@ class Patched(AtTokens):
             return values
         return self._replaced(values, values, chosen(reading.keys, self.key), reading.keys)
 
-    def outputs(self, output: Tensor, own: Tensor, reading: Reading) -> Tensor:
+    def outputs(self, output: Tensor, own: Tensor, part: Part) -> Tensor:
         """Replace outputs (elements, heads, queries, dim); `own` are those without edits."""
         if self.what != "outputs":
             return output
-        return self._replaced(output, own, chosen(reading.queries, self.query), reading.queries)
+        queries = part.reading.queries
+        return self._replaced(output, own, chosen(queries, self.query), queries)
 
     def _replaced(self, now: Tensor, own: Tensor, wanted: Tensor, side: Side) -> Tensor:
         if self.source == "zero":
