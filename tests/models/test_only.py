@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 from dense_models import Dense
-from hand_written import HEADS, ROOT, made
+from hand_written import HEADS, ROOT, TOKENS, made
 
 import gattn
 from gattn import Cut, Only, edited
@@ -60,6 +60,29 @@ def with_messages_of(model, inputs, others, rows):
     return DENSE.run(model, inputs | {"use_cache": False}, after=mixed)
 
 
+def with_mean_values(model, inputs, rows, texts=()):
+    """Run a model on some edges, where the others carry a mean value: the run's own, or of texts."""
+    seen = {}
+
+    def record(call, attention):
+        seen.setdefault(call.place, []).append(call.value[0])
+        return attention
+
+    def mixed(call, attention):
+        mask = torch.zeros_like(attention)
+        for stack, layer, *where in rows:
+            if (stack, layer) == call.place:
+                mask[(slice(None), *where)] = 1
+        values = torch.cat(seen[call.place], 1)[None] if texts else call.value
+        mean = values.mean(2, keepdim=True).expand(len(call.value), -1, -1, -1)
+        call.value = torch.cat([call.value, mean], 2)
+        return torch.cat([attention * mask, (attention * (1 - mask)).sum(-1, keepdim=True)], -1)
+
+    for text in texts:
+        DENSE.run(model, {"input_ids": torch.tensor([text]), "use_cache": False}, after=record)
+    return DENSE.run(model, inputs | {"use_cache": False}, after=mixed)
+
+
 def in_stack(name, rows):
     return [(name, *row) for row in rows]
 
@@ -87,6 +110,63 @@ def test_messages_of_another_text_take_the_place_of_all_others(gpt2):
     short = Only(ROWS, ablation=[9, 9, 3])
     with pytest.raises(EditError, match="as many tokens"), edited(gpt2, short):
         gpt2(**inputs)
+
+
+@pytest.mark.parametrize("texts", [(), [OTHERS, IDS[1:], [9] * 12]])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt-oss", "bert"])
+def test_mean_values_take_the_place_of_all_others(tiny, name, texts):
+    dtype = torch.float32 if name == "gpt-oss" else torch.float64
+    model = tiny(name, "eager", dtype)
+    stack, ablation = "encoder" if name == "bert" else "decoder", list(texts) or "mean"
+    inputs = {"input_ids": torch.tensor([IDS, IDS[::-1]])}
+    expected = with_mean_values(model, inputs, in_stack(stack, ROWS), texts)
+    with torch.no_grad(), edited(model, Only(ROWS, ablation=ablation)):
+        found = model(**inputs)[0]
+    # Softmaxes and norms of some models are float32.
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11 if name == "gpt2" else 2e-5)
+    assert (found - dense(model, inputs, in_stack(stack, ROWS))).abs().max() > 1e-2
+
+
+def test_all_mean_values_are_an_ablation_of_values(gpt2):
+    inputs = {"input_ids": torch.tensor([IDS])}
+    for by in ("mean", [OTHERS, IDS]):
+        with torch.no_grad(), edited(gpt2, Only([], ablation=by)):
+            found = gpt2(**inputs).logits
+        with torch.no_grad(), edited(gpt2, gattn.Ablate(by, what="values")):
+            torch.testing.assert_close(found, gpt2(**inputs).logits, rtol=0, atol=1e-12)
+
+
+def test_mean_messages_are_those_of_attention_as_other_edits_leave_it(gpt2):
+    inputs, cut = {"input_ids": torch.tensor([IDS])}, ("decoder", 1, 0, 5, 3)
+
+    def mixed(call, attention):
+        scores = call.scores.clone()
+        if call.place == cut[:2]:
+            scores[0, *cut[2:]] = -torch.inf
+        attention = scores.softmax(-1)
+        mask = torch.zeros_like(attention)
+        for stack, layer, *where in in_stack("decoder", ROWS):
+            if (stack, layer) == call.place:
+                mask[(slice(None), *where)] = 1
+        call.value = torch.cat([call.value, call.value.mean(2, keepdim=True)], 2)
+        return torch.cat([attention * mask, (attention * (1 - mask)).sum(-1, keepdim=True)], -1)
+
+    expected = DENSE.run(gpt2, inputs | {"use_cache": False}, after=mixed)
+    with torch.no_grad(), edited(gpt2, Cut(*cut[1:])):
+        with edited(gpt2, Only(ROWS, ablation="mean")):
+            found = gpt2(**inputs).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_mean_over_some_of_the_positions_is_refused():
+    def windows(q, k, v):
+        q, k, v = (x.unflatten(2, (2, TOKENS // 2)) for x in (q, k, v))
+        return ((q @ k.mT / ROOT).softmax(-1) @ v).flatten(2, 3)
+
+    model, x = made(windows, 1)
+    only = edited(model, Only([(0, 0, 1, 1)], ablation="mean"))
+    with pytest.raises(EditError, match="only the 3 from 3 to 5: give a list of texts"), only:
+        model(x)
 
 
 def test_messages_of_another_text_are_those_of_each_stack(t5):

@@ -100,13 +100,16 @@ def circuit(
     metric, position, target, other
         As in `gattn.effect`. The default is "logit_difference" with a target and an other token,
         "probability" with a target, otherwise "kl", or the number that a function returns.
-        For several texts, `target`, `other` and `ablation` may be lists, one for each.
+        For several texts, `target`, `other` and `ablation` may be lists, one for each; an entry
+        of the latter may be a list of texts.
     keep : float
         The share F to keep, above 0, at most 1.
-    ablation : "zero", or a text, or whatever else `gattn.capture` takes
-        What takes the place of the messages of other edges: nothing, or those of the same edges on
-        another text of as many tokens, such as a corrupted one (resample ablation, activation
-        patching). Then :math:`m(\emptyset)` is the model with all messages of the other text.
+    ablation : "zero", "mean", list of texts, or a text, or whatever else `gattn.capture` takes
+        What takes the place of the messages :math:`A_{ij} v_j` of other edges: nothing;
+        :math:`A_{ij} \bar v`, with the head's mean value over the positions of the same run, or
+        over those of a list of texts (mean ablation); or the messages of the same edges on another
+        text of as many tokens, such as a corrupted one (resample ablation, activation patching).
+        Then :math:`m(\emptyset)` is the model in which all edges have such messages.
     units : "edges", "pairs", "tokens" or "heads"
         What is kept or left out as a whole: an edge of one head; the edges from one token to
         another in all layers and heads, as of a graph network; those from one token; those of a

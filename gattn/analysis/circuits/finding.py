@@ -18,6 +18,7 @@ from gattn.analysis.circuits.searching import FEW, Limits, Search
 from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
 from gattn.keep import All
+from gattn.models.edit.kept.kept import are_texts
 from gattn.models.effects.asking import asked
 from gattn.models.effects.metrics import Metric, Named, Position
 from gattn.models.run.capturing import capturing
@@ -93,9 +94,14 @@ def find(
 
 
 def _written(ablation: Any) -> str:
-    """Write an ablation as JSON: null if it is neither "zero", a text, nor token ids."""
-    is_ids = isinstance(ablation, (list, tuple)) and all(isinstance(n, int) for n in ablation)
-    return json.dumps(ablation if isinstance(ablation, str) or is_ids else None)
+    """Write an ablation as JSON: null if it is none of "zero", "mean", texts and token ids."""
+
+    def is_text(given: Any) -> bool:
+        is_ids = isinstance(given, (list, tuple)) and all(isinstance(n, int) for n in given)
+        return isinstance(given, str) or is_ids
+
+    is_told = is_text(ablation) or (are_texts(ablation) and all(map(is_text, ablation)))
+    return json.dumps(ablation if is_told else None)
 
 
 def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:

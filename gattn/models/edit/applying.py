@@ -133,7 +133,7 @@ def _outputs(part: Part, found: Tensor, rows: Tensor, call: SeenCall) -> Tensor:
     whole = own.to(found.dtype)
     whole = whole.index_copy(2, rows.to(found.device), found)
     for edit in part.after:
-        whole = edit.outputs(whole, own, part.reading)
+        whole = edit.outputs(whole, own, part)
     return whole[:, :, rows.to(found.device)]
 
 

@@ -20,6 +20,7 @@ from gattn.models.read.places import Place
 from gattn.names.places import Named
 
 if TYPE_CHECKING:
+    from gattn.models.edit.part import Part
     from gattn.models.read.reading import Reading
 
 
@@ -174,7 +175,7 @@ class Edit(Described):
         """Change the values (elements, heads, keys, dim)."""
         return values
 
-    def outputs(self, output: Tensor, own: Tensor, reading: Reading) -> Tensor:
+    def outputs(self, output: Tensor, own: Tensor, part: Part) -> Tensor:
         """Change the outputs (elements, heads, queries, dim); `own` are those without edits."""
         return output
 

@@ -14,6 +14,7 @@ from gattn.engines.call import AttentionCall, naming_shapes
 from gattn.engines.choice import choose
 from gattn.engines.edges import EdgeBlock
 from gattn.engines.tiles import RowBlock
+from gattn.graph.rules.keys import list_keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.models.edit.base import Edit
@@ -77,6 +78,21 @@ class Part:
             for edit in self.after:
                 attention = edit.shared(attention, block, self.reading)
             yield block._replace(scores=score, attention=attention)
+
+    def dense(self, *, scores: bool = True) -> Tensor:
+        """Return the whole edited attention, (elements, heads, queries, keys).
+
+        Without scores it has no gradient.
+        """
+        whole = self._empty()
+        for block in self.blocks(scores=scores):
+            whole[:, :, block.rows, list_keys(block.columns).to(whole.device)] = block.attention
+        return whole
+
+    def _empty(self) -> Tensor:
+        reading = self.reading
+        sizes = len(self.own), len(reading.queries), len(reading.keys)
+        return self.attention.query.new_zeros(len(reading.elements), *sizes)
 
     def store(self, stores: Sequence[KeptEdges], *, scores: bool) -> None:
         """Keep the edges of each element in its store."""
@@ -142,6 +158,14 @@ class EdgePart(Part):
                 ends = query[block.edges], key[block.edges]
                 attention = edit.shared_on_edges(attention, block.edges, *ends, self.reading)
             yield EdgeBlock(block.edges, score, attention)
+
+    def dense(self, *, scores: bool = True) -> Tensor:
+        """Return the whole edited attention, (elements, heads, queries, keys)."""
+        whole = self._empty()
+        key, query = self.graph.edge_index.to(whole.device)
+        for some, _, attention in self.edge_blocks():
+            whole[:, :, query[some], key[some]] = attention
+        return whole
 
     def _blocks(self) -> Iterator[EdgeBlock]:
         reading = self.reading

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.engines import tiles
 from gattn.errors import CaptureError, EditError
-from gattn.graph.rules.keys import list_keys
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.base import Edit
-from gattn.models.edit.kept.kept import Messages, is_zero
+from gattn.models.edit.kept.kept import Messages, are_texts, is_zero
 from gattn.models.edit.kept.only import Only
-from gattn.models.edit.part import EdgePart
+from gattn.models.edit.part import EdgePart, Part
 from gattn.models.edit.tensors.activations import Activations, What
 from gattn.models.edit.tensors.patch import Ablate, Patch
 from gattn.models.read.places import Place
@@ -44,7 +42,12 @@ class Sources:
         """Run what takes the place of messages; None if nothing does."""
         if isinstance(source, Messages) or is_zero(source):
             return source if isinstance(source, Messages) else None
-        return Messages(*(self._once(source, what, self._one) for what in ("attention", "values")))
+        if isinstance(source, str) and source == "mean":
+            return Messages(source)
+        if are_texts(source):
+            return Messages(source, values=self._once(source, "values", self._mean))
+        both: tuple[What, What] = ("attention", "values")
+        return Messages(source, *(self._once(source, what, self._one) for what in both))
 
     def _with_run(self, edit: Edit) -> Edit:
         if isinstance(edit, Only):
@@ -151,17 +154,9 @@ class _Recording(Context):
 
 def _attention(reading: Reading) -> Tensor:
     """Compute the whole attention of a call: (elements, heads, queries, keys)."""
-    call, count = reading.attention, (len(reading.queries), len(reading.keys))
-    whole = call.query.new_zeros(len(reading.elements), reading.heads, *count)
-    if reading.lists_edges:
-        key, query = reading.graph.edge_index.to(whole.device)
-        heads = list(range(reading.heads))
-        for edges, _, attention in EdgePart(reading, heads, call, heads, (), False).edge_blocks():
-            whole[:, :, query[edges], key[edges]] = attention
-        return whole
-    for block in tiles.row_blocks(call, scores=False):
-        whole[:, :, block.rows, list_keys(block.columns).to(whole.device)] = block.attention
-    return whole
+    heads = list(range(reading.heads))
+    kind = EdgePart if reading.lists_edges else Part
+    return kind(reading, heads, reading.attention, heads, (), False).dense(scores=False)
 
 
 def _of_trace(trace: AttentionTrace, what: What) -> Activations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,29 +19,94 @@ from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.read.places import Place, Side
 
 if TYPE_CHECKING:
+    from gattn.models.edit.part import Part
     from gattn.models.read.reading import Reading
 
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What all edges add on another text: its attention, times its values."""
+    """What takes the place of edges' messages; `said` is that as it was given.
 
-    attention: Activations
-    values: Activations
+    Messages are attention times values: those of another text, or the edge's own attention times
+    the mean value, over a corpus, or without `values` over the positions of the same run.
+    """
 
-    def __repr__(self) -> str:
-        return repr(self.attention)
+    said: Any
+    attention: Activations | None = None
+    values: Activations | None = None
 
-    def of(self, place: Place) -> tuple[Tensor, Tensor]:
-        """Return the attention (heads, queries, keys) and values (heads, keys, dim) of a call."""
+    def of(self, place: Place) -> Given:
+        """Return what is given in a call."""
         own = slice(place.head, place.head + 1) if place.heads else slice(None)
-        attention = self.attention.of("attention", place.stack, place.layer)[own]
-        return attention, self.values.of("values", place.stack, place.layer)[own]
+        where = place.stack, place.layer
+        attention, values = self.attention, self.values
+        return Given(
+            None if attention is None else attention.of("attention", *where)[own],
+            None if values is None else values.of("values", *where)[own],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The messages of a call that take the place of others.
+
+    `attention` is (heads, queries, keys), None if it is the run's own; `values` are (heads, keys,
+    dim), the mean (heads, 1, dim), or None if they are the mean over the run's own.
+    """
+
+    attention: Tensor | None
+    values: Tensor | None
+
+    def among(self, heads: Sequence[int]) -> Given:
+        """Return those of some heads."""
+        some = (None if x is None else x[heads] for x in (self.attention, self.values))
+        return Given(*some)
+
+    def on(self, part: Part, after: Sequence[Edit]) -> tuple[Tensor, Tensor]:
+        """Return attention and values in a part of a call, with the edits that come first."""
+        self.check(part.reading, len(part.own))
+        queries, keys = part.reading.queries, part.reading.keys
+        if self.attention is not None:
+            assert self.values is not None
+            return self.attention[:, queries.at][:, :, keys.at], self.values[:, keys.at]
+        before = replace(part, after=tuple(after))
+        values = self.values
+        if values is None:
+            assert part.attention.value is not None
+            values = part.attention.value[:, part.own].mean(2, keepdim=True)
+        return before.dense(), values.expand(*values.shape[:-2], len(keys), -1)
+
+    def check(self, reading: Reading, heads: int) -> None:
+        """Refuse what does not fit so many heads of a call."""
+        if not reading.has_values or not reading.splits_heads or reading.lists_edges:
+            raise EditError(
+                "This layer shows its attention, but not its values, so no other messages can take "
+                "the place of its own: use ablation='zero'."
+            )
+        expected = heads, reading.queries.end, reading.keys.end
+        if self.attention is not None and self.attention.shape != expected:
+            found = tuple(self.attention.shape)
+            raise EditError(
+                f"ablation= has attention (heads, queries, keys) {found}, and here it is "
+                f"{expected}: expected a text of as many tokens, run as a whole."
+            )
+        keys = reading.keys
+        if self.values is None and len(keys) != keys.end:
+            raise EditError(
+                "ablation='mean' takes the mean over all positions, and one call has only the "
+                f"{len(keys)} from {int(keys.at.min())} to {int(keys.at.max())}: give a list of "
+                "texts over which the mean is taken, or use ablation='zero'."
+            )
 
 
 def is_zero(ablation: object) -> bool:
     """Return whether nothing takes the place of messages."""
     return isinstance(ablation, str) and ablation == "zero"
+
+
+def are_texts(ablation: object) -> bool:
+    """Return whether an ablation is several texts, rather than the tokens of one."""
+    return isinstance(ablation, (list, tuple)) and not all(isinstance(x, int) for x in ablation)
 
 
 def kept_in_call(
@@ -70,15 +135,14 @@ class Kept(Edit):
 
     `of_head`, `query` and `key` are (edges,), positions; `weights` are (sequences, edges), or (1,
     edges) for all sequences. What is lost, 1 - weight of a message, is added of the message that
-    is `given` for each edge, if there are some: attention (heads, queries, keys) and values (heads,
-    keys, dim).
+    is `given` for each edge, if there are some.
     """
 
     of_head: Tensor
     query: Tensor
     key: Tensor
     weights: Tensor
-    given: tuple[Tensor, Tensor] | None = None
+    given: Given | None = None
 
     layer = None
     head = None
@@ -104,7 +168,7 @@ class Kept(Edit):
     def meets(self, reading: Reading) -> bool:
         """Return whether a call has any of its edges; refuse those that its graph lacks."""
         if self.given is not None:
-            self._check_given(reading)
+            self.given.check(reading, reading.heads)
         row, column = _numbers(self.query, reading.queries), _numbers(self.key, reading.keys)
         here = ((row >= 0) & (column >= 0)).nonzero()[:, 0]
         if not len(here):
@@ -128,10 +192,9 @@ class Kept(Edit):
         for number, head in enumerate(heads):
             own[self.of_head == head] = number
         some = own >= 0
-        given = None if self.given is None else (self.given[0][heads], self.given[1][heads])
         return replace(
             self,
-            given=given,
+            given=None if self.given is None else self.given.among(heads),
             of_head=own[some],
             query=self.query[some],
             key=self.key[some],
@@ -160,34 +223,18 @@ class Kept(Edit):
         factor = self._factors(attention, inside, where, attention.shape[1:])
         return attention * self._of_elements(factor, reading)
 
-    def outputs(self, output: Tensor, own: Tensor, reading: Reading) -> Tensor:
+    def outputs(self, output: Tensor, own: Tensor, part: Part) -> Tensor:
         """Add the messages that are given for edges that are not kept, to whole outputs."""
         if self.given is None:
             return output
-        attention, values = (x.to(output) for x in self.given)
-        attention = attention[:, reading.queries.at][:, :, reading.keys.at]
+        reading = part.reading
+        earlier = part.after[: part.after.index(self)]
+        attention, values = (x.to(output) for x in self.given.on(part, earlier))
         row, column = _numbers(self.query, reading.queries), _numbers(self.key, reading.keys)
         inside = (row >= 0) & (column >= 0)
         where = self.of_head[inside], row[inside], column[inside]
-        lost = 1 - self._factors(attention, inside, where, attention.shape)
-        added = (lost * attention) @ values[:, reading.keys.at]
-        return output + self._of_elements(added, reading)
-
-    def _check_given(self, reading: Reading) -> None:
-        """Refuse messages of other edges."""
-        assert self.given is not None
-        if not reading.has_values or not reading.splits_heads or reading.lists_edges:
-            raise EditError(
-                "This layer shows its attention, but not its values, so messages of another text "
-                "cannot take the place of others: use ablation='zero'."
-            )
-        expected = reading.heads, reading.queries.end, reading.keys.end
-        if self.given[0].shape != expected:
-            found = tuple(self.given[0].shape)
-            raise EditError(
-                f"ablation= has attention (heads, queries, keys) {found}, and here it is "
-                f"{expected}: expected a text of as many tokens, run as a whole."
-            )
+        kept = self._factors(attention, inside, where, attention.shape[-3:])
+        return output + ((1 - self._of_elements(kept, reading)) * attention) @ values
 
     def _factors(
         self, attention: Tensor, inside: Tensor, where: tuple[Tensor, ...], shape: Sequence[int]

@@ -35,10 +35,12 @@ class Only(Edit):
     stack : str, optional
         The stack of these edges, where the model has several and `edges` does not name them; the
         other stacks stay as they are.
-    ablation : "zero", or a text, or whatever else `gattn.capture` takes
-        What takes the place of the other edges' messages: nothing, or the messages
+    ablation : "zero", "mean", list of texts, or a text, or whatever else `gattn.capture` takes
+        What takes the place of the other edges' messages :math:`A_{ij} v_j`: nothing;
+        :math:`A_{ij} \bar v` with the head's mean value over all positions of the same run, or over
+        those of several texts, as of ``Ablate(what="values")``; or the messages
         :math:`A'_{ij} v'_j` of the same edges on another text of as many tokens, such as a
-        corrupted one. The model runs on it when the edit is first used.
+        corrupted one. The model runs on texts when the edit is first used.
 
     Raises
     ------
@@ -82,7 +84,7 @@ class Only(Edit):
         """Return it with its text in place of the messages on that."""
         if not isinstance(self.ablation, Messages):
             return self
-        return replace(self, ablation=self.ablation.attention.given)
+        return replace(self, ablation=self.ablation.said)
 
     @property
     def _of_stacks(self) -> dict[str | None, Tensor]:

@@ -182,7 +182,8 @@ class Ablate(Given):
         if not is_list and not isinstance(self.by, Activations) and self.by not in ("zero", "mean"):
             raise EditError(
                 f"by is 'zero', 'mean' or a list of texts, over which the mean is taken, not "
-                f"{self.by!r:.60}. gattn.Patch takes what one text gives."
+                f"{self.by!r:.60}. gattn.Patch takes what one text gives; the texts of a "
+                "survey are list(survey.texts.text)."
             )
 
     def tensor(self, place: Place) -> Tensor | None:

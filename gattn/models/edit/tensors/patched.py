@@ -15,7 +15,7 @@ from gattn.errors import EditError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import AtTokens
-from gattn.models.edit.part import EdgePart
+from gattn.models.edit.part import EdgePart, Part
 from gattn.models.edit.tensors.activations import What
 from gattn.models.edit.where.heads import Numbers
 from gattn.models.edit.where.tokens import Tokens, chosen
@@ -169,11 +169,12 @@ class Patched(AtTokens):
             return values
         return self._replaced(values, values, chosen(reading.keys, self.key), reading.keys)
 
-    def outputs(self, output: Tensor, own: Tensor, reading: Reading) -> Tensor:
+    def outputs(self, output: Tensor, own: Tensor, part: Part) -> Tensor:
         """Replace outputs (elements, heads, queries, dim); `own` are those without edits."""
         if self.what != "outputs":
             return output
-        return self._replaced(output, own, chosen(reading.queries, self.query), reading.queries)
+        queries = part.reading.queries
+        return self._replaced(output, own, chosen(queries, self.query), queries)
 
     def _replaced(self, now: Tensor, own: Tensor, wanted: Tensor, side: Side) -> Tensor:
         if self.source == "zero":
