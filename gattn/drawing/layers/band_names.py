@@ -63,7 +63,7 @@ def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
     ticks: dict[float, str] = {}
     for band in bands.values():
         for n in range(0, band.layers, step):
-            name = "" if n else f"{shown_text(band.stack, limit=_STACK)} "
+            name = "" if n else f"{shown_text(band.stack, limit=_STACK)} · "
             ticks[band.base + n + 0.5] = f"{name}{n}"
     ax.set_yticks(list(ticks), list(ticks.values()), **text_style(list(ticks.values())))
 

@@ -47,6 +47,7 @@ def circuit_entry(circuit: Circuit, trace: AttentionTrace) -> dict[str, Any]:
     return {
         "title": str(circuit),
         "caption": "; ".join(filter(None, [said_of(circuit), *circuit.notes])),
+        "size": "loss" if circuit.graph["kind"] in ("edges", "pairs") else "attention",
         "lost": _LOST[circuit.graph["kind"]],
         "columns": columns(bands),
         "height": top(bands),
@@ -100,7 +101,7 @@ def _edges(circuit: Circuit) -> list[tuple[dict[str, Any], tuple[Any, Any]]]:
     fields = [name for name in EDGE if name in units]
     losses = rows[fields].merge(pd.DataFrame(units), on=fields, how="left")["loss"]
     rows = rows[[*EDGE, "attention"]].assign(loss=losses.to_numpy(dtype=float))
-    rows = rows.sort_values("loss", ascending=False, kind="stable")
+    rows = rows.sort_values(["loss", "attention"], ascending=False, kind="stable")
     ends = ends_in(circuit)
     return [
         (_plain(row), ends(row["stack"], row["layer"], row["query"], row["key"]))

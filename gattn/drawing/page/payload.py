@@ -89,7 +89,7 @@ def payload(
         "edited": _edited(traces, edits),
         "notes": [_precision([entry for entry, *_ in packed], levels)],
         "traces": [
-            trace_entry(trace, entries, found)
+            trace_entry(trace, entries, found, circuit)
             for trace, found in zip(traces, described, strict=True)
         ],
         "thumbnails": {"block": len(packed), "size": SIZE},
