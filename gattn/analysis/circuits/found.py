@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from os import PathLike
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,9 @@ from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.kept.only import Only
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 """Depth and position: depth 0 is the input, l + 1 the output of layer l; the stack if several."""
@@ -209,6 +212,13 @@ class Circuit(Graph):
         for stack, *edge, _ in rows:
             stacks[stack].append(edge)
         return Only(stacks, ablation=ablation)
+
+    def draw_graph(self, places: Any = None, **options: Any) -> Axes:
+        """Draw it on the layout of a graph; see `gattn.drawing.draw_circuit_graph`.
+
+        `places` are those of the nodes, as ``data.pos`` or ``networkx.spring_layout(graph)``.
+        """
+        return draw_located("draw_circuit_graph", self, places, **options)
 
     @overload
     def to_html(self, path: None = None, **options: Any) -> str: ...

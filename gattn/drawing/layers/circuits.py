@@ -72,7 +72,8 @@ def draw_circuit(
     bands = with_room(ax, partial(bands_of, circuit, whole), labels=labels)
     found = [facts for *_, facts in circuit.edges(data=True) if facts["kind"] != "residual"]
     sizes = np.array([largest_of(facts) for facts in found], dtype=float)
-    pen = pen_of(circuit, sizes, columns(bands), cmap)
+    is_shared = circuit.graph["kind"] != "pairs" and any(len(heads_of_edge(x)) > 1 for x in found)
+    pen = pen_of(circuit, sizes, columns(bands), cmap, "(largest head)" * is_shared)
     lines = LayeredEdges(ax, pen)
     for line in _lines(circuit, bands, sizes, pen.scale.top):
         lines.add(line)
@@ -90,15 +91,16 @@ def draw_circuit(
 
 
 def pen_of(
-    circuit: Circuit, sizes: np.ndarray[Any, Any], tokens: int, cmap: str | Colormap | None
+    circuit: Circuit,
+    sizes: np.ndarray[Any, Any],
+    tokens: int,
+    cmap: str | Colormap | None,
+    shared: str,
 ) -> Pen:
-    """Make the pen for the sizes of a circuit's edges, and name what they are."""
+    """Make the pen for the sizes of a circuit's edges; its key ends with what `shared` says."""
     high = max(1.0, float(np.abs(sizes).max(initial=0.0)))
     scale = Scale(high, bool((sizes < 0).any()), max(2.4, 6.0 / max(tokens, 5) ** 0.2))
-    is_shared = circuit.graph["kind"] != "pairs" and any(
-        len(heads_of_edge(facts)) > 1 for *_, facts in circuit.edges(data=True)
-    )
-    name = _NAMES.get(circuit.graph["kind"], "attention") + "\n(largest head)" * is_shared
+    name = "\n".join(filter(None, [_NAMES.get(circuit.graph["kind"], "attention"), shared]))
     return Pen(scale, colour_map(cmap, is_signed=scale.is_signed), name)
 
 

@@ -5,6 +5,8 @@ import { graphOf } from "../heads/state.js";
 import { $, element, tokenElement } from "../page/elements.js";
 import { edgeName, lossText, shareText, tokensOn } from "./edges.js";
 
+const MOST_UNITS = 200;
+
 const header = (...names) => element("thead", {}, element("tr", {}, ...names.map((name, n) => element("th", { scope: "col", class: ["", "value", "value", "bar"][n] }, name))));
 
 function barCell(value, most) {
@@ -66,11 +68,13 @@ function unitsTable({ circuit: { units }, traces: [{ stacks }] }) {
   };
   const largest = units.rows.reduce((most, { loss }) => Math.max(most, Math.abs(loss ?? 0)), 0);
   const isSeveral = new Set(units.rows.map(({ stack }) => stack)).size > 1;
-  const rows = units.rows.map((unit) => {
+  const rows = units.rows.slice(0, MOST_UNITS).map((unit) => {
     const name = element("td", {}, isSeveral ? `${unit.stack} ` : "", ...partsOf(unit));
     const numbers = [grouped(unit.edges), lossText(unit.loss, shareText)].map((text) => element("td", { class: "value" }, text));
     return element("tr", {}, name, ...numbers, barCell(unit.loss ?? 0, largest));
   });
+  const left = units.rows.length - MOST_UNITS;
+  if (left > 0) rows.push(element("tr", {}, element("td", {}, element("small", {}, `and ${grouped(left)} more`))));
   const title = element("caption", {}, `${grouped(units.rows.length)} ${units.kind} of the circuit`);
   return element("table", { class: "units" }, title, header(units.kind, "edges", "lost without", ""), element("tbody", {}, ...rows));
 }

@@ -13,23 +13,23 @@ const NO_EDGE = "Point at a curve, click it, or go from edge to edge with the ar
 const NO_ROLLOUT = "There is no rollout here: it needs a single run and consecutive layers of non-negative attention.";
 
 /** List the circuit, and say all of the edge that is pointed at. */
-function fillCircuit(page, paint) {
+function fillCircuit(page, repaint) {
   const point = (edge) => {
     page.hover = { edge };
-    paint(page);
+    repaint(page);
     $("pair").textContent = edgeText(page.shownCircuit, page.circuit.edges[edge]);
   };
-  $("numbers").replaceChildren(...circuitTables(page, point, () => fillCircuit(page, paint)));
+  $("numbers").replaceChildren(...circuitTables(page, point, () => fillCircuit(page, repaint)));
   $("pair").textContent = page.edge === null ? NO_EDGE : edgeText(page.shownCircuit, page.circuit.edges[page.edge]);
 }
 
-/** Write what is below the view; `paint` draws the view anew. */
-export function fillNumbers(page, paint) {
+/** Write what is below the view; `repaint` draws the view anew. */
+export function fillNumbers(page, repaint) {
   $("view-option").textContent = sentenceOf(page);
   if (page.state.view === "circuit") {
     $("pair").hidden = false;
     $("view-option").setAttribute("aria-selected", String(page.state.edge !== null));
-    return fillCircuit(page, paint);
+    return fillCircuit(page, repaint);
   }
   const tables = page.parts.flatMap((part, i) => tablesOf(page, part, i));
   $("numbers").replaceChildren(...tables);
