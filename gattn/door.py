@@ -66,9 +66,7 @@ def draw_images(trace: AttentionTrace, *arguments: Any, **options: Any) -> Figur
     return figure
 
 
-def to_html(
-    shown: object, path: str | PathLike[str] | None = None, **options: Any
-) -> str | None:
+def to_html(shown: object, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
     """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
     made = import_module("gattn.drawing.page").to_html
     check_options(made, options, "to_html()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,8 +20,8 @@ _BELOW = 12.0
 
 
 def with_room(
-    ax: Axes, made: Callable[[float], Mapping[str, Band]], *, labels: bool
-) -> Mapping[str, Band]:
+    ax: Axes, made: Callable[[float], dict[str, Band]], *, labels: bool
+) -> dict[str, Band]:
     """Lay out bands as far apart as the texts between them need, if there is room at all."""
     bands = made(1.0)
     between = [band for band in bands.values() if band.base and band.has_names]
@@ -97,12 +98,11 @@ def _name_above(ax: Axes, band: Band, wide: int) -> None:
                 va="top",
                 size=labels.size,
                 gid="gattn-label",
-                **{"ha": "center", **_turn(labels)},
-                **text_style([text]),
+                **{"ha": "center"} | _turn(labels) | text_style([text]),
             )
 
 
-def _turn(labels: Labels) -> dict[str, object]:
+def _turn(labels: Labels) -> dict[str, Any]:
     if labels.rotation == 45:
         return {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     return {"rotation": labels.rotation}

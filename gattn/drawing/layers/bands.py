@@ -78,8 +78,8 @@ def bands_of(circuit: Circuit, whole: bool, gap: float = 1.0) -> dict[str, Band]
         bands = {}
         for name, stack, is_key_side in tier:
             texts = names[stack][is_key_side]
-            alike = set().union(*(used[n] for n, s, k in _flat(circuit, used) if names[s][k] == texts))
-            tokens = _shown(texts, alike, whole and _is_text(circuit, texts))
+            alike = (used[n] for n, s, k in _flat(circuit, used) if names[s][k] == texts)
+            tokens = _shown(texts, set().union(*alike), whole and _is_text(circuit, texts))
             bands[name] = Band(stack, is_key_side, tokens, layers[stack], left)
             left += len(tokens) + 1
         shown = [band.tokens for band in bands.values()]

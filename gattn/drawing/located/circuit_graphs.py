@@ -155,11 +155,11 @@ def _draw_others(ax: Axes, circuit: Circuit, where: NDArray[np.float64]) -> None
 def _draw_nodes(ax: Axes, where: NDArray[np.float64], used: list[int], radius: float) -> None:
     """Draw the nodes of the circuit in full, the others as small dots."""
     ink = mpl.rcParams["text.color"]
-    sizes = np.full(len(where), radius**2)
-    sizes[used] = (2 * radius) ** 2
-    faint = np.full(len(where), 0.35)
-    faint[used] = 1.0
     x, y = where.T
-    ax.scatter(
-        x, y, s=sizes, color=ink, alpha=faint, lw=0, zorder=2.5, clip_on=False, gid="gattn-nodes"
-    )
+    is_used = np.isin(np.arange(len(where)), used)
+    style: dict[str, Any] = {"color": ink, "lw": 0, "clip_on": False}
+    for some, size, name, more in (
+        (~is_used, radius**2, "gattn-others", {"alpha": 0.35}),
+        (is_used, (2 * radius) ** 2, "gattn-nodes", {}),
+    ):
+        ax.scatter(x[some], y[some], s=size, zorder=2.5, gid=name, **style, **more)

@@ -75,7 +75,11 @@ def _check(circuit: Circuit, trace: AttentionTrace) -> None:
         )
     for stack, tokens in json.loads(circuit.graph["names"]).items():
         first = next(iter(trace.stacks.get(stack, {}).values()), None)
-        if first is not None and [first.query_labels(), first.labels()] != tokens:
+        if first is None:
+            raise SelectionError(
+                f"The circuit is of another model: the trace has no stack {stack!r}."
+            )
+        if [first.query_labels(), first.labels()] != tokens:
             raise SelectionError(
                 f"The circuit has other tokens in the {stack} stack than the trace: pass the trace "
                 "of its own text, or write the page of the circuit, found.to_html(path)."

@@ -58,7 +58,8 @@ def trace_entry(
                 "graphs": [
                     _graph(stack, place)
                     | {"circuitEdges": marked[stack.name, *place]}
-                    | descriptions.get((stack.name, *place), {}) | entry
+                    | descriptions.get((stack.name, *place), {})
+                    | entry
                     for place, entry in zip(sorted(stack), entries, strict=False)
                 ],
             }

@@ -5,7 +5,8 @@ The header is JSON. It has ``format``, which the script must know; ``levels`` (s
 the caller's words; ``edited``, the edits that the traces record; ``traces``; ``thumbnails``, the
 block with the thumbnails of all graphs in the header's order, followed by those of the changes if
 there are two traces; ``image``, the block with the image in grey, if there is one; and ``circuit``
-(see `circuits`) or null. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph says which ``block`` has its numbers.
+(see `circuits`) or null. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph
+says which ``block`` has its numbers.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def payload(
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     _check_same(traces)
+    told = None if circuit is None else circuit_entry(circuit, traces[0])
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
         levels, packed = _fitting(heads, pool)
         described = [dict(chain(*pool.map(labels_and_scores, _layers(trace)))) for trace in traces]
@@ -93,7 +95,7 @@ def payload(
             for trace, found in zip(traces, described, strict=True)
         ],
         "thumbnails": {"block": len(packed), "size": SIZE},
-        "circuit": None if circuit is None else circuit_entry(circuit, traces[0]),
+        "circuit": told,
     }
     thumbnails = chain((one for *_, one in packed), _changes(traces))
     shades = b"".join(one.tobytes() for one in thumbnails)

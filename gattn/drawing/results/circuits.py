@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, Normalize
+from numpy.typing import NDArray
 
 from gattn.analysis.circuits.several import ROLES, Circuits
 from gattn.drawing.canvas.frame import describe, new_axes
@@ -17,7 +18,11 @@ from gattn.drawing.canvas.sides import label_rows, label_tokens
 
 
 def draw_circuits(
-    circuits: Circuits, *, ax: Axes | None = None, cmap: str | Colormap | None = None, **options: Any
+    circuits: Circuits,
+    *,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+    **options: Any,
 ) -> Axes:
     """Draw in how many circuits each head reads what: one row per head, one column per role.
 
@@ -26,20 +31,12 @@ def draw_circuits(
     circuits : Circuits
         The circuits of several texts.
     """
-    table = pd.DataFrame(circuits.roles())
-    several = table["stack"].nunique() > 1
-    heads = sorted(set(table[["stack", "layer", "head"]].itertuples(index=False, name=None)))
-    roles = [role for role in ROLES if role in set(table["role"])]
-    counts = np.zeros((max(len(heads), 1), max(len(roles), 1)))
-    for row in table.itertuples():
-        place = heads.index((row.stack, row.layer, row.head)), roles.index(str(row.role))
-        counts[place] = round(float(row.share) * len(circuits))
+    heads, roles, counts = _counted(circuits)
     if ax is None:
         ax = new_axes(2.6 + 0.75 * counts.shape[1], min(1.9 + 0.3 * counts.shape[0], 12.0))
-    draw_heatmap(
-        ax, counts, "circuits", cmap, **{"norm": Normalize(0, len(circuits)), **options}
-    )
+    draw_heatmap(ax, counts, "circuits", cmap, **{"norm": Normalize(0, len(circuits)), **options})
     write_cells(ax, np.where(counts > 0, counts, np.nan), ax.images[-1].to_rgba(counts))
+    several = len({stack for stack, *_ in heads}) > 1
     names = [f"{stack} " * several + f"{layer}.{head}" for stack, layer, head in heads]
     label_rows(ax, names or [""])
     label_tokens(ax, None, roles or [""], "x")
@@ -50,3 +47,15 @@ def draw_circuits(
     stable = f"stability {in_digits(circuits.stability, '.2f')}" if len(circuits) > 1 else ""
     describe(ax, facts, f"circuits of {len(circuits)} texts", [said, stable])
     return ax
+
+
+def _counted(circuits: Circuits) -> tuple[list[tuple[Any, ...]], list[str], NDArray[np.float64]]:
+    """Count the circuits in which a head has a role: heads, roles, and (heads, roles)."""
+    rows = pd.DataFrame(circuits.roles()).to_dict("records")
+    heads = sorted({(row["stack"], row["layer"], row["head"]) for row in rows})
+    roles = [role for role in ROLES if any(row["role"] == role for row in rows)]
+    counts = np.zeros((max(len(heads), 1), max(len(roles), 1)))
+    for row in rows:
+        place = heads.index((row["stack"], row["layer"], row["head"])), roles.index(row["role"])
+        counts[place] = round(row["share"] * len(circuits))
+    return heads, roles, counts
