@@ -66,6 +66,14 @@ def draw_images(trace: AttentionTrace, *arguments: Any, **options: Any) -> Figur
     return figure
 
 
+def to_html(shown: object, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
+    """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
+    made = import_module("gattn.drawing.page").to_html
+    check_options(made, options, "to_html()")
+    page: str | None = made(shown, path, **options)
+    return page
+
+
 class Shown:
     """What can be saved to a file, and shown as a page in a browser or notebook."""
 
@@ -79,10 +87,7 @@ class Shown:
     def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
     def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
         """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
-        to_html = import_module("gattn.drawing.page").to_html
-        check_options(to_html, options, "to_html()")
-        page: str | None = to_html(self, path, **options)
-        return page
+        return to_html(self, path, **options)
 
     def _repr_html_(self) -> str | None:
         page: str | None = import_module("gattn.drawing.page").notebook_html(self)

@@ -184,7 +184,7 @@ def _circuit(commands: Commands) -> None:
     )
     parser.add_argument("--max-edges", type=whole, metavar="N", help="keep at most N edges")
     parser.add_argument("--seconds", type=real, metavar="S", help="stop the search after S seconds")
-    add_output(parser, (*PICTURES, *EXPORTS[1:]))
+    add_output(parser, (*PICTURES, *PAGES, *EXPORTS[1:]))
 
 
 def _routes(commands: Commands) -> None:

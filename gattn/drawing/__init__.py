@@ -21,6 +21,7 @@ picture leaves out, and what to mind. In all pictures attention has one scale, f
 """
 
 from gattn.drawing.canvas import layouts
+from gattn.drawing.located.circuit_graphs import draw_circuit_graph
 from gattn.drawing.located.draw_graph import draw_graph
 from gattn.drawing.located.draw_time import draw_time
 from gattn.drawing.many_heads.compare import draw_compare
@@ -33,6 +34,7 @@ from gattn.drawing.over_image.draw_image import draw_image
 from gattn.drawing.over_image.draw_images import draw_images
 
 __all__ = [
+    "draw_circuit_graph",
     "draw_compare",
     "draw_graph",
     "draw_head",

@@ -31,6 +31,7 @@ PICTURES = {
     "BestEdges": "results.syntax.draw_best_edges",
     "Bottlenecks": "results.bottlenecks.draw_bottlenecks",
     "Circuit": "layers.circuits.draw_circuit",
+    "Circuits": "results.circuits.draw_circuits",
     "Curves": "results.faithfulness.draw_curves",
     "HeadClusters": "results.head_maps.draw_head_clusters",
     "HeadComparison": "results.intervals.draw_comparison",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import networkx as nx
@@ -38,6 +38,11 @@ def as_digraph(thing: Any) -> nx.DiGraph[Any]:
     """Turn a head or directed graph into a directed graph."""
     if isinstance(thing, AttentionGraph):
         return thing.to_networkx()
+    if isinstance(thing, Sequence) and thing and all(isinstance(one, nx.DiGraph) for one in thing):
+        raise FileError(
+            f"A file holds one graph, and this {type(thing).__name__} has {len(thing)}: save each, "
+            "as in gattn.save(graphs[0], path), and tables of them as in table().to_csv(path)."
+        )
     if not isinstance(thing, nx.DiGraph) or thing.is_multigraph():
         raise FileError(
             "Only an AttentionGraph, an AttentionTrace or a networkx.DiGraph can be saved; "

@@ -184,7 +184,7 @@ FITTING = {
     "effect": [".csv", ".svg"],
     "statistics": [".csv", ".svg"],
     "query": [".csv", ".json", ".parquet"],
-    "circuit": [".svg", ".json", ".graphml", ".csv", ".dot", ".gexf"],
+    "circuit": [".svg", ".html", ".json", ".graphml", ".csv", ".dot", ".gexf"],
     "routes": [".svg", ".json", ".graphml", ".csv", ".dot", ".gexf"],
     "export": [".gattn", ".json", ".graphml", ".gexf", ".dot", ".csv"],
 }

@@ -20,3 +20,5 @@ export * from "../../gattn/drawing/page/viewer/scenes/layered.js";
 export * from "../../gattn/drawing/page/viewer/scenes/grid.js";
 export * from "../../gattn/drawing/page/viewer/scenes/frames.js";
 export * from "../../gattn/drawing/page/viewer/scenes/drawing.js";
+export * from "../../gattn/drawing/page/viewer/circuit/edges.js";
+export * from "../../gattn/drawing/page/viewer/circuit/scene.js";

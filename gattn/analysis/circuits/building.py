@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
-from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.found import Circuit, ends_in
 from gattn.analysis.circuits.testing import Proof
 from gattn.heads.geometry.written import to_text
 
@@ -32,7 +32,8 @@ def built(
         faithfulness=proof.faithfulness,
         completeness=proof.completeness,
         random=json.dumps(proof.random.tolist()),
-        layers=1 + max((layer for _, layer in edges.slices), default=-1),
+        layers=json.dumps(_layers(edges)),
+        bipartite=json.dumps([name for name in edges.stacks if edges.is_bipartite(name)]),
         names=json.dumps(names),
         tokens=json.dumps({stack: keys for stack, (_, keys) in names.items()}),
         geometry=json.dumps(_geometry(edges)),
@@ -44,6 +45,7 @@ def built(
             }
         ),
     )
+    graph.trace = edges.trace
     _add_edges(graph, groups, kept, _losses(groups, proof))
     if graph.graph["has_stream"]:
         _add_streams(graph)
@@ -53,6 +55,14 @@ def built(
         side = names.get(stack, names[edges.stacks[0]])[0]
         named.update(depth=depth, position=position, token=side[position])
     return graph
+
+
+def _layers(edges: EdgeList) -> dict[str, int]:
+    """Count the layers of each stack."""
+    counts = dict.fromkeys(edges.stacks, 0)
+    for stack, layer in edges.slices:
+        counts[stack] = max(counts[stack], layer + 1)
+    return counts
 
 
 def _source(edges: EdgeList, facts: Mapping[str, Any]) -> str:
@@ -95,10 +105,10 @@ def _losses(groups: Grouping, proof: Proof) -> np.ndarray:
 
 
 def _add_edges(graph: Circuit, groups: Grouping, kept: np.ndarray, losses: np.ndarray) -> None:
-    edges = groups.edges
+    edges, ends = groups.edges, ends_in(graph)
     for edge in np.flatnonzero(kept).tolist():
         stack, layer, head, query, key = edges.rows[edge].tolist()
-        source, target = _ends(edges, edges.stacks[stack], layer, query, key)
+        source, target = ends(edges.stacks[stack], layer, query, key)
         if not graph.has_edge(source, target):
             kind = "self" if source[:-2] == target[:-2] and query == key else "attention"
             graph.add_edge(source, target, kind=kind, layer=layer)
@@ -108,19 +118,6 @@ def _add_edges(graph: Circuit, groups: Grouping, kept: np.ndarray, losses: np.nd
             found[f"loss_{head}"] = float(losses[edge])
         elif groups.kind == "pairs":
             found["loss"] = float(losses[edge])
-
-
-def _ends(edges: EdgeList, stack: str, layer: int, query: int, key: int) -> tuple[Any, Any]:
-    """Return the nodes that an edge joins."""
-    first = next(iter(edges.trace.stacks[stack].values()))
-    if len(edges.stacks) == 1 and not first.graph.is_bipartite:
-        return (layer, key), (layer + 1, query)
-    if not first.graph.is_bipartite:
-        return (stack, layer, key), (stack, layer + 1, query)
-    if stack == "cross" and {"encoder", "decoder"} <= set(edges.stacks):
-        depth = 1 + max(at for name, at in edges.slices if name == "encoder")
-        return ("encoder", depth, key), ("decoder", layer + 1, query)
-    return (f"{stack} keys", layer, key), (stack, layer + 1, query)
 
 
 def _add_streams(graph: Circuit) -> None:

@@ -91,6 +91,10 @@ class EdgeList:
             needed[self.rows[some, 4][on_path[some]]] = True
         return on_path
 
+    def is_bipartite(self, stack: str) -> bool:
+        """Return whether the keys of a stack are other tokens than its queries."""
+        return next(iter(self.trace.stacks[stack].values())).graph.is_bipartite
+
     def tokens(self, stack: str) -> tuple[list[str], list[str]]:
         """Name the queries and the keys of a stack."""
         head = next(iter(self.trace.stacks[stack].values()))

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 import pandas as pd
 
 from gattn.analysis.reading.results import Array, Graph, Table, array, edits_of
+from gattn.door import draw_located, to_html
 from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
+from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.kept.only import Only
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 """Depth and position: depth 0 is the input, l + 1 the output of layer l; the stack if several."""
@@ -37,7 +44,11 @@ class Circuit(Graph):
     .. math::
 
         F(C) = \frac{m(C) - m(\emptyset)}{m(\text{all}) - m(\emptyset)}.
+
+    ``trace`` has all edges of the plain run; a circuit from a file, or a part of one, has None.
     """
+
+    trace: AttentionTrace | None = None
 
     @property
     def faithfulness(self) -> float:
@@ -78,7 +89,7 @@ class Circuit(Graph):
     @property
     def depth(self) -> int:
         """How many layers the model's longest stack has."""
-        return int(self.graph["layers"])
+        return max(json.loads(self.graph["layers"]).values(), default=0)
 
     def units(self) -> Table:
         """List what is kept as a whole, the most needed first.
@@ -202,6 +213,33 @@ class Circuit(Graph):
             stacks[stack].append(edge)
         return Only(stacks, ablation=ablation)
 
+    def draw_graph(self, places: Any = None, **options: Any) -> Axes:
+        """Draw it on the layout of a graph; see `gattn.drawing.draw_circuit_graph`.
+
+        `places` are those of the nodes, as ``data.pos`` or ``networkx.spring_layout(graph)``.
+        """
+        return draw_located("draw_circuit_graph", self, places, **options)
+
+    @overload
+    def to_html(self, path: None = None, **options: Any) -> str: ...
+    @overload
+    def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
+    def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
+        """Write the page of its trace, in which its edges stand out; see `AttentionTrace.to_html`.
+
+        Raises
+        ------
+        SelectionError
+            If it has no trace: it came from a file, or is a part of a circuit.
+        """
+        if self.trace is None:
+            raise SelectionError(
+                "A page shows all edges of the plain run, and a circuit from a file, or a part of "
+                "one, has its own alone: trace = gattn.capture(text, model, tokenizer), then "
+                "trace.to_html(path, circuit=found)."
+            )
+        return to_html(self.trace, path, circuit=self, **options)
+
     def _table(self, rows: Any, name: str) -> Table:
         source, edits = self.computed_from, edits_of(self)
         return Table.of(rows, name=name, computed_from=source, notes=self.notes, edits=edits)
@@ -214,6 +252,23 @@ class Circuit(Graph):
             f"{percent(self.faithfulness, 1)} of {graph['metric']}; without them "
             f"{percent(1 - self.completeness, 1)} is left"
         )
+
+
+def ends_in(circuit: Circuit) -> Callable[[str, int, int, int], tuple[Node, Node]]:
+    """Return a function from an edge's stack, layer, query and key to the nodes that it joins."""
+    stacks, bipartite = circuit.stacks, json.loads(circuit.graph["bipartite"])
+    layers = json.loads(circuit.graph["layers"])
+
+    def ends(stack: str, layer: int, query: int, key: int) -> tuple[Node, Node]:
+        if stack not in bipartite:
+            if len(stacks) == 1:
+                return (layer, key), (layer + 1, query)
+            return (stack, layer, key), (stack, layer + 1, query)
+        if stack == "cross" and {"encoder", "decoder"} <= set(stacks):
+            return ("encoder", layers["encoder"], key), ("decoder", layer + 1, query)
+        return (f"{stack} keys", layer, key), (stack, layer + 1, query)
+
+    return ends
 
 
 def percent(share: float, digits: int) -> str:

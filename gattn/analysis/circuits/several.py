@@ -6,15 +6,21 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pandas as pd
 
 from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.reading.results import Table
+from gattn.door import draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ROLE = ["stack", "layer", "head", "role"]
+ROLES = "itself", "previous", "next", "after same token", "same token", "first", "other"
+"""What a key is to a query."""
 _SAMPLES = 2000
 _MEASURES = ("edges", "faithfulness", "completeness", "minimality")
 
@@ -130,6 +136,13 @@ class Circuits(Sequence[Circuit]):
         """List the roles that all of the circuits have, as `roles`."""
         roles = self.roles()
         return self._told(pd.DataFrame(roles[roles["share"] == 1]), "roles")
+
+    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw in how many circuits each head reads what; ``several[0].draw()`` draws one of them.
+
+        See `gattn.drawing.results.circuits.draw_circuits`.
+        """
+        return draw(self, ax=ax, **options)
 
     @property
     def stability(self) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gattn.cli.arguments.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
 from gattn.cli.arguments.values import head_choice, written_token
 from gattn.cli.terminal.output import (
+    PAGES,
     PICTURES,
     print_notes,
     print_table,
@@ -126,6 +127,8 @@ def run_circuit(options: argparse.Namespace) -> None:
     if options.output:
         if options.output.suffix.lower() == ".csv":
             save_table(found.table(), options.output, index=False)
+        elif options.output.suffix.lower() in PAGES:
+            found.to_html(options.output)
         else:
             _save_graph(found, options.output)
         print(f"{options.output}: {found.graph['edges']} edges")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,10 @@ from gattn.drawing.canvas.frame import describe, pitch
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.layers.band_names import set_up_bands, with_room
+from gattn.drawing.layers.bands import MOST_TOKENS, Band, bands_of, columns, name_of, place_of, top
 from gattn.drawing.layers.layered import (
+    MOST_HEADS,
     LayeredEdges,
     Line,
     draw_nodes,
@@ -23,15 +28,15 @@ from gattn.drawing.layers.layered import (
     key_of_kinds,
     lay,
     layered_axes,
-    set_up,
+    ranked,
 )
-from gattn.errors import SelectionError
 
-_MOST_TOKENS = 40
 _ROOM = 1.6
 """How far apart all tokens must be, in font sizes, to be shown."""
 _NAMED = 24
 _MOST_EDGES = 2000
+_LISTED = 12
+"""How many heads without a name in the picture the caption lists."""
 _NAMES = {"edges": "lost without\nthe edge", "pairs": "lost without\nthe pair"}
 
 
@@ -48,57 +53,98 @@ def draw_circuit(
     curve from token to token, named by its heads, a token's attention to itself bends to the right.
     Widths and colours are what the circuit loses without an edge, or a pair, where these are its
     units, otherwise the attention. Heads with an edge between the same tokens share a curve, which
-    shows the largest of their numbers, and names its head first. In long texts only tokens of the
-    circuit are shown.
+    shows the largest of their numbers, and names its head first; each head is named on one of its
+    curves, or in the caption. In long texts, and of the nodes of a graph, only tokens of the
+    circuit are shown. Stacks lie above each other in the order in which they ran; where keys are
+    other tokens than queries, they are on the left.
 
     Parameters
     ----------
     circuit : Circuit
         What to draw.
-
-    Raises
-    ------
-    SelectionError
-        If the model has several stacks, or a stack of cross-attention.
     """
-    if any(len(node) != 2 for node in circuit):
-        raise SelectionError(
-            "A circuit of several stacks, or of cross-attention, has no layered picture: see its "
-            "table(), or draw it by networkx."
-        )
-    ax = ax if ax is not None else layered_axes(len(_tokens_shown(circuit, None)), circuit.depth)
-    tokens = _tokens_shown(circuit, ax)
-    place = {position: x for x, position in enumerate(tokens)}
-    by_head = circuit.graph["kind"] != "pairs"
+    bands = bands_of(circuit, whole=True)
+    whole = columns(bands) <= MOST_TOKENS and (
+        ax is None or pitch(ax, columns(bands), "x") > _ROOM * font_size()
+    )
+    bands = bands_of(circuit, whole=whole)
+    ax = ax if ax is not None else layered_axes(columns(bands), round(top(bands) + 0.4))
+    bands = with_room(ax, partial(bands_of, circuit, whole), labels=labels)
     found = [facts for *_, facts in circuit.edges(data=True) if facts["kind"] != "residual"]
-    sizes = np.array([_largest(facts) for facts in found], dtype=float)
-    top = max(1.0, float(np.abs(sizes).max(initial=0.0)))
-    scale = Scale(top, bool((sizes < 0).any()), max(2.4, 6.0 / max(len(tokens), 5) ** 0.2))
-    is_shared = by_head and any(len(heads_of_edge(facts)) > 1 for facts in found)
-    name = _NAMES.get(circuit.graph["kind"], "attention") + "\n(largest head)" * is_shared
-    pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed), name)
+    sizes = np.array([largest_of(facts) for facts in found], dtype=float)
+    is_shared = circuit.graph["kind"] != "pairs" and any(len(heads_of_edge(x)) > 1 for x in found)
+    pen = pen_of(circuit, sizes, columns(bands), cmap, "(largest head)" * is_shared)
     lines = LayeredEdges(ax, pen)
-    strongest = set(np.argsort(-np.abs(sizes), kind="stable")[:_MOST_EDGES].tolist())
-    number = -1
-    for source, target, facts in circuit.edges(data=True):
-        kind = {"residual": "stream"}.get(facts["kind"], facts["kind"])
-        number += kind != "stream"
-        if kind != "stream" and number not in strongest:
-            continue
-        size = 0.25 * top if kind == "stream" else _largest(facts)
-        ends = place[source[1]], source[0], place[target[1]], target[0]
-        heads = "" if kind == "stream" else heads_named(facts["layer"], _of_heads(facts))
-        lines.add(Line(size, kind, *lay(kind, *ends), heads))
+    for line in _lines(circuit, bands, sizes, pen.scale.top):
+        lines.add(line)
     lines.draw()
-    draw_nodes(ax, [(place[position], depth, True) for depth, position in circuit])
-    set_up(ax, tokens, range(circuit.depth), labels=labels)
+    draw_nodes(ax, [(*place_of(bands, node), True) for node in circuit])
+    set_up_bands(ax, bands, labels=labels)
+    notes = [f"the {_MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > _MOST_EDGES else []
     if labels:
-        lines.name_strongest(_NAMED)
+        named = lines.name_strongest(_NAMED)
+        notes.append(_unnamed(circuit, named))
     has_stream = any(facts["kind"] == "residual" for *_, facts in circuit.edges(data=True))
     add_line_key(ax, pen, *key_of_kinds(pen, *["stream"] * has_stream))
-    notes = [f"the {_MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > _MOST_EDGES else []
-    describe(ax, circuit.graph, _title(circuit), [_said(circuit), *notes])
+    describe(ax, circuit.graph, title_of(circuit), [said_of(circuit), *filter(None, notes)])
     return ax
+
+
+def pen_of(
+    circuit: Circuit,
+    sizes: np.ndarray[Any, Any],
+    tokens: int,
+    cmap: str | Colormap | None,
+    shared: str,
+) -> Pen:
+    """Make the pen for the sizes of a circuit's edges; its key ends with what `shared` says."""
+    high = max(1.0, float(np.abs(sizes).max(initial=0.0)))
+    scale = Scale(high, bool((sizes < 0).any()), max(2.4, 6.0 / max(tokens, 5) ** 0.2))
+    name = "\n".join(filter(None, [_NAMES.get(circuit.graph["kind"], "attention"), shared]))
+    return Pen(scale, colour_map(cmap, is_signed=scale.is_signed), name)
+
+
+def _lines(
+    circuit: Circuit, bands: Mapping[str, Band], sizes: np.ndarray[Any, Any], high: float
+) -> list[Line]:
+    """Lay the streams, and the largest edges."""
+    strongest = set(np.argsort(-np.abs(sizes), kind="stable")[:_MOST_EDGES].tolist())
+    number, found = -1, []
+    for source, target, facts in circuit.edges(data=True):
+        ends = (*place_of(bands, source), *place_of(bands, target))
+        if facts["kind"] == "residual":
+            found.append(Line(0.25 * high, "stream", *lay("stream", *ends)))
+            continue
+        number += 1
+        if number in strongest:
+            numbers = _of_heads(facts)
+            name = heads_named(facts["layer"], numbers)
+            heads = {head: _head_named(circuit, source, target, facts, head) for head in numbers}
+            said = frozenset(heads[head] for head in ranked(numbers)[:MOST_HEADS])
+            path = lay(facts["kind"], *ends)
+            found.append(Line(largest_of(facts), facts["kind"], *path, name, said))
+    return found
+
+
+def _head_named(circuit: Circuit, source: Any, target: Any, facts: Any, head: int) -> str:
+    """Name a head, after its stack if there are several."""
+    place = f"{facts['layer']}.{head}"
+    if len(circuit.stacks) < 2:
+        return place
+    is_cross = name_of(source) != name_of(target) and f"{name_of(target)} keys" != name_of(source)
+    return f"{'cross' if is_cross else name_of(target)} {place}"
+
+
+def _unnamed(circuit: Circuit, named: frozenset[str]) -> str:
+    """List the heads that have no name in the picture."""
+    every = {
+        _head_named(circuit, source, target, facts, head): None
+        for source, target, facts in circuit.edges(data=True)
+        for head in heads_of_edge(facts)
+    }
+    left = [name for name in every if name not in named]
+    more = f" and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
+    return f"heads without a name here: {', '.join(left[:_LISTED])}{more}" if left else ""
 
 
 def _of_heads(facts: dict[str, Any]) -> dict[int, float]:
@@ -109,28 +155,20 @@ def _of_heads(facts: dict[str, Any]) -> dict[int, float]:
     }
 
 
-def _largest(facts: dict[str, Any]) -> float:
+def largest_of(facts: dict[str, Any]) -> float:
+    """Return the number of an edge that is farthest from 0."""
     return float(facts["loss"]) if "loss" in facts else max(_of_heads(facts).values(), key=abs)
 
 
-def _tokens_shown(circuit: Circuit, ax: Axes | None) -> dict[int, str]:
-    """Choose the tokens to show, by position: all if they have room, or those of the circuit."""
-    every = dict(enumerate(circuit.tokens))
-    is_wide = ax is None or pitch(ax, len(every), "x") > _ROOM * font_size()
-    if len(every) <= _MOST_TOKENS and is_wide:
-        return every
-    some = sorted({position for _, position in circuit})
-    return {at: every[at] if every[at] == str(at) else f"{every[at]} {at}" for at in some}
-
-
-def _title(circuit: Circuit) -> str:
+def title_of(circuit: Circuit) -> str:
+    """Say how small it is, and what it keeps."""
     count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
     if not count:
         return "circuit: no edge"
     return f"circuit: {count:,} of {whole:,} edges keep {circuit.faithfulness:.0%}"
 
 
-def _said(circuit: Circuit) -> str:
+def said_of(circuit: Circuit) -> str:
     """Say what was measured without the circuit, and without its units."""
     if not circuit.graph["edges"]:
         return ""

@@ -32,6 +32,10 @@ _NAMES = {"stream": "stream", "mlp": "MLP", "path": "strongest\npaths"}
 _SPOTS = np.array([0.42, 0.58, 0.34, 0.66, 0.27, 0.73, 0.2, 0.8])
 _COURSE = np.linspace(0.0, 1.0, 49)
 """Where along an edge its name may stand but in the middle, and where the edge is looked for."""
+MOST_HEADS = 3
+"""How many heads of an edge are named."""
+LIMITS = 0.12, 0.42
+"""How much room there is below the lowest layer and above the highest, in layers."""
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
@@ -51,6 +55,8 @@ class Line:
         Where its name may stand.
     name : str
         Its heads; "" if it has no name.
+    heads : frozenset of str
+        The heads that the name says, each of which is to be named once at least, if they are given.
     """
 
     size: float
@@ -58,6 +64,7 @@ class Line:
     path: Path
     peak: tuple[float, float]
     name: str = ""
+    heads: frozenset[str] = frozenset()
 
 
 class LayeredEdges:
@@ -94,37 +101,60 @@ class LayeredEdges:
         style = {"edgecolors": colours, "clip_on": True, "gid": f"gattn-{name}"} | style
         self.pen.draw(self._ax, paths, sizes, **style)
 
-    def name_strongest(self, count: int) -> None:
-        """Name the heads of the strongest edges, where names do not overlap.
+    def name_strongest(self, count: int) -> frozenset[str]:
+        """Name the heads of the strongest edges, where names do not overlap; return those named.
 
         A name stands in the middle of its edge, or along it where there is room beside it for the
-        name of another.
+        name of another. Edges whose heads have no name yet come before those that repeat one.
         """
-        size = 0.7 * font_size()
         across, high = points(self._ax)
         low, top = self._ax.get_ylim()
         left, right = self._ax.get_xlim()
         unit = np.array([across / (right - left), high / (top - low)])
-        taken = np.zeros((0, 3))
-        named = sorted(
+        lines = sorted(
             (line for line in self._found if line.name),
             key=lambda line: (abs(line.size), line.peak),
-        )[::-1][:count]
-        courses = [_points_of(line.path, _COURSE) * unit for line in named]
-        for n, line in enumerate(named):
-            wide = (width(line.name) + 0.5) * size
-            others = np.concatenate([np.zeros((0, 2)), *courses[:n], *courses[n + 1 :]])
-            spots = np.array([line.peak, *_points_of(line.path, _SPOTS)])
-            free = [
-                (spot, not _is_near(at, others, wide, 1.5 * size))
-                for spot, at in zip(spots, spots * unit, strict=True)
-                if not _is_near(at, taken[:, :2], (wide + taken[:, 2]) / 2, 1.5 * size)
-            ]
-            if not free:
-                continue
-            x, y = next((spot for spot, is_clear in free if is_clear), free[0][0])
-            taken = np.vstack([taken, [*(np.array([x, y]) * unit), wide]])
-            write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
+        )[::-1]
+        names = _Names(self._ax, unit, lines[:count])
+        said: set[str] = set()
+        for line in lines:
+            if line.heads - said and names.write(line):
+                said |= line.heads
+        for line in lines[:count]:
+            names.write(line)
+        return frozenset(said)
+
+
+class _Names:
+    """Writes names along curves where they meet no other name, away from other curves if it can."""
+
+    def __init__(self, ax: Axes, unit: NDArray[np.float64], lines: Sequence[Line]) -> None:
+        self._ax, self._unit = ax, unit
+        self._size = 0.7 * font_size()
+        self._courses = {id(line): _points_of(line.path, _COURSE) * unit for line in lines}
+        self._taken = np.zeros((0, 3))
+        self._tried: set[int] = set()
+
+    def write(self, line: Line) -> bool:
+        """Write the name of a line, once; return whether it found room."""
+        if id(line) in self._tried:
+            return False
+        self._tried.add(id(line))
+        wide, high = (width(line.name) + 0.5) * self._size, 1.5 * self._size
+        courses = [course for other, course in self._courses.items() if other != id(line)]
+        others = np.concatenate([np.zeros((0, 2)), *courses])
+        spots = np.array([line.peak, *_points_of(line.path, _SPOTS)])
+        free = [
+            (spot, not _is_near(at, others, wide, high))
+            for spot, at in zip(spots, spots * self._unit, strict=True)
+            if not _is_near(at, self._taken[:, :2], (wide + self._taken[:, 2]) / 2, high)
+        ]
+        if not free:
+            return False
+        x, y = next((spot for spot, is_clear in free if is_clear), free[0][0])
+        self._taken = np.vstack([self._taken, [*(np.array([x, y]) * self._unit), wide]])
+        write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
+        return True
 
 
 def _points_of(path: Path, shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -165,10 +195,15 @@ def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
 
 def heads_named(layer: int, heads: Mapping[int, float]) -> str:
     """Name the heads of an edge, the most important ones first."""
-    ranked = sorted(heads, key=lambda head: -heads[head])
-    if not ranked:
+    if not heads:
         return ""
-    return f"{layer}.{','.join(map(str, ranked[:3]))}" + ("…" if len(ranked) > 3 else "")
+    most = ",".join(map(str, ranked(heads)[:MOST_HEADS]))
+    return f"{layer}.{most}" + ("…" if len(heads) > MOST_HEADS else "")
+
+
+def ranked(heads: Mapping[int, float]) -> list[int]:
+    """Sort the heads of an edge, the most important ones first."""
+    return sorted(heads, key=lambda head: -heads[head])
 
 
 def lay(
@@ -195,7 +230,7 @@ def layered_axes(tokens: int, layers: int) -> Axes:
 
 def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels: bool) -> None:
     """Set the limits, and write tokens, by position, and layers along the sides."""
-    ax.set(xlim=(-0.7, len(tokens) - 0.3), ylim=(-0.12, len(layers) + 0.42))
+    ax.set(xlim=(-0.7, len(tokens) - 0.3), ylim=(-LIMITS[0], len(layers) + LIMITS[1]))
     if labels:
         label_tokens(ax, list(tokens), list(tokens.values()), "x")
     else:

@@ -204,7 +204,7 @@ def _draw(
 ) -> None:
     places = np.array(list(positions.values())).reshape(-1, 2)
     unit = set_free_limits(ax, places)
-    radius = _radius(places / unit)
+    radius = radius_of(places / unit)
     found = PlacedEdges.of(head, shown, positions)
     if rows:
         _draw_faint(ax, head, positions)
@@ -238,7 +238,7 @@ def _draw(
         write_at_nodes(ax, positions, fit(texts, math.inf, rotations=(0,)), found, gap, few=0)
 
 
-def _radius(places: NDArray[np.float64]) -> float:
+def radius_of(places: NDArray[np.float64]) -> float:
     """Choose the radius of nodes in points, so that few of them touch."""
     if len(places) < 2:
         return _LARGEST

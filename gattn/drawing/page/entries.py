@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.heads.head_scores import SCORES
 from gattn.analysis.heads.head_table import head_table
 from gattn.analysis.reading.heads import Place
@@ -38,16 +41,25 @@ def trace_entry(
     trace: AttentionTrace,
     entries: Iterator[dict[str, Any]],
     descriptions: dict[Place, dict[str, Any]],
+    circuit: Circuit | None = None,
 ) -> dict[str, Any]:
-    """Describe a trace; `entries` are those of its packed graphs, in order."""
+    """Describe a trace; `entries` are those of its packed graphs, in order.
+
+    ``circuitEdges`` says how many edges a circuit has in all, and in each head; it is null without.
+    """
+    marked = _in_heads(circuit)
     return {
         "model": trace.model,
         "stacks": [
             _stack(stack)
             | {
                 "text": (trace.text or text_of(next(iter(stack.values()))))[:_LONGEST],
+                "circuitEdges": None if circuit is None else marked.total(),
                 "graphs": [
-                    _graph(stack, place) | descriptions.get((stack.name, *place), {}) | entry
+                    _graph(stack, place)
+                    | {"circuitEdges": marked[stack.name, *place]}
+                    | descriptions.get((stack.name, *place), {})
+                    | entry
                     for place, entry in zip(sorted(stack), entries, strict=False)
                 ],
             }
@@ -55,6 +67,12 @@ def trace_entry(
             if len(stack)
         ],
     }
+
+
+def _in_heads(circuit: Circuit | None) -> Counter[Any]:
+    """Count the edges of a circuit in each head."""
+    rows = [] if circuit is None else json.loads(circuit.graph["rows"])
+    return Counter((stack, layer, head) for stack, layer, head, *_ in rows)
 
 
 def labels_and_scores(layer: Stack) -> list[tuple[Place, dict[str, Any]]]:

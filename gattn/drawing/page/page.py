@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from gattn.analysis.circuits.found import Circuit
 from gattn.drawing.many_heads.notebook import notebook_svg
 from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.payload import Payload, estimated_bytes, payload
@@ -41,6 +42,7 @@ def to_html(
     keep: Keep | None = None,
     image: Any = None,
     fit: Fit | None = None,
+    circuit: Circuit | None = None,
 ) -> str | None:
     """Write a trace or a head as an interactive page: one HTML file that needs only a browser.
 
@@ -61,6 +63,9 @@ def to_html(
         `gattn.drawing.draw_image`. The page holds it in grey, with at most 384 pixels along a side.
     fit : {"stretch", "crop"}, optional
         How the image became what the model read, if their shapes differ.
+    circuit : Circuit, optional
+        A circuit of the same tokens, whose heads and edges are marked. ``found.to_html(path)`` is
+        ``found.trace.to_html(path, circuit=found)``.
 
     Returns
     -------
@@ -70,8 +75,8 @@ def to_html(
     Raises
     ------
     SelectionError
-        If there is no head, the graphs of a stack or of both runs differ in their tokens, there are
-        edits but no second run, or an image but no tokens on a grid.
+        If there is no head, the graphs of a stack, of both runs, or of the circuit differ in their
+        tokens, there are edits but no second run, or an image but no tokens on a grid.
     ShapeError
         If the image does not fit the grid, or is none.
     FileError
@@ -85,7 +90,7 @@ def to_html(
     runs = [_as_trace(one) for one in (graphs, other) if one is not None]
     if keep is not None:
         runs = [_kept(one, keep) for one in runs]
-    text = page(payload(runs, edits, image, fit))
+    text = page(payload(runs, edits, image, fit, circuit))
     if path is None:
         return text
     with whole_file(Path(path)) as part:
@@ -151,7 +156,10 @@ MODULES = (
     "scenes/grid.js",
     "scenes/frames.js",
     "scenes/drawing.js",
+    "circuit/edges.js",
+    "circuit/scene.js",
     "page/elements.js",
+    "circuit/table.js",
     "page/page.js",
     "page/describing.js",
     "page/finding.js",

@@ -4,8 +4,9 @@ The header is JSON. It has ``format``, which the script must know; ``levels`` (s
 ``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in
 the caller's words; ``edited``, the edits that the traces record; ``traces``; ``thumbnails``, the
 block with the thumbnails of all graphs in the header's order, followed by those of the changes if
-there are two traces; and ``image``, the block with the image in grey, if there is one. A trace has
-``stacks``; a stack has its tokens and ``graphs``; a graph says which ``block`` has its numbers.
+there are two traces; ``image``, the block with the image in grey, if there is one; and ``circuit``
+(see `circuits`) or null. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph
+says which ``block`` has its numbers.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from typing import Any
 import numpy as np
 
 from gattn import __version__
+from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.heads.compare import pairs
 from gattn.drawing.canvas.colours import RAMPS
 from gattn.drawing.over_image.images import Fit
+from gattn.drawing.page.circuits import circuit_entry
 from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, trace_entry
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.places import image_bytes
@@ -61,12 +64,20 @@ class Payload:
 
 
 def payload(
-    traces: Sequence[AttentionTrace], edits: str, image: Any = None, fit: Fit | None = None
+    traces: Sequence[AttentionTrace],
+    edits: str,
+    image: Any = None,
+    fit: Fit | None = None,
+    circuit: Circuit | None = None,
 ) -> Payload:
-    """Pack one trace, or two of the same tokens and what was edited between them; an image, too."""
+    """Pack one trace, or two of the same tokens and what was edited between them.
+
+    An image, or a circuit, is packed with them.
+    """
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     _check_same(traces)
+    told = None if circuit is None else circuit_entry(circuit, traces[0])
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
         levels, packed = _fitting(heads, pool)
         described = [dict(chain(*pool.map(labels_and_scores, _layers(trace)))) for trace in traces]
@@ -80,10 +91,11 @@ def payload(
         "edited": _edited(traces, edits),
         "notes": [_precision([entry for entry, *_ in packed], levels)],
         "traces": [
-            trace_entry(trace, entries, found)
+            trace_entry(trace, entries, found, circuit)
             for trace, found in zip(traces, described, strict=True)
         ],
         "thumbnails": {"block": len(packed), "size": SIZE},
+        "circuit": told,
     }
     thumbnails = chain((one for *_, one in packed), _changes(traces))
     shades = b"".join(one.tobytes() for one in thumbnails)

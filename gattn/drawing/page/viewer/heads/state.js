@@ -1,6 +1,6 @@
 // The state of the page: its fields, its fragment in the address, and fitting it to the data.
 
-export const VIEWS = ["arcs", "columns", "matrix", "layered", "text", "places"];
+export const VIEWS = ["arcs", "columns", "matrix", "layered", "text", "places", "circuit"];
 export const SHOWN = ["before", "after", "difference", "all three"];
 
 const oneOf = (names) => (text) => (names.includes(text) ? text : undefined);
@@ -15,13 +15,14 @@ const asRange = (text) => {
 
 /** The fields of the state: how to read each from text, and its default. */
 const FIELDS = {
-  view: [oneOf(VIEWS), "arcs"],
+  view: [oneOf(VIEWS), ""],
   stack: [asWords, ""],
   layer: [asWhole, null],
   head: [asWhole, null],
   token: [asWhole, null],
   side: [oneOf(["key", "query"]), "key"],
   level: [asWhole, null],
+  edge: [asWhole, null],
   weight: [asWords, "attention"],
   threshold: [asShare, null],
   top: [asWhole, 0],
@@ -85,8 +86,13 @@ export function groundOf({ keys, queries }) {
   return kinds[0] === "layout" && (!queries || kinds[1] === "layout") ? "layout" : "";
 }
 
+const HAS = { layered: ({ queries }) => !queries, places: groundOf, circuit: ({ circuitEdges }) => circuitEdges != null };
+
 /** The views that a stack has: layers only of self-attention, places only where they are known. */
-export const viewsOf = (stack) => VIEWS.filter((view) => (view === "layered" ? !stack.queries : view !== "places" || groundOf(stack)));
+export const viewsOf = (stack) => VIEWS.filter((view) => HAS[view]?.(stack) ?? true);
+
+/** The view that a page opens with. */
+export const firstView = (stack) => (viewsOf(stack).includes("circuit") ? "circuit" : "arcs");
 
 /** Fit a state to the data: names and numbers that do not exist become the first, or the nearest. */
 export function settled(state, traces) {
@@ -100,7 +106,8 @@ export function settled(state, traces) {
     layer: graph.layer,
     head: graph.head,
     side: stack.queries ? state.side : "key",
-    view: viewsOf(stack).includes(state.view) ? state.view : "arcs",
+    view: viewsOf(stack).includes(state.view) ? state.view : firstView(stack),
+    edge: state.edge === null || !(state.edge < stack.circuitEdges) ? null : state.edge,
     token: state.token === null || state.token >= size ? null : state.token,
     keys: within(state.keys, stack.keys.tokens.length),
     queries: within(state.queries, (stack.queries ?? stack.keys).tokens.length),

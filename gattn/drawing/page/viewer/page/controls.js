@@ -1,7 +1,7 @@
 // Shows the state in the controls, and sets the colours of the style sheet.
 
-import { number } from "../heads/texts.js";
-import { SHOWN, groundOf, viewsOf, weightsOf } from "../heads/state.js";
+import { number, visible } from "../heads/texts.js";
+import { SHOWN, viewsOf, weightsOf } from "../heads/state.js";
 import { cssOf } from "../scenes/colours.js";
 import { $, element } from "./elements.js";
 import { headText } from "./describing.js";
@@ -21,7 +21,9 @@ export function dress(page) {
 export function fillControls(page) {
   const { state, stack } = page;
   const graph = page.shownGraph;
-  $("head-title").textContent = state.view === "layered" ? `${stack.name}: all layers, mean over heads` : headText(graph);
+  const titles = { layered: `${stack.name}: all layers, mean over heads`, circuit: `circuit: ${visible(page.circuit?.title ?? "", 200)}` };
+  $("head-title").textContent = titles[state.view] ?? headText(graph);
+  $("view").setAttribute("aria-label", `${state.view === "circuit" ? "edges of the circuit" : "tokens"}: choose one with the arrow keys`);
   const options = (select, names, value) => {
     const labels = names.map(([name, label]) => `${name}=${label}`).join("|");
     if (select.dataset.names !== labels) {
@@ -44,7 +46,7 @@ export function fillControls(page) {
     button.setAttribute("aria-checked", String(isChosen));
     button.tabIndex = isChosen ? 0 : -1;
     button.disabled = !viewsOf(stack).includes(button.value);
-    button.hidden = button.value === "places" && !page.traces[0].stacks.some(groundOf);
+    button.hidden = ["places", "circuit"].includes(button.value) && !page.traces[0].stacks.some((one) => viewsOf(one).includes(button.value));
   }
   $("threshold-label").textContent = { difference: "change ≥", "all three": "attention, change ≥" }[state.show] ?? "attention ≥";
   $("threshold").value = String(Math.round(100 * Math.sqrt(state.threshold ?? 0)));
@@ -53,16 +55,17 @@ export function fillControls(page) {
   $("top").value = String(state.top);
   $("top-text").textContent = state.top ? String(state.top) : "all";
   for (const id of ["threshold", "top"]) $(id).setAttribute("aria-valuetext", $(`${id}-text`).textContent);
-  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = state.view === "layered" || page.isShaded;
+  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = page.isWhole || page.isShaded;
   const sides = [stack.keys, stack.queries].filter(Boolean);
   const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
   $("words").checked = state.words;
-  $("words").disabled = !hasParts;
+  $("words").disabled = !hasParts || state.view === "circuit";
   $("words").closest("label").title = hasParts ? "" : partsReason(sides);
   $("special").checked = state.special;
-  $("special").disabled = !sides.some(({ special }) => special.length);
+  $("special").disabled = state.view === "circuit" || !sides.some(({ special }) => special.length);
   $("special").closest("label").title = $("special").disabled ? specialReason(sides) : "";
   $("sinks").checked = state.sinks;
+  $("sinks").disabled = state.view === "circuit";
   if (document.activeElement !== $("search")) $("search").value = state.search;
   const found = placesFound(page);
   const at = placeChosen(page, found);

@@ -16,7 +16,8 @@ export function keptText(graphs) {
 
 export function headText(graph) {
   const shared = graph.keyValueHead === null ? "" : ` · key-value head ${graph.keyValueHead}`;
-  return `${graph.name}${shared}${graph.label ? `: ${graph.label}` : ""}`;
+  const inCircuit = graph.circuitEdges ? ` · ${count(graph.circuitEdges, "edge")} in the circuit` : "";
+  return `${graph.name}${shared}${graph.label ? `: ${graph.label}` : ""}${inCircuit}`;
 }
 
 export function editsText(page) {

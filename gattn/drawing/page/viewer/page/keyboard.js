@@ -20,7 +20,18 @@ function moveHead(page, dx, dy) {
   if (page.graph(0, place)) page.update(place);
 }
 
+/** Go to the next edge of the circuit: upwards and to the right, the next in the order of layers and keys. */
+function moveEdge(page, by) {
+  const { edges } = page.circuit;
+  const order = [...edges.keys()].sort((a, b) => compared(edges[a].from, edges[b].from) || compared(edges[a].to, edges[b].to) || edges[a].head - edges[b].head);
+  const at = order.indexOf(page.state.edge);
+  if (edges.length) page.update({ edge: order[at < 0 ? 0 : Math.min(edges.length - 1, Math.max(0, at + by))] });
+}
+
+const compared = (a, b) => a.reduce((found, part, n) => found || part - b[n], 0);
+
 function moveToken(page, dx, dy) {
+  if (page.state.view === "circuit") return moveEdge(page, dx - dy);
   if (page.state.view === "layered" && dy) {
     const depth = page.stack.layers.length;
     const level = Math.min(depth, Math.max(0, (page.state.level ?? depth) - dy));
@@ -49,6 +60,7 @@ function besideOnGrid(page, head, dx, dy) {
 }
 
 export function zoom(page, factor, place = null) {
+  if (page.state.view === "circuit") return;
   const patch = {};
   const { keys, queries } = page.stack;
   for (const [name, side] of [["keys", keys], ["queries", queries ?? keys]]) {
@@ -145,7 +157,7 @@ function pressed(page, event) {
     "=": () => zoom(page, 0.5),
     "-": () => zoom(page, 2),
     0: () => page.update({ keys: null, queries: null }),
-    Escape: () => page.update({ token: null, level: null }),
+    Escape: () => page.update({ token: null, level: null, edge: null }),
   };
   VIEWS.forEach((view, i) => (actions[i + 1] = () => viewsOf(page.stack).includes(view) && page.update({ view })));
   if (!Object.hasOwn(actions, event.key)) return;

@@ -4,19 +4,39 @@ import { grouped, isolated, number } from "../heads/texts.js";
 import { placeIn, readingsOf, rowEdges, valueText } from "../heads/readings.js";
 import { Scale } from "../scenes/colours.js";
 import { named } from "../scenes/marks.js";
+import { edgeText } from "../circuit/edges.js";
+import { circuitTables } from "../circuit/table.js";
 import { $, element, tokenElement } from "./elements.js";
 
 const NO_TOKEN = "Point at a token, or click it, to list what it reads and what reads it.";
+const NO_EDGE = "Point at a curve, click it, or go from edge to edge with the arrow keys, to read its numbers.";
 const NO_ROLLOUT = "There is no rollout here: it needs a single run and consecutive layers of non-negative attention.";
 
-export function fillNumbers(page) {
+/** List the circuit, and say all of the edge that is pointed at. */
+function fillCircuit(page, repaint) {
+  const point = (edge) => {
+    page.hover = { edge };
+    repaint(page);
+    $("pair").textContent = edgeText(page.shownCircuit, page.circuit.edges[edge]);
+  };
+  $("numbers").replaceChildren(...circuitTables(page, point, () => fillCircuit(page, repaint)));
+  $("pair").textContent = page.edge === null ? NO_EDGE : edgeText(page.shownCircuit, page.circuit.edges[page.edge]);
+}
+
+/** Write what is below the view; `repaint` draws the view anew. */
+export function fillNumbers(page, repaint) {
+  $("view-option").textContent = sentenceOf(page);
+  if (page.state.view === "circuit") {
+    $("pair").hidden = false;
+    $("view-option").setAttribute("aria-selected", String(page.state.edge !== null));
+    return fillCircuit(page, repaint);
+  }
   const tables = page.parts.flatMap((part, i) => tablesOf(page, part, i));
   $("numbers").replaceChildren(...tables);
   if (!tables.length) $("numbers").append(element("p", { class: "note" }, page.heads.some((head) => page.lookedAt(head)) ? NO_ROLLOUT : NO_TOKEN));
   $("pair").textContent = page.hover?.isPair ? pairText(page, page.hover) : "";
   $("pair").hidden = page.state.view === "layered";
   const option = $("view-option");
-  option.textContent = sentenceOf(page);
   option.setAttribute("aria-selected", String(page.state.token !== null));
 }
 
@@ -97,8 +117,14 @@ function pairText(page, { row, key }) {
     .join(" · ");
 }
 
+function edgeSentence({ state: { edge }, circuit, shownCircuit }) {
+  if (edge === null) return "no edge chosen";
+  return `edge ${edge + 1} of ${circuit.edges.length}: ${edgeText(shownCircuit, circuit.edges[edge])}`;
+}
+
 /** Describe what the chosen token reads most in a sentence. */
 function sentenceOf(page) {
+  if (page.state.view === "circuit") return edgeSentence(page);
   const head = page.heads?.[0];
   const focus = head && page.focusIn(head);
   if (!focus) return "no token chosen";

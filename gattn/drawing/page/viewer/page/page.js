@@ -1,10 +1,11 @@
 // The page as data: its traces, its state, its decoded heads; and how to change the state.
 
-import { DEFAULTS, fromFragment, graphOf, groundOf, settled, stackOf, toFragment } from "../heads/state.js";
+import { DEFAULTS, firstView, fromFragment, graphOf, groundOf, settled, stackOf, toFragment } from "../heads/state.js";
 import { bytesOf, decodeHead, inflate, tokensOf, withTokens } from "../heads/decoding.js";
 import { difference, groupsOf, regroup, sinksOf } from "../heads/regrouping.js";
 import { placeIn } from "../heads/readings.js";
 import { lookOf } from "../scenes/colours.js";
+import { tokensOfBands } from "../circuit/edges.js";
 import { $ } from "./elements.js";
 
 const MOST_DECODED = 12_000_000;
@@ -27,11 +28,14 @@ export class Page {
     this.run = 0;
     [this.heads, this.windows, this.layers, this.choices, this.scales, this.scene] = Array(6).fill(null);
     this.hiddenNames = [];
+    this.marked = [];
     this.traced = [];
     // The grid of all heads
     [this.thumbnails, this.order, this.grid, this.drawn] = Array(4).fill(null);
     this.pageOfHeads = "";
     this.image = null;
+    this.circuit = header.circuit;
+    this.shownCircuit = this.circuit && { circuit: this.circuit, bands: tokensOfBands(this.circuit, this.traces[0].stacks) };
   }
 
   /** Remember the last value made for a slot, until its key changes. */
@@ -161,6 +165,16 @@ export class Page {
     return layers.every((layer, n) => layer === layers[0] + n);
   }
 
+  /** Whether the view is of all layers, and not of one head. */
+  get isWhole() {
+    return ["layered", "circuit"].includes(this.state.view);
+  }
+
+  /** The edge of the circuit that the pointer is on, or else the chosen one; null if there is none. */
+  get edge() {
+    return this.hover?.edge ?? this.state.edge;
+  }
+
   /** Whether a view shades tokens, so that it shows all edges whatever the threshold. */
   get isShaded() {
     return this.state.view === "text" || (this.state.view === "places" && groundOf(this.stack) === "grid");
@@ -210,6 +224,7 @@ export class Page {
 
   get saidState() {
     const said = { ...this.state };
+    if (said.view === firstView(this.stack)) said.view = DEFAULTS.view;
     if (this.traces.length < 2) said.show = DEFAULTS.show;
     if (this.traces[0].stacks.length < 2) said.stack = "";
     return said;

@@ -12,6 +12,7 @@ function pointIn(event, id) {
 
 function pointedAt(page, event) {
   const hit = page.scene?.hit(...pointIn(event, "view"));
+  if (page.state.view === "circuit") return hit ?? null;
   const head = page.state.view === "layered" ? page.heads?.[0] : page.windows?.[0];
   if (!hit || !head) return null;
   return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level };
@@ -31,7 +32,7 @@ export function listenToView(page) {
       if (!page.scene || page.isBusy) return;
       const before = page.hover;
       page.hover = isHeavy(page) ? null : pointedAt(page, event);
-      const isUnmoved = before?.key === page.hover?.key && before?.row === page.hover?.row && before?.level === page.hover?.level;
+      const isUnmoved = before?.key === page.hover?.key && before?.row === page.hover?.row && before?.level === page.hover?.level && before?.edge === page.hover?.edge;
       if (!isUnmoved) drawView(page);
       if (start && dragged(page, start, page.hover)) $("caption").textContent = "release to show only these tokens";
     });
@@ -46,13 +47,14 @@ export function listenToView(page) {
     }
   });
   $("view").addEventListener("pointerdown", (event) => {
-    if (event.pointerType !== "touch" && page.state.view !== "places") start = { ...pointedAt(page, event), x: event.clientX, y: event.clientY };
+    if (event.pointerType !== "touch" && !["places", "circuit"].includes(page.state.view)) start = { ...pointedAt(page, event), x: event.clientX, y: event.clientY };
   });
   $("view").addEventListener("pointerup", (event) => {
     const end = pointedAt(page, event);
     const patch = start && Math.hypot(event.clientX - start.x, event.clientY - start.y) > 12 && dragged(page, start, end);
     start = null;
     if (patch) return page.update(patch);
+    if (page.state.view === "circuit") return page.update({ edge: end?.edge === page.state.edge ? null : (end?.edge ?? null) });
     const token = end?.row ?? end?.key;
     if (!token || token.virtual) return;
     const isAgain = page.state.token === token.index && (end.level ?? null) === (end.level === undefined ? null : page.state.level);

@@ -6,6 +6,7 @@ import { windowed } from "../heads/regrouping.js";
 import { choose } from "../heads/edges.js";
 import { meanOf } from "../heads/layers.js";
 import { Scale } from "../scenes/colours.js";
+import { foundIn, ofHead, withMarked } from "../circuit/edges.js";
 import { $, complain } from "./elements.js";
 import { describe } from "./describing.js";
 import { speak } from "./numbers.js";
@@ -35,7 +36,8 @@ export async function render(page) {
     const layers = page.state.view === "layered" ? await averagedLayers(page, run, hidden) : null;
     if (run !== page.run) return;
     page.layers = layers;
-    page.choices = page.state.view === "layered" ? [] : page.windows.map((head) => choose(head, { ...page.state, ...(page.isShaded && { threshold: null, top: 0 }), isDense: page.isDense }));
+    page.marked = page.windows.map((head) => foundIn(head, ofHead(page.circuit, page.state)));
+    page.choices = page.isWhole ? [] : page.windows.map((head, i) => withMarked(choose(head, { ...page.state, ...(page.isShaded && { threshold: null, top: 0 }), isDense: page.isDense }), page.marked[i]));
     const runs = prepared.filter((head) => !head.isChange);
     page.scales = page.heads.map((head) => Scale.of(head.isChange ? [head] : runs, page.state.weight));
     $("view").removeAttribute("aria-busy");

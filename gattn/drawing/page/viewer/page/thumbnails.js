@@ -31,7 +31,7 @@ export function drawGrid(page) {
   const first = state.sort ? Math.floor(chosen / MOST_SORTED) * MOST_SORTED : 0;
   const shown = state.sort ? order.slice(first, first + MOST_SORTED) : order;
   const cells = page.once("cells", `${key}|${first}`, () =>
-    shown.map((n) => ({ ...thumbnailOf(page, n, show, scale), layer: graphs[n].layer, head: graphs[n].head, said: number(graphs[n].scores[state.sort]) })),
+    shown.map((n) => ({ ...thumbnailOf(page, n, show, scale), layer: graphs[n].layer, head: graphs[n].head, isMarked: graphs[n].circuitEdges > 0, said: number(graphs[n].scores[state.sort]) })),
   );
   page.order = order;
   page.grid = headGrid({ cells, layerNames: stack.layers, headNames: stack.heads, look, width, scale, chosen, first, brackets: bracketsOf(page), isSorted: Boolean(state.sort) });

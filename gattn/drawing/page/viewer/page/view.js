@@ -15,6 +15,9 @@ import { nodes } from "../scenes/nodes.js";
 import { layered } from "../scenes/layered.js";
 import { tiled } from "../scenes/frames.js";
 import { drawInPlace } from "../scenes/drawing.js";
+import { searched } from "../heads/search.js";
+import { countText, ofHead } from "../circuit/edges.js";
+import { circuitScene, rangeOf } from "../circuit/scene.js";
 import { $, canvasIn } from "./elements.js";
 import { keptText } from "./describing.js";
 import { matchesIn } from "./finding.js";
@@ -31,9 +34,19 @@ function sceneOf(page, i, width, height) {
   const focus = page.lookedAt(head);
   const scale = focus ? page.scales[i].forFew() : page.scales[i];
   const shown = view === "places" ? groundOf(page.stack) : view;
-  const scene = SCENES[shown]({ ...common, stack: page.stack, image: page.image, head, focus, scale, chosen: page.choices[i] });
+  const marked = page.marked[i];
+  const scene = SCENES[shown]({ ...common, stack: page.stack, image: page.image, head, focus, scale, marked, chosen: page.choices[i] });
   const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of this token` : "";
-  return { ...scene, caption: caption(head, page.choices[i]) + own };
+  const inCircuit = page.circuit ? `; ${countText(ofHead(page.circuit, page.state), marked.size)}` : "";
+  return { ...scene, caption: caption(head, page.choices[i]) + own + inCircuit };
+}
+
+/** The whole circuit: the same in all parts of a comparison. */
+function sceneOfCircuit(page, width, height) {
+  const [low, high] = rangeOf(page.circuit);
+  const scale = new Scale(page.circuit.size === "loss" ? page.circuit.lost : "attention", low, high, true, page.circuit.columns);
+  const matches = new Set(page.shownCircuit.bands.flatMap((tokens) => searched(tokens, page.state.search).flat()));
+  return circuitScene({ ...page.shownCircuit, look: page.look, matches, focus: null, pointed: page.edge, scale, width, height });
 }
 
 function layeredScene(page, i, common) {
@@ -57,6 +70,7 @@ function layeredScene(page, i, common) {
 }
 
 export function wholeScene(page, width, height) {
+  if (page.state.view === "circuit") return sceneOfCircuit(page, width, height);
   const isBeside = page.parts.length > 1 && width > 1000 && ["matrix", "columns"].includes(page.state.view);
   const scenes = page.parts.map((_, i) => sceneOf(page, i, isBeside ? Math.floor(width / page.parts.length) : width, height));
   if (scenes.length === 1) return scenes[0];
@@ -64,18 +78,24 @@ export function wholeScene(page, width, height) {
   return { ...tiled(scenes, page.parts.map((part) => (part === "difference" ? "difference: after − before" : part)), page.look, isBeside), caption: captions.join(" · ") };
 }
 
-export function drawView(page) {
-  if (page.isBusy) return;
+/** Draw the view itself, without what is written below it. */
+function paintView(page) {
   const width = Math.max(280, $("view").clientWidth);
   const around = page.state.view === "arcs" ? 430 : 330;
   const height = Math.min(760, Math.max(340, innerHeight - around));
   page.scene = wholeScene(page, width, height);
   drawInPlace(canvasIn("view"), page.scene, page.look);
   $("caption").textContent = captionOf(page);
-  fillNumbers(page);
+}
+
+export function drawView(page) {
+  if (page.isBusy) return;
+  paintView(page);
+  fillNumbers(page, paintView);
 }
 
 export function captionOf(page) {
+  if (page.state.view === "circuit") return page.scene.caption;
   const notes = [page.scene.caption, ...new Set(page.shownGraphs.map(keptText).filter(Boolean))];
   if (page.hiddenNames.length) {
     const some = page.hiddenNames.slice(0, 4).map((token) => isolated(named(token)));

@@ -4,8 +4,8 @@ import { ticks } from "../heads/texts.js";
 
 /** The colours of everything except values. */
 const LOOKS = {
-  light: { name: "light", paper: "#ffffff", ink: "#1c2230", muted: "#5b6475", faint: "#dfe3ea", ground: "#f6f7f9", accent: "#b4460f", soft: "#fdf0e6" },
-  dark: { name: "dark", paper: "#12151d", ink: "#e8ebf2", muted: "#9ba5b7", faint: "#2c3342", ground: "#0c0e14", accent: "#ffb066", soft: "#3a2a1a" },
+  light: { name: "light", paper: "#ffffff", ink: "#1c2230", muted: "#5b6475", faint: "#dfe3ea", ground: "#f6f7f9", accent: "#b4460f", soft: "#fdf0e6", mark: "#f3c13a" },
+  dark: { name: "dark", paper: "#12151d", ink: "#e8ebf2", muted: "#9ba5b7", faint: "#2c3342", ground: "#0c0e14", accent: "#ffb066", soft: "#3a2a1a", mark: "#9a7a14" },
 };
 
 export const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));

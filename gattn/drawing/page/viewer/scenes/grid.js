@@ -37,6 +37,7 @@ export function headGrid(grid) {
     const [x, y] = [left + c * step, top + r * down];
     marks.push(rectMark(x - 0.5, y - 0.5, side + 1, side + 1, { fill: look.paper, stroke: look.faint }));
     marks.push({ mark: "cells", x, y, w: side, h: side, rows: cell.rows, columns: cell.columns, pixels: cell.pixels });
+    if (cell.isMarked) marks.push(rectMark(x, y, side, side, { fill: "none", stroke: look.mark, width: side > 16 ? 4 : 2 }));
     const say = (dy, text, fill) => marks.push(textMark(x + side / 2, y + side + dy, text, fill, { anchor: "middle", size: 10.5 }));
     if (isSorted) say(9, `${cell.layer}.${cell.head}`, look.ink), say(21, cell.said, look.muted);
     return { x, y };

@@ -10,7 +10,7 @@ const MOST_OWN = 30;
 export function linesOf({ head, chosen, focus, weight, threshold }) {
   const { row } = indexOf(head);
   const value = head.values[weight];
-  const as = (e, kind) => ({ row: row[e], key: head.key[e], value: value[e], kind });
+  const as = (e, kind) => ({ e, row: row[e], key: head.key[e], value: value[e], kind });
   if (!focus) return ranked([...chosen.edges], strengthOf(head, weight)).reverse().map((e) => as(e, "plain"));
   const { reads, readBy } = readingsOf(head, focus, weight);
   const isChosen = new Set(chosen.edges);
@@ -22,11 +22,13 @@ export function linesOf({ head, chosen, focus, weight, threshold }) {
 
 export const added = (lines) => lines.filter(({ isAdded }) => isAdded).length;
 
-/** Draw lines as curves: those that miss the focus are one faint mark, all others have their colour and width. */
-export function lineMarks({ scale, look, weight }, lines, pointsOf) {
+/** Draw lines as curves, those of the circuit on a bright ground: those that miss the focus are one faint mark, all others have their colour and width. */
+export function lineMarks({ scale, look, weight, marked = new Set() }, lines, pointsOf) {
   const faint = lines.filter(({ kind }) => kind === "faint").map(pointsOf);
   const clear = lines.filter(({ kind }) => kind !== "faint");
   const marks = faint.length ? [curvesMark(faint, look.faint, 0.8)] : [];
+  for (const line of lines)
+    if (marked.has(line.e)) marks.push(curvesMark([pointsOf(line)], look.mark, Math.max(0.7, scale.width(line.value) || 0) + 6, { title: "in the circuit" }));
   for (const line of clear) {
     const shown = Number.isFinite(line.value) ? line.value : scale.low;
     const dash = line.kind === "readBy" ? { dash: [5, 3] } : {};

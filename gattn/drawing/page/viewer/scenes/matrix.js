@@ -74,6 +74,16 @@ function matrixLines({ head, look, focus }, { left, top, step, wide, tall }) {
   return marks;
 }
 
+/** Frame the cells that hold an edge of the circuit. */
+function markedCells({ head, look, marked = new Set() }, { left, top, cell }, block) {
+  const { row } = indexOf(head);
+  const side = Math.max(cell, 5);
+  return Array.from(marked, (e) => {
+    const [x, y] = [Math.floor(head.key[e] / block), Math.floor(row[e] / block)].map((at) => (at + 0.5) * cell - side / 2);
+    return rectMark(left + x, top + y, side, side, { fill: "none", stroke: look.mark, width: 3 });
+  });
+}
+
 /** Rows are queries, columns are keys; a cell of several edges has the value of the largest. */
 export function matrix(picture) {
   const { head, look, width, focus, weight } = picture;
@@ -82,6 +92,7 @@ export function matrix(picture) {
   const { left, top, cell, step, onRows, onKeys, wide, tall } = places;
   const { rows, columns, pixels, block } = cells;
   const marks = [rectMark(left, top, wide, tall, { fill: "none", stroke: look.faint }), { mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns, pixels }];
+  marks.push(...markedCells(picture, places, block));
   if (cell >= 34) marks.push(...cellNumbers(picture, cells, places));
   marks.push(...matrixLines(picture, places));
   const { reads, readBy } = readingsOf(head, focus ?? { key: -1, row: -1 }, weight);

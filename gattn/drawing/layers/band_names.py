@@ -1,0 +1,120 @@
+"""Writes the names of tokens, layers and stacks along the bands of a circuit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from gattn.drawing.canvas.frame import pitch, points, shown_text
+from gattn.drawing.canvas.labels import Labels, fit, font_size, small_size, text_style
+from gattn.drawing.layers.bands import Band, columns, top
+from gattn.drawing.layers.layered import LIMITS, name_layers, set_up
+
+_STACK = 16
+"""The most letters of a stack's name."""
+_BELOW = 12.0
+"""The room in points around the texts between two stacks."""
+
+
+def with_room(
+    ax: Axes, made: Callable[[float], dict[str, Band]], *, labels: bool
+) -> dict[str, Band]:
+    """Lay out bands as far apart as the texts between them need, if there is room at all."""
+    bands = made(1.0)
+    between = [band for band in bands.values() if band.base and band.has_names]
+    if not between or not labels:
+        return bands
+    unit = points(ax)[1] / (top(bands) + sum(LIMITS))
+    high = max(_labels(ax, band, columns(bands)).extent for band in between)
+    return made(float(np.clip((high + _BELOW) / unit, 1.0, 0.4 * top(bands))))
+
+
+def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
+    """Set the limits, and write tokens, layers, and the stacks if there are several."""
+    if len(bands) == 1:
+        (only,) = bands.values()
+        set_up(ax, only.tokens, range(only.layers), labels=labels)
+        return
+    wide = columns(bands)
+    ax.set(xlim=(-0.7, wide - 0.3), ylim=(-LIMITS[0], top(bands) + LIMITS[1]), xticks=[])
+    ax.tick_params(axis="both", length=0)
+    ax.spines[:].set_visible(False)
+    _name_layers(ax, bands)
+    name_layers(ax)
+    if labels:
+        _name_lowest(ax, [band for band in bands.values() if not band.base], wide)
+        for band in bands.values():
+            if band.base and band.has_names:
+                _name_above(ax, band, wide)
+    for band in bands.values():
+        if len({one.base for one in bands.values()}) < len(bands):
+            _name_side(ax, band)
+
+
+def _labels(ax: Axes, band: Band, wide: int) -> Labels:
+    return fit(band.tokens, pitch(ax, wide, "x"), rotations=[0, 45, 90])
+
+
+def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
+    """Write the numbers of layers, the lowest of each stack after the stack's name."""
+    step = max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, round(top(bands)), "y"), 1e-9))))
+    ticks: dict[float, str] = {}
+    for band in bands.values():
+        for n in range(0, band.layers, step):
+            name = "" if n else f"{shown_text(band.stack, limit=_STACK)} · "
+            ticks[band.base + n + 0.5] = f"{name}{n}"
+    ax.set_yticks(list(ticks), list(ticks.values()), **text_style(list(ticks.values())))
+
+
+def _name_lowest(ax: Axes, bands: list[Band], wide: int) -> None:
+    """Write tokens below the axes."""
+    fitted = [_labels(ax, band, wide) for band in bands]
+    turned = max(fitted, key=lambda one: one.rotation)
+    named = [
+        (band.left + n, text)
+        for band, labels in zip(bands, fitted, strict=True)
+        for n, text in enumerate(labels.texts)
+        if text
+    ]
+    texts = [text for _, text in named]
+    ax.set_xticks(
+        [x for x, _ in named], texts, size=turned.size, **_turn(turned), **text_style(texts)
+    )
+
+
+def _name_above(ax: Axes, band: Band, wide: int) -> None:
+    """Write tokens below a stack that lies on another."""
+    labels = _labels(ax, band, wide)
+    for n, text in enumerate(labels.texts):
+        if text:
+            ax.annotate(
+                text,
+                (band.left + n, band.base),
+                (0, -4),
+                textcoords="offset points",
+                va="top",
+                size=labels.size,
+                gid="gattn-label",
+                **{"ha": "center"} | _turn(labels) | text_style([text]),
+            )
+
+
+def _turn(labels: Labels) -> dict[str, Any]:
+    if labels.rotation == 45:
+        return {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    return {"rotation": labels.rotation}
+
+
+def _name_side(ax: Axes, band: Band) -> None:
+    """Say which tokens are keys, and which are queries, above them."""
+    ax.annotate(
+        "keys" if band.is_key_side else "queries",
+        (band.left - 0.4, band.base + band.layers),
+        (0, 5),
+        textcoords="offset points",
+        size=small_size(),
+        alpha=0.75,
+    )

@@ -1,0 +1,165 @@
+"""A circuit on the layout that a graph brings with it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap
+from numpy.typing import NDArray
+
+from gattn.analysis.circuits.found import Circuit
+from gattn.drawing.canvas.frame import add_axes, describe, make_room
+from gattn.drawing.canvas.keys import add_line_key
+from gattn.drawing.canvas.labels import fit, larger
+from gattn.drawing.layers.circuits import largest_of, pen_of, said_of, title_of
+from gattn.drawing.located.draw_graph import radius_of
+from gattn.drawing.one_head.node_link import draw_free_edges, set_free_limits, write_at_nodes
+from gattn.drawing.one_head.placed_edges import PlacedEdges
+from gattn.errors import SelectionError, ShapeError
+from gattn.heads.geometry import Layout
+from gattn.heads.geometry.written import from_text
+
+
+def draw_circuit_graph(
+    circuit: Circuit,
+    places: Any = None,
+    *,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+    labels: bool = True,
+    legend: bool = True,
+) -> Axes:
+    """Draw a circuit on the layout of a graph: all nodes where they lie, its edges over the others.
+
+    Edges run from key to query. Where heads or layers have the same edge, it shows the largest of
+    their numbers: what the circuit loses without it, if its units are edges or pairs, otherwise the
+    attention. Other edges are faint, if the circuit has its trace; only nodes of the circuit are
+    named. `ax`, `cmap`, `labels` and `legend`: see `gattn.drawing`.
+
+    Parameters
+    ----------
+    circuit : Circuit
+        What to draw.
+    places : array (nodes, 2) or mapping of node to (x, y), optional
+        Where the nodes lie, as ``data.pos`` or ``networkx.spring_layout(graph)``; by default where
+        the model's input had them.
+
+    Raises
+    ------
+    SelectionError
+        If its stacks have different tokens.
+    ShapeError
+        If it is not known where the nodes lie, or some have no place.
+    """
+    names = _names(circuit)
+    where = _layout(circuit, places, names).places
+    edges = _edges(circuit)
+    sizes = np.array(list(edges.values()), dtype=float)
+    ends = np.array(list(edges), dtype=int).reshape(-1, 2)
+    is_own = ax is None
+    if ax is None:
+        side = larger() * min(max(4.4, 2.6 + 0.45 * len(names) ** 0.6), 9.0)
+        figure = plt.figure(figsize=(side + 0.6, side), layout="none")
+        ax = add_axes(figure, legend=legend)
+    pen = pen_of(circuit, sizes, len(names), cmap, _shared(circuit, len(edges)))
+    unit = set_free_limits(ax, where)
+    radius = radius_of(where / unit)
+    _draw_others(ax, circuit, where)
+    order = np.argsort(np.abs(sizes), kind="stable")
+    found = PlacedEdges(where[ends[:, 0]], where[ends[:, 1]], sizes)[order]
+    draw_free_edges(ax, found, pen, unit, radius)
+    used = sorted(set(ends.ravel().tolist()))
+    _draw_nodes(ax, where, used, radius)
+    if labels and used:
+        positions = {node: (float(where[node, 0]), float(where[node, 1])) for node in used}
+        texts = fit({node: names[node] for node in used}, math.inf, rotations=(0,))
+        write_at_nodes(ax, positions, texts, found, radius + 2.5, few=0)
+    if legend:
+        add_line_key(ax, pen)
+    describe(ax, circuit.graph, title_of(circuit), [said_of(circuit)])
+    if is_own:
+        make_room(ax)
+    return ax
+
+
+def _names(circuit: Circuit) -> list[str]:
+    """Return the names of the nodes, which all stacks must have in common."""
+    sides = [side for pair in json.loads(circuit.graph["names"]).values() for side in pair]
+    if any(side != sides[0] for side in sides):
+        stacks = ", ".join(circuit.stacks)
+        raise SelectionError(
+            f"The queries and keys of its stacks ({stacks}) are different tokens, so they are not "
+            "the nodes of one graph: found.draw() shows them side by side."
+        )
+    return list(sides[0])
+
+
+def _layout(circuit: Circuit, places: Any, names: list[str]) -> Layout:
+    """Read where the nodes lie."""
+    if places is not None:
+        return Layout.named(places, range(len(names)), names)
+    for known in json.loads(circuit.graph["geometry"]).values():
+        read = from_text(known["text"], {n: np.array(x) for n, x in known["axes"].items()})
+        if isinstance(read, Layout):
+            return read
+    raise ShapeError(
+        "It is not known where the nodes of this graph lie: say so, as in "
+        "found.draw_graph(data.pos) or found.draw_graph(networkx.spring_layout(graph))."
+    )
+
+
+def _edges(circuit: Circuit) -> dict[tuple[int, int], float]:
+    """Give the largest number of each edge, by key and query."""
+    found: dict[tuple[int, int], float] = {}
+    for source, target, facts in circuit.edges(data=True):
+        if facts["kind"] != "residual":
+            ends = int(source[-1]), int(target[-1])
+            found[ends] = max(found.get(ends, 0.0), largest_of(facts), key=abs)
+    return found
+
+
+def _shared(circuit: Circuit, count: int) -> str:
+    """Say of what a number is the largest, if an edge has several."""
+    rows = json.loads(circuit.graph["rows"])
+    if circuit.graph["kind"] == "pairs" or len(rows) == count:
+        return ""
+    return "(largest of\nheads, layers)"
+
+
+def _draw_others(ax: Axes, circuit: Circuit, where: NDArray[np.float64]) -> None:
+    """Draw all edges of the plain run as thin lines."""
+    if circuit.trace is None:
+        return
+    pairs = {
+        pair
+        for head in circuit.trace.heads()
+        for pair in zip(
+            head.key.tolist(), (head.query + head.graph.query_offset).tolist(), strict=True
+        )
+    }
+    ends = np.array(sorted(pairs), dtype=int).reshape(-1, 2)
+    ink = mpl.rcParams["text.color"]
+    lines = LineCollection(
+        list(where[ends]), colors=ink, linewidths=0.4, alpha=0.18, clip_on=False, gid="gattn-faint"
+    )
+    ax.add_collection(lines, autolim=False)
+
+
+def _draw_nodes(ax: Axes, where: NDArray[np.float64], used: list[int], radius: float) -> None:
+    """Draw the nodes of the circuit in full, the others as small dots."""
+    ink = mpl.rcParams["text.color"]
+    x, y = where.T
+    is_used = np.isin(np.arange(len(where)), used)
+    style: dict[str, Any] = {"color": ink, "lw": 0, "clip_on": False}
+    for some, size, name, more in (
+        (~is_used, radius**2, "gattn-others", {"alpha": 0.35}),
+        (is_used, (2 * radius) ** 2, "gattn-nodes", {}),
+    ):
+        ax.scatter(x[some], y[some], s=size, zorder=2.5, gid=name, **style, **more)

@@ -1,0 +1,62 @@
+// The edges of a circuit: where they are in a head, and what is said of them.
+
+import { count, isolated, number } from "../heads/texts.js";
+import { tokensOf } from "../heads/decoding.js";
+import { nodeOf, rowEdges } from "../heads/readings.js";
+import { named } from "../scenes/marks.js";
+
+/** Give the tokens of one side of a stack. */
+export function tokensOn(stacks, stack, isKeySide) {
+  const { keys, queries } = stacks.find(({ name }) => name === stack);
+  return tokensOf(isKeySide || !queries ? keys : queries);
+}
+
+/** Give the tokens of each band of a circuit, whether it shows them or not. */
+export const tokensOfBands = ({ bands }, stacks) => bands.map(({ stack, isKeySide }) => tokensOn(stacks, stack, isKeySide));
+
+/** The edges of a circuit that a head has; none without a circuit. */
+export const ofHead = (circuit, { stack, layer, head }) => (circuit?.edges ?? []).filter((edge) => edge.stack === stack && edge.layer === layer && edge.head === head);
+
+/** Find the edges of a head that some edges of a circuit are, by the indices of their tokens. */
+export function foundIn(head, edges) {
+  const found = new Set();
+  for (const { query, key } of edges) {
+    const [k, row] = [nodeOf(head.keys, key), nodeOf(head.queries, query)];
+    if (row < 0) continue;
+    const e = rowEdges(head, row).find((one) => head.key[one] === k);
+    if (e !== undefined) found.add(e);
+  }
+  return found;
+}
+
+/** Add edges to chosen ones, in order. */
+export function withMarked({ edges, rule }, marked) {
+  const all = new Set([...edges, ...marked]);
+  if (all.size === edges.length) return { edges, rule };
+  return { edges: Uint32Array.from(all).sort(), rule: `${rule ? `${rule} or ` : ""}in the circuit` };
+}
+
+/** Say how many edges of a circuit a head has, and how many of them are not here. */
+export function countText(edges, found) {
+  if (!edges.length) return "no edge of it is in the circuit";
+  const lost = edges.length - found;
+  return `${count(edges.length, "edge")} in the circuit${lost > 0 ? `, ${lost} of them merged, hidden or not kept here` : ""}`;
+}
+
+/** Write a share for a table. */
+export const shareText = (share) => (share && Math.abs(share) < 0.0005 ? "< 0.001" : share.toFixed(3).replace("-", "−"));
+
+export const lossText = (loss, write = number) => (loss === null ? "not measured" : write(loss));
+
+/** Name an edge: its head, and the tokens at its ends. */
+export function edgeName({ circuit, bands }, edge) {
+  const stack = new Set(circuit.edges.map(({ stack: name }) => name)).size > 1 ? `${edge.stack} ` : "";
+  const [key, query] = [edge.from, edge.to].map(([band, , position]) => bands[band][position]);
+  return { head: `${stack}${edge.layer}.${edge.head}`, key, query };
+}
+
+/** Describe an edge in a sentence. */
+export function edgeText(shown, edge) {
+  const { head, key, query } = edgeName(shown, edge);
+  return `head ${head}: ${isolated(named(query))} reads ${isolated(named(key))}: attention ${number(edge.attention)}, ${shown.circuit.lost} ${lossText(edge.loss)}`;
+}

@@ -1,0 +1,61 @@
+"""Pictures of the circuits of several texts: which heads read what, in how many of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, Normalize
+from numpy.typing import NDArray
+
+from gattn.analysis.circuits.several import ROLES, Circuits
+from gattn.drawing.canvas.frame import describe, new_axes
+from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.canvas.labels import in_digits
+from gattn.drawing.canvas.sides import label_rows, label_tokens
+
+
+def draw_circuits(
+    circuits: Circuits,
+    *,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+    **options: Any,
+) -> Axes:
+    """Draw in how many circuits each head reads what: one row per head, one column per role.
+
+    Parameters
+    ----------
+    circuits : Circuits
+        The circuits of several texts.
+    """
+    heads, roles, counts = _counted(circuits)
+    if ax is None:
+        ax = new_axes(2.6 + 0.75 * counts.shape[1], min(1.9 + 0.3 * counts.shape[0], 12.0))
+    draw_heatmap(ax, counts, "circuits", cmap, **{"norm": Normalize(0, len(circuits)), **options})
+    write_cells(ax, np.where(counts > 0, counts, np.nan), ax.images[-1].to_rgba(counts))
+    several = len({stack for stack, *_ in heads}) > 1
+    names = [f"{stack} " * several + f"{layer}.{head}" for stack, layer, head in heads]
+    label_rows(ax, names or [""])
+    label_tokens(ax, None, roles or [""], "x")
+    ax.set(xlabel="what the key is to the query", ylabel="head")
+    facts = circuits.table().attrs
+    edges = circuits.table()["edges"]
+    said = f"{int(edges.min())} to {int(edges.max())} edges" if len(edges) else ""
+    stable = f"stability {in_digits(circuits.stability, '.2f')}" if len(circuits) > 1 else ""
+    describe(ax, facts, f"circuits of {len(circuits)} texts", [said, stable])
+    return ax
+
+
+def _counted(circuits: Circuits) -> tuple[list[tuple[Any, ...]], list[str], NDArray[np.float64]]:
+    """Count the circuits in which a head has a role: heads, roles, and (heads, roles)."""
+    rows = pd.DataFrame(circuits.roles()).to_dict("records")
+    heads = sorted({(row["stack"], row["layer"], row["head"]) for row in rows})
+    roles = [role for role in ROLES if any(row["role"] == role for row in rows)]
+    counts = np.zeros((max(len(heads), 1), max(len(roles), 1)))
+    for row in rows:
+        place = heads.index((row["stack"], row["layer"], row["head"])), roles.index(row["role"])
+        counts[place] = round(row["share"] * len(circuits))
+    return heads, roles, counts
