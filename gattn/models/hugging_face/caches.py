@@ -7,6 +7,7 @@ may be reordered, repeated, dropped, cropped and copied, by the cache's own meth
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -98,9 +99,13 @@ def _layers(cache: Any) -> list[Any]:
 
 
 def codes(tokens: Tensor, number: int) -> Tensor:
-    """Hash each vector of (sequences, tokens, dim) to a number that depends on every bit."""
+    """Hash each vector of (..., dim) to a number that depends on every bit."""
     with torch.inference_mode(False), torch.no_grad():
         bits = tokens.detach().contiguous().view(_KINDS[tokens.element_size()]).long()
-        generator = torch.Generator().manual_seed(number)
-        weights = torch.randint(-(2**62), 2**62, (bits.shape[-1],), generator=generator) | 1
-        return (bits * weights.to(bits.device)).sum(-1)
+        return (bits * _weights(bits.shape[-1], number).to(bits.device)).sum(-1)
+
+
+@cache
+def _weights(size: int, number: int) -> Tensor:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randint(-(2**62), 2**62, (size,), generator=generator, device="cpu") | 1

@@ -23,18 +23,8 @@ class AnyModules(Modules):
         self._earlier: dict[tuple[str, int], str] = {}
         self._sizes: dict[str, object] = {}
         self._paths: dict[str, str] = {}
-        self._parts: dict[str, list[str]] = {}
-        self._numbers: dict[object, list[set[str]]] = {}
-        around: dict[str, nn.Module] = {}
-        for name, module in model.named_modules():
-            around[name] = module
-            outer, _, part = name.rpartition(".")
-            own = _parts(part, around[outer]) if name else []
-            parts = self._parts[name] = [*self._parts.get(outer, ()), *own]
-            numbers = [part for part in parts if part.isdigit()]
-            known = self._numbers.setdefault(_kind(module, parts), [set() for _ in numbers])
-            for values, number in zip(known, numbers, strict=True):
-                values.add(number)
+        self._parts: dict[str, list[str]] = {"": []}
+        self._numbers: dict[type[nn.Module], dict[object, list[set[str]]]] = {}
 
     def name_stack(self, call: SeenCall, *, is_softmax: bool = False) -> str:
         """Name a call's stack: the path of its list of layers, and within a layer.
@@ -76,12 +66,31 @@ class AnyModules(Modules):
 
         That is the last number in which modules of its type differ, else the first.
         """
-        parts = self._parts[name]
+        parts = self._parts_of(name)
         places = [n for n, part in enumerate(parts) if part.isdigit()]
-        known = self._numbers[_kind(self.model.get_submodule(name), parts)]
+        known = self._numbers_of(type(self._held[name]))[_pattern(parts)]
         varying = [n for n, some in zip(places, known, strict=True) if len(some) > 1]
         layer = [*places[:1], *varying][-1:]
         return ".".join(part for n, part in enumerate(parts) if n not in layer)
+
+    def _parts_of(self, name: str) -> list[str]:
+        if name not in self._parts:
+            outer, _, part = name.rpartition(".")
+            own = _parts(part, self._held[outer])
+            self._parts[name] = [*self._parts_of(outer), *own]
+        return self._parts[name]
+
+    def _numbers_of(self, kind: type[nn.Module]) -> dict[object, list[set[str]]]:
+        """Return the numbers in the paths of the modules of a type, by their other parts."""
+        if kind not in self._numbers:
+            found = self._numbers[kind] = {}
+            for name in [name for name, module in self._held.items() if type(module) is kind]:
+                parts = self._parts_of(name)
+                numbers = [part for part in parts if part.isdigit()]
+                known = found.setdefault(_pattern(parts), [set() for _ in numbers])
+                for values, number in zip(known, numbers, strict=True):
+                    values.add(number)
+        return self._numbers[kind]
 
     @staticmethod
     def _crosses(call: SeenCall) -> bool:
@@ -105,6 +114,6 @@ def _parts(name: str, around: nn.Module) -> Sequence[str]:
     return [] if name == "_orig_mod" else [name]
 
 
-def _kind(module: nn.Module, parts: Sequence[str]) -> tuple[type[nn.Module], tuple[str, ...]]:
-    """Return what modules have in common that differ only in numbers of their paths."""
-    return type(module), tuple("" if part.isdigit() else part for part in parts)
+def _pattern(parts: Sequence[str]) -> tuple[str, ...]:
+    """Return what paths have in common that differ only in numbers."""
+    return tuple("" if part.isdigit() else part for part in parts)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
+from gattn.caching import cached_property
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.media import modality
-from gattn.models.read.track.stacks import check_seen, home, kinds, stack_name
+from gattn.models.read.track.stacks import Kind, check_seen, home, kinds, stack_name
 
 
 class Modules:
@@ -28,9 +29,8 @@ class Modules:
         self.crossing: set[str] = set()
         """The stacks of cross-attention."""
         # A model may replace modules as it runs; the identities of those known are not given anew.
-        self._held = list(model.modules())
-        self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
-        self._kinds = kinds(model)
+        self._held = dict(model.named_modules())
+        self._names: dict[int, str] = {id(part): name for name, part in self._held.items()}
         self._homes: dict[str, str] = {}
 
     @property
@@ -68,6 +68,10 @@ class Modules:
                 self.foreign.add(short)
         return self.stacks[name]
 
+    @cached_property
+    def _alike(self) -> Mapping[Kind, Sequence[str]]:
+        return kinds(self._held)
+
     def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
         """Refuse a call whose layers cannot be numbered by their order.
 
@@ -77,7 +81,7 @@ class Modules:
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         layers = getattr(text, "num_hidden_layers", None)
         layers = layers if isinstance(layers, int) else None  # LXMERT's are of several kinds.
-        check_seen(self.model, self._kinds, seen, layers)
+        check_seen(self.model, self._alike, seen, layers)
         for stack, number in calls.items():
             modules = sum(self.stacks[name] == stack for name in seen)
             if layers is not None and modules < number > layers:

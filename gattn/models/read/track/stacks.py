@@ -13,6 +13,9 @@ from gattn.models.hugging_face.media import modality
 _CROSS = ("cross", "encoder_attn", "encdecattention")
 _OTHER_TOKENS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
+Kind = tuple[str, str, type[nn.Module]]
+"""What modules have in common that are alike: list of layers, path within a layer, and type."""
+
 
 def home(name: str) -> str:
     """Return the path of the list of layers that a module is in."""
@@ -21,10 +24,10 @@ def home(name: str) -> str:
     return ".".join(parts[:number])
 
 
-def kinds(model: nn.Module) -> dict[tuple[str, str, type[nn.Module]], list[str]]:
-    """List the modules that are alike, by list of layers, path within a layer, and type."""
-    found: dict[tuple[str, str, type[nn.Module]], list[str]] = {}
-    for name, module in model.named_modules():
+def kinds(modules: Mapping[str, nn.Module]) -> dict[Kind, list[str]]:
+    """List the names of modules that are alike."""
+    found: dict[Kind, list[str]] = {}
+    for name, module in modules.items():
         found.setdefault((*kind_of(name), type(module)), []).append(name)
     return found
 
@@ -70,7 +73,7 @@ def _reads_other_tokens(module: nn.Module) -> bool:
 
 def check_seen(
     model: nn.Module,
-    known: Mapping[tuple[str, str, type[nn.Module]], Sequence[str]],
+    known: Mapping[Kind, Sequence[str]],
     names: Iterable[str],
     layers: int | None,
 ) -> None:

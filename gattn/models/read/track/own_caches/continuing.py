@@ -107,7 +107,8 @@ class Continuing:
 
         `stack_of` names its stack, as one of self-attention.
         """
-        found = [] if self.has_begun else self._caches.find(name, keys)
+        may_begin = keys.has_others and not self.has_begun
+        found = self._caches.find(name, keys) if may_begin else []
         if not found and not self.has_begun and keys.others_are_read:
             if self._caches.known(name):
                 raise CaptureError(unknown(call))

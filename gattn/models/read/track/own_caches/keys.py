@@ -6,7 +6,7 @@ to half precision: it is then told by the number of what it was rounded to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -54,9 +54,14 @@ class OwnKeys:
         return len(self.slots[0])
 
     @property
+    def has_others(self) -> bool:
+        """Whether there are slots besides those of the call's own tokens."""
+        return self.length < self.codes.shape[1]
+
+    @property
     def others_are_read(self) -> bool:
         """Whether some query reads a key that is none of the call's own tokens."""
-        if self.length == self.codes.shape[1]:
+        if not self.has_others:
             return False
         others = self.is_read.clone()
         for row, own in zip(others, self.slots, strict=True):
@@ -113,14 +118,9 @@ def codes_of(call: SeenCall) -> Tensor:
         found = torch.tensor([[next(_numbers) for _ in keys] for keys in call.key[:, 0]])
         return found[..., None].expand(-1, -1, 1 + len(_ROUNDED))
     few = max(FEW // shown[0].shape[1], 1)
-    parts = [x[..., :few].transpose(1, 2).flatten(2) for x in shown]
-    kinds = [parts, *([x.to(dtype) for x in parts] for dtype in _ROUNDED)]
-    return torch.stack([_code(each) for each in kinds], -1).cpu()
-
-
-def _code(parts: Sequence[Tensor]) -> Tensor:
-    found = [codes(x.double(), n) for n, x in enumerate(parts)]
-    return sum(found[1:], found[0])
+    some = torch.cat([x.detach()[..., :few].transpose(1, 2).flatten(2) for x in shown], -1)
+    kinds = torch.stack([some.double(), *(some.to(dtype).double() for dtype in _ROUNDED)])
+    return codes(kinds, 0).movedim(0, -1).cpu()
 
 
 def are_those(known: Tensor, read: Tensor) -> Tensor:
