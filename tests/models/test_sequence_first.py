@@ -1,4 +1,4 @@
-"""Models of one's own that are given (tokens, batch, channels), with as many tokens as texts too."""
+"""Models of one's own that are given (tokens, batch, channels), as many tokens as texts too."""
 
 import pytest
 import torch
