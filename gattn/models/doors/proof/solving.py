@@ -352,9 +352,11 @@ class Solver:
             queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
             return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
         queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
-        queries, keys = _alike(inputs, queries, keys)
         may_be_same = inputs.queries.dependence is not inputs.keys.dependence
-        is_cross = may_be_same or not _are_same(inputs.queries.side, inputs.keys.side)
+        are_same = queries.are_in_order and keys.are_in_order
+        are_same |= _are_same(inputs.queries.side, inputs.keys.side)
+        is_cross = may_be_same or not are_same
+        queries, keys = _alike(inputs, queries, keys)
         layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=is_good)
         are_shared = layout.tokens is not None and layout.tokens.num_queries > queries.count
         if may_be_same and site.queries == site.keys and not are_shared:
@@ -395,10 +397,13 @@ def _are_same(queries: Side, keys: Side) -> bool:
 
 
 def _includes(one: Side, other: Side) -> bool:
-    """Return whether each slot of a side depends on all that the same slot of another does."""
+    """Return whether each slot of a side depends on all that the same slot of another does.
+
+    What is not known of it, as of a query whose keys are all marked, is nothing against that.
+    """
     return len(one.marks) == len(other.marks) and all(
-        x.shape == y.shape and bool((x | ~y).all())
-        for x, y in zip(one.marks, other.marks, strict=True)
+        x.shape == y.shape and bool((x | hidden | ~y).all())
+        for x, hidden, y in zip(one.marks, one.hidden, other.marks, strict=True)
     )
 
 

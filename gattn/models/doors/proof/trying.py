@@ -38,6 +38,8 @@ class Trial:
 
     Parameters
     ----------
+    batches : Batches
+        That dimension.
     layouts : dict
         The layouts of each call.
     reasons : dict
@@ -54,6 +56,7 @@ class Trial:
         Whether tokens of several elements of the supposed batch attend to each other.
     """
 
+    batches: Batches
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
     others: dict[Place, str] = field(default_factory=dict)
@@ -129,7 +132,7 @@ class Trying:
 
     def __call__(self, sites: list[Site], batches: Batches, *, or_nothing: bool) -> None:
         """Prove calls with some dimension as the batch, all of them `or_nothing`."""
-        trial = Trial()
+        trial = Trial(batches)
         for number, site in enumerate(sites):
             try:
                 self._prove(site, batches, trial)
@@ -189,7 +192,7 @@ def _nothing(trial: Trial) -> Trial:
     """Give up what was proved beside what was not, but keep the reasons."""
     (name, _), why = next(iter(trial.reasons.items()))
     reason = f"that of {name or 'the model itself'} cannot: {why}"
-    return Trial(reasons=dict.fromkeys(trial.layouts, reason) | trial.reasons)
+    return Trial(trial.batches, reasons=dict.fromkeys(trial.layouts, reason) | trial.reasons)
 
 
 def _rank(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:

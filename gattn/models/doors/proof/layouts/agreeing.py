@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
+from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.layouts.assembling import check_apart, without_token
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
@@ -144,6 +145,8 @@ class Agreement:
         Runs the model again.
     moves : Moves
         Where it may move tokens.
+    batches : Batches
+        The model's batch.
 
     Attributes
     ----------
@@ -151,8 +154,8 @@ class Agreement:
         Whether integers and masks that the model is given may decide where tokens move.
     """
 
-    def __init__(self, replays: Replays, moves: Moves) -> None:
-        self._replays, self._moves = replays, moves
+    def __init__(self, replays: Replays, moves: Moves, batches: Batches) -> None:
+        self._replays, self._moves, self._batches = replays, moves, batches
         self.holds_once = False
 
     def settle(
@@ -192,7 +195,8 @@ class Agreement:
         sites = self._replays.sites
         root, order = some[0].site.chain[-1], [sites.index(one.site) for one in some]
         elements = max(n for one in some for n in one.tokens.sequences) + 1
-        inputs = _Inputs(root, self._replays.sources(root), count, elements)
+        sizes = elements, count
+        inputs = _Inputs(root, self._replays.sources(root), sizes, self._batches)
         attending = {one.site.chain[0].name for one in some}
         begin = -1 if inputs.are_any else order[0]
         if begin == order[-1] or not self._moves.between(begin, order[-1], attending):
@@ -271,33 +275,42 @@ class _Inputs:
     there is nothing else.
     """
 
-    def __init__(self, root: Run, given: Sequence[Tensor], count: int, elements: int) -> None:
-        self._sizes, self._root = (elements, count), root
+    def __init__(
+        self, root: Run, given: Sequence[Tensor], sizes: tuple[int, int], batches: Batches
+    ) -> None:
+        self._sizes, self._root, self._batches = sizes, root, batches
         lookups = [run for run in _inner(root) if run.looks_up]
-        self._ids = {run.place for run in lookups if self._dim(_shape(run)) is not None}
-        some = [x for x in given if self._dim(x.shape) is not None]
+        self._ids = {run.place: run for run in lookups if self._dim(run, _shape(run)) is not None}
+        some = [x for n, x in enumerate(given) if self._dim(root, x.shape, n) is not None]
         self._has_others = bool(self._ids) or not all(map(may_be_mask, some))
         self.are_any = bool(some) or bool(self._ids)
 
-    def _dim(self, shape: tuple[int, ...]) -> int | None:
-        """Return the dimension of tokens; None if there is none."""
+    def _dim(self, run: Run, shape: tuple[int, ...], number: int = 0) -> int | None:
+        """Return the dimension of tokens; None if there is none.
+
+        Sizes do not tell it from the batch where there are as many elements as tokens.
+        """
         elements, count = self._sizes
-        if tuple(shape[:2]) == (elements, count):
-            return 1
-        is_first = elements == 1 or tuple(shape[1:2]) == (elements,)
-        return 0 if is_first and tuple(shape[:1]) == (count,) else None
+        are_first = tuple(shape[:2]) == (elements, count)
+        are_second = tuple(shape[:1]) == (count,)
+        are_second &= elements == 1 or tuple(shape[1:2]) == (elements,)
+        if are_first and are_second and elements > 1:
+            owner = self._batches.owner(run, number)
+            are_first = owner is None or owner.dim != 1
+        return 1 if are_first else 0 if are_second else None
 
     def marking(self, row: Tensor) -> Entered:
         """Make what puts NaN into marked tokens as the model runs."""
 
         def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
-            if run.place != self._root.place and run.place not in self._ids:
+            known = self._ids.get(run.place, self._root)
+            if run.place != known.place:
                 return None
-            for x in sources(given):
+            for n, x in enumerate(sources(given)):
                 if self._has_others and may_be_mask(x):
                     continue
-                if (dim := self._dim(x.shape)) is not None:
-                    shape = [-1 if n == dim else 1 for n in range(x.dim())]
+                if (dim := self._dim(known, x.shape, n)) is not None:
+                    shape = [-1 if one == dim else 1 for one in range(x.dim())]
                     given = replaced(given, x, with_nan(x, row.reshape(shape)))
             return given
 

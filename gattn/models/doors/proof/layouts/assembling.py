@@ -40,7 +40,9 @@ class Source:
 class Tokens:
     """For one side of a call: (lead, slots) positions or None, sequences (lead,), and sizes.
 
-    `names` (lead, ...) differ between leading indices with different tokens.
+    `names` (lead, ...) differ between leading indices with different tokens. Where slots mix
+    several tokens, `are_in_order` says that each of all tokens has a slot, which mixes it with
+    others.
     """
 
     names: list[Tensor]
@@ -48,6 +50,7 @@ class Tokens:
     sequences: Tensor | None
     count: int
     grid: tuple[int, ...]
+    are_in_order: bool = False
 
 
 def check_batch(side: Side, owner: Owner | None) -> Owner:
@@ -95,8 +98,9 @@ def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     dims = [dim for dim in sorted(side.index) if dim != owner.dim]
     sequences = _sequences(side, owner)
     if not side.is_exact:
-        _check_in_order(side, source, dims, slots)
-        return Tokens([x.flatten(1).long() for x in side.marks], None, sequences, slots, ())
+        are_in_order = _are_in_order(side, source, dims, slots)
+        names = [x.flatten(1).long() for x in side.marks]
+        return Tokens(names, None, sequences, slots, (), are_in_order)
     if owner.dim is not None and not side.is_batch(owner.dim):
         raise AcrossBatchError(
             "it attends from one element of the batch to another, or packs several of them into "
@@ -118,16 +122,21 @@ def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     return Tokens([positions], positions, sequences, count, grid)
 
 
-def _check_in_order(side: Side, source: Source, dims: Sequence[int], slots: int) -> None:
-    """Refuse as many slots as tokens that mix these, if some slot lacks the token of its place."""
+def _are_in_order(side: Side, source: Source, dims: Sequence[int], slots: int) -> bool:
+    """Return whether there are as many slots as tokens, which they mix.
+
+    They are refused if some slot lacks the token of its place.
+    """
     sizes = [source.shape[dim] for dim in dims]
-    if prod(sizes) == slots and all(dim in side.index for dim in dims):
-        places = torch.unravel_index(torch.arange(slots), sizes) if dims else ()
-        if not all(side.has_own(dim, own) for dim, own in zip(dims, places, strict=True)):
-            raise UnprovedError(
-                "its tokens are mixed and moved before it attends, so that which token a slot "
-                "stands for cannot be told"
-            )
+    if prod(sizes) != slots or not dims:
+        return False
+    places = torch.unravel_index(torch.arange(slots), sizes)
+    if not all(side.has_own(dim, own) for dim, own in zip(dims, places, strict=True)):
+        raise UnprovedError(
+            "its tokens are mixed and moved before it attends, so that which token a slot "
+            "stands for cannot be told"
+        )
+    return True
 
 
 def learned(slots: int) -> Tokens:
