@@ -69,8 +69,8 @@ def recorded(model, what, ids):
     return kept
 
 
-def by_hand(model, what, new, tokens=slice(None), layer=1, heads=(1, 3)):
-    """Run the model with `new` (tokens, heads, dim) in some heads of a layer."""
+def by_hand(model, what, new, tokens=slice(None), layer=1, heads=(1, 3), edits=()):
+    """Run the model with `new` (tokens, heads, dim) in some heads of a layer, after edits."""
 
     def change(number, x):
         if number != layer:
@@ -81,7 +81,7 @@ def by_hand(model, what, new, tokens=slice(None), layer=1, heads=(1, 3)):
         return x
 
     with hooked(model, what, change):
-        return logits_of(model, IDS)
+        return logits_of(model, IDS, *edits)
 
 
 @pytest.mark.parametrize("tokens", [None, [1, 4]])
@@ -191,6 +191,17 @@ def test_means_are_over_positions_or_a_corpus(gpt2, what):
     found = logits_of(gpt2, IDS, Ablate(texts, 1, [1, 3], what=what))
     torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
     assert (found - own).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("query", [None, 2])
+def test_means_of_outputs_are_of_what_earlier_edits_left(gpt2, query):
+    cut = Cut(layer=1, head=[1, 3], key=0)
+    where = slice(None) if query is None else query
+    own = by_hand(gpt2, "outputs", lambda x: x.mean(0).expand_as(x), where, edits=[cut])
+    found = logits_of(gpt2, IDS, cut, Ablate("mean", 1, [1, 3], query=query))
+    torch.testing.assert_close(found, own, atol=1e-11, rtol=0)
+    uncut = by_hand(gpt2, "outputs", lambda x: x.mean(0).expand_as(x), where)
+    assert (found - uncut).abs().max() > 1e-3
 
 
 def test_mean_attention_is_even_or_that_of_a_corpus(gpt2):

@@ -17,6 +17,7 @@ from gattn.analysis.circuits.runs import Runs
 from gattn.analysis.circuits.searching import FEW, Limits, Search
 from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
+from gattn.errors import CaptureError
 from gattn.keep import All
 from gattn.models.edit.kept.kept import are_texts
 from gattn.models.effects.asking import asked
@@ -112,6 +113,11 @@ def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
     ):
         run.encodings = runner.prompt.encodings
         runner.run(Context())
+    if len(run.traces) != 1:
+        raise CaptureError(
+            "A circuit is of one run on one sequence or graph; the function runs the model on "
+            f"{len(run.traces)}: expected a function that calls it once."
+        )
     return run.trace
 
 
@@ -120,6 +126,8 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
     limits, random = wanted.limits, wanted.random
     if runs.is_constant:
         note = "the answer does not depend on attention, so the circuit is empty"
+        if runs.is_patched:
+            note = "other messages give the same answer, so the circuit is empty"
         nan, no_edge = float("nan"), np.zeros(len(runs.groups.edges), dtype=bool)
         no_unit = np.zeros(len(runs.groups), dtype=bool)
         return Proof(nan, nan, no_unit, np.zeros(0), np.zeros(0), no_edge), [note]

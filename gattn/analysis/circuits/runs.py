@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, ModelError
 from gattn.models.edit.kept.kept import Kept, Messages, kept_in_call
 from gattn.models.effects.metrics import Measure
 from gattn.models.effects.runner import Runner
@@ -100,6 +101,11 @@ class Runs:
             np.array([np.zeros(units, bool), np.ones(units, bool)])
         ).tolist()
         self.rounding: float = abs(masked - self.full)
+        if not all(map(isfinite, (self.full, self.empty, masked))):
+            raise ModelError(
+                f"Without edits the {measure} is {self.full}, and with all attention ablated it is "
+                f"{self.empty}. Expected finite numbers, of which a circuit keeps a share."
+            )
 
     def _copies(self) -> int:
         """Find how many candidates run at once."""
@@ -108,6 +114,11 @@ class Runs:
         layers = self.groups.edges.slices.values()
         largest = max((some.stop - some.start for some in layers), default=1)
         return min(max(_MEMORY // (_PER_EDGE * largest), 1), _MOST_COPIES)
+
+    @property
+    def is_patched(self) -> bool:
+        """Whether others take the place of messages that are left out."""
+        return self._messages is not None
 
     @property
     def range(self) -> float:

@@ -129,11 +129,10 @@ def _outputs(part: Part, found: Tensor, rows: Tensor, call: SeenCall) -> Tensor:
     if not any(edit.gives_values for edit in part.after):
         return found
     slots = part.reading.queries.slots.to(call.output.device)
-    own = call.output[part.reading.elements][:, slots][:, :, part.heads].transpose(1, 2)
-    whole = own.to(found.dtype)
-    whole = whole.index_copy(2, rows.to(found.device), found)
+    plain = call.output[part.reading.elements][:, slots][:, :, part.heads].transpose(1, 2)
+    whole = plain.to(found.dtype).index_copy(2, rows.to(found.device), found)
     for edit in part.after:
-        whole = edit.outputs(whole, own, part)
+        whole = edit.outputs(whole, part)
     return whole[:, :, rows.to(found.device)]
 
 

@@ -175,8 +175,8 @@ class Edit(Described):
         """Change the values (elements, heads, keys, dim)."""
         return values
 
-    def outputs(self, output: Tensor, own: Tensor, part: Part) -> Tensor:
-        """Change the outputs (elements, heads, queries, dim); `own` are those without edits."""
+    def outputs(self, output: Tensor, part: Part) -> Tensor:
+        """Change the outputs (elements, heads, queries, dim), as earlier edits left them."""
         return output
 
     def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:

@@ -44,6 +44,11 @@ class Sources:
             return source if isinstance(source, Messages) else None
         if isinstance(source, str) and source == "mean":
             return Messages(source)
+        if source is None or isinstance(source, (bool, int, float)):
+            raise EditError(
+                "ablation is 'zero', 'mean', a list of texts, over which the mean is taken, or one "
+                f"text, whose messages take the place of others, not {source!r}."
+            )
         if are_texts(source):
             return Messages(source, values=self._once(source, "values", self._mean))
         both: tuple[What, What] = ("attention", "values")

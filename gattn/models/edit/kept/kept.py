@@ -223,7 +223,7 @@ class Kept(Edit):
         factor = self._factors(attention, inside, where, attention.shape[1:])
         return attention * self._of_elements(factor, reading)
 
-    def outputs(self, output: Tensor, own: Tensor, part: Part) -> Tensor:
+    def outputs(self, output: Tensor, part: Part) -> Tensor:
         """Add the messages that are given for edges that are not kept, to whole outputs."""
         if self.given is None:
             return output

@@ -178,12 +178,16 @@ class Ablate(Given):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_list = isinstance(self.by, (list, tuple)) and bool(self.by)
-        if not is_list and not isinstance(self.by, Activations) and self.by not in ("zero", "mean"):
+        if isinstance(self.by, (list, tuple)):
+            is_right = bool(self.by) and not any(isinstance(one, (int, float)) for one in self.by)
+        else:
+            is_name = isinstance(self.by, str) and self.by in ("zero", "mean")
+            is_right = is_name or isinstance(self.by, Activations)
+        if not is_right:
             raise EditError(
                 f"by is 'zero', 'mean' or a list of texts, over which the mean is taken, not "
-                f"{self.by!r:.60}. gattn.Patch takes what one text gives; the texts of a "
-                "survey are list(survey.texts.text)."
+                f"{self.by!r:.60}. One text of token ids is [ids]; the texts of a survey are "
+                "list(survey.texts.text). gattn.Patch takes what one text gives."
             )
 
     def tensor(self, place: Place) -> Tensor | None:

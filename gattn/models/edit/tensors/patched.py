@@ -167,20 +167,20 @@ class Patched(AtTokens):
         """Replace values (elements, heads, keys, dim)."""
         if self.what != "values":
             return values
-        return self._replaced(values, values, chosen(reading.keys, self.key), reading.keys)
+        return self._replaced(values, chosen(reading.keys, self.key), reading.keys)
 
-    def outputs(self, output: Tensor, own: Tensor, part: Part) -> Tensor:
-        """Replace outputs (elements, heads, queries, dim); `own` are those without edits."""
+    def outputs(self, output: Tensor, part: Part) -> Tensor:
+        """Replace outputs (elements, heads, queries, dim), as earlier edits left them."""
         if self.what != "outputs":
             return output
         queries = part.reading.queries
-        return self._replaced(output, own, chosen(queries, self.query), queries)
+        return self._replaced(output, chosen(queries, self.query), queries)
 
-    def _replaced(self, now: Tensor, own: Tensor, wanted: Tensor, side: Side) -> Tensor:
+    def _replaced(self, now: Tensor, wanted: Tensor, side: Side) -> Tensor:
         if self.source == "zero":
-            new = torch.zeros_like(own)
+            new = torch.zeros_like(now)
         elif self.given is None:
-            new = own.mean(2, keepdim=True)
+            new = now.mean(2, keepdim=True)
         else:
             new = self.given if self.source.is_mean else self.given[:, self._rows(side, 1)]
         return torch.where(wanted[:, None].to(now.device), new.to(now), now)
