@@ -20,7 +20,7 @@ from torch import nn
 
 import gattn
 from gattn.analysis.circuits.testing import _drawn
-from gattn.errors import SelectionError
+from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 
 BEGIN = 0
 
@@ -192,6 +192,35 @@ def test_less_than_asked_for_is_kept_within_rounding_only_with_a_note(embedded):
 def test_bad_requests_are_refused(embedded, given, said):
     with pytest.raises(SelectionError, match=said):
         gattn.circuit(TEXT, *embedded, **given, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"ablation": "The"}, EditError, "expected a text of as many tokens"),
+        ({"ablation": TEXT + " lamp"}, EditError, "expected a text of as many tokens"),
+        ({"ablation": 0}, EditError, "ablation is 'zero', 'mean', a list of texts"),
+        ({"metric": lambda logits: logits.sum() * torch.nan}, ModelError, "is nan"),
+    ],
+)
+def test_what_gives_no_circuit_is_refused(embedded, given, error, said):
+    with pytest.raises(error, match=said):
+        gattn.circuit(TEXT, *embedded, **given, **QUIET)
+
+
+def test_a_function_that_runs_the_model_twice_has_no_circuit(embedded):
+    model, tokenizer = embedded
+    batch = tokenizer("red green lamp", return_tensors="pt")
+    twice = lambda: model(**batch).logits[0, -1, 5] + model(**batch).logits[0, -1, 6]  # noqa: E731
+    with pytest.raises(CaptureError, match="a function that calls it once"):
+        gattn.circuit(twice, model, **QUIET)
+
+
+def test_other_messages_that_change_nothing_are_told_from_attention_that_does_not(embedded):
+    found = gattn.circuit(TEXT, *embedded, ablation=TEXT, target=" lamp", **QUIET)
+    assert str(found) == (
+        "0 of 1,456 edges: other messages give the same answer, so the circuit is empty"
+    )
 
 
 def test_the_loss_of_all_tokens_has_a_circuit(embedded):

@@ -371,6 +371,26 @@ def test_means_in_windows_are_not_over_all_positions(what):
         model(x)
 
 
+@pytest.mark.parametrize(("what", "side"), [("outputs", "query"), ("values", "key")])
+def test_positions_that_both_texts_have_are_patched_in_a_longer_one(gpt2, what, side):
+    other = recorded(gpt2, what, OTHER[:4])[1]
+    expected = by_hand(gpt2, what, lambda x: torch.cat([other, x[4:]]), [2, 3])
+    found = logits_of(gpt2, IDS, Patch(OTHER[:4], 1, [1, 3], what=what, **{side: [2, 3]}))
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+
+
+def test_rows_of_attention_that_both_texts_have_are_patched_in_a_longer_one(gpt2):
+    given = gattn.capture(OTHER[:4], gpt2, keep=gattn.All())[1, 2].to_dense()
+    with gattn.edited(gpt2, Patch(OTHER[:4], 1, 2, query=3)):
+        found = gattn.capture(IDS, gpt2, keep=gattn.All())[1, 2].to_dense()
+    plain = gattn.capture(IDS, gpt2, keep=gattn.All())[1, 2].to_dense()
+    expected = plain.copy()
+    expected[3] = 0
+    expected[3, :4] = given[3]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert np.abs(found - plain).max() > 1e-3
+
+
 def test_means_of_values_with_a_cache_are_over_all_keys_so_far(tiny):
     model, whole = tiny("llama", dtype=torch.float64), torch.tensor([LONGER])
     with torch.no_grad(), gattn.edited(model, Ablate("mean", 1, 2, what="values")):

@@ -189,6 +189,8 @@ def circuit(
 
 def _each(name: str, given: Any, texts: Sequence[str]) -> Sequence[Any]:
     """Give each text its token, or its ablation."""
+    if name != "ablation" and hasattr(given, "tolist"):
+        given = given.tolist()
     if not isinstance(given, (list, tuple)):
         return [given] * len(texts)
     if len(given) != len(texts):

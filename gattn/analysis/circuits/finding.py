@@ -144,8 +144,8 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
 
     runs.ran, begun, counted = ran, runs.seconds, runs.count
     search = Search(runs, limits, random + _TESTS, tell)
-    mask = search.run()
-    proof = tested(runs, mask, search.least, random, wanted.seed, limits.stop)
+    search.run()
+    proof = tested(runs, search, random, wanted.seed)
     notes = []
     reached = f"it keeps {round(proof.faithfulness, 3) + 0.0:.3f}, not {limits.keep:g}"
     if proof.faithfulness < search.least:
@@ -153,11 +153,12 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
     elif proof.faithfulness < limits.keep - _ROUGH:
         notes.append(f"{reached}: within rounding, that is enough")
     if proof.faithfulness >= search.least and not search.is_minimal:
-        notes.append("not every unit was left out alone, so some may not be needed")
-    if len(proof.random) == 0 and random and runs.seconds < limits.stop and mask.any():
+        late = "time ran out: " * search.is_late
+        notes.append(f"{late}not every unit was left out alone, so some may not be needed")
+    if len(proof.random) == 0 and random and runs.seconds < limits.stop and proof.units.any():
         notes.append("no other set has as many units of each layer, so there is no random one")
     if runs.slack > _ROUGH:
         notes.append(f"shares are rounded by {runs.slack:.1g}: load the model in float32")
-    if proof.faithfulness > 2 - limits.keep:
+    if proof.faithfulness > 1 + max(runs.slack, _ROUGH):
         notes.append("it keeps more than all: some of what is left out works against the answer")
     return proof, notes

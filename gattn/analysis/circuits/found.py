@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import isnan
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
@@ -136,9 +137,15 @@ class Circuit(Graph):
         Table
             ``stack``, ``layer``, ``head``; ``edges``, how many; ``offset``, how many tokens before
             its query the key of most edges is; ``attention``, the mean; and ``edge``, the tokens of
-            its most needed edge in words.
+            its most needed edge in words, or of that with the most attention, if only heads or
+            tokens were left out as a whole.
         """
         table = pd.DataFrame(self.table())
+        if self.graph["kind"] == "pairs":
+            losses = pd.DataFrame(self.units())[["stack", "query", "key", "loss"]]
+            table = table.merge(losses, on=["stack", "query", "key"])
+        by = "loss" if "loss" in table else "attention"
+        table = table.sort_values(by, ascending=False, kind="stable")
         rows = []
         for (stack, layer, head), some in table.groupby(["stack", "layer", "head"], sort=True):
             first = some.iloc[0]
@@ -247,6 +254,8 @@ class Circuit(Graph):
     def __str__(self) -> str:
         """Say what it keeps, and how small it is."""
         graph = self.graph
+        if isnan(self.faithfulness):
+            return f"0 of {graph['all_edges']:,} edges: {self.notes[0]}"
         return (
             f"{graph['edges']:,} of {graph['all_edges']:,} edges keep "
             f"{percent(self.faithfulness, 1)} of {graph['metric']}; without them "

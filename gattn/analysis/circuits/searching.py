@@ -63,21 +63,21 @@ class Search:
         self.best: Masks = np.ones(len(runs.groups), dtype=bool)
         self.is_minimal = False
 
-    def run(self) -> Masks:
-        """Search, and return the units that are kept."""
+    def run(self) -> None:
+        """Search: `best` are the units that are kept."""
         for where in (PATH, HERE):
             for _ in range(_MOST_ROUNDS):
                 if (where is HERE and self.best.sum() <= FEW) or not self._shorten(where):
                     break
-        if not self._is_late():
+        if not self.is_late:
             self._tell(int(self.best.sum()))
         self._prune()
         while self.is_minimal and self._exchange():
             self._prune()
         self._fit()
-        return self.best
 
-    def _is_late(self) -> bool:
+    @property
+    def is_late(self) -> bool:
         """Return whether the time that is left, at most half, is what tests and a batch take."""
         begun, count = self._begun
         now = self.runs.seconds
@@ -100,12 +100,12 @@ class Search:
         Returns whether these are fewer than before.
         """
         before = int(self.best.sum())
-        if self._is_late():
+        if self.is_late:
             return False
         scores, order = self._slopes(self.best, where), np.flatnonzero(self.best)
         order = order[np.argsort(-scores[order], kind="stable")]
         sizes = _growing(before)
-        while len(sizes) and not self._is_late():
+        while len(sizes) and not self.is_late:
             masks = np.zeros((len(sizes), len(self.best)), dtype=bool)
             for row, size in zip(masks, sizes, strict=True):
                 row[order[:size]] = True
@@ -124,7 +124,7 @@ class Search:
             found = self._keeps(masks[start : start + self.runs.batch_size])
             if found.any():
                 return start + int(found.argmax())
-            if self._is_late():
+            if self.is_late:
                 break
         return len(masks)
 
@@ -145,7 +145,7 @@ class Search:
         masks, losses = self._without(some), np.full(len(some), np.inf)
         (whole,), size = self.runs.faithfulness(self.best[None]), self.runs.batch_size
         for start in range(0, len(masks), size):
-            if self._is_late():
+            if self.is_late:
                 break
             part = slice(start, start + size)
             losses[part] = whole - self.runs.faithfulness(masks[part])
@@ -154,7 +154,7 @@ class Search:
     def _prune(self) -> None:
         """Leave units out until each is needed: as many at once as still keeps enough."""
         self.is_minimal = False
-        while not self._is_late():
+        while not self.is_late:
             some = np.flatnonzero(self.best)
             is_all = len(some) <= FEW
             if not is_all:
@@ -192,13 +192,13 @@ class Search:
         most, sizes = self.limits.max_edges, self.runs.groups.sizes
         while most is not None and (excess := int(sizes[self.best].sum()) - most) > 0:
             some = np.flatnonzero(self.best)
-            if self._is_late() or len(some) > FEW:
+            if self.is_late or len(some) > FEW:
                 slopes = self.runs.slopes(self.best)
                 losses = np.arange(len(some), dtype=float) if slopes is None else slopes[some]
             else:
                 losses = self._losses(some)
             order = some[np.argsort(losses, kind="stable")]
-            part = excess if self._is_late() else max(1, excess // 4)
+            part = excess if self.is_late else max(1, excess // 4)
             count = 1 + int(np.searchsorted(sizes[order].cumsum(), part))
             self.best = self._without([order[:count]])[0]
             self.is_minimal = False

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.circuits.runs import Floats, Masks, Runs
+from gattn.analysis.circuits.searching import Search
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,20 +27,22 @@ class Proof:
     live: NDArray[np.bool_]
 
 
-def tested(runs: Runs, mask: Masks, least: float, random: int, seed: int, stop: float) -> Proof:
-    """Measure a circuit, and as many random ones of its size and layers.
+def tested(runs: Runs, search: Search, random: int, seed: int) -> Proof:
+    """Measure the circuit that was found, and as many random ones of its size and layers.
 
     Random ones, none of them the circuit itself, and what it loses without each unit, are measured
-    until it is time to stop. A unit that is not needed once edges without a path are gone, goes.
+    until it is time to stop. If all units were needed, and one is not once edges without a path are
+    gone, it goes.
     """
-    of_edge = runs.groups.of_edge
+    of_edge, mask = runs.groups.of_edge, search.best
+    least, stop = search.least, search.limits.stop
     while True:
         live = _live(runs, mask, least)
         units = np.bincount(of_edge[live], minlength=len(mask)) > 0
         kept = runs.of_edges(live[None])[0]
         losses = kept - _without_each(runs, live, units, stop)
         spare = kept - losses >= least
-        if not spare.any():
+        if not search.is_minimal or not spare.any():
             break
         mask = units.copy()
         mask[np.flatnonzero(units)[np.nanargmin(losses)]] = False

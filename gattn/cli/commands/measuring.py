@@ -122,7 +122,7 @@ def run_circuit(options: argparse.Namespace) -> None:
             shown = table.head(_MOST_ROWS)
             print_table(shown.drop(columns="stack") if len(found.stacks) == 1 else shown)
             if left := len(table) - len(shown):
-                print(f"and {left} more, which -o circuit.csv includes")
+                print(f"and {left} more, which gattn.circuit(...) lists")
     print(f"\n{found.graph['runs']} runs of the model in {found.graph['seconds']:.1f} s")
     if options.output:
         if options.output.suffix.lower() == ".csv":

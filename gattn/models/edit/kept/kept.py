@@ -228,6 +228,11 @@ class Kept(Edit):
         if self.given is None:
             return output
         reading = part.reading
+        if any(isinstance(edit, Kept) and edit is not self for edit in part.after):
+            raise EditError(
+                "Two edits keep some edges of a head, and other messages take the place of the "
+                "rest, which both would add: give one gattn.Only with the edges of both."
+            )
         earlier = part.after[: part.after.index(self)]
         attention, values = (x.to(output) for x in self.given.on(part, earlier))
         row, column = _numbers(self.query, reading.queries), _numbers(self.key, reading.keys)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gattn.engines import tiles
 from gattn.engines.tiles import RowBlock
@@ -131,12 +132,13 @@ class Patched(AtTokens):
         self, attention: Tensor, block: RowBlock, columns: Tensor, reading: Reading
     ) -> Tensor:
         """Take the attention of some rows from that of the other text."""
-        rows = self._rows(reading.queries, 1)[block.rows]
-        keys = self._rows(reading.keys, 2)[columns]
         assert self.given is not None
-        whole = self.given[:, rows]
+        wanted = chosen(reading.queries, self.query)
+        rows = self._rows(reading.queries, wanted)[block.rows]
+        wanted, keys = wanted[block.rows], reading.keys.at[columns]
+        missing = max(0, reading.keys.end - self.given.shape[2])
+        whole = functional.pad(self.given[:, rows], (0, missing))
         some = whole[:, :, keys].to(attention.device)
-        wanted = chosen(reading.queries, self.query)[block.rows]
         is_elsewhere = (whole != 0).sum(-1) > (whole[:, :, keys] != 0).sum(-1)
         outside = (is_elsewhere & wanted).any()
         if block.allowed is not None:
@@ -157,7 +159,11 @@ class Patched(AtTokens):
         elif self.given is None:
             new = _mean_of_neighbourhoods(attention, query, len(reading.queries))
         else:
-            rows, keys = self._rows(reading.queries, 1), self._rows(reading.keys, 2)
+            ends = reading.queries, self.query, reading.keys, self.key
+            rows, keys = (
+                self._rows(side, chosen(side, tokens), axis)
+                for axis, (side, tokens) in enumerate(zip(ends[::2], ends[1::2], strict=True), 1)
+            )
             new = self.given[:, rows[query.cpu()], keys[key.cpu()]].to(attention)
         inside = chosen(reading.queries, self.query)[query.cpu()]
         inside = inside & chosen(reading.keys, self.key)[key.cpu()]
@@ -182,18 +188,19 @@ class Patched(AtTokens):
         elif self.given is None:
             new = now.mean(2, keepdim=True)
         else:
-            new = self.given if self.source.is_mean else self.given[:, self._rows(side, 1)]
+            new = self.given if self.source.is_mean else self.given[:, self._rows(side, wanted)]
         return torch.where(wanted[:, None].to(now.device), new.to(now), now)
 
-    def _rows(self, side: Side, axis: int) -> Tensor:
-        """Return the positions of a call's tokens, which the other text must have."""
+    def _rows(self, side: Side, wanted: Tensor, axis: int = 1) -> Tensor:
+        """Return the positions of a call's tokens, of which the other text must have the wanted."""
         assert self.given is not None
-        if self.given.shape[axis] < side.end:
+        size = self.given.shape[axis]
+        if bool((side.at[wanted] >= size).any()):
             raise EditError(
-                f"{self}: that has {self.given.shape[axis]} tokens, but the text has {side.end}; "
-                "expected as many, or more in a causal model."
+                f"{self}: that has {size} tokens, but the text has {side.end}; expected as many, "
+                "or more in a causal model, or positions that both have, as in query=0."
             )
-        return side.at
+        return side.at.clamp_max(size - 1)
 
 
 def check_heads(edit: Edit, given: Tensor, heads: Sequence[int]) -> None:
