@@ -87,7 +87,7 @@ test("a loss that was not measured, or below zero, is drawn", () => {
 test("edges of a circuit are found in a head, also where tokens merge or are hidden", () => {
   const head = causal(5, (i) => 1 / (i + 1), { words: [0, 0, 1, 2, 3] });
   const edges = [edge([0, 0, 1], [0, 1, 4]), edge([0, 0, 2], [0, 1, 3])];
-  const ends = (some) => [...viewer.foundIn(some, edges)].map((e) => [some.keys[some.key[e]].text, some.queries[viewer.indexOf(some).row[e]].text]);
+  const ends = (some) => [...viewer.foundIn(some, edges).marked].map((e) => [some.keys[some.key[e]].text, some.queries[viewer.indexOf(some).row[e]].text]);
   assert.deepEqual(ends(head), [["t1", "t4"], ["t2", "t3"]]);
   const merged = viewer.regroup(head, viewer.groupsOf(head.keys, { merge: true }));
   assert.deepEqual(ends(merged), [["t0t1", "t4"], ["t2", "t3"]]);
