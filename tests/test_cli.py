@@ -562,6 +562,8 @@ def test_circuit_prints_what_it_found_and_writes_pictures_and_graphs(tmp_path, c
     assert set(again.edges) == set(found.edges)
     assert again.faithfulness == found.faithfulness
     assert again.table().equals(found.table())
+    assert run(*given, "-o", tmp_path / "circuit.html") == 0
+    assert (tmp_path / "circuit.html").read_text("utf-8") == found.to_html()
     for suffix in ("json", "gexf", "dot", "csv", "svg"):
         assert run(*given, "--max-edges", 3, "-o", tmp_path / f"circuit.{suffix}") == 0
         assert (tmp_path / f"circuit.{suffix}").stat().st_size > 100

@@ -69,7 +69,9 @@ def test_each_curve_has_a_name_even_where_two_cross_in_their_middles():
         faithfulness=1.0,
         completeness=1.0,
         random="[]",
-        layers=4,
+        has_stream=True,
+        layers=json.dumps({"decoder": 4}),
+        names=json.dumps({"decoder": [list("abcdefghijkl")] * 2}),
         tokens=json.dumps({"decoder": list("abcdefghijkl")}),
         rows=json.dumps(rows),
     )

@@ -143,5 +143,4 @@ def test_a_circuit_of_two_stacks_names_them(tiny):
     )
     assert found.faithfulness == pytest.approx(1 - kl / empty, abs=1e-9)
     assert {len(node) for node in found} == {3}
-    with pytest.raises(SelectionError, match="no layered picture"):
-        found.draw()
+    assert {node[0] for node in found} <= {"encoder", "decoder"}

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from samples import HOSTILE, trace_of, words
 
 import gattn
+from gattn.drawing.page import circuits, entries
 from gattn.errors import SelectionError
 from gattn.names.text import visible
 
@@ -197,10 +198,30 @@ def test_edges_that_a_page_does_not_keep_are_told(lamp, visit, tmp_path):
         tmp_path / "few.html", fragment=f"#view=arcs&layer={least.layer}&head={least.head}"
     )
     settle(page)
-    said = "1 edge in the circuit, 1 of them merged, hidden or not kept here"
+    said = "1 edge in the circuit, 1 of them not marked here"
     expect(page.locator("#caption")).to_contain_text(said)
     page.locator("#views [value=circuit]").click()
     assert len(rows_of(page)) == len(lamp.table())
+
+
+def test_of_a_large_circuit_the_largest_edges_are_listed_and_it_is_said(
+    heads, look_at_circuit, monkeypatch
+):
+    for module in (circuits, entries):
+        monkeypatch.setattr(module, "MOST_EDGES", 5)
+    listed = header(heads)["circuit"]["edges"]
+    largest = heads.table()["attention"].sort_values(ascending=False)[:5]
+    assert sorted(e["attention"] for e in listed) == sorted(largest)
+    row = heads.heads().iloc[0]
+    page = look_at_circuit(heads, "edge=5")
+    said = f"the 5 largest of {heads.graph['edges']} edges"
+    expect(page.locator("#caption")).to_contain_text(said)
+    expect(page.locator("#view-option")).to_have_text("no edge chosen")
+    assert len(rows_of(page)) == 5
+    page.evaluate(f"location.hash = '#view=arcs&layer={row.layer}&head={row['head']}'")
+    here = sum((e["layer"], e["head"]) == (row.layer, row["head"]) for e in listed)
+    said = f"{row.edges} edges in the circuit, {row.edges - here} of them not marked here"
+    expect(page.locator("#caption")).to_contain_text(said)
 
 
 # Use
@@ -275,6 +296,12 @@ def test_the_table_leads_to_the_head_of_an_edge(look_at_circuit, lamp):
     assert state(page)["token"] == str(row["query"])
     key = f"{row.key_token.strip()} {row['key']}"
     assert float(readings(page, "reads")[key]) == pytest.approx(row.attention, abs=6e-4)
+    rows = page.locator("#numbers table").first.locator("button:has(bdi)")
+    names = [name.strip() for name in rows.all_text_contents()]
+    for place, name in enumerate(names):
+        rows.nth(place).focus()
+        said = f"; in the circuit, lost without it {row.loss:.3g}"
+        assert (said in page.locator("#pair").text_content()) == (name == key)
 
 
 def test_everything_is_named_for_screen_readers(look_at_circuit, heads):

@@ -34,7 +34,8 @@ from gattn.drawing.layers.layered import (
 _ROOM = 1.6
 """How far apart all tokens must be, in font sizes, to be shown."""
 _NAMED = 24
-_MOST_EDGES = 2000
+MOST_EDGES = 2000
+"""The most edges that a picture of a circuit shows."""
 _LISTED = 12
 """How many heads without a name in the picture the caption lists."""
 _NAMES = {"edges": "lost without\nthe edge", "pairs": "lost without\nthe pair"}
@@ -80,7 +81,7 @@ def draw_circuit(
     lines.draw()
     draw_nodes(ax, [(*place_of(bands, node), True) for node in circuit])
     set_up_bands(ax, bands, labels=labels)
-    notes = [f"the {_MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > _MOST_EDGES else []
+    notes = [f"the {MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > MOST_EDGES else []
     if labels:
         named = lines.name_strongest(_NAMED)
         notes.append(_unnamed(circuit, named))
@@ -108,7 +109,7 @@ def _lines(
     circuit: Circuit, bands: Mapping[str, Band], sizes: np.ndarray[Any, Any], high: float
 ) -> list[Line]:
     """Lay the streams, and the largest edges."""
-    strongest = set(np.argsort(-np.abs(sizes), kind="stable")[:_MOST_EDGES].tolist())
+    strongest = set(np.argsort(-np.abs(sizes), kind="stable")[:MOST_EDGES].tolist())
     number, found = -1, []
     for source, target, facts in circuit.edges(data=True):
         ends = (*place_of(bands, source), *place_of(bands, target))

@@ -158,8 +158,8 @@ def _draw_nodes(ax: Axes, where: NDArray[np.float64], used: list[int], radius: f
     x, y = where.T
     is_used = np.isin(np.arange(len(where)), used)
     style: dict[str, Any] = {"color": ink, "lw": 0, "clip_on": False}
-    for some, size, name, more in (
-        (~is_used, radius**2, "gattn-others", {"alpha": 0.35}),
-        (is_used, (2 * radius) ** 2, "gattn-nodes", {}),
+    for some, size, name, alpha in (
+        (~is_used, radius**2, "gattn-others", 0.35),
+        (is_used, (2 * radius) ** 2, "gattn-nodes", 1.0),
     ):
-        ax.scatter(x[some], y[some], s=size, zorder=2.5, gid=name, **style, **more)
+        ax.scatter(x[some], y[some], s=size, zorder=2.5, gid=name, alpha=alpha, **style)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from gattn.analysis.circuits.found import EDGE, Circuit, ends_in
 from gattn.drawing.layers.bands import MOST_TOKENS, Band, bands_of, columns, name_of, top
-from gattn.drawing.layers.circuits import said_of
+from gattn.drawing.layers.circuits import MOST_EDGES, said_of
 from gattn.errors import SelectionError
 from gattn.heads.trace import AttentionTrace
 
@@ -39,6 +39,9 @@ def circuit_entry(circuit: Circuit, trace: AttentionTrace) -> dict[str, Any]:
     if columns(bands) > MOST_TOKENS:
         bands = bands_of(circuit, whole=False)
     numbers = {name: n for n, name in enumerate(bands)}
+    size = "loss" if circuit.graph["kind"] in ("edges", "pairs") else "attention"
+    edges, every = _edges(circuit, size), circuit.graph["edges"]
+    few = f"the {len(edges):,} largest of {every:,} edges" if len(edges) < every else ""
 
     def placed(node: Any) -> list[int]:
         *_, depth, position = node
@@ -46,15 +49,14 @@ def circuit_entry(circuit: Circuit, trace: AttentionTrace) -> dict[str, Any]:
 
     return {
         "title": str(circuit),
-        "caption": "; ".join(filter(None, [said_of(circuit), *circuit.notes])),
-        "size": "loss" if circuit.graph["kind"] in ("edges", "pairs") else "attention",
+        "caption": "; ".join(filter(None, [few, said_of(circuit), *circuit.notes])),
+        "size": size,
         "lost": _LOST[circuit.graph["kind"]],
         "columns": columns(bands),
         "height": top(bands),
         "bands": [_band(band) for band in bands.values()],
         "edges": [
-            row | {"from": placed(source), "to": placed(target)}
-            for row, (source, target) in _edges(circuit)
+            row | {"from": placed(source), "to": placed(target)} for row, (source, target) in edges
         ],
         "streams": [
             [placed(source), placed(target)]
@@ -98,13 +100,14 @@ def _band(band: Band) -> dict[str, Any]:
     }
 
 
-def _edges(circuit: Circuit) -> list[tuple[dict[str, Any], tuple[Any, Any]]]:
-    """List the edges of each head, the most needed first, and the nodes that they join."""
+def _edges(circuit: Circuit, size: str) -> list[tuple[dict[str, Any], tuple[Any, Any]]]:
+    """List the largest edges of heads, the most needed first, and the nodes that they join."""
     rows = pd.DataFrame(circuit.table())
     units = circuit.units()
     fields = [name for name in EDGE if name in units]
     losses = rows[fields].merge(pd.DataFrame(units), on=fields, how="left")["loss"]
     rows = rows[[*EDGE, "attention"]].assign(loss=losses.to_numpy(dtype=float))
+    rows = rows.sort_values(size, key=abs, ascending=False, kind="stable")[:MOST_EDGES]
     rows = rows.sort_values(["loss", "attention"], ascending=False, kind="stable")
     ends = ends_in(circuit)
     return [

@@ -1,6 +1,6 @@
 // The edges of a circuit: where they are in a head, and what is said of them.
 
-import { count, isolated, number } from "../heads/texts.js";
+import { count, grouped, isolated, number } from "../heads/texts.js";
 import { tokensOf } from "../heads/decoding.js";
 import { nodeOf, rowEdges } from "../heads/readings.js";
 import { named } from "../scenes/marks.js";
@@ -17,16 +17,19 @@ export const tokensOfBands = ({ bands }, stacks) => bands.map(({ stack, isKeySid
 /** The edges of a circuit that a head has; none without a circuit. */
 export const ofHead = (circuit, { stack, layer, head }) => (circuit?.edges ?? []).filter((edge) => edge.stack === stack && edge.layer === layer && edge.head === head);
 
-/** Find the edges of a head that some edges of a circuit are, by the indices of their tokens. */
+/** Find which edges of a head some edges of a circuit are, by the indices of their tokens, and how many are there. */
 export function foundIn(head, edges) {
-  const found = new Set();
+  const marked = new Set();
+  let size = 0;
   for (const { query, key } of edges) {
     const [k, row] = [nodeOf(head.keys, key), nodeOf(head.queries, query)];
     if (row < 0) continue;
     const e = rowEdges(head, row).find((one) => head.key[one] === k);
-    if (e !== undefined) found.add(e);
+    if (e === undefined) continue;
+    marked.add(e);
+    size++;
   }
-  return found;
+  return { marked, size };
 }
 
 /** Add edges to chosen ones, in order. */
@@ -36,11 +39,10 @@ export function withMarked({ edges, rule }, marked) {
   return { edges: Uint32Array.from(all).sort(), rule: `${rule ? `${rule} or ` : ""}in the circuit` };
 }
 
-/** Say how many edges of a circuit a head has, and how many of them are not here. */
-export function countText(edges, found) {
-  if (!edges.length) return "no edge of it is in the circuit";
-  const lost = edges.length - found;
-  return `${count(edges.length, "edge")} in the circuit${lost > 0 ? `, ${lost} of them merged, hidden or not kept here` : ""}`;
+/** Say how many edges of a circuit a head has, and how many of them are not marked: hidden, not kept, or too many. */
+export function countText(all, marked) {
+  if (!all) return "no edge of it is in the circuit";
+  return `${count(all, "edge")} in the circuit${all > marked ? `, ${grouped(all - marked)} of them not marked here` : ""}`;
 }
 
 /** Write a share for a table. */

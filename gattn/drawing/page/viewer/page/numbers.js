@@ -4,7 +4,7 @@ import { grouped, isolated, number } from "../heads/texts.js";
 import { placeIn, readingsOf, rowEdges, valueText } from "../heads/readings.js";
 import { Scale } from "../scenes/colours.js";
 import { named } from "../scenes/marks.js";
-import { edgeText } from "../circuit/edges.js";
+import { edgeText, lossText, ofHead } from "../circuit/edges.js";
 import { circuitTables } from "../circuit/table.js";
 import { $, element, tokenElement } from "./elements.js";
 
@@ -104,17 +104,19 @@ function tableOf(page, token, what, rows, scale, head = {}) {
   return element("table", {}, title, element("tbody", {}, ...lines));
 }
 
-/** Write all values of an edge, in all parts of a comparison. */
+/** Write all values of an edge, in all parts of a comparison, and what the circuit loses without it. */
 function pairText(page, { row, key }) {
-  return page.parts
+  const inCircuit = ofHead(page.circuit, page.state).find((edge) => edge.query === row.index && edge.key === key.index);
+  const lost = inCircuit ? `; in the circuit, ${page.circuit.lost} ${lossText(inCircuit.loss)}` : "";
+  const parts = page.parts
     .map((part, i) => {
       const head = page.heads[i];
       const place = placeIn(head, key.index, row.index) ?? { row: -1 };
       const e = rowEdges(head, place.row).find((edge) => head.key[edge] === place.key);
       const said = e === undefined ? "no edge" : Object.keys(head.values).map((name) => `${name} ${valueText(head.values[name][e], head)}`).join(", ");
       return `${page.parts.length > 1 ? `${part}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
-    })
-    .join(" · ");
+    });
+  return parts.join(" · ") + lost;
 }
 
 function edgeSentence({ state: { edge }, circuit, shownCircuit }) {

@@ -37,7 +37,7 @@ export async function render(page) {
     if (run !== page.run) return;
     page.layers = layers;
     page.marked = page.windows.map((head) => foundIn(head, ofHead(page.circuit, page.state)));
-    page.choices = page.isWhole ? [] : page.windows.map((head, i) => withMarked(choose(head, { ...page.state, ...(page.isShaded && { threshold: null, top: 0 }), isDense: page.isDense }), page.marked[i]));
+    page.choices = page.isWhole ? [] : page.windows.map((head, i) => withMarked(choose(head, { ...page.state, ...(page.isShaded && { threshold: null, top: 0 }), isDense: page.isDense }), page.marked[i].marked));
     const runs = prepared.filter((head) => !head.isChange);
     page.scales = page.heads.map((head) => Scale.of(head.isChange ? [head] : runs, page.state.weight));
     $("view").removeAttribute("aria-busy");

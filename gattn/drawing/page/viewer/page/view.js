@@ -16,7 +16,7 @@ import { layered } from "../scenes/layered.js";
 import { tiled } from "../scenes/frames.js";
 import { drawInPlace } from "../scenes/drawing.js";
 import { searched } from "../heads/search.js";
-import { countText, ofHead } from "../circuit/edges.js";
+import { countText } from "../circuit/edges.js";
 import { circuitScene, rangeOf } from "../circuit/scene.js";
 import { $, canvasIn } from "./elements.js";
 import { keptText } from "./describing.js";
@@ -34,10 +34,10 @@ function sceneOf(page, i, width, height) {
   const focus = page.lookedAt(head);
   const scale = focus ? page.scales[i].forFew() : page.scales[i];
   const shown = view === "places" ? groundOf(page.stack) : view;
-  const marked = page.marked[i];
+  const { marked, size } = page.marked[i];
   const scene = SCENES[shown]({ ...common, stack: page.stack, image: page.image, head, focus, scale, marked, chosen: page.choices[i] });
   const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of this token` : "";
-  const inCircuit = page.circuit ? `; ${countText(ofHead(page.circuit, page.state), marked.size)}` : "";
+  const inCircuit = page.circuit ? `; ${countText(page.graph().circuitEdges, size)}` : "";
   return { ...scene, caption: caption(head, page.choices[i]) + own + inCircuit };
 }
 

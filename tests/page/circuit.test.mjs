@@ -1,0 +1,114 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as viewer from "./viewer.mjs";
+import { LOOKS, causal, tokens } from "./samples.mjs";
+
+const edge = (from, to, more = {}) => ({ stack: "decoder", layer: from[1], head: 0, query: to[2], key: from[2], attention: 0.5, loss: 0.5, from, to, ...more });
+
+function circuitOf(edges, { n = 6, layers = 3, bands = null } = {}) {
+  const band = { stack: "decoder", isKeySide: false, tokens: [...Array(n).keys()], layers, left: 0, base: 0, hasNames: true };
+  const units = null;
+  return { edges, streams: [], units, size: "loss", lost: "lost without it", columns: n, bands: bands ?? [band], caption: "", title: "" };
+}
+
+function pictureOf(circuit, more = {}) {
+  const bands = circuit.bands.map(({ tokens: some }) => tokens(Array.from({ length: Math.max(...some) + 1 }, (_, i) => `t${i}`)));
+  const scale = new viewer.Scale("loss", ...viewer.rangeOf(circuit), true, circuit.columns);
+  return { circuit, bands, scale, look: LOOKS.light, matches: new Set(), focus: null, pointed: null, width: 800, height: 500, ...more };
+}
+
+const curves = (scene) => scene.marks.filter(({ mark }) => mark === "curves").flatMap(({ paths }) => paths);
+const texts = (scene) => scene.marks.filter(({ mark }) => mark === "text").map(({ text }) => text);
+const middle = ([a, b, c, d, e, f, g, h]) => [(a + 3 * c + 3 * e + g) / 8, (b + 3 * d + 3 * f + h) / 8];
+
+test("every edge is a curve from its key up to its query", () => {
+  const scene = viewer.circuitScene(pictureOf(circuitOf([edge([0, 0, 1], [0, 1, 4]), edge([0, 1, 4], [0, 2, 4])])));
+  const [second, first] = curves(scene); // the least needed first
+  assert.ok(first[1] > first[7] && first[0] < first[6]);
+  assert.deepEqual(first.slice(6), second.slice(0, 2));
+});
+
+test("pointing at the middle of a curve finds its edge, and beside all of them none", () => {
+  const edges = [edge([0, 0, 1], [0, 1, 4]), edge([0, 0, 1], [0, 1, 4], { head: 3 }), edge([0, 1, 4], [0, 2, 4]), edge([0, 2, 0], [0, 3, 5])];
+  const scene = viewer.circuitScene(pictureOf(circuitOf(edges)));
+  const paths = curves(scene).reverse();
+  paths.forEach((path, n) => assert.deepEqual(scene.hit(...middle(path)), { edge: n }));
+  assert.equal(scene.hit(5, 5), null);
+});
+
+test("edges of several heads between the same tokens are curves of their own, each with its name", () => {
+  const between = [[0, 0, 1], [0, 1, 4]];
+  const itself = [[0, 0, 2], [0, 1, 2]];
+  const edges = [0, 1, 2].flatMap((head) => [between, itself].map(([from, to]) => edge(from, to, { head })));
+  const scene = viewer.circuitScene(pictureOf(circuitOf(edges)));
+  assert.equal(new Set(curves(scene).map(String)).size, edges.length);
+  for (const name of ["0.0", "0.1", "0.2"]) assert.ok(texts(scene).includes(name), name);
+});
+
+test("everything lies in the picture, however many tokens and layers there are", () => {
+  for (const [n, layers] of [[1, 1], [6, 3], [40, 24], [300, 2]]) {
+    const edges = Array.from({ length: layers }, (_, l) => edge([0, l, 0], [0, l + 1, n - 1]));
+    const scene = viewer.circuitScene(pictureOf(circuitOf(edges, { n, layers })));
+    for (const mark of scene.marks.filter(({ mark: kind }) => kind === "curves"))
+      for (const path of mark.paths) {
+        assert.ok(path.every(Number.isFinite));
+        assert.ok(path.filter((_, i) => i % 2 === 0).every((x) => x >= 0 && x <= scene.width + 30), `${n} tokens`);
+        assert.ok(path.filter((_, i) => i % 2).every((y) => y >= 0 && y <= scene.height), `${layers} layers`);
+      }
+  }
+});
+
+test("stacks lie above each other in their order, with the tokens of each below it", () => {
+  const band = (stack, base, size) => ({ stack, isKeySide: false, tokens: [...Array(size).keys()], layers: 2, left: 0, base, hasNames: true });
+  const edges = [edge([0, 0, 0], [0, 1, 3]), edge([0, 2, 3], [1, 1, 2]), edge([1, 1, 2], [1, 2, 2])];
+  const circuit = circuitOf(edges, { n: 4, bands: [band("encoder", 0, 4), band("decoder", 3, 3)] });
+  const scene = viewer.circuitScene(pictureOf(circuit));
+  const [third, second, first] = curves(scene);
+  assert.ok(first[7] > second[1] - 1 && second[1] > second[7] && second[7] >= third[1]);
+  assert.ok(texts(scene).includes("encoder · layer 0") && texts(scene).includes("decoder · layer 0"));
+  assert.equal(texts(scene).filter((text) => text === "t0").length, 2);
+  const labels = scene.marks.filter(({ mark, text }) => mark === "text" && text === "t1").map(({ y }) => y);
+  assert.ok(Math.min(...labels) < second[1], "the decoder's tokens lie above the encoder's top");
+});
+
+test("an empty circuit is a picture without curves", () => {
+  const scene = viewer.circuitScene(pictureOf(circuitOf([])));
+  assert.deepEqual(curves(scene), []);
+  assert.equal(scene.hit(400, 200), null);
+});
+
+test("a loss that was not measured, or below zero, is drawn", () => {
+  const edges = [edge([0, 0, 1], [0, 1, 4], { loss: -0.2 }), edge([0, 1, 4], [0, 2, 4], { loss: null })];
+  const scene = viewer.circuitScene(pictureOf(circuitOf(edges)));
+  assert.equal(curves(scene).length, 2);
+  assert.ok(scene.marks.some(({ dash }) => dash));
+});
+
+test("edges of a circuit are found in a head, also where tokens merge or are hidden", () => {
+  const head = causal(5, (i) => 1 / (i + 1), { words: [0, 0, 1, 2, 3] });
+  const edges = [edge([0, 0, 1], [0, 1, 4]), edge([0, 0, 2], [0, 1, 3])];
+  const ends = (some) => [...viewer.foundIn(some, edges).marked].map((e) => [some.keys[some.key[e]].text, some.queries[viewer.indexOf(some).row[e]].text]);
+  assert.deepEqual(ends(head), [["t1", "t4"], ["t2", "t3"]]);
+  const merged = viewer.regroup(head, viewer.groupsOf(head.keys, { merge: true }));
+  assert.deepEqual(ends(merged), [["t0t1", "t4"], ["t2", "t3"]]);
+  const hidden = viewer.regroup(head, viewer.groupsOf(head.keys, { hidden: new Set([2]) }));
+  assert.deepEqual(ends(hidden), [["t1", "t4"]]);
+});
+
+test("a marked edge is shown whatever the threshold, and it is said", () => {
+  const chosen = { edges: Uint32Array.of(3, 12), rule: "attention ≥ 0.5" };
+  assert.deepEqual(viewer.withMarked(chosen, new Set([3])), chosen);
+  const { edges, rule } = viewer.withMarked(chosen, new Set([3, 7]));
+  assert.deepEqual([...edges], [3, 7, 12]);
+  assert.equal(rule, "attention ≥ 0.5 or in the circuit");
+});
+
+test("lines of the circuit lie on a bright ground, and no others", () => {
+  const head = causal(4, (i) => 1 / (i + 1));
+  const base = { threshold: null, top: 0, weight: "attention" };
+  const scene = (marked) =>
+    viewer.arcs({ head, ...base, focus: null, matches: new Set(), look: LOOKS.light, width: 800, height: 500, chosen: viewer.choose(head, base), scale: viewer.Scale.of([head], "attention"), marked });
+  const bright = (some) => some.marks.filter(({ stroke }) => stroke === LOOKS.light.mark);
+  assert.equal(bright(scene(new Set())).length, 0);
+  assert.equal(bright(scene(new Set([2, 5]))).length, 2);
+});
