@@ -86,4 +86,4 @@ def test_edges_of_texts_of_several_lengths_are_compared_by_their_roles(several):
 )
 def test_roles_are_told_in_models_that_read_both_ways(query, key, role):
     tokens = list("xabcdaf")
-    assert _role(tokens, tokens, query, key) == role
+    assert _role(tokens, tokens, query, key, is_self=True) == role

@@ -178,7 +178,8 @@ def circuit(
         progress,
         tokens,
     )
-    if not (isinstance(text, list) and text and all(isinstance(one, str) for one in text)):
+    is_list = isinstance(text, (list, tuple)) and len(text) > 0
+    if not is_list or not all(isinstance(one, str) for one in cast("list[Any]", text)):
         return find(cast("Runnable", text), model, tokenizer, target, other, ablation, wanted)
     known = resolved(model, tokenizer)
     given = {"target": target, "other": other, "ablation": ablation}

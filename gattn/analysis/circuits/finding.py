@@ -57,6 +57,7 @@ class Wanted:
     tokens: Tokens | None
 
 
+@torch.inference_mode(False)
 def find(
     text: Runnable,
     model: Model,
@@ -149,7 +150,8 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
     notes = []
     reached = f"it keeps {round(proof.faithfulness, 3) + 0.0:.3f}, not {limits.keep:g}"
     if proof.faithfulness < search.least:
-        notes.append(f"{reached}, with at most {limits.max_edges} edges")
+        most = f"{limits.max_edges} edge{'s' * (limits.max_edges != 1)}"
+        notes.append(f"{reached}, with at most {most}")
     elif proof.faithfulness < limits.keep - _ROUGH:
         notes.append(f"{reached}: within rounding, that is enough")
     if proof.faithfulness >= search.least and not search.is_minimal:

@@ -171,18 +171,19 @@ class Circuits(Sequence[Circuit]):
 
 def _roles_of(circuit: Circuit) -> pd.DataFrame:
     """Give each edge of a circuit its role."""
-    names = json.loads(circuit.graph["names"])
+    names, cross = (json.loads(circuit.graph[name]) for name in ("names", "bipartite"))
     table = circuit.table()
     roles = [
-        _role(names[stack][0], names[stack][1], query, key)
+        _role(*names[stack], query, key, is_self=stack not in cross)
         for stack, query, key in zip(table["stack"], table["query"], table["key"], strict=True)
     ]
     return pd.DataFrame(table)[ROLE[:3]].assign(role=pd.Series(roles, dtype=object))
 
 
-def _role(queries: Sequence[str], keys: Sequence[str], query: int, key: int) -> str:
+def _role(
+    queries: Sequence[str], keys: Sequence[str], query: int, key: int, *, is_self: bool
+) -> str:
     """Say what a key is to a query; in cross-attention, only whether it is the same token."""
-    is_self = list(queries) == list(keys)
     token = queries[query]
     if is_self and query == key:
         return "itself"
