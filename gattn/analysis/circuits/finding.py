@@ -13,7 +13,7 @@ from tqdm import tqdm
 from gattn.analysis.circuits.building import built
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.circuits.runs import Runs
+from gattn.analysis.circuits.runs import PATH, Runs
 from gattn.analysis.circuits.searching import FEW, Limits, Search
 from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _TESTS = 4
 """How many runs test a circuit, besides random ones."""
+_BACKWARD = 3
+"""How many runs take as long as one with its gradient."""
 _ROUGH = 1e-3
 """The rounding of shares that is worth a note."""
 
@@ -136,12 +138,16 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
     def ran(count: int) -> None:
         bar.update(count)
 
-    def tell(units: int) -> None:
+    def say(what: str, count: int, each: float) -> None:
         if not bar.disable:
-            each = (runs.seconds - begun) / max(runs.count - counted, 1)
-            announce(
-                "circuit", "run", 3 * min(units, FEW) + random, each, "for less, pass seconds="
-            )
+            announce(f"circuit, {what}", "run", count, each, "for less, pass seconds=")
+
+    def tell(units: int) -> None:
+        each = (runs.seconds - begun) / max(runs.count - counted, 1)
+        say("leaving out units", 3 * min(units, FEW) + random, each)
+
+    size = len(runs.groups).bit_length()
+    say("ranking and bisection", _BACKWARD * len(PATH) + size, runs.seconds / runs.count)
 
     runs.ran, begun, counted = ran, runs.seconds, runs.count
     search = Search(runs, limits, random + _TESTS, tell)

@@ -55,14 +55,16 @@ def tested(runs: Runs, search: Search, random: int, seed: int) -> Proof:
 def _without_each(runs: Runs, live: NDArray[np.bool_], units: Masks, stop: float) -> Floats:
     """Measure what edges keep without each of their units, until it is time to stop."""
     of_edge, some = runs.groups.of_edge, np.flatnonzero(units)
-    if np.array_equal(live, units[of_edge]):  # The search may have run these.
-        single = np.repeat(units[None], len(some), axis=0)
-        single[np.arange(len(some)), some] = False
-        return _in_time(runs, single, stop)
-    found = np.full(len(some), np.nan)
-    for n, unit in enumerate(some):
-        if runs.seconds < stop:
-            found[n] = runs.of_edges((live & (of_edge != unit))[None])[0]
+    is_whole = np.array_equal(live, units[of_edge])
+    found, size = np.full(len(some), np.nan), runs.batch_size
+    for start in range(0, len(some), size):
+        part = some[start : start + size]
+        if is_whole:  # The search may have run these.
+            single = np.repeat(units[None], len(part), axis=0)
+            single[np.arange(len(part)), part] = False
+            found[start : start + size] = _in_time(runs, single, stop)
+        elif runs.seconds < stop:
+            found[start : start + size] = runs.of_edges(live & (of_edge != part[:, None]))
     return found
 
 
