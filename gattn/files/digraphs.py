@@ -15,6 +15,7 @@ from gattn.heads.head import AttentionGraph
 
 _MARK = "gattn"
 _SCHEMA = 1
+_TABLE = "; graphs.table().to_csv(path) writes what was measured of them"
 
 
 def mapped(
@@ -40,8 +41,8 @@ def as_digraph(thing: Any) -> nx.DiGraph[Any]:
         return thing.to_networkx()
     if isinstance(thing, Sequence) and thing and all(isinstance(one, nx.DiGraph) for one in thing):
         raise FileError(
-            f"A file holds one graph, and this {type(thing).__name__} has {len(thing)}: save each, "
-            "as in gattn.save(graphs[0], path), and tables of them as in table().to_csv(path)."
+            f"A file holds one graph, and this {type(thing).__name__} has {len(thing)}: save each "
+            f"by itself, as in gattn.save(graphs[0], path){_TABLE * hasattr(thing, 'table')}."
         )
     if not isinstance(thing, nx.DiGraph) or thing.is_multigraph():
         raise FileError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -45,7 +46,7 @@ def built(
             }
         ),
     )
-    graph.trace = edges.trace
+    graph.trace = replace(edges.trace, logits=None)
     _add_edges(graph, groups, kept, _losses(groups, proof))
     if graph.graph["has_stream"]:
         _add_streams(graph)

@@ -46,7 +46,8 @@ class Circuit(Graph):
 
         F(C) = \frac{m(C) - m(\emptyset)}{m(\text{all}) - m(\emptyset)}.
 
-    ``trace`` has all edges of the plain run; a circuit from a file, or a part of one, has None.
+    ``trace`` has all edges of the plain run, without logits; a circuit from a file, or a part of
+    one, has None.
     """
 
     trace: AttentionTrace | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from gattn.drawing.canvas.colours import is_dark
 from gattn.drawing.canvas.frame import pitch, points, shown_text
 from gattn.drawing.canvas.labels import Labels, fit, font_size, small_size, text_style
 from gattn.drawing.layers.bands import Band, columns, top
@@ -30,6 +31,17 @@ def with_room(
     unit = points(ax)[1] / (top(bands) + sum(LIMITS))
     high = max(_labels(ax, band, columns(bands)).extent for band in between)
     return made(float(np.clip((high + _BELOW) / unit, 1.0, 0.4 * top(bands))))
+
+
+def texts_between(ax: Axes, bands: Mapping[str, Band]) -> list[tuple[float, float]]:
+    """Return from where to where tokens are written between stacks."""
+    low, high = ax.get_ylim()
+    unit, wide = points(ax)[1] / (high - low), columns(bands)
+    return [
+        (band.base - (_labels(ax, band, wide).extent + _BELOW) / unit, band.base)
+        for band in bands.values()
+        if band.base and band.has_names
+    ]
 
 
 def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
@@ -88,6 +100,7 @@ def _name_lowest(ax: Axes, bands: list[Band], wide: int) -> None:
 def _name_above(ax: Axes, band: Band, wide: int) -> None:
     """Write tokens below a stack that lies on another."""
     labels = _labels(ax, band, wide)
+    back = "black" if is_dark() else "white"
     for n, text in enumerate(labels.texts):
         if text:
             ax.annotate(
@@ -98,6 +111,7 @@ def _name_above(ax: Axes, band: Band, wide: int) -> None:
                 va="top",
                 size=labels.size,
                 gid="gattn-label",
+                bbox={"boxstyle": "round,pad=0.1", "fc": back, "ec": "none", "alpha": 0.8},
                 **{"ha": "center"} | _turn(labels) | text_style([text]),
             )
 

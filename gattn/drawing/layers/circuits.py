@@ -17,7 +17,7 @@ from gattn.drawing.canvas.frame import describe, pitch
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.layers.band_names import set_up_bands, with_room
+from gattn.drawing.layers.band_names import set_up_bands, texts_between, with_room
 from gattn.drawing.layers.bands import MOST_TOKENS, Band, bands_of, columns, name_of, place_of, top
 from gattn.drawing.layers.layered import (
     MOST_HEADS,
@@ -83,7 +83,7 @@ def draw_circuit(
     set_up_bands(ax, bands, labels=labels)
     notes = [f"the {MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > MOST_EDGES else []
     if labels:
-        named = lines.name_strongest(_NAMED)
+        named = lines.name_strongest(_NAMED, texts_between(ax, bands))
         notes.append(_unnamed(circuit, named))
     has_stream = any(facts["kind"] == "residual" for *_, facts in circuit.edges(data=True))
     add_line_key(ax, pen, *key_of_kinds(pen, *["stream"] * has_stream))

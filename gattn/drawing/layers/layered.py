@@ -101,11 +101,14 @@ class LayeredEdges:
         style = {"edgecolors": colours, "clip_on": True, "gid": f"gattn-{name}"} | style
         self.pen.draw(self._ax, paths, sizes, **style)
 
-    def name_strongest(self, count: int) -> frozenset[str]:
+    def name_strongest(
+        self, count: int, texts: Sequence[tuple[float, float]] = ()
+    ) -> frozenset[str]:
         """Name the heads of the strongest edges, where names do not overlap; return those named.
 
         A name stands in the middle of its edge, or along it where there is room beside it for the
-        name of another. Edges whose heads have no name yet come before those that repeat one.
+        name of another, not between the heights of `texts`, from low to high. Edges whose heads
+        have no name yet come before those that repeat one.
         """
         across, high = points(self._ax)
         low, top = self._ax.get_ylim()
@@ -115,7 +118,7 @@ class LayeredEdges:
             (line for line in self._found if line.name),
             key=lambda line: (abs(line.size), line.peak),
         )[::-1]
-        names = _Names(self._ax, unit, lines[:count])
+        names = _Names(self._ax, unit, lines[:count], texts)
         said: set[str] = set()
         for line in lines:
             if line.heads - said and names.write(line):
@@ -128,8 +131,14 @@ class LayeredEdges:
 class _Names:
     """Writes names along curves where they meet no other name, away from other curves if it can."""
 
-    def __init__(self, ax: Axes, unit: NDArray[np.float64], lines: Sequence[Line]) -> None:
-        self._ax, self._unit = ax, unit
+    def __init__(
+        self,
+        ax: Axes,
+        unit: NDArray[np.float64],
+        lines: Sequence[Line],
+        texts: Sequence[tuple[float, float]],
+    ) -> None:
+        self._ax, self._unit, self._texts = ax, unit, texts
         self._size = 0.7 * font_size()
         self._courses = {id(line): _points_of(line.path, _COURSE) * unit for line in lines}
         self._taken = np.zeros((0, 3))
@@ -148,6 +157,7 @@ class _Names:
             (spot, not _is_near(at, others, wide, high))
             for spot, at in zip(spots, spots * self._unit, strict=True)
             if not _is_near(at, self._taken[:, :2], (wide + self._taken[:, 2]) / 2, high)
+            and not any(low < spot[1] < top for low, top in self._texts)
         ]
         if not free:
             return False
