@@ -253,6 +253,10 @@ def edited(
         stack, or a list for each sequence of a batch, as in `gattn.capturing`. Nodes of several
         types have the names that graphs show, such as "paper 3".
 
+    Yields
+    ------
+    None
+
     Raises
     ------
     EditError
