@@ -125,6 +125,15 @@ def memory_limit(gib: float) -> Iterator[None]:
     gib : float
         The limit, in GiB of 2**30 bytes.
 
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    ContractError
+        If `gib` is not a number above 0.
+
     Examples
     --------
     >>> with gattn.memory_limit(16):

@@ -115,6 +115,16 @@ class Threshold(Keep):
     """Keep the edges with attention of at least `t`, in absolute value.
 
     A softmax head keeps at most 1 / t edges per query; a threshold above 1 brings a warning.
+
+    Parameters
+    ----------
+    t : float
+        The least attention, 0 or more.
+
+    Raises
+    ------
+    GraphError
+        If `t` is no such number.
     """
 
     t: float
@@ -147,7 +157,18 @@ class Threshold(Keep):
 
 @dataclass(frozen=True)
 class TopK(Keep):
-    """Keep each query's `k` strongest edges; ties go to the smaller key."""
+    """Keep each query's `k` strongest edges; ties go to the smaller key.
+
+    Parameters
+    ----------
+    k : int
+        How many edges, 1 or more.
+
+    Raises
+    ------
+    GraphError
+        If `k` is no such number.
+    """
 
     k: int
 
@@ -185,6 +206,16 @@ class TopMass(Keep):
     """Keep each query's strongest edges, as few as hold the share `p` of its mass.
 
     A row's mass is the sum of `|attention|` over its edges, without a sink outside the sequence.
+
+    Parameters
+    ----------
+    p : float
+        The share, above 0 and at most 1.
+
+    Raises
+    ------
+    GraphError
+        If `p` is no such number.
     """
 
     p: float

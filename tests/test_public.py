@@ -3,6 +3,7 @@ import inspect
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import networkx as nx
@@ -103,3 +104,24 @@ def test_scores_and_attention_are_both_graphs_that_can_be_exported(tmp_path):
         head.save(tmp_path / "head.graphml")
         again = gattn.load(tmp_path / "head.graphml")
         assert (again.to_dense() == head.to_dense()).all()
+
+
+def documented(thing):
+    """List the parameters that a docstring names, and its sections."""
+    doc = inspect.getdoc(thing)
+    sections = dict(re.findall(r"(?ms)^(\w+)\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", doc))
+    named = re.findall(r"(?m)^(\S.*?)(?: : .*)?$", sections.get("Parameters", ""))
+    return {name.lstrip("*") for names in named for name in names.split(", ")}, set(sections)
+
+
+@pytest.mark.parametrize("module", ["", ".analysis", ".surveys", ".engines", ".testing"])
+def test_docstrings_say_what_is_given_and_what_is_returned(module):
+    package = import_module(f"gattn{module}")
+    things = [getattr(package, name) for name in package.__all__]
+    for thing in filter(callable, things):
+        parameters, sections = documented(thing)
+        signature = inspect.signature(thing)
+        given = {name for name in signature.parameters if name not in ("args", "kwargs")}
+        assert given <= parameters, thing
+        if inspect.isfunction(thing) and signature.return_annotation != "None":
+            assert sections & {"Returns", "Yields"}, thing

@@ -22,6 +22,16 @@ def choose(call: AttentionCall) -> ModuleType:
 
     torch's fused kernel if it can; tiles if enough of the pairs on them are edges, or a single
     tile holds them all; else edges.
+
+    Parameters
+    ----------
+    call : AttentionCall
+        The inputs, checked.
+
+    Returns
+    -------
+    module
+        The engine.
     """
     if fused.can_run(call) is None:
         return fused
@@ -30,6 +40,18 @@ def choose(call: AttentionCall) -> ModuleType:
 
 def choose_for_graphs(call: AttentionCall, name: str | None = None) -> ModuleType:
     """Choose the engine that gives each edge's attention: tiles or edges.
+
+    Parameters
+    ----------
+    call : AttentionCall
+        The inputs, checked.
+    name : {"tiles", "edges"}, optional
+        Which; by default the faster one.
+
+    Returns
+    -------
+    module
+        The engine.
 
     Raises
     ------
@@ -65,6 +87,18 @@ def pairs_worth_an_edge(call: AttentionCall) -> float:
 
 def named(name: str, call: AttentionCall) -> ModuleType:
     """Take an engine by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+    call : AttentionCall
+        The inputs, checked.
+
+    Returns
+    -------
+    module
+        The engine.
 
     Raises
     ------
@@ -102,6 +136,11 @@ def explain(
         As in `graph_attention`.
     value : Tensor, optional
         The values; by default the keys.
+
+    Raises
+    ------
+    ShapeError
+        If these do not fit together, as in `graph_attention`.
 
     Examples
     --------

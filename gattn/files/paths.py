@@ -67,6 +67,17 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> Thing:
     """Read a file from `save`, or any directed graph in ``.json`` (node-link) or ``.graphml``.
 
+    Parameters
+    ----------
+    path : str or path
+        The file; its ending says which format it has.
+
+    Returns
+    -------
+    AttentionTrace, AttentionGraph or networkx.DiGraph
+        What was saved; another tool's graph as a DiGraph, which `AttentionGraph.from_networkx`
+        reads.
+
     Raises
     ------
     FileError

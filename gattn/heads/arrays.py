@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gattn.edit_records import from_identity
 from gattn.errors import GattnError, GraphError, SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.fields import from_dense
-from gattn.heads.given.edge_lists import as_floats, texts
+from gattn.heads.given.edge_lists import texts
 from gattn.heads.given.labelled import Labelled, is_labelled, read_labelled
+from gattn.heads.given.layers import check_layer, layers_in
 from gattn.heads.given.weights import warn_of_weights
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import unless_counted
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Texts: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 """The texts of tokens, of all stacks or by stack."""
-
-_SIZES = "(layers, heads, queries, keys)"
 
 
 def from_arrays(
@@ -179,9 +177,9 @@ def heads_from(
         )
     tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
     labels = read_labelled(attention) if is_labelled(attention) else None
-    layers = list(_layers(attention if labels is None else labels.numbers))
+    layers = list(layers_in(attention if labels is None else labels.numbers))
     for n, layer in enumerate(layers):
-        _check_layer(layer, n, layers[0])
+        check_layer(layer, n, layers[0])
     names: dict[str, Any] = {"tokens": tokens, "query_tokens": query_tokens}
     if graph is None:
         is_bipartite = bool(query_tokens) or (labels is not None and not labels.is_square)
@@ -245,70 +243,6 @@ def _head(matrix: Tensor, graph: TokenGraph, keep: Keep, **attributes: Any) -> A
             f"{query} to key {key}, where {graph} has no edge: give the token graph of the model."
         )
     return head if isinstance(keep, All) else head.keep(keep)
-
-
-def _layers(attention: Any) -> Iterator[Tensor]:
-    """Iterate over the layers, each (heads, queries, keys)."""
-    if isinstance(attention, (list, tuple)):
-        for n, part in enumerate(attention):
-            yield _one_layer(part, n)
-        return
-    values = as_floats(attention, "attention")
-    if values.dim() == 5 and values.shape[1] != 1:
-        raise ShapeError(
-            f"Attention {tuple(values.shape)} holds a batch of {values.shape[1]} texts: choose "
-            "one, as in attention[:, 0], and leave out its padding."
-        )
-    if values.dim() not in (4, 5):
-        raise ShapeError(
-            f"Attention is an array {_SIZES}, or a list of layers (heads, queries, keys), not "
-            f"{tuple(values.shape)}; a single layer is [attention], and for one matrix there is "
-            "AttentionGraph.from_dense."
-        )
-    yield from values[:, 0] if values.dim() == 5 else values
-
-
-def _one_layer(part: Any, n: int) -> Tensor:
-    if part is None:
-        raise ShapeError(
-            f"Layer {n} has no attention: leave such layers out. A model returns attention if it "
-            'is loaded with attn_implementation="eager"; gattn.capture needs no such thing.'
-        )
-    if isinstance(part, tuple):
-        raise ShapeError(
-            f"Layer {n} is a tuple of {len(part)}: what generate() gives are steps of layers. Pass "
-            "one step's layers, or capture(prompt, ..., generate=...) for all of them."
-        )
-    values = as_floats(part, "attention")
-    if values.dim() == 4 and len(values) != 1:
-        raise ShapeError(
-            f"Layer {n} holds a batch of {len(values)} texts: choose one, as in "
-            "[layer[0] for layer in attentions], and leave out its padding."
-        )
-    values = values[0] if values.dim() == 4 else values
-    if values.dim() != 3:
-        raise ShapeError(
-            f"A layer is (heads, queries, keys), but layer {n} is {tuple(values.shape)}."
-        )
-    return values
-
-
-def _check_layer(layer: Tensor, n: int, first: Tensor) -> None:
-    if layer.shape[1:] != first.shape[1:]:
-        raise ShapeError(
-            f"Layer {n} has queries and keys {tuple(layer.shape[1:])}, layer 0 has "
-            f"{tuple(first.shape[1:])}: layers of other tokens are stacks of their own, as in "
-            '{"wide": [...], "narrow": [...]}.'
-        )
-    if 0 in layer.shape:
-        raise ShapeError(f"Layer {n} is empty: {tuple(layer.shape)}.")
-    if not bool(torch.isfinite(layer).all()):
-        head, query, key = (~torch.isfinite(layer)).nonzero()[0].tolist()
-        raise ShapeError(
-            f"Layer {n}, head {head} gives query {query} and key {key} "
-            f"{float(layer[head, query, key])}: attention must be finite. Leave out padding and "
-            "rows that attend to nothing."
-        )
 
 
 def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:

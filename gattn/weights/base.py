@@ -34,11 +34,14 @@ class Positions(NamedTuple):
 class Pairs:
     """What is known of the pairs to score, apart from their vectors.
 
-    `query` and `key` are positions that end in an axis of 1, which broadcasts against heads:
-    (E, 1) on an edge list, (Q, 1, 1) and (1, K, 1) on a tile.
-
-    `features` are edge features, (E, F) on an edge list and (Q, K, F) on a tile, or None. They
-    have no axis of heads: a sum over F takes ``keepdim=True``.
+    Parameters
+    ----------
+    query, key : Tensor
+        Positions, which end in an axis of 1 that broadcasts against heads: (E, 1) on an edge list,
+        (Q, 1, 1) and (1, K, 1) on a tile.
+    features : Tensor, optional
+        Edge features, (E, F) on an edge list and (Q, K, F) on a tile. They have no axis of heads: a
+        sum over F takes ``keepdim=True``.
     """
 
     query: Tensor

@@ -12,6 +12,7 @@ from pairs import all_pairs, in_turn
 
 from gattn import Cut, Scale, capture, capturing, edited
 from gattn.errors import CaptureError, EditError
+from gattn.models.edit.unmet import Unmet
 from gattn.models.effects.copying import LayerCopies
 from gattn.models.stream.decomposing import decompose
 
@@ -133,6 +134,20 @@ def test_edits_that_name_tokens_find_those_of_each_thread(tiny, tokenizer):
         found = at_once("pool", works)
     for one, some in zip(expected, found, strict=True):
         assert all(torch.equal(one, other) for other in some)
+
+
+def test_two_threads_may_meet_an_edit_at_the_same_time(tiny, monkeypatch):
+    model, barrier, meet = tiny("llama"), Barrier(2), Unmet.meet
+
+    def met(*given):
+        meet(*given)
+        barrier.wait(timeout=60)
+
+    monkeypatch.setattr(Unmet, "meet", met)
+    cut = Cut(layer=1, key=0, renormalize=False)
+    with edited(model, cut):
+        one, other = at_once("pool", [lambda: forward(model, TEXTS[0])] * 2)
+    assert torch.equal(one, other)
 
 
 def test_a_sequence_may_go_on_in_another_thread(tiny):

@@ -333,7 +333,7 @@ class Packed(nn.Module):
 def test_packed_texts_of_different_lengths(one, contributions):
     torch.manual_seed(0)
     model = Packed(one).double().eval()
-    for sizes in ([2, 5, 2], [4, 4], [3, 2, 3]):
+    for sizes in [[2, 5, 2], [4, 4], [3, 2, 3]][: 1 if contributions else None]:
         x, stops = torch.randn(sum(sizes), WIDTH).double(), torch.tensor([0, *sizes]).cumsum(0)
         q, k, v = model.parts(x)
         text = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))

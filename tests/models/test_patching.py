@@ -1,87 +1,21 @@
 """Patches and ablations, against forward hooks on the same model, and dense algebra."""
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 import torch
 from dense_models import Dense
-from hand_written import ROOT, TOKENS, WIDTH, made
+from patching_by_hand import IDS, LONGER, OTHER, by_hand, logits_of, recorded
 
 import gattn
-from gattn import Ablate, Cut, Only, Patch, Use
-from gattn.errors import CaptureError, EditError
+from gattn import Ablate, Cut, Patch, Use
+from gattn.errors import EditError
 
-IDS = [5, 17, 42, 17, 8, 33]
-OTHER = [44, 2, 9, 30, 17, 51]
-LONGER = [*OTHER, 12, 7]
 WHATS = ["attention", "values", "outputs"]
-HEADS, DIM = 4, 8
 
 
 @pytest.fixture(scope="module")
 def gpt2(tiny):
     return tiny("gpt2", "eager", torch.float64)
-
-
-def logits_of(model, ids, *edits):
-    with torch.no_grad():
-        if not edits:
-            return model(torch.tensor([ids])).logits[0]
-        with gattn.edited(model, *edits):
-            return model(torch.tensor([ids])).logits[0]
-
-
-@contextmanager
-def hooked(model, what, change):
-    """Change values or outputs (tokens, heads, dim) of each layer by hand: change(layer, x)."""
-    hooks = []
-    for number, block in enumerate(model.transformer.h):
-
-        def of_values(module, given, result, number=number):
-            query, key, value = result.split(HEADS * DIM, dim=-1)
-            value = change(number, value[0].unflatten(-1, (HEADS, DIM)))
-            return torch.cat([query, key, value.flatten(-2)[None]], dim=-1)
-
-        def of_outputs(module, given, number=number):
-            return (change(number, given[0][0].unflatten(-1, (HEADS, DIM))).flatten(-2)[None],)
-
-        if what == "values":
-            hooks.append(block.attn.c_attn.register_forward_hook(of_values))
-        else:
-            hooks.append(block.attn.c_proj.register_forward_pre_hook(of_outputs))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def recorded(model, what, ids):
-    kept = {}
-
-    def keep(layer, x):
-        kept[layer] = x.clone()
-        return x
-
-    with hooked(model, what, keep):
-        logits_of(model, ids)
-    return kept
-
-
-def by_hand(model, what, new, tokens=slice(None), layer=1, heads=(1, 3), edits=()):
-    """Run the model with `new` (tokens, heads, dim) in some heads of a layer, after edits."""
-
-    def change(number, x):
-        if number != layer:
-            return x
-        x = x.clone()
-        for head in heads:
-            x[tokens, head] = new(x)[tokens, head]
-        return x
-
-    with hooked(model, what, change):
-        return logits_of(model, IDS, *edits)
 
 
 @pytest.mark.parametrize("tokens", [None, [1, 4]])
@@ -193,17 +127,6 @@ def test_means_are_over_positions_or_a_corpus(gpt2, what):
     assert (found - own).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("query", [None, 2])
-def test_means_of_outputs_are_of_what_earlier_edits_left(gpt2, query):
-    cut = Cut(layer=1, head=[1, 3], key=0)
-    where = slice(None) if query is None else query
-    own = by_hand(gpt2, "outputs", lambda x: x.mean(0).expand_as(x), where, edits=[cut])
-    found = logits_of(gpt2, IDS, cut, Ablate("mean", 1, [1, 3], query=query))
-    torch.testing.assert_close(found, own, atol=1e-11, rtol=0)
-    uncut = by_hand(gpt2, "outputs", lambda x: x.mean(0).expand_as(x), where)
-    assert (found - uncut).abs().max() > 1e-3
-
-
 def test_mean_attention_is_even_or_that_of_a_corpus(gpt2):
     dense, kept = Dense(), []
 
@@ -264,133 +187,6 @@ def test_patches_count_with_a_cache_too(tiny):
         model(whole[:, -1:], past_key_values=first)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "says"),
-    [
-        (lambda: Patch(OTHER, what="scores"), EditError, "what is one of"),
-        (lambda: Patch(OTHER, query=2, what="values"), EditError, "belong to a key"),
-        (lambda: Patch(OTHER, key=2, what="outputs"), EditError, "belong to a query"),
-        (lambda: Patch(None), EditError, "Patch takes the text"),
-        (lambda: Patch(3), EditError, "Patch takes the text"),
-        (lambda: Ablate("median"), EditError, "'zero', 'mean' or a list of texts"),
-        (lambda: Ablate([]), EditError, "'zero', 'mean' or a list of texts"),
-        (lambda: Patch(OTHER[:4], 1), EditError, "has 4 tokens, but the text has 6"),
-        (lambda: Patch(OTHER[:4], 1, what="values"), EditError, "has 4 tokens"),
-        (lambda: Ablate([OTHER, LONGER], 1, what="attention"), EditError, r"these have \[6, 8\]"),
-        (lambda: Patch(OTHER, 7), EditError, "layer 7"),
-        (lambda: Patch(OTHER, 1, query=2, key=4), EditError, "nothing to edit"),
-    ],
-)
-def test_what_cannot_be_patched_is_refused(gpt2, make, error, says):
-    with pytest.raises(error, match=says):
-        logits_of(gpt2, IDS, make())
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: Patch(OTHER, 1), f"Patch(from_={OTHER}, layer=1)"),
-        (lambda: Ablate([OTHER], 1), f"Ablate(by={[OTHER]}, layer=1)"),
-        (lambda: Only([(1, 0, 5, 4)], ablation=OTHER), f"Only(1 edge, ablation={OTHER})"),
-    ],
-)
-def test_traces_hold_the_edit_as_it_was_given(gpt2, make, text):
-    with gattn.edited(gpt2, make()):
-        trace = gattn.capture(IDS, gpt2)
-    assert trace.edits == (make(),)
-    assert [edit.record.text for edit in trace.edits] == [text]
-    for other in (Patch(LONGER, 1), Ablate([LONGER], 1), Only([(1, 0, 5, 4)], ablation=LONGER)):
-        assert trace.edits != (other,)
-
-
-def test_an_edit_by_a_trace_equals_itself(gpt2):
-    patch = Patch(gattn.capture(OTHER, gpt2), 1)
-    with gattn.edited(gpt2, patch):
-        trace = gattn.capture(IDS, gpt2)
-    assert trace.edits == (patch,)
-    assert trace.edits != (Patch(gattn.capture(IDS, gpt2), 1),)
-
-
-def test_traces_patch_attention_alone_of_all_tokens(gpt2):
-    trace = gattn.capture(OTHER, gpt2)
-    with pytest.raises(EditError, match="give the text"):
-        logits_of(gpt2, IDS, Patch(trace, what="values"))
-    some = gattn.capture(OTHER, gpt2, heads=[0, 3])
-    for heads, lacking in ((2, r"\[2\]"), (None, r"\[1, 2\]")):
-        with pytest.raises(EditError, match=f"lacks the heads {lacking}"):
-            logits_of(gpt2, IDS, Patch(some, 1, heads))
-    first = gattn.capture(OTHER, gpt2, heads=[0])
-    with pytest.raises(EditError, match=r"lacks the heads \[1\]"):
-        logits_of(gpt2, IDS, Patch(first, 1, 1))
-    thinned = gattn.capture(OTHER, gpt2, keep=gattn.TopK(1))
-    with pytest.raises(EditError, match=r"dropped 15 of 21: capture it with keep=gattn.All\(\)"):
-        logits_of(gpt2, IDS, Patch(thinned, 1))
-    every = gattn.capture(OTHER, gpt2, keep=gattn.All())
-    found, expected = (logits_of(gpt2, IDS, Patch(x, 1)) for x in (every, OTHER))
-    assert torch.equal(found, expected)
-
-
-def test_heads_with_calls_of_their_own_are_patched_from_traces():
-    def loop(q, k, v):
-        heads = [(q[:, h] @ k[:, h].mT / ROOT).softmax(-1) @ v[:, h] for h in range(HEADS)]
-        return torch.stack(heads, 1)
-
-    (model, x), other = made(loop, 1), torch.randn(1, TOKENS, WIDTH).double()
-    trace = gattn.capture(lambda: model(other), model, keep=gattn.All())
-    kept = model.dense(other)[0][1][0]
-
-    def patched(attention, layer):
-        attention = attention.clone()
-        attention[:, 2] = kept[2] if layer else attention[:, 2]
-        return attention
-
-    with torch.no_grad():
-        expected = model.dense(x, patched)[1]
-        with gattn.edited(model, Patch(trace, 1, 2)):
-            torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
-        some = gattn.capture(lambda: model(other), model, keep=gattn.All(), heads=[0, 1])
-        with (
-            pytest.raises(EditError, match=r"lacks the heads \[2\]"),
-            gattn.edited(model, Patch(some, 1, 2)),
-        ):
-            model(x)
-
-
-@pytest.mark.parametrize("what", ["values", "outputs"])
-def test_means_in_windows_are_not_over_all_positions(what):
-    def windows(q, k, v):
-        q, k, v = (x.unflatten(2, (2, TOKENS // 2)) for x in (q, k, v))
-        return ((q @ k.mT / ROOT).softmax(-1) @ v).flatten(2, 3)
-
-    model, x = made(windows, 1)
-    only = Ablate("mean", 1, 0, what=what)
-    with (
-        pytest.raises(EditError, match=r"only the 3 from 3 to 5: .* without windows"),
-        gattn.edited(model, only),
-    ):
-        model(x)
-
-
-@pytest.mark.parametrize(("what", "side"), [("outputs", "query"), ("values", "key")])
-def test_positions_that_both_texts_have_are_patched_in_a_longer_one(gpt2, what, side):
-    other = recorded(gpt2, what, OTHER[:4])[1]
-    expected = by_hand(gpt2, what, lambda x: torch.cat([other, x[4:]]), [2, 3])
-    found = logits_of(gpt2, IDS, Patch(OTHER[:4], 1, [1, 3], what=what, **{side: [2, 3]}))
-    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
-
-
-def test_rows_of_attention_that_both_texts_have_are_patched_in_a_longer_one(gpt2):
-    given = gattn.capture(OTHER[:4], gpt2, keep=gattn.All())[1, 2].to_dense()
-    with gattn.edited(gpt2, Patch(OTHER[:4], 1, 2, query=3)):
-        found = gattn.capture(IDS, gpt2, keep=gattn.All())[1, 2].to_dense()
-    plain = gattn.capture(IDS, gpt2, keep=gattn.All())[1, 2].to_dense()
-    expected = plain.copy()
-    expected[3] = 0
-    expected[3, :4] = given[3]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert np.abs(found - plain).max() > 1e-3
-
-
 def test_means_of_values_with_a_cache_are_over_all_keys_so_far(tiny):
     model, whole = tiny("llama", dtype=torch.float64), torch.tensor([LONGER])
     with torch.no_grad(), gattn.edited(model, Ablate("mean", 1, 2, what="values")):
@@ -398,21 +194,6 @@ def test_means_of_values_with_a_cache_are_over_all_keys_so_far(tiny):
         first = model(whole[:, :-1], use_cache=True)
         found = model(whole[:, -1:], past_key_values=first.past_key_values).logits[0, -1]
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-
-
-def test_a_longer_text_is_refused_where_queries_read_what_is_not_here(tiny):
-    model = tiny("bert")
-    with (
-        pytest.raises(EditError, match="cannot attend to here"),
-        gattn.edited(model, Patch(LONGER)),
-    ):
-        model(torch.tensor([IDS]))
-
-
-def test_contributions_are_not_those_of_patched_values(gpt2):
-    patch = Patch(OTHER, 1, what="values")
-    with pytest.raises(CaptureError, match="leave out contributions"), gattn.edited(gpt2, patch):
-        gattn.capture(IDS, gpt2, contributions=True)
 
 
 def test_outer_edits_do_not_reach_the_other_text(gpt2):
@@ -473,3 +254,34 @@ def test_parallel_edges_are_not_told_apart():
             metric=lambda x: float(x[0, 0]),
             progress=False,
         )
+
+
+@pytest.mark.parametrize(("what", "side"), [("outputs", "query"), ("values", "key")])
+def test_positions_that_both_texts_have_are_patched_in_a_longer_one(gpt2, what, side):
+    other = recorded(gpt2, what, OTHER[:4])[1]
+    expected = by_hand(gpt2, what, lambda x: torch.cat([other, x[4:]]), [2, 3])
+    found = logits_of(gpt2, IDS, Patch(OTHER[:4], 1, [1, 3], what=what, **{side: [2, 3]}))
+    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+
+
+def test_rows_of_attention_that_both_texts_have_are_patched_in_a_longer_one(gpt2):
+    given = gattn.capture(OTHER[:4], gpt2, keep=gattn.All())[1, 2].to_dense()
+    with gattn.edited(gpt2, Patch(OTHER[:4], 1, 2, query=3)):
+        found = gattn.capture(IDS, gpt2, keep=gattn.All())[1, 2].to_dense()
+    plain = gattn.capture(IDS, gpt2, keep=gattn.All())[1, 2].to_dense()
+    expected = plain.copy()
+    expected[3] = 0
+    expected[3, :4] = given[3]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert np.abs(found - plain).max() > 1e-3
+
+
+@pytest.mark.parametrize("query", [None, 2])
+def test_means_of_outputs_are_of_what_earlier_edits_left(gpt2, query):
+    cut = Cut(layer=1, head=[1, 3], key=0)
+    where = slice(None) if query is None else query
+    own = by_hand(gpt2, "outputs", lambda x: x.mean(0).expand_as(x), where, edits=[cut])
+    found = logits_of(gpt2, IDS, cut, Ablate("mean", 1, [1, 3], query=query))
+    torch.testing.assert_close(found, own, atol=1e-11, rtol=0)
+    uncut = by_hand(gpt2, "outputs", lambda x: x.mean(0).expand_as(x), where)
+    assert (found - uncut).abs().max() > 1e-3

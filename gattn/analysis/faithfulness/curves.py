@@ -116,11 +116,21 @@ def insertion_curve(
 ) -> Curves:
     """Cut everything that is ranked, and restore it from the top; see `deletion_curve`.
 
+    Parameters
+    ----------
+    rankings, text, model, tokenizer, steps, random, **options
+        As in `deletion_curve`.
+
     Returns
     -------
     Table
         As `deletion_curve`, by ``share`` of what was restored. The curve of a faithful ranking
         returns to the plain model's value quickly.
+
+    Raises
+    ------
+    SelectionError, ShapeError
+        As `deletion_curve` does.
     """
     test = Experiment(rankings, text, model, tokenizer, **options)
     return _curves(test, steps, random, inserts=True)

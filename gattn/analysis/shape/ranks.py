@@ -44,6 +44,13 @@ def effective_rank(
     Array
         (layer, head).
 
+    Raises
+    ------
+    ShapeError
+        If attention has another shape, or holds NaN or infinity.
+    SelectionError
+        If there is none.
+
     References
     ----------
     Roy and Vetterli (2007), The effective rank: a measure of effective dimensionality.

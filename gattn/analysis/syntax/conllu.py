@@ -56,6 +56,11 @@ def read_conllu(source: str | PathLike[str]) -> list[Sentence]:
     source : str or path
         A file in UTF-8, or the text itself, which has several lines.
 
+    Returns
+    -------
+    list of Sentence
+        Each with its text, words and tree.
+
     Raises
     ------
     FileError

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
+from gattn.models.load.limits import check_ids, check_length, check_takes_text, longest
 from gattn.models.load.token_texts import Words, names_of, trimmed, words_of
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def encode(
     inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> Encoding:
     """Encode one text, one sequence of token ids, or one mapping of tensors."""
-    _check_takes_text(model)
+    check_takes_text(model)
     if isinstance(inputs, str):
-        encoding = _encode_text(inputs, tokenizer, _longest(model))
+        encoding = _encode_text(inputs, tokenizer, longest(model))
     elif isinstance(inputs, Mapping):
         encoding = _encode_mapping(inputs, tokenizer)
     else:
@@ -96,37 +96,8 @@ def encode(
         raise CaptureError("The text is empty: expected at least one token.")
     for name in ("input_ids", "decoder_input_ids"):
         if name in encoding.tensors:
-            _check_ids(name, encoding.tensors[name], model)
+            check_ids(name, encoding.tensors[name], model)
     return encoding
-
-
-def _check_takes_text(model: PreTrainedModel) -> None:
-    main = getattr(model, "main_input_name", "input_ids")
-    parameters = inspect.signature(model.forward).parameters
-    if main in parameters and "input_ids" not in parameters:
-        raise ModelError(
-            f"{type(model).__name__} takes {main} instead of tokens: pass a mapping with {main!r}, "
-            "such as its processor returns."
-        )
-
-
-def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
-    limit = _longest(model)
-    if limit is not None and len(ids) > limit:
-        raise CaptureError(
-            f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "
-            "split it."
-        )
-    try:
-        table: nn.Module | None = model.get_input_embeddings()
-    except NotImplementedError:  # Some models hash their tokens, or have several tables.
-        table = None
-    known = table.num_embeddings if isinstance(table, nn.Embedding) else None
-    if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
-        raise CaptureError(
-            f"{name} runs from {int(ids.min())} to {int(ids.max())}, but the model's tokens are "
-            f"0 .. {known - 1}; use the tokenizer that belongs to the model."
-        )
 
 
 def _encode_text(
@@ -144,7 +115,7 @@ def _encode_text(
     if tokenizer is None:
         raise ModelError("A text needs a tokenizer: pass tokenizer=, or token ids.")
     if limit is not None:
-        _check_length(text, tokenizer, limit)
+        check_length(text, tokenizer, limit)
     found = tokenizer(text, return_offsets_mapping=tokenizer.is_fast, verbose=False)
     ids: list[int] = found["input_ids"]
     tensors = {
@@ -159,23 +130,6 @@ def _encode_text(
     return Encoding(tensors, texts, tuple(found.word_ids(0)), text=text)
 
 
-def _check_length(text: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
-    """Refuse a text far longer than the limit by its beginning: all of it takes long to tokenize.
-
-    Twice the limit is certain enough, however the last word would have continued.
-    """
-    size = _FIRST_CHARACTERS * limit
-    while size < len(text):
-        count = len(tokenizer(text[:size], add_special_tokens=False, verbose=False)["input_ids"])
-        if count > 2 * limit:
-            raise CaptureError(
-                f"The text has {len(text):,} characters, and the first {size:,} are {count:,} "
-                f"tokens already, but the model takes at most {limit}; shorten or split it."
-            )
-        size *= 2
-
-
-_FIRST_CHARACTERS = 16
 _MANY = "; gattn.capture_many takes several texts"
 
 
@@ -280,19 +234,8 @@ def _encode_ids(
 
 def room_after(encoding: Encoding, model: PreTrainedModel) -> int | None:
     """Return how many more tokens a model takes after these; None if it does not say."""
-    limit = _longest(model)
+    limit = longest(model)
     return None if limit is None else max(0, limit - len(encoding))
-
-
-def _longest(model: PreTrainedModel) -> int | None:
-    size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    limit = size if isinstance(size, int) and size > 0 else None
-    for name, table in model.named_modules():
-        # RoBERTa and similar models count positions from after the padding's.
-        is_table = name.endswith("embeddings.position_embeddings")
-        if is_table and isinstance(table, nn.Embedding) and table.padding_idx is not None:
-            limit = table.num_embeddings - table.padding_idx - 1
-    return limit
 
 
 def pad(encodings: Sequence[Encoding], padding_id: int) -> dict[str, Tensor]:

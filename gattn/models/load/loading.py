@@ -41,6 +41,11 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
         comes with gattn. Only a hub name uses the network, and only where the model is not in the
         local cache yet.
 
+    Returns
+    -------
+    (PreTrainedModel, PreTrainedTokenizerBase)
+        The model, in evaluation mode, and its tokenizer.
+
     Raises
     ------
     ModelError

@@ -137,6 +137,16 @@ def capture_many(
         Whether to show a progress bar on stderr, after the first second.
     model, tokenizer, keep, layers, heads, scores, contributions
         As in `capture`.
+
+    Yields
+    ------
+    AttentionTrace
+        The trace of each sequence.
+
+    Raises
+    ------
+    CaptureError, ModelError, SelectionError, GraphError
+        As `capture` does.
     """
     from tqdm import tqdm
 
@@ -234,6 +244,11 @@ def capturing(
         sequence of a batch, without padding.
     grid : (int, int), optional
         How many rows and columns of patches an image has; see `AttentionTrace.on_grid`.
+
+    Yields
+    ------
+    Recording
+        Its `trace` and `traces` are there while the context is open, and afterwards.
 
     Raises
     ------

@@ -162,8 +162,8 @@ class Editing(Context):
             for side in ("query", "key")
         )
         found, which = edit.located(query, key)
-        if (id(edit), None) in self._unmet:
-            self._unmet[id(edit), None].find(which)
+        if (unmet := self._unmet.get((id(edit), None))) is not None:
+            unmet.find(which)
         # One edit for equal positions, so that these elements are read together.
         located = self._calls[tracker].located
         alike = (known for (of, _, _), known in located.items() if of == id(edit))
@@ -178,10 +178,11 @@ class Editing(Context):
             for edit in reading.edits:
                 given = id(now.given.get(id(edit), edit))
                 for name in ((given, None), (given, now.stack)):
-                    if name in self._unmet:
-                        self._unmet[name].meet(edit, now.layer, reading)
-                        if self._unmet[name].is_met:
-                            del self._unmet[name]
+                    unmet = self._unmet.get(name)
+                    if unmet is not None:
+                        unmet.meet(edit, now.layer, reading)
+                        if unmet.is_met:  # Another thread may meet it at the same time.
+                            self._unmet.pop(name, None)
 
     def check(self) -> None:
         """Refuse edits that had nothing to edit, or that the backward pass would miss."""
@@ -251,6 +252,10 @@ def edited(
         The tokens' texts, for edits that name them: for all stacks that have as many tokens, by
         stack, or a list for each sequence of a batch, as in `gattn.capturing`. Nodes of several
         types have the names that graphs show, such as "paper 3".
+
+    Yields
+    ------
+    None
 
     Raises
     ------

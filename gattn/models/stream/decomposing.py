@@ -21,13 +21,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 from torch import Tensor, nn
 
-from gattn.edit_records import Edits, in_words
+from gattn.edit_records import in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.load.loading import model_name
 from gattn.models.read.places import Place
@@ -37,6 +36,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.prompt import Prompt
+from gattn.models.stream.decomposition import Decomposition, R
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
@@ -48,51 +48,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
-
-R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Decomposition(Generic[R]):
-    """What was read of each sublayer of one stack.
-
-    Parameters
-    ----------
-    results : list
-        What the function returned, one per layer.
-    layers : tuple of int
-        The layers.
-    stack : str
-        The stack's name.
-    tokens : tuple of str
-        The tokens' texts, or their positions where they have none.
-    source : str
-        What it was computed from, in words.
-    notes : list of str
-        Caveats.
-    error : float
-        The largest difference between the vectors' sum and what the model added to the residual
-        stream, relative to the largest number of the latter.
-    edits : tuple of Edit
-        The edits that were open.
-    """
-
-    results: list[R]
-    layers: tuple[int, ...]
-    stack: str
-    tokens: tuple[str, ...]
-    source: str
-    notes: list[str]
-    error: float
-    edits: Edits = ()
-
-    @property
-    def check(self) -> str:
-        """Return how exact the decomposition is."""
-        return (
-            "the vectors sum to what the model's attention adds to the residual stream within "
-            f"{self.error:.1e} of its largest number"
-        )
 
 
 def decompose(
