@@ -125,6 +125,9 @@ class Recording(Context):
         self._check_values(call, reading, place)
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         self._note_grid(call, place, reading, tracker)
+        if not call.is_named:
+            for sequence in reading.sequences:
+                self._sequences.extend(tracker, sequence + 1)[sequence].unnamed.add(place.stack)
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
             stores = [self._store(layer, part, place, call) for layer in layers]
@@ -336,6 +339,7 @@ class Recording(Context):
                 trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer),
                 one.grids,
                 n,
+                unnamed=one.unnamed,
             )
             for n, one in enumerate(sequences)
         ]

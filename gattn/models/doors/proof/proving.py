@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from math import prod
 from threading import RLock
 from typing import Any
@@ -17,6 +18,7 @@ from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.calling.raw_call import RawCall, innermost, observed
 from gattn.models.doors.functions.mode import FunctionMode, paused
+from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
@@ -28,11 +30,13 @@ from gattn.models.doors.proof.layouts.joining import join
 from gattn.models.doors.proof.layouts.patches import place_patches
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.layouts.sameness import are_same
+from gattn.models.doors.proof.nodes.numbering import Numbering, integers_of
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
 from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
@@ -54,6 +58,7 @@ _CALLS_ORIGINAL = (
     "a copy of it calls {} of the model itself, as a function does that was made with a module in "
     "it (a lambda in a list, a hook): hold the module, and call what it has"
 )
+_FOLLOWED_BY_NOBODY = frozenset(("tolist", "numpy", "__array__"))
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Plan]] = WeakKeyDictionary()
@@ -85,7 +90,9 @@ def plan_of(
         kind = name, state_of(model), "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
         if kind in known and not known[kind].is_stale and are_as_before(model, known[kind].read):
-            return known[kind]
+            integers = known[kind].integers
+            if not integers or integers == integers_of(given):
+                return known[kind]
         known[kind] = _proved(model, name, given)
         while len(known) > _MOST_PLANS:
             del known[next(iter(known))]
@@ -181,6 +188,10 @@ class _Proof:
         join(self._model, self.open, plan, replays, self._alike)
         place_patches(self.open, plan.layouts, replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
+        plan.unordered = {
+            site.place for site in sites if any(pick.by is not By.INPUTS for pick in site.picks)
+        }
+        self._number()
         plan.picked, plan.read = sorted(solver.picked), self._kernels.picks.own.read()
         plan.is_stale = (
             solver.holds_once
@@ -188,8 +199,21 @@ class _Proof:
             or agreement.holds_once
             or self._numbers.is_passing
             or self._reads.are_by_values
+            or plan.is_stale
         )
         return plan
+
+    def _number(self) -> None:
+        """Prove which nodes of the data graph layers are given."""
+        moves, plan = self._kernels.nodes, self._plan
+        if moves is None or not moves.are_any:
+            return
+        name = self._walk.name(self._called)
+        found = Numbering(self._model, self._walk, self._reads, self._run, name).found(
+            self._given, moves, is_random=_is_random(self._kernels.picks.found)
+        )
+        plan.numbers, plan.orders = found.numbers, found.orders if found.by_values else ()
+        plan.integers, plan.is_stale = integers_of(self._given), found.by_values
 
     def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
@@ -240,7 +264,9 @@ class _Proof:
         self._reads = Reads(self._walk, kernels.picks)
         running = self._walk.following(entered)
         seen = observed(see)
-        with FunctionMode(), without_fast_path(), running, seen, self._reads.noting(), kernels:
+        nodes = observed_edges(kernels.nodes) if kernels.nodes else nullcontext()
+        noting = self._reads.noting()
+        with FunctionMode(), without_fast_path(), running, seen, nodes, noting, kernels:
             output = self._run()
         for site in sites.found:
             if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:
@@ -342,6 +368,11 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _is_random(picks: Sequence[Pick]) -> bool:
+    """Return whether chance, or code that a proof does not follow, may have moved nodes."""
+    return any(pick.by is By.CHANCE or pick.kernel in _FOLLOWED_BY_NOBODY for pick in picks)
 
 
 def _heads(lead: tuple[int, ...], layout: Layout) -> list[int]:

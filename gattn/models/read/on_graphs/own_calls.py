@@ -41,6 +41,7 @@ class OwnCall(SeenCall):
         output: Tensor,
         is_bipartite: bool,
         part: int,
+        is_named: bool,
     ) -> OwnCall:
         """Describe a call and its output, (batch, queries, heads, value dim)."""
         name = name or type(module).__name__
@@ -63,6 +64,7 @@ class OwnCall(SeenCall):
             part=part,
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             is_foreign=isinstance(call.graph, EdgeList),
+            is_named=is_named,
             attention=on_token_graph(call, name, is_bipartite),
         )
 

@@ -74,9 +74,16 @@ class SeenEdges(SeenCall):
 
     @classmethod
     def of(
-        cls, name: str, ends: Ends, scores: Tensor, attention: Tensor, part: int = 0
+        cls,
+        name: str,
+        ends: Ends,
+        scores: Tensor,
+        attention: Tensor,
+        part: int = 0,
+        *,
+        is_named: bool = True,
     ) -> SeenEdges:
-        """Describe a call by its edges, scores and attention."""
+        """Describe a call by its edges, scores and attention; names are those of known nodes."""
         heads = scores.shape[1]
         query = scores.new_zeros(1, heads, ends.num_queries, 0)
         key = scores.new_zeros(1, heads, ends.num_keys, 0)
@@ -91,6 +98,7 @@ class SeenEdges(SeenCall):
             is_cross=ends.is_bipartite,
             part=part,
             is_foreign=True,
+            is_named=is_named,
             token_names=ends.names,
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             ends=ends,
