@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.interface import is_routed
+from gattn.models.doors.graphs.frames import is_loaded
 from gattn.models.doors.proof.nodes.moving import MovesOfNodes
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
@@ -92,7 +92,7 @@ class Kernels(TorchDispatchMode):
         self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
-        self.nodes = MovesOfNodes(constants) if "torch_geometric" in sys.modules else None
+        self.nodes = MovesOfNodes(model, constants) if is_loaded() else None
 
     def __torch_dispatch__(
         self,

@@ -35,16 +35,20 @@ class MovesOfNodes:
 
     Parameters
     ----------
+    model : nn.Module
+        The model.
     constants : collection of int
         Where the memory of the model's parameters and buffers begins.
     """
 
-    def __init__(self, constants: Collection[int]) -> None:
+    def __init__(self, model: nn.Module, constants: Collection[int]) -> None:
         self._constants = constants
+        self._names = {module: name for name, module in model.named_modules()}
         self._given: list[Tensor] = []
         self._found: list[tuple[int, Tensor | None]] = []
         self._rows: list[Tensor] = []
-        self.count = 0
+        self.places: list[tuple[str, int]] = []
+        """The calls of attention over edges, by their modules and how many of theirs came before."""
         self.lookups: set[tuple[str, int]] = set()
         """The runs of embeddings that look up ids as they are given."""
 
@@ -57,16 +61,24 @@ class MovesOfNodes:
     ) -> Tensor:
         """Note a call of attention over edges."""
         if ends is not None:
-            self.count += 1
-            self._rows += [ends.key, ends.query]
+            self._attended(module, ends.key, ends.query)
         return given
 
     def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
         """Note a call of a layer of gattn."""
         if isinstance(call.graph, EdgeList) and len(call.query) == 1:
-            self.count += 1
-            self._rows += [*call.graph.edge_index]
+            self._attended(module, *call.graph.edge_index)
         return output
+
+    def _attended(self, module: nn.Module, *rows: Tensor) -> None:
+        name = self._names[module]
+        self.places.append((name, sum(name == one for one, _ in self.places)))
+        self._rows += rows
+
+    @property
+    def count(self) -> int:
+        """How many calls of attention over edges there were."""
+        return len(self.places)
 
     def note(
         self, kernel: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: tuple[str, int]

@@ -26,6 +26,7 @@ from gattn.models.doors.proof.probing.codes import NONE, decoded, words
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
+from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.doors.proof.probing.taints import Pointwise, replaced, sources, with_nan
 from gattn.models.read.on_graphs.numbers import UNKNOWN, Numbers
 
@@ -86,19 +87,16 @@ class Numbering:
     ) -> None:
         self._names = {module: name for name, module in model.named_modules()}
         self._walk, self._reads, self._call, self._root = walk, reads, call, (name, 0)
+        self._count = 0
 
     def found(self, given: Given, moves: MovesOfNodes, *, is_random: bool) -> Found:
         """Prove which nodes the graph layers are given."""
-        if not moves.are_any:
-            return Found()
-        plain = self._run(None, None)
-        calls = [] if plain is None else plain.calls
-        if plain is None or len(calls) != moves.count:
-            calls = []
-        found = Found({call.place: UNKNOWN for call in calls})
-        if plain is None or is_random or not calls:
-            found.numbers |= {} if calls else {("", -1): UNKNOWN}
+        self._count = moves.count
+        plain = None if is_random else self._run(None, None)
+        found = Found(dict.fromkeys(moves.places, UNKNOWN))
+        if plain is None:
             return found
+        calls = plain.calls
         found.orders = digests(plain.decided)
         sides: dict[Place, dict[int, tuple[Tensor, int]]] = {call.place: {} for call in calls}
         embedded: list[Tensor] = []
@@ -217,7 +215,7 @@ class Numbering:
         lookups: set[Place] = frozenset(),  # type: ignore[assignment]
     ) -> Passing | None:
         """Run the model, with other numbers in what it is given; None if it failed."""
-        passing = Passing(self._names, decided)
+        passing = Passing(self._names, self._count, decided)
 
         def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
             if marked is None or (run.place != self._root and run.place not in lookups):
@@ -233,12 +231,11 @@ class Numbering:
                     call.output.zero_()
 
         running, again = self._walk.following(entered), self._reads.repeated({})
-        with suppress(Exception), FunctionMode(), without_fast_path(), torch.no_grad():
+        with suppress(Stop, Exception), FunctionMode(), without_fast_path(), torch.no_grad():
             with Pointwise(), running, again, observed(see), observed_edges(passing):
                 with passing.hooked(), passing:
                     self._call()
-            return passing
-        return None
+        return passing if len(passing.calls) == self._count else None
 
 
 def _are_alike(some: Sequence[Marked], others: Sequence[Marked]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from gattn.models.doors.graphs.frames import PROPAGATES, frames, is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.graphs.orders import decides, digest
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.read.on_graphs.seen_edges import Ends
 from gattn.models.watch.inside import is_inside
 
@@ -56,12 +56,17 @@ class Passing(TorchFunctionMode):
     ----------
     names : mapping
         The names of the model's modules.
+    count : int
+        How many calls of attention over edges end the run.
     decided : list, optional
         What values decided in the first run; None for that run itself.
     """
 
-    def __init__(self, names: Mapping[nn.Module, str], decided: list[Any] | None = None) -> None:
+    def __init__(
+        self, names: Mapping[nn.Module, str], count: int, decided: list[Any] | None = None
+    ) -> None:
         super().__init__()
+        self._count = count
         self.calls: list[Marked] = []
         self.decided: list[Any] = []
         self.by_values = False
@@ -123,6 +128,8 @@ class Passing(TorchFunctionMode):
         self._counts[name] = number + 1
         orders = len(self.decided)
         self.calls.append(Marked((name, number), ends, keys, queries, orders, is_own))
+        if len(self.calls) == self._count:
+            raise Stop
 
     def _marks(
         self, ends: Ends, frame: FrameType, scores: Tensor
@@ -278,8 +285,3 @@ def _copied(result: Any) -> Any:
 def digests(decided: Sequence[Any]) -> list[bytes]:
     """Describe what values decided."""
     return [digest(result) for result in decided]
-
-
-def is_loaded() -> bool:
-    """Return whether torch-geometric is: without it there are no layers on graphs."""
-    return "torch_geometric" in sys.modules
