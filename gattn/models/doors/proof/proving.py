@@ -206,7 +206,7 @@ class _Proof:
     def _number(self) -> None:
         """Prove which nodes of the data graph layers are given."""
         moves, plan = self._kernels.nodes, self._plan
-        if moves is None or not moves.are_any:
+        if moves is None or moves.first == moves.count:
             return
         name = self._walk.name(self._called)
         found = Numbering(self._model, self._walk, self._reads, self._run, name).found(

@@ -51,7 +51,7 @@ class OwnCall(SeenCall):
                 "after tokens that gattn did not see: run the whole sequence at once."
             )
         is_graph = isinstance(call.graph, EdgeList) and not is_bipartite and not part
-        stack = edge_type(name) or ("graph" if is_graph else "")
+        stack = (edge_type(name) or ("graph" if is_graph else "")) if is_named else ""
         return cls(
             name,
             module,

@@ -88,6 +88,7 @@ class SeenEdges(SeenCall):
         query = scores.new_zeros(1, heads, ends.num_queries, 0)
         key = scores.new_zeros(1, heads, ends.num_keys, 0)
         stack = ends.kind or edge_type(name) or ("" if ends.is_bipartite else "graph")
+        stack = stack if is_named else ""
         return cls(
             name or type(ends.module).__name__,
             ends.module,
@@ -99,7 +100,7 @@ class SeenEdges(SeenCall):
             part=part,
             is_foreign=True,
             is_named=is_named,
-            token_names=ends.names,
+            token_names=ends.names if is_named else {},
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             ends=ends,
             scores=scores,

@@ -108,15 +108,18 @@ class MovesOfNodes:
         return found + [x[:, n] for x in found if x.dim() == 2 for n in range(x.shape[1])]
 
     @property
-    def are_any(self) -> bool:
-        """Whether nodes may have moved before some call of attention over edges."""
+    def first(self) -> int:
+        """How many calls of attention over edges come before nodes may have moved."""
         rows = [*self._rows]
         for x in self._given:
             rows += [*plain(x)] if x.dim() == 2 and len(x) == 2 else []
-        return any(
-            number < self.count
-            and (index is None or not any(_are_same(index, one) for one in rows))
-            for number, index in self._found
+        return next(
+            (
+                number
+                for number, index in self._found
+                if index is None or not any(_are_same(index, one) for one in rows)
+            ),
+            self.count,
         )
 
 

@@ -21,7 +21,7 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.nodes.moving import MovesOfNodes
-from gattn.models.doors.proof.nodes.passing import Marked, Passing, digests
+from gattn.models.doors.proof.nodes.passing import Marked, Passing
 from gattn.models.doors.proof.probing.codes import NONE, decoded, words
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.reading import Reads
@@ -43,7 +43,7 @@ class Found:
         Which nodes of the data those of a call are, where they are others than they come, or where
         it is not known.
     orders : list of bytes
-        What values decided.
+        What values decided, where those that the model is given did, else nothing.
     by_values : bool
         Whether it holds only as long as values decide the same.
     """
@@ -55,16 +55,22 @@ class Found:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What the nodes of the data may be: the first dimensions of tensors, of some size."""
+    """What the nodes of the data may be: the first dimensions of tensors, of some size or any.
+
+    Rows of several sizes, as of several types of nodes, have the marks of their numbers.
+    """
 
     dims: int
     size: int
+    are_several: bool = False
 
-    def are_of(self, x: Tensor) -> bool:
-        return x.dim() > self.dims - 1 and prod(x.shape[: self.dims]) == self.size
-
-    def marks(self, x: Tensor, row: Tensor) -> Tensor:
-        return row.reshape(*x.shape[: self.dims], *(1,) * (x.dim() - self.dims))
+    def marked(self, x: Tensor, row: Tensor) -> Tensor:
+        """Put NaN into marked rows of a tensor that has such rows."""
+        if self.are_several and x.dim():
+            row = row[: len(x)]
+        elif x.dim() < self.dims or prod(x.shape[: self.dims]) != self.size:
+            return x
+        return with_nan(x, row.reshape(*x.shape[: self.dims], *(1,) * (x.dim() - self.dims)))
 
 
 class Numbering:
@@ -93,22 +99,29 @@ class Numbering:
         """Prove which nodes the graph layers are given."""
         self._count = moves.count
         plain = None if is_random else self._run(None, None)
-        found = Found(dict.fromkeys(moves.places, UNKNOWN))
+        found = Found(dict.fromkeys(moves.places[moves.first :], UNKNOWN))
         if plain is None:
             return found
         calls = plain.calls
-        found.orders = digests(plain.decided)
         sides: dict[Place, dict[int, tuple[Tensor, int]]] = {call.place: {} for call in calls}
         embedded: list[Tensor] = []
-        self._run(plain.decided, lambda run, some: embedded.extend(some), moves.lookups)
+
+
+        def hidden(run: Run, some: Sequence[Tensor]) -> Sequence[Tensor]:
+            embedded.extend(some if run.place in moves.lookups else ())
+            return [torch.full_like(x, torch.nan) for x in some]
+
+        all_hidden = self._run(plain.decided, hidden, moves.lookups)
+        found.orders = plain.by_values_in(all_hidden)
+        found.by_values = any(found.orders)
         for rows in self._candidates([*sources(given), *embedded]):
-            if all(self._is_settled(call, sides[call.place]) for call in calls):
-                break
-            found.by_values |= self._decode(rows, plain, sides, moves.lookups)
-        for call in calls:
-            numbers = self._numbers(call, sides[call.place])
+            if any(len(sides[call.place]) < 2 for call in calls):
+                self._decode(rows, plain, sides, moves.lookups)
+        for number, call in enumerate(calls):
+            is_before = number < moves.first
+            numbers = None if is_before else _numbers(call, sides[call.place])
             if numbers is None:
-                del found.numbers[call.place]
+                found.numbers.pop(call.place, None)
             else:
                 found.numbers[call.place] = replace(numbers, orders=call.orders)
         return found
@@ -116,13 +129,11 @@ class Numbering:
     @staticmethod
     def _candidates(given: Sequence[Tensor]) -> list[_Rows]:
         found = [_Rows(1, len(x)) for x in given if x.dim() and len(x) > 1]
+        if len(sizes := {one.size for one in found}) > 1:
+            found.append(_Rows(1, max(sizes), are_several=True))
         found += [_Rows(2, prod(x.shape[:2])) for x in given if x.dim() > 2]
         found += [_Rows(1, 1) for x in given if x.dim() > 1 and len(x) == 1]
         return list(dict.fromkeys(found))
-
-    @staticmethod
-    def _is_settled(call: Marked, sides: Mapping[int, Any]) -> bool:
-        return len(sides) == 2
 
     def _decode(
         self,
@@ -130,81 +141,29 @@ class Numbering:
         plain: Passing,
         sides: dict[Place, dict[int, tuple[Tensor, int]]],
         lookups: set[Place],
-    ) -> bool:
-        """Run the model with marks in some rows, and note the numbers of the nodes that they tell.
-
-        Returns whether values decide something by what these rows hold.
-        """
+    ) -> None:
+        """Run the model with marks in some rows, and note the numbers of nodes that they tell."""
         code = words(rows.size)
         runs: list[Passing] = []
         for row in code:
 
             def marked(run: Run, some: Sequence[Tensor], row: Tensor = row) -> list[Tensor]:
-                return [
-                    with_nan(x, rows.marks(x, row)) if rows.are_of(x) else x for x in some
-                ]
+                return [rows.marked(x, row) for x in some]
 
             one = self._run(plain.decided, marked, lookups)
             if one is None or not _are_alike(one.calls, plain.calls):
-                return True
+                return
             runs.append(one)
         for number, call in enumerate(plain.calls):
             for side in (0, 1):
                 marks = [(run.calls[number].keys, run.calls[number].queries)[side] for run in runs]
-                if side in sides[call.place] or any(x is None for x in marks):
+                is_told = rows.are_several != bool(call.ends.names)
+                if is_told or side in sides[call.place] or any(x is None for x in marks):
                     continue
                 seen = torch.stack([x.cpu() for x in marks if x is not None])
                 numbers = decoded(seen, torch.ones_like(seen), code)
                 if bool((numbers >= NONE).all()) and bool((numbers > NONE).any()):
                     sides[call.place][side] = numbers, rows.size
-        return any(run.by_values for run in runs)
-
-    def _numbers(
-        self, call: Marked, sides: Mapping[int, tuple[Tensor, int]]
-    ) -> Numbers | None:
-        """Say which nodes those of a call are; None if they are those of the data as they come."""
-        ends = call.ends
-        if not ends.is_bipartite:
-            told = [_distinct(*sides[side]) for side in (0, 1) if side in sides]
-            if not told or any(one is None for one in told):
-                return UNKNOWN
-            first = told[0]
-            if first is None or any(not torch.equal(first[0], one[0]) for one in told if one):
-                return UNKNOWN
-            if _is_plain(first[0], first[1]):
-                return None
-            if call.is_own:
-                return UNKNOWN
-            return Numbers(first[0], first[0], first[1], first[1])
-        if ends.names:
-            names = ends.names.get("tokens", ()), ends.names.get("query_tokens", ())
-            known = all(
-                side in sides and _are_named(sides[side][0], names[side]) for side in (0, 1)
-            )
-            return None if known else UNKNOWN
-        both: list[tuple[Tensor, int] | None] = []
-        for side, count in enumerate((ends.num_keys, ends.num_queries)):
-            if side not in sides:  # Queries of a readout are no nodes.
-                if side and _is_readout(call):
-                    both.append(None)
-                    continue
-                return UNKNOWN
-            one = _distinct(*sides[side])
-            if one is None:
-                return UNKNOWN
-            is_prefix = _is_plain(one[0], count)
-            both.append(None if is_prefix else one)
-        if both[0] is None and both[1] is None:
-            return None
-        if call.is_own:
-            return UNKNOWN
-        key, query = both
-        return Numbers(
-            None if key is None else key[0],
-            None if query is None else query[0],
-            ends.num_keys if key is None else key[1],
-            ends.num_queries if query is None else query[1],
-        )
 
     # Running the model
 
@@ -236,6 +195,52 @@ class Numbering:
                 with passing.hooked(), passing:
                     self._call()
         return passing if len(passing.calls) == self._count else None
+
+
+def _numbers(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> Numbers | None:
+    """Say which nodes those of a call are; None if they are those of the data as they come."""
+    ends = call.ends
+    if not ends.is_bipartite:
+        told = [_distinct(*sides[side]) for side in (0, 1) if side in sides]
+        if not told or any(one is None for one in told):
+            return UNKNOWN
+        first = told[0]
+        if first is None or any(not torch.equal(first[0], one[0]) for one in told if one):
+            return UNKNOWN
+        if _is_plain(first[0], first[1]):
+            return None
+        if call.is_own:
+            return UNKNOWN
+        return Numbers(first[0], first[0], first[1], first[1])
+    if ends.names:
+        names = ends.names.get("tokens", ()), ends.names.get("query_tokens", ())
+        known = all(
+            side in sides and _are_named(sides[side][0], names[side]) for side in (0, 1)
+        )
+        return None if known else UNKNOWN
+    both: list[tuple[Tensor, int] | None] = []
+    for side, count in enumerate((ends.num_keys, ends.num_queries)):
+        if side not in sides:  # Queries of a readout are no nodes.
+            if side and _is_readout(call):
+                both.append(None)
+                continue
+            return UNKNOWN
+        one = _distinct(*sides[side])
+        if one is None:
+            return UNKNOWN
+        is_prefix = _is_plain(one[0], count)
+        both.append(None if is_prefix else one)
+    if both[0] is None and both[1] is None:
+        return None
+    if call.is_own:
+        return UNKNOWN
+    key, query = both
+    return Numbers(
+        None if key is None else key[0],
+        None if query is None else query[0],
+        ends.num_keys if key is None else key[1],
+        ends.num_queries if query is None else query[1],
+    )
 
 
 def _are_alike(some: Sequence[Marked], others: Sequence[Marked]) -> bool:

@@ -69,7 +69,7 @@ class Passing(TorchFunctionMode):
         self._count = count
         self.calls: list[Marked] = []
         self.decided: list[Any] = []
-        self.by_values = False
+        self._by_values: list[bool] = []
         self._names, self._wanted = names, decided
         self._gathered: list[tuple[Tensor, Tensor]] = []
         self._landing: list[tuple[Tensor, Tensor]] = []
@@ -84,6 +84,14 @@ class Passing(TorchFunctionMode):
                     handle = module.register_propagate_forward_hook(self._passed)
                     stack.callback(handle.remove)
             yield
+
+    def by_values_in(self, hidden: Passing | None) -> list[bytes]:
+        """Describe what was decided by what the model is given, which is NaN in another run."""
+        known = [] if hidden is None else hidden._by_values
+        is_whole = len(known) == len(self.decided)
+        return [
+            digest(one) if not is_whole or known[n] else b"" for n, one in enumerate(self.decided)
+        ]
 
     # Calls of attention over edges
 
@@ -205,7 +213,7 @@ class Passing(TorchFunctionMode):
         if number >= len(self._wanted):
             raise CaptureError("values decide more than in the first run")
         given = tensors_in((*args, *kwargs.values()))
-        self.by_values |= any(x.is_floating_point() and bool(x.isnan().any()) for x in given)
+        self._by_values.append(any(x.is_floating_point() and bool(x.isnan().any()) for x in given))
         wanted = self._wanted[number]
         if not isinstance(result, tuple) or name not in _RANKS:
             return _copied(wanted)
@@ -280,8 +288,3 @@ def _copied(result: Any) -> Any:
     if isinstance(result, (tuple, list)):
         return type(result)([_copied(x) for x in result])
     return result
-
-
-def digests(decided: Sequence[Any]) -> list[bytes]:
-    """Describe what values decided."""
-    return [digest(result) for result in decided]
