@@ -13,8 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.interface import is_routed
 from gattn.models.doors.graphs.frames import is_loaded
+from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.nodes.moving import MovesOfNodes
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves

@@ -146,8 +146,9 @@ class RecordedSequence:
             stack: {n: layer.first(layer.queries) for n, layer in some.items()}
             for stack, some in self.layers.items()
         }
-        own = {"ids": dict(self.ids), "logits": list(self.logits), "grids": dict(self.grids)}
-        return replace(self, layers=layers, unnamed=set(self.unnamed), **own)
+        ids, logits, grids = dict(self.ids), list(self.logits), dict(self.grids)
+        unnamed = set(self.unnamed)
+        return replace(self, layers=layers, ids=ids, logits=logits, grids=grids, unnamed=unnamed)
 
     def _grows(self, stack: str, is_query: bool) -> bool:
         """Return whether a stack's ids grow with a cache: the keys of cross-attention do not."""

@@ -48,7 +48,7 @@ class MovesOfNodes:
         self._found: list[tuple[int, Tensor | None]] = []
         self._rows: list[Tensor] = []
         self.places: list[tuple[str, int]] = []
-        """The calls of attention over edges, by their modules and how many of theirs came before."""
+        """The calls of attention over edges: the module, and how many of its calls came before."""
         self.lookups: set[tuple[str, int]] = set()
         """The runs of embeddings that look up ids as they are given."""
 
@@ -86,7 +86,7 @@ class MovesOfNodes:
         """Look at a kernel that ran in a run of a module."""
         look = _LOOKS.get(kernel)
         if kernel == "embedding":
-            if any(_are_same(args[1], x) for x in self._ids(args[1])):
+            if self._is_given(args[1]):
                 self.lookups.add(place)
                 return
             self._found.append((self.count, None))
@@ -98,14 +98,15 @@ class MovesOfNodes:
             first = tensors_in((args[:1],))[0]
             if first.is_floating_point() and look(args, kwargs) and not _is_passing_on():
                 index = _index(kernel, args)
-                is_own = index is not None and place_of(first) in self._constants
-                if not (is_own and any(_are_same(index, x) for x in self._ids(index))):
+                is_constant = place_of(first) in self._constants
+                if index is None or not is_constant or not self._is_given(index):
                     self._found.append((self.count, None if index is None else index.detach()))
 
-    def _ids(self, index: Tensor) -> list[Tensor]:
-        """List the integers that the model is given, and the columns of features."""
-        found = [x for x in self._given if x.dim() and len(x) == len(index)]
-        return found + [x[:, n] for x in found if x.dim() == 2 for n in range(x.shape[1])]
+    def _is_given(self, index: Tensor) -> bool:
+        """Return whether the model is given integers, or has them as a column of features."""
+        found = [x for x in self._given if x.dim() and index.dim() and len(x) == len(index)]
+        found += [x[:, n] for x in found if x.dim() == 2 for n in range(x.shape[1])]
+        return any(_are_same(index, x) for x in found)
 
     @property
     def first(self) -> int:
@@ -157,14 +158,14 @@ def _is_integer(x: Tensor) -> bool:
 
 def _is_row(x: Any, dim: int) -> bool:
     """Return whether a dimension may be that of nodes: any but that of features."""
-    return dim % max(x.dim(), 1) < max(x.dim() - 1, 1)
+    return bool(dim % max(x.dim(), 1) < max(x.dim() - 1, 1))
 
 
 def _takes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     x, where = args[0], args[1]
     if isinstance(where, (list, tuple)):
         return any(one is not None and _is_row(x, n) for n, one in enumerate(where))
-    return not isinstance(where, int) or _is_row(x, where)
+    return _is_row(x, where) if isinstance(where, int) else True
 
 
 def _puts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

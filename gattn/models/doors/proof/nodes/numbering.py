@@ -7,7 +7,7 @@ of what it is given, and the rows that each layer is given tell which nodes they
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import prod
@@ -106,7 +106,6 @@ class Numbering:
         sides: dict[Place, dict[int, tuple[Tensor, int]]] = {call.place: {} for call in calls}
         embedded: list[Tensor] = []
 
-
         def hidden(run: Run, some: Sequence[Tensor]) -> Sequence[Tensor]:
             embedded.extend(some if run.place in moves.lookups else ())
             return [torch.full_like(x, torch.nan) for x in some]
@@ -190,10 +189,12 @@ class Numbering:
                     call.output.zero_()
 
         running, again = self._walk.following(entered), self._reads.repeated({})
-        with suppress(Stop, Exception), FunctionMode(), without_fast_path(), torch.no_grad():
-            with Pointwise(), running, again, observed(see), observed_edges(passing):
-                with passing.hooked(), passing:
-                    self._call()
+        modes = FunctionMode(), without_fast_path(), torch.no_grad(), Pointwise(), running, again
+        shown = observed(see), observed_edges(passing), passing.hooked(), passing
+        with suppress(Stop, Exception), ExitStack() as stack:
+            for one in (*modes, *shown):
+                stack.enter_context(one)  # type: ignore[arg-type]
+            self._call()
         return passing if len(passing.calls) == self._count else None
 
 
@@ -214,9 +215,7 @@ def _numbers(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> Numbers |
         return Numbers(first[0], first[0], first[1], first[1])
     if ends.names:
         names = ends.names.get("tokens", ()), ends.names.get("query_tokens", ())
-        known = all(
-            side in sides and _are_named(sides[side][0], names[side]) for side in (0, 1)
-        )
+        known = all(side in sides and _are_named(sides[side][0], names[side]) for side in (0, 1))
         return None if known else UNKNOWN
     both: list[tuple[Tensor, int] | None] = []
     for side, count in enumerate((ends.num_keys, ends.num_queries)):
@@ -255,7 +254,7 @@ def _are_alike(some: Sequence[Marked], others: Sequence[Marked]) -> bool:
 
 
 def _distinct(numbers: Tensor, size: int) -> tuple[Tensor, int] | None:
-    """Number the nodes that the data does not have after it; None if two have one number."""
+    """Let nodes that the data does not have follow it; return None if two have one number."""
     is_added = numbers == NONE
     added = torch.arange(size, size + int(is_added.sum()))
     whole = numbers.masked_scatter(is_added, added)

@@ -79,10 +79,9 @@ class Passing(TorchFunctionMode):
     def hooked(self) -> Iterator[None]:
         """Follow what the model's layers pass to each node."""
         with ExitStack() as stack:
-            for module in self._names:
-                if is_a(module, "MessagePassing"):
-                    handle = module.register_propagate_forward_hook(self._passed)
-                    stack.callback(handle.remove)
+            layers: list[Any] = [x for x in self._names if is_a(x, "MessagePassing")]
+            for layer in layers:
+                stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
             yield
 
     def by_values_in(self, hidden: Passing | None) -> list[bytes]:
@@ -115,7 +114,8 @@ class Passing(TorchFunctionMode):
             queries, keys = (x.isnan().any(-1).any(1) for x in (call.query, call.key))
             if isinstance(call.graph, EdgeList) and len(queries) == 1:
                 sizes = keys.shape[1], queries.shape[1]
-                ends = Ends(module, *call.graph.edge_index, *sizes, call.graph.is_bipartite)
+                key, query = call.graph.edge_index
+                ends = Ends(module, key, query, *sizes, call.graph.is_bipartite)
                 self._note(module, ends, keys[0], queries[0], is_own=True)
             if self._wanted is None:
                 return output
@@ -220,7 +220,7 @@ class Passing(TorchFunctionMode):
         dim = kwargs.get("dim", next((n for n in args[1 + (name == "topk") :]), -1))
         dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
         values = torch.take_along_dim(args[0], wanted[1], dim)
-        return type(result)((values, wanted[1].clone()))  # type: ignore[call-arg]
+        return type(result)((values, wanted[1].clone()))
 
     # Message passing
 
