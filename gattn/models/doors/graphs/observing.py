@@ -1,4 +1,4 @@
-"""Shows a proof the calls of attention over edges, and lets it say what the model continues with."""
+"""Shows a proof the calls of attention over edges, and takes what the model continues with."""
 
 from __future__ import annotations
 
