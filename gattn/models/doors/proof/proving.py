@@ -27,6 +27,7 @@ from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept,
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
 from gattn.models.doors.proof.layouts.joining import join
+from gattn.models.doors.proof.layouts.ordering import in_place
 from gattn.models.doors.proof.layouts.patches import place_patches
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.layouts.sameness import are_same
@@ -191,8 +192,11 @@ class _Proof:
         plan.unordered = {
             site.place for site in sites if any(pick.by is not By.INPUTS for pick in site.picks)
         }
+        if plan.unordered:
+            plan.unordered -= in_place(self.open, plan.layouts, replays)
+            plan.picked = _picking(self.open, plan)
         self._number()
-        plan.picked, plan.read = sorted(solver.picked), self._kernels.picks.own.read()
+        plan.read = self._kernels.picks.own.read()
         plan.is_stale = (
             solver.holds_once
             or bool(self._ranked)
@@ -368,6 +372,13 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _picking(sites: Sequence[Site], plan: Plan) -> list[str]:
+    """Name the modules that pick or order tokens before others that are shown attend to them."""
+    shown = [site for site in sites if site.place in plan.unordered & set(plan.layouts)]
+    picks = [pick for site in shown for pick in site.picks if pick.by is not By.INPUTS]
+    return sorted({pick.running[-1].name for pick in picks if pick.running})
 
 
 def _is_random(picks: Sequence[Pick]) -> bool:

@@ -192,7 +192,7 @@ class Agreement:
         sites = self._replays.sites
         root, order = some[0].site.chain[-1], [sites.index(one.site) for one in some]
         elements = max(n for one in some for n in one.tokens.sequences) + 1
-        inputs = _Inputs(root, self._replays.sources(root), count, elements)
+        inputs = Inputs(root, self._replays.sources(root), count, elements)
         attending = {one.site.chain[0].name for one in some}
         begin = -1 if inputs.are_any else order[0]
         if begin == order[-1] or not self._moves.between(begin, order[-1], attending):
@@ -216,7 +216,7 @@ class Agreement:
             except UnprovedError as error:
                 yield one.site, str(error)
 
-    def _run(self, some: list[Told], inputs: _Inputs, code: Tensor) -> None:
+    def _run(self, some: list[Told], inputs: Inputs, code: Tensor) -> None:
         """Run the model with NaN in marked tokens, by a code, and read what reaches each call."""
         known, first = {one.site: one for one in some}, _first(some)
         all_sites = [one.site for one in some]
@@ -264,7 +264,7 @@ def _unknown(one: Told) -> tuple[Pair, Pair]:
     return (queries, queries), (keys, keys)
 
 
-class _Inputs:
+class Inputs:
     """What a model is given or makes of ids, (elements, tokens, ...) or (tokens, elements, ...).
 
     `are_any` says whether there is any. Masks, such as adjacency matrices, hold no tokens, unless
@@ -274,12 +274,12 @@ class _Inputs:
     def __init__(self, root: Run, given: Sequence[Tensor], count: int, elements: int) -> None:
         self._sizes, self._root = (elements, count), root
         lookups = [run for run in _inner(root) if run.looks_up]
-        self._ids = {run.place for run in lookups if self._dim(_shape(run)) is not None}
-        some = [x for x in given if self._dim(x.shape) is not None]
+        self._ids = {run.place for run in lookups if self.dim(_shape(run)) is not None}
+        some = [x for x in given if self.dim(x.shape) is not None]
         self._has_others = bool(self._ids) or not all(map(may_be_mask, some))
         self.are_any = bool(some) or bool(self._ids)
 
-    def _dim(self, shape: tuple[int, ...]) -> int | None:
+    def dim(self, shape: tuple[int, ...]) -> int | None:
         """Return the dimension of tokens; None if there is none."""
         elements, count = self._sizes
         if tuple(shape[:2]) == (elements, count):
@@ -287,16 +287,20 @@ class _Inputs:
         is_first = elements == 1 or tuple(shape[1:2]) == (elements,)
         return 0 if is_first and tuple(shape[:1]) == (count,) else None
 
+    def has(self, run: Run) -> bool:
+        """Return whether a run is given tokens: that of the model, or of an embedding."""
+        return run.place == self._root.place or run.place in self._ids
+
     def marking(self, row: Tensor) -> Entered:
         """Make what puts NaN into marked tokens as the model runs."""
 
         def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
-            if run.place != self._root.place and run.place not in self._ids:
+            if not self.has(run):
                 return None
             for x in sources(given):
                 if self._has_others and may_be_mask(x):
                     continue
-                if (dim := self._dim(x.shape)) is not None:
+                if (dim := self.dim(x.shape)) is not None:
                     shape = [-1 if n == dim else 1 for n in range(x.dim())]
                     given = replaced(given, x, with_nan(x, row.reshape(shape)))
             return given

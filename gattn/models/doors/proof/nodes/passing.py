@@ -11,22 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from gattn.engines.call import AttentionCall
 from gattn.engines.edge_list import EdgeList
-from gattn.errors import CaptureError
 from gattn.models.doors.graphs.frames import PROPAGATES, frames, is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
-from gattn.models.doors.graphs.orders import decides, digest
-from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.read.on_graphs.seen_edges import Ends
 from gattn.models.watch.inside import is_inside
 
 _METHODS = ("message", "edge_update", "aggregate", "update")
 _GATHERS = frozenset(("__getitem__", "index_select"))
-_RANKS = frozenset(("sort", "topk"))
 _MOST_GATHERS = 64
 
 
@@ -46,7 +42,7 @@ class Marked:
     is_own: bool = False
 
 
-class Passing(TorchFunctionMode):
+class Passing(Deciding):
     """Lets marks, which are NaN, stay with their nodes in one run of a model.
 
     Sums over edges give a node nothing of others' marks; what passes messages to a node keeps its
@@ -65,12 +61,10 @@ class Passing(TorchFunctionMode):
     def __init__(
         self, names: Mapping[nn.Module, str], count: int, decided: list[Any] | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(decided)
         self._count = count
         self.calls: list[Marked] = []
-        self.decided: list[Any] = []
-        self._by_values: list[bool] = []
-        self._names, self._wanted = names, decided
+        self._names = names
         self._gathered: list[tuple[Tensor, Tensor]] = []
         self._landing: list[tuple[Tensor, Tensor]] = []
         self._counts: dict[str, int] = {}
@@ -84,14 +78,6 @@ class Passing(TorchFunctionMode):
                 stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
             yield
 
-    def by_values_in(self, hidden: Passing | None) -> list[bytes]:
-        """Describe what was decided by what the model is given, which is NaN in another run."""
-        known = [] if hidden is None else hidden._by_values
-        is_whole = len(known) == len(self.decided)
-        return [
-            digest(one) if not is_whole or known[n] else b"" for n, one in enumerate(self.decided)
-        ]
-
     # Calls of attention over edges
 
     def softmax(
@@ -104,7 +90,7 @@ class Passing(TorchFunctionMode):
                 self._note(module, ends, keys, queries)
                 if ends.is_listed and queries is not None:
                     self._landing.append((ends.query, queries))
-            if self._wanted is None:
+            if self.wanted is None:
                 return given
             return torch.where(scores.isnan(), torch.nan, given.nan_to_num(0.0))
 
@@ -117,7 +103,7 @@ class Passing(TorchFunctionMode):
                 key, query = call.graph.edge_index
                 ends = Ends(module, key, query, *sizes, call.graph.is_bipartite)
                 self._note(module, ends, keys[0], queries[0], is_own=True)
-            if self._wanted is None:
+            if self.wanted is None:
                 return output
             marks = queries.reshape(*queries.shape, *(1,) * (output.dim() - 2))
             return torch.where(marks, torch.nan, output.nan_to_num(0.0))
@@ -171,16 +157,14 @@ class Passing(TorchFunctionMode):
         if is_inside():
             return func(*args, **given)
         name = getattr(func, "__name__", "")
-        is_sum = name in SUMS and self._wanted is not None
+        is_sum = name in SUMS and self.wanted is not None
         result = func(*(_without_marks(args) if is_sum else args), **given)
         with torch._C.DisableTorchFunction():
             if is_sum:
                 return self._landed(args, given, result)
             if name in _GATHERS:
                 self._gather(args, given)
-            if decides(func, args, given, result):
-                return self._decided(name, args, given, result)
-        return result
+        return self.settled(func, args, given, result)
 
     def _landed(self, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> Tensor:
         """Mark the nodes at which the messages of a layer without message passing are summed."""
@@ -203,30 +187,11 @@ class Passing(TorchFunctionMode):
             self._gathered.append((plain(index), _rows(x, 0)))
             del self._gathered[:-_MOST_GATHERS]
 
-    def _decided(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-    ) -> Any:
-        number = len(self.decided)
-        self.decided.append(_copied(result))
-        if self._wanted is None:
-            return result
-        if number >= len(self._wanted):
-            raise CaptureError("values decide more than in the first run")
-        given = tensors_in((*args, *kwargs.values()))
-        self._by_values.append(any(x.is_floating_point() and bool(x.isnan().any()) for x in given))
-        wanted = self._wanted[number]
-        if not isinstance(result, tuple) or name not in _RANKS:
-            return _copied(wanted)
-        dim = kwargs.get("dim", next((n for n in args[1 + (name == "topk") :]), -1))
-        dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
-        values = torch.take_along_dim(args[0], wanted[1], dim)
-        return type(result)((values, wanted[1].clone()))
-
     # Message passing
 
     def _passed(self, conv: Any, given: Sequence[Any], out: Any) -> Any:
         """Let each node that is passed messages keep its own mark, and take no others."""
-        if self._wanted is None or not isinstance(out, Tensor) or not out.is_floating_point():
+        if self.wanted is None or not isinstance(out, Tensor) or not out.is_floating_point():
             return None
         with torch._C.DisableTorchFunction():
             _, targets = _nodes(conv, given[2])
@@ -280,11 +245,3 @@ def _without_marks(args: tuple[Any, ...]) -> tuple[Any, ...]:
     with torch._C.DisableTorchFunction():
         clean = torch.where(args[3].isnan(), 0.0, args[3])
     return (*args[:3], clean, *args[4:])
-
-
-def _copied(result: Any) -> Any:
-    if isinstance(result, Tensor):
-        return result.detach().clone()
-    if isinstance(result, (tuple, list)):
-        return type(result)([_copied(x) for x in result])
-    return result
