@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.layouts.agreeing import Inputs, Told
-from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run
@@ -24,6 +24,7 @@ from gattn.models.read.layouts import Layout
 Place = tuple[str, int]
 _FEWEST = 4
 """Fewer tokens may be in order by chance."""
+_READS = "_local_scalar_dense"
 _RUNS = 2
 """With how many other values all tokens must be in place."""
 
@@ -41,12 +42,9 @@ def in_place(
         told = layouts.get(site.place, [])
         layout: Layout | None = told[0][1] if len(told) == 1 else None
         tokens = None if layout is None else layout.tokens
-        if (
-            layout is not None
-            and tokens is not None
-            and not tokens.is_cross
-            and _is_by_values(site)
-        ):
+        if layout is None or tokens is None or tokens.is_cross:
+            continue
+        if _is_by_values(site):
             count = tokens.num_keys if tokens.num_given is None else tokens.num_given
             groups.setdefault(count, []).append(Told(site, layout))
     return {
@@ -116,10 +114,19 @@ def _run(
 
 
 def _is_in_place(one: Told, code: Tensor) -> bool:
-    """Return whether each slot depends on its own token alone."""
+    """Return whether each slot depends on its own token alone.
+
+    If values only decided on numbers that code reads, it may depend on others, too: they are mixed.
+    """
+    moves = any(pick.by is By.VALUES and pick.kernel != _READS for pick in one.site.picks)
     for n, positions in one.sides(code.shape[1]):
         seen, known = (torch.stack([run[n][m] for run in one.runs]) for m in (0, 1))
         is_token = (positions >= 0) & (positions < code.shape[1])
-        if not torch.equal(decoded(seen, known, code)[is_token], positions[is_token]):
+        found = decoded(seen, known, code)
+        is_own = found == positions
+        if not moves:
+            own = code[:, positions.clamp(0, code.shape[1] - 1)]
+            is_own |= (found == SEVERAL) & ~(own & known & ~seen).any(0)
+        if not bool(is_own[is_token].all()):
             return False
     return True
