@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from math import prod
 from threading import RLock
@@ -27,7 +27,7 @@ from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept,
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
 from gattn.models.doors.proof.layouts.joining import join
-from gattn.models.doors.proof.layouts.ordering import in_place
+from gattn.models.doors.proof.layouts.ordering import unordered
 from gattn.models.doors.proof.layouts.patches import place_patches
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.layouts.sameness import are_same
@@ -37,7 +37,6 @@ from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
 from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
-from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
@@ -59,7 +58,6 @@ _CALLS_ORIGINAL = (
     "a copy of it calls {} of the model itself, as a function does that was made with a module in "
     "it (a lambda in a list, a hook): hold the module, and call what it has"
 )
-_FOLLOWED_BY_NOBODY = frozenset(("tolist", "numpy", "__array__"))
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Plan]] = WeakKeyDictionary()
@@ -189,12 +187,7 @@ class _Proof:
         join(self._model, self.open, plan, replays, self._alike)
         place_patches(self.open, plan.layouts, replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
-        plan.unordered = {
-            site.place for site in sites if any(pick.by is not By.INPUTS for pick in site.picks)
-        }
-        if plan.unordered:
-            plan.unordered -= in_place(self.open, plan.layouts, replays)
-            plan.picked = _picking(self.open, plan)
+        plan.unordered, plan.picked = unordered(self.open, sites, plan.layouts, replays)
         self._number()
         plan.read = self._kernels.picks.own.read()
         plan.is_stale = (
@@ -214,7 +207,7 @@ class _Proof:
             return
         name = self._walk.name(self._called)
         found = Numbering(self._model, self._walk, self._reads, self._run, name).found(
-            self._given, moves, is_random=_is_random(self._kernels.picks.found)
+            self._given, moves, self._kernels.picks.found
         )
         plan.numbers, plan.orders = found.numbers, found.orders if found.by_values else ()
         plan.integers, plan.is_stale = integers_of(self._given), found.by_values
@@ -372,18 +365,6 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
-
-
-def _picking(sites: Sequence[Site], plan: Plan) -> list[str]:
-    """Name the modules that pick or order tokens before others that are shown attend to them."""
-    shown = [site for site in sites if site.place in plan.unordered & set(plan.layouts)]
-    picks = [pick for site in shown for pick in site.picks if pick.by is not By.INPUTS]
-    return sorted({pick.running[-1].name for pick in picks if pick.running})
-
-
-def _is_random(picks: Sequence[Pick]) -> bool:
-    """Return whether chance, or code that a proof does not follow, may have moved nodes."""
-    return any(pick.by is By.CHANCE or pick.kernel in _FOLLOWED_BY_NOBODY for pick in picks)
 
 
 def _heads(lead: tuple[int, ...], layout: Layout) -> list[int]:

@@ -29,7 +29,23 @@ _RUNS = 2
 """With how many other values all tokens must be in place."""
 
 
-def in_place(
+def unordered(
+    open_sites: Sequence[Site],
+    sites: Sequence[Site],
+    layouts: Mapping[Place, list[Any]],
+    replays: Replays,
+) -> tuple[set[Place], list[str]]:
+    """Say which calls have tokens in an order that is not known, and which modules made it."""
+    picked = {site.place for site in sites if any(pick.by is not By.INPUTS for pick in site.picks)}
+    if not picked:
+        return picked, []
+    picked -= _all_in_place(open_sites, layouts, replays)
+    shown = [site for site in open_sites if site.place in picked & set(layouts)]
+    picks = [pick for site in shown for pick in site.picks if pick.by is not By.INPUTS]
+    return picked, sorted({pick.running[-1].name for pick in picks if pick.running})
+
+
+def _all_in_place(
     sites: Sequence[Site], layouts: Mapping[Place, list[Any]], replays: Replays
 ) -> set[Place]:
     """Prove which calls have tokens in the order of the input, whatever values picked before.

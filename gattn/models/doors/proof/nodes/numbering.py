@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
-from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.nodes.moving import MovesOfNodes
 from gattn.models.doors.proof.nodes.passing import Marked, Passing
 from gattn.models.doors.proof.probing.codes import NONE, decoded, words
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Stop
@@ -31,6 +31,8 @@ from gattn.models.doors.proof.probing.taints import Pointwise, replaced, sources
 from gattn.models.read.on_graphs.numbers import UNKNOWN, Numbers
 
 Place = tuple[str, int]
+_NOT_FOLLOWED = frozenset(("tolist", "numpy", "__array__"))
+"""What gives code numbers by which it may move nodes itself."""
 
 
 @dataclass(eq=False)
@@ -95,9 +97,10 @@ class Numbering:
         self._walk, self._reads, self._call, self._root = walk, reads, call, (name, 0)
         self._count = 0
 
-    def found(self, given: Given, moves: MovesOfNodes, *, is_random: bool) -> Found:
+    def found(self, given: Given, moves: MovesOfNodes, picks: Sequence[Pick]) -> Found:
         """Prove which nodes the graph layers are given."""
         self._count = moves.count
+        is_random = any(one.by is By.CHANCE or one.kernel in _NOT_FOLLOWED for one in picks)
         plain = None if is_random else self._run(None, None)
         found = Found(dict.fromkeys(moves.places[moves.first :], UNKNOWN))
         if plain is None:
@@ -189,7 +192,7 @@ class Numbering:
                     call.output.zero_()
 
         running, again = self._walk.following(entered), self._reads.repeated({})
-        modes = FunctionMode(), without_fast_path(), torch.no_grad(), Pointwise(), running, again
+        modes = FunctionMode(), torch.no_grad(), Pointwise(), running, again
         shown = observed(see), observed_edges(passing), passing.hooked(), passing
         with suppress(Stop, Exception), ExitStack() as stack:
             for one in (*modes, *shown):
