@@ -181,6 +181,11 @@ def _lays(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return not dims or any(_is_row(args[0], dim) for dim in dims)
 
 
+def _turns(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    dims = kwargs.get("dims", args[2] if len(args) > 2 else ())
+    return not dims or any(_is_row(args[0], dim) for dim in dims)
+
+
 def _pads(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return args[0].dim() < 2 or any(args[1][2:])
 
@@ -208,6 +213,8 @@ _LOOKS: dict[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
     **dict.fromkeys(_PUTS, _puts),
     **dict.fromkeys(_LAYS, _lays),
     **dict.fromkeys(_PARTS, _splits),
+    "roll": _turns,
+    "rot90": _turns,
     "constant_pad_nd": _pads,
     "repeat": _repeats,
     "slice": _slices,

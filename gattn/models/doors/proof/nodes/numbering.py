@@ -196,7 +196,7 @@ class Numbering:
         shown = observed(see), observed_edges(passing), passing.hooked(), passing
         with suppress(Stop, Exception), ExitStack() as stack:
             for one in (*modes, *shown):
-                stack.enter_context(one)  # type: ignore[arg-type]
+                stack.enter_context(one)
             self._call()
         return passing if len(passing.calls) == self._count else None
 
