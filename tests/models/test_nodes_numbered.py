@@ -161,6 +161,21 @@ class Shuffled(Model):
         return x[order], order.argsort()[edges], order
 
 
+class Placed(Model):
+    """Nodes are moved by a sum, which might as well join them."""
+
+    def between(self, x, edges):
+        return torch.zeros_like(x).index_add(0, ORDER, x), ORDER[edges], ORDER.argsort()
+
+
+class OverEdges(Model):
+    """Sums over the edges of the data move no nodes."""
+
+    def between(self, x, edges):
+        x = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+        return x, edges, torch.arange(len(x))
+
+
 class Clustered(Model):
     """Nodes that are means of others are none of the data."""
 
@@ -170,7 +185,7 @@ class Clustered(Model):
         return x, edges, torch.arange(len(x))
 
 
-@pytest.mark.parametrize("kind", [Shuffled, Clustered])
+@pytest.mark.parametrize("kind", [Shuffled, Clustered, Placed])
 @torch.no_grad()
 def test_nodes_that_are_not_known_have_no_names_and_a_stack_of_their_own(kind):
     model = kind()
@@ -328,6 +343,11 @@ def test_nodes_that_the_model_adds_come_after_those_of_the_data():
     found = captured(Virtual().eval(), X, EDGES, names=None)[0, 0].graph.edge_index.T.tolist()
     links = [[n, NODES] for n in range(NODES)]
     assert sorted(found) == sorted(EDGES.T.tolist() + links)
+
+
+@torch.no_grad()
+def test_a_layer_of_ones_own_before_changes_nothing():
+    assert list(captured(OverEdges(), X, EDGES).stacks) == ["graph"]
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gattn.engines.call import AttentionCall
 from gattn.engines.edge_list import EdgeList
 from gattn.models.doors.graphs.frames import PROPAGATES, frames, is_a, plain
+from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
@@ -138,8 +139,10 @@ def _is_passing_on() -> bool:
 
 
 def _index(kernel: str, args: Sequence[Any]) -> Tensor | None:
-    """Return the index by which a kernel takes whole rows of its first dimension."""
-    if kernel == "index" and len(args[1]) == 1:
+    """Return the index by which a kernel takes whole rows of its first dimension, or adds to it."""
+    if kernel in SUMS:
+        index = args[2].movedim(args[1], 0).flatten(1)[:, 0] if args[2].dim() > 1 else args[2]
+    elif kernel == "index" and len(args[1]) == 1:
         index = args[1][0]
     elif kernel == "index_select" and args[1] % args[0].dim() == 0:
         index = args[2]
@@ -211,6 +214,7 @@ def _unbinds(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 _LOOKS: dict[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
     **dict.fromkeys(_TAKES, _takes),
     **dict.fromkeys(_PUTS, _puts),
+    **dict.fromkeys(SUMS, _puts),
     **dict.fromkeys(_LAYS, _lays),
     **dict.fromkeys(_PARTS, _splits),
     "roll": _turns,
