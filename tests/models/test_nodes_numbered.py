@@ -358,3 +358,22 @@ def test_nothing_is_proved_where_nothing_moves(monkeypatch):
     torch.manual_seed(0)
     for model in (Model(), pyg.GAT(8, 8, 3, v2=True, norm="batch", jk="cat").eval()):
         captured(model, X, EDGES)
+
+
+def test_the_attention_of_each_edge_is_checked():
+    from gattn.errors import CaptureError
+    from gattn.models.read.on_graphs.readings import _verified
+    from gattn.models.read.on_graphs.seen_edges import Ends, SeenEdges
+
+    count = 2000
+    query = torch.arange(count).repeat_interleave(2)
+    key = torch.randint(count, (2 * count,), generator=torch.Generator().manual_seed(0))
+    scores = torch.randn(2 * count, 1, generator=torch.Generator().manual_seed(1))
+    attention = scores.reshape(count, 2).softmax(1).reshape(-1, 1)
+    ends = Ends(nn.Linear(1, 1), key, query, count, count)
+    _verified(SeenEdges.of("conv", ends, scores, attention))
+    for wrong in (0, 37, 2 * count - 1):
+        other = attention.clone()
+        other[wrong] += 0.01
+        with pytest.raises(CaptureError, match="does not share attention out"):
+            _verified(SeenEdges.of("conv", ends, scores, other))
