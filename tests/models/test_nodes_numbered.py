@@ -143,6 +143,17 @@ def test_a_later_call_with_other_values_or_edges_is_numbered_anew():
 
 
 @torch.no_grad()
+def test_open_contexts_may_nest():
+    model = Pooled()
+    trace = captured(model, X, EDGES)
+    with capturing(model) as run, capturing(model) as inner:
+        model(X, EDGES)
+    for found in (run.trace, inner.trace, gattn.capture(lambda: model(X, EDGES), model)):
+        assert list(found.stacks) == ["graph"]
+        assert torch.equal(found[1, 0].graph.edge_index, trace[1, 0].graph.edge_index)
+
+
+@torch.no_grad()
 def test_nodes_are_not_known_if_an_edit_changes_which_are_pooled():
     model = Pooled()
     model(X, EDGES)

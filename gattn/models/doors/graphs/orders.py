@@ -14,8 +14,9 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
 
-from gattn.models.doors.functions.mode import watches
+from gattn.models.doors.functions.mode import FunctionMode, watches
 
 _DRAWS = frozenset(("randperm", "randint", "randint_like", "bernoulli", "bernoulli_"))
 _READS = frozenset(("item", "__bool__", "__int__", "__float__", "is_nonzero", "equal", "allclose"))
@@ -99,7 +100,10 @@ _thread = _Thread()
 
 
 def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-    if _thread.following:
+    if not _thread.following:
+        return
+    outer = _get_current_function_mode_stack()
+    if not any(isinstance(mode, FunctionMode) for mode in outer):  # Those are shown it, too.
         for orders in list(_thread.following):
             orders.note(func, args, kwargs, result)
 
