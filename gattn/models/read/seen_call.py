@@ -62,6 +62,8 @@ class SeenCall:
         Which tokens its slots are, where that was proved.
     is_foreign : bool
         Whether its tokens are nodes of a graph, and no tokens whose ids the model is given.
+    is_named : bool
+        Whether it is known which tokens of the input its tokens are, so that they may have names.
     is_shown : bool
         Whether some context looks at it.
     token_names : mapping
@@ -95,6 +97,7 @@ class SeenCall:
     tokens: TokenMap | None = None
     stack: str = ""
     is_foreign: bool = False
+    is_named: bool = True
     is_shown: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)

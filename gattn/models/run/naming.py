@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
@@ -53,16 +53,22 @@ class Naming:
         return set(self.tokens) if isinstance(self.tokens, Mapping) else set()
 
     def applied(
-        self, trace: AttentionTrace, grids: Mapping[str, TokenMap], sequence: int = 0
+        self,
+        trace: AttentionTrace,
+        grids: Mapping[str, TokenMap],
+        sequence: int = 0,
+        *,
+        unnamed: Collection[str] = (),
     ) -> AttentionTrace:
         """Name the tokens of a trace, and put them on the grid, or on those known of its stacks.
 
-        `sequence` is its number in the batch.
+        `sequence` is its number in the batch; which tokens those of `unnamed` stacks are is not
+        known.
         """
         if self.tokens is not None:
-            trace = self._named(trace, sequence)
+            trace = self._named(trace, sequence, unnamed)
         if self.grid is not None:
-            return self._on_grid(trace, self.grid)
+            return self._on_grid(trace, self.grid, unnamed)
         for stack, tokens in grids.items():
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
             if len(sizes) == 1:
@@ -72,7 +78,9 @@ class Naming:
                     trace = trace.on_grid(*tokens.grid, cells=cells, stack=stack)
         return trace
 
-    def _named(self, trace: AttentionTrace, sequence: int) -> AttentionTrace:
+    def _named(
+        self, trace: AttentionTrace, sequence: int, unnamed: Collection[str]
+    ) -> AttentionTrace:
         given = self._of(sequence)
         assert given is not None
         if isinstance(given, Mapping):
@@ -84,12 +92,13 @@ class Naming:
             names = {stack: [str(one) for one in some] for stack, some in given.items()}
         else:
             names = {stack: [str(one) for one in given] for stack in trace.stacks}
+        names = {stack: some for stack, some in names.items() if stack not in unnamed}
         stacks = dict(trace.stacks)
         for stack, some in names.items():
             heads = {place: _with_names(head, some) for place, head in stacks[stack].items()}
             stacks[stack] = Stack(stack, heads)
         left = [stack for stack in names if _are_same(stacks[stack], trace.stacks[stack])]
-        if left and (isinstance(given, Mapping) or len(left) == len(names)):
+        if left and (isinstance(given, Mapping) or len(left) == len(names)) and not unnamed:
             stack = left[0]
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
             raise CaptureError(
@@ -99,9 +108,11 @@ class Naming:
             )
         return replace(trace, stacks=stacks)
 
-    def _on_grid(self, trace: AttentionTrace, grid: tuple[int, int]) -> AttentionTrace:
+    def _on_grid(
+        self, trace: AttentionTrace, grid: tuple[int, int], unnamed: Collection[str]
+    ) -> AttentionTrace:
         found, error = trace, None
-        for stack in trace.stacks:
+        for stack in set(trace.stacks) - set(unnamed):
             try:
                 found = found.on_grid(*grid, stack=stack)
             except GattnError as wrong:

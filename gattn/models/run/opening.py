@@ -61,9 +61,12 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         _warn_of_untold(model, untold)
     for stack, (name, earlier) in apart.items():
         _warn_of_apart(model, name, stack, earlier)
-    picked = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.picked}
+    picked = {name for plan in own for name in plan.picked}
     if shown and picked:
         _warn_of_picks(model, sorted(picked))
+    adrift = {name for plan in own for name in plan.adrift}
+    if shown and adrift:
+        _warn_of_nodes(model, sorted(adrift))
     silent = {name for plan in plans.values() for name in plan.silent}
     missed = {one for one in silent if not _is_within(one, shown)}
     missed |= {_named(model, name) for plan in plans.values() for name in plan.unmet}
@@ -175,6 +178,18 @@ def _warn_of_picks(model: nn.Module, picked: Sequence[str]) -> None:
     kind = type(model.get_submodule(picked[0])).__name__
     warnings.warn(
         f"{picked[0] or 'The model itself'} ({kind}) picks or orders tokens, by their values or at "
-        "random: they are numbered in the order in which the modules that attend are given them.",
+        "random: they are numbered in the order in which the modules that attend are given them, "
+        "and have no names.",
+        stacklevel=5,
+    )
+
+
+def _warn_of_nodes(model: nn.Module, adrift: Sequence[str]) -> None:
+    """Name the layers whose nodes are not known."""
+    others = f", and so do {len(adrift) - 1} more modules" if len(adrift) > 1 else ""
+    warnings.warn(
+        f"{_named(model, adrift[0])} attends over nodes of which it cannot be proved which nodes "
+        f"of the data they are{others}: the model moves, picks or makes them itself. They are "
+        "numbered in the order in which the module is given them, and have no names.",
         stacklevel=5,
     )

@@ -114,6 +114,9 @@ class Recording(Context):
             refuse_contributions(call, reading, place, are_projected=wanted is True)
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         self._note_grid(call, place, reading, tracker)
+        if not call.is_named:
+            for sequence in reading.sequences:
+                self._sequences.extend(tracker, sequence + 1)[sequence].unnamed.add(place.stack)
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
             stores = [self._store(layer, part, place, call) for layer in layers]
@@ -275,6 +278,7 @@ class Recording(Context):
                 trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer),
                 one.grids,
                 n,
+                unnamed=one.unnamed,
             )
             for n, one in enumerate(sequences)
         ]

@@ -16,6 +16,11 @@ PROPAGATES = ("propagate", "edge_updater")
 """The methods of torch-geometric's message passing that know the edges."""
 
 
+def is_loaded() -> bool:
+    """Return whether torch-geometric is: without it there are no layers on graphs."""
+    return "torch_geometric.nn" in sys.modules
+
+
 def owner_of(frame: FrameType | None, running: Sequence[Calls]) -> nn.Module | None:
     """Find the innermost module that runs and belongs to a watched model."""
     for one in frames(frame):

@@ -18,7 +18,7 @@ from gattn.models.doors.functions.softmaxes.following import WITHOUT_NUMBERS, op
 from gattn.models.doors.graphs.frames import plain
 from gattn.models.watch.taking_part import dropped
 
-_SUMS = frozenset(
+SUMS = frozenset(
     name + end for name in ("index_add", "scatter_add", "scatter_reduce") for end in ("", "_")
 )
 _MULTIPLIES = frozenset(("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__", "einsum"))
@@ -69,7 +69,7 @@ def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: An
     name = getattr(func, "__name__", "")
     if found.is_shown and not found.has_met and (p := dropped_by(func, args, kwargs)):
         raise dropped("", found.name, p)
-    if name in _SUMS:
+    if name in SUMS:
         if found.has_met and found.is_listed:
             _check(found, args, kwargs)
     elif result.is_floating_point() and len(found.index) in result.shape:

@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from gattn.engines import edges, watching
 from gattn.engines.call import AttentionCall, naming_shapes
+from gattn.engines.edge_list import EdgeList
 from gattn.engines.scoring import score_edges
 from gattn.engines.watching import Run, Watcher
 from gattn.models.doors.graphs.frames import owner_of
+from gattn.models.doors.graphs.observing import observer
 from gattn.models.doors.graphs.putting_back import put_back
+from gattn.models.read.on_graphs.numbers import Numbers
 from gattn.models.read.on_graphs.own_calls import OwnCall, has_parallel_edges, read_own
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import Ends, SeenEdges
@@ -55,10 +58,16 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
         return run(call) if before is None else before(layer, call, run)
     with inside():
         output = run(call)
+        if (see := observer.get()) is not None:
+            output = see.own(module, call, output)
+    owner = next((calls for calls in running if calls.owns(module)), None)
+    is_graph = isinstance(call.graph, EdgeList) and len(call.query) == 1
+    numbers = owner.tracker.numbers(module) if is_graph and owner is not None else None
     if has_parallel_edges(call):
-        return _seen_in_parallel(module, call, output)
+        return _seen_in_parallel(module, call, output, numbers)
     rows = output.transpose(1, 2)
-    told = module, call, rows, call.graph.is_bipartite, runs.next(module)
+    is_named = numbers is None or numbers.is_known
+    told = module, call, rows, call.graph.is_bipartite, runs.next(module), is_named
     seen = take_part(
         module,
         call.query,
@@ -70,7 +79,9 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
     return seen.output.transpose(1, 2)
 
 
-def _seen_in_parallel(layer: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
+def _seen_in_parallel(
+    layer: nn.Module, call: AttentionCall, output: Tensor, numbers: Numbers | None
+) -> Tensor:
     """Let the open contexts take part where several edges run from one node to another."""
     with inside(), naming_shapes(call):
         sorted_scores, sorted_attention = score_edges(call), edges.attention(call)
@@ -79,11 +90,11 @@ def _seen_in_parallel(layer: nn.Module, call: AttentionCall, output: Tensor) -> 
     key, query = call.edge_index
     sizes = call.graph.num_keys, call.graph.num_queries
     ends = Ends(layer, key, query, *sizes, call.graph.is_bipartite)
-    part = runs.next(layer)
+    part, is_named = runs.next(layer), numbers is None or numbers.is_known
     seen = take_part(
         layer,
         call.query,
-        lambda name: SeenEdges.of(name, ends, scores, attention, part),
+        lambda name: SeenEdges.of(name, ends, scores, attention, part, is_named=is_named),
         read=lambda call, place, tracker, edits: read_edges(call, place, edits),
         apply=put_back,
     )

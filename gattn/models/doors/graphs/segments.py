@@ -19,6 +19,7 @@ from gattn.models.doors.functions.mode import paused
 from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends
 from gattn.models.doors.graphs.frames import owner_of, plain
 from gattn.models.doors.graphs.landing import Travel, follow
+from gattn.models.doors.graphs.observing import observer
 from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
@@ -109,6 +110,11 @@ def _seen(
     try:
         with paused(), inside():  # What it reads of the edges is not read by the model's code.
             ends = find_ends(frame, _segments(index, ptr), num_nodes)
+            module = owner
+            if ends is not None and any(calls.owns(ends.module) for calls in running):
+                module = ends.module
+            if (see := observer.get()) is not None and frame is not None:
+                attention = see.softmax(module, ends, frame, src, attention)
             if ends is None:
                 return attention
             scores, given = _by_edge(src, dim), _by_edge(attention, dim)
@@ -116,13 +122,16 @@ def _seen(
         raise CaptureError(
             f"The attention of {type(owner).__name__} cannot be read: {error}."
         ) from error
-    module = ends.module if any(calls.owns(ends.module) for calls in running) else owner
     part = 0 if ends.kind else runs.next(module)
+    calls = next(calls for calls in running if calls.owns(module))
+    numbers = calls.tracker.numbers(module)
+    known = replace(ends if numbers is None else numbers.of(ends), module=module)
+    is_named = numbers is None or numbers.is_known
     with paused():
         call = take_part(
             module,
             src,
-            lambda name: SeenEdges.of(name, replace(ends, module=module), scores, given, part),
+            lambda name: SeenEdges.of(name, known, scores, given, part, is_named=is_named),
             read=lambda call, place, tracker, edits: read_edges(call, place, edits),
             apply=put_back,
         )

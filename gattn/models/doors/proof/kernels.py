@@ -13,7 +13,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.graphs.frames import is_loaded
 from gattn.models.doors.interface import is_routed
+from gattn.models.doors.proof.nodes.moving import MovesOfNodes
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.constants import Constants
@@ -62,6 +64,8 @@ class Kernels(TorchDispatchMode):
         Which integers that the model is given are ids.
     moves : Moves
         Where tokens may have been moved.
+    nodes : MovesOfNodes, optional
+        Where the nodes of graph layers may have been moved, if there may be such layers.
     across : set of str
         The modules that multiply a softmax, and sum over another dimension than it does.
     images : set of tuple of int
@@ -88,6 +92,7 @@ class Kernels(TorchDispatchMode):
         self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
+        self.nodes = MovesOfNodes(model, constants) if is_loaded() else None
 
     def __torch_dispatch__(
         self,
@@ -115,6 +120,8 @@ class Kernels(TorchDispatchMode):
         if name == "convolution":
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 2}
         self.moves.note(name, self._walk.running)
+        if self.nodes is not None and self._walk.running:
+            self.nodes.note(name, args, given, self._walk.running[-1].place)
         self.products.note(self._walk.innermost, name, args, result)
         is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
         everything = (*args, *given.values())
@@ -130,6 +137,8 @@ class Kernels(TorchDispatchMode):
         """Note what the model is given."""
         self.picks.begin(given)
         self.integers.begin(given)
+        if self.nodes is not None:
+            self.nodes.begin(given)
 
     def claim(self) -> None:
         """Note that a door saw the kernel that ran last."""

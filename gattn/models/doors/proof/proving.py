@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from math import prod
 from threading import RLock
 from typing import Any
@@ -17,6 +18,7 @@ from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.calling.raw_call import RawCall, innermost, observed
 from gattn.models.doors.functions.mode import FunctionMode, paused
+from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
@@ -25,9 +27,11 @@ from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept,
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
 from gattn.models.doors.proof.layouts.joining import join
+from gattn.models.doors.proof.layouts.ordering import unordered
 from gattn.models.doors.proof.layouts.patches import place_patches
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.layouts.sameness import are_same
+from gattn.models.doors.proof.nodes.numbering import Numbering, integers_of
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
@@ -85,7 +89,9 @@ def plan_of(
         kind = name, state_of(model), "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
         if kind in known and not known[kind].is_stale and are_as_before(model, known[kind].read):
-            return known[kind]
+            integers = known[kind].integers
+            if not integers or integers == integers_of(given):
+                return known[kind]
         known[kind] = _proved(model, name, given)
         while len(known) > _MOST_PLANS:
             del known[next(iter(known))]
@@ -181,15 +187,30 @@ class _Proof:
         join(self._model, self.open, plan, replays, self._alike)
         place_patches(self.open, plan.layouts, replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
-        plan.picked, plan.read = sorted(solver.picked), self._kernels.picks.own.read()
+        plan.unordered, plan.picked = unordered(self.open, sites, plan.layouts, replays, batches)
+        self._number()
+        plan.read = self._kernels.picks.own.read()
         plan.is_stale = (
             solver.holds_once
             or bool(self._ranked)
             or agreement.holds_once
             or self._numbers.is_passing
             or self._reads.are_by_values
+            or plan.is_stale
         )
         return plan
+
+    def _number(self) -> None:
+        """Prove which nodes of the data graph layers are given."""
+        moves, plan = self._kernels.nodes, self._plan
+        if moves is None or moves.first == moves.count:
+            return
+        name = self._walk.name(self._called)
+        found = Numbering(self._model, self._walk, self._reads, self._run, name).found(
+            self._given, moves, self._kernels.picks.found
+        )
+        plan.numbers, plan.orders = found.numbers, found.orders if found.by_values else ()
+        plan.integers, plan.is_stale = integers_of(self._given), found.by_values
 
     def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
@@ -240,7 +261,9 @@ class _Proof:
         self._reads = Reads(self._walk, kernels.picks)
         running = self._walk.following(entered)
         seen = observed(see)
-        with FunctionMode(), without_fast_path(), running, seen, self._reads.noting(), kernels:
+        nodes = observed_edges(kernels.nodes) if kernels.nodes else nullcontext()
+        noting = self._reads.noting()
+        with FunctionMode(), without_fast_path(), running, seen, nodes, noting, kernels:
             output = self._run()
         for site in sites.found:
             if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:

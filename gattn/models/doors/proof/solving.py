@@ -96,9 +96,6 @@ class Solver:
     holds_once : bool
         Whether masks and integers that the model is given decide which token a slot stands for, so
         that what was proved holds for these inputs only.
-    picked : set of str
-        The modules that picked or ordered tokens by value or at random, in which others attend to
-        these tokens as they are given them.
     """
 
     def __init__(
@@ -113,7 +110,6 @@ class Solver:
         self._model, self._replays, self._alike = model, replays, alike
         self._images, self._linear, self._factored = images, linear, factored
         self.holds_once = False
-        self.picked: set[str] = set()
         self._known: dict[object, list[Candidate]] = {}
         self._first: dict[object, Site] = {}  # Those whose inputs were kept, as by `wanted`.
         for site in replays.sites:
@@ -222,11 +218,6 @@ class Solver:
                     f"it picks or orders its tokens {how} before it attends ({pick.kernel}), so "
                     "that which token a slot stands for cannot be told"
                 )
-        self.picked |= {
-            pick.running[-1].name
-            for pick in site.picks
-            if pick not in inner and pick.by is not By.INPUTS and pick.running[-1] in site.chain
-        }
 
     def _may_settle(self, one: Candidate, batches: Batches) -> bool:
         """Return whether inputs may settle which tokens and elements of the batch slots are.

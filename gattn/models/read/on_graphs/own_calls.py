@@ -41,6 +41,7 @@ class OwnCall(SeenCall):
         output: Tensor,
         is_bipartite: bool,
         part: int,
+        is_named: bool,
     ) -> OwnCall:
         """Describe a call and its output, (batch, queries, heads, value dim)."""
         name = name or type(module).__name__
@@ -50,7 +51,7 @@ class OwnCall(SeenCall):
                 "after tokens that gattn did not see: run the whole sequence at once."
             )
         is_graph = isinstance(call.graph, EdgeList) and not is_bipartite and not part
-        stack = edge_type(name) or ("graph" if is_graph else "")
+        stack = (edge_type(name) or ("graph" if is_graph else "")) if is_named else ""
         return cls(
             name,
             module,
@@ -63,6 +64,7 @@ class OwnCall(SeenCall):
             part=part,
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             is_foreign=isinstance(call.graph, EdgeList),
+            is_named=is_named,
             attention=on_token_graph(call, name, is_bipartite),
         )
 

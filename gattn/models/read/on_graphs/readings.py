@@ -12,7 +12,6 @@ from torch import Tensor
 from gattn.engines.call import AttentionCall
 from gattn.errors import CaptureError, EditError
 from gattn.graph.token_graph import TokenGraph
-from gattn.largest import flat_indices
 from gattn.models.read.on_graphs.seen_edges import SeenEdges, features_on
 from gattn.models.read.places import Place
 from gattn.models.read.reading import GivenBias, Reading
@@ -22,8 +21,6 @@ from gattn.normalizers.base import widened
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
 
-_CHECKED = 256
-"""At how many edges' queries attention is computed again."""
 _NO_MESSAGE = (
     "the model computes no message along it. Add the edge to the edge_index that the model is "
     "called with"
@@ -90,8 +87,6 @@ def read_edges(call: SeenEdges, place: Place, edits: Sequence[Sequence[Edit]]) -
 def _verified(call: SeenEdges) -> Tensor:
     """Prove that the model's attention is the softmax of its scores over each query's edges.
 
-    That is computed for some queries, all of them if they are few.
-
     Returns
     -------
     Tensor
@@ -120,11 +115,7 @@ def _verified(call: SeenEdges) -> Tensor:
 
 
 def _error(call: SeenEdges, attention: Tensor) -> float:
-    """Return how far attention (edges, heads) is from the softmax of some queries' scores."""
+    """Return how far attention (edges, heads) is from the softmax of each query's scores."""
     query = call.graph.edge_index[1]
-    is_chosen = torch.zeros(call.ends.num_queries, dtype=torch.bool)
-    is_chosen[query[:: -(-len(query) // _CHECKED)]] = True
-    edges = flat_indices(is_chosen.index_select(0, query))
-    scores = call.merged_scores.index_select(0, edges)
-    computed = Softmax().on_edges(scores.T, query[edges], call.ends.num_queries).T
-    return float((computed - attention.index_select(0, edges)).abs().max())
+    computed = Softmax().on_edges(call.merged_scores.T, query, call.ends.num_queries).T
+    return float((computed - attention).abs().max())

@@ -74,13 +74,21 @@ class SeenEdges(SeenCall):
 
     @classmethod
     def of(
-        cls, name: str, ends: Ends, scores: Tensor, attention: Tensor, part: int = 0
+        cls,
+        name: str,
+        ends: Ends,
+        scores: Tensor,
+        attention: Tensor,
+        part: int = 0,
+        *,
+        is_named: bool = True,
     ) -> SeenEdges:
-        """Describe a call by its edges, scores and attention."""
+        """Describe a call by its edges, scores and attention; names are those of known nodes."""
         heads = scores.shape[1]
         query = scores.new_zeros(1, heads, ends.num_queries, 0)
         key = scores.new_zeros(1, heads, ends.num_keys, 0)
         stack = ends.kind or edge_type(name) or ("" if ends.is_bipartite else "graph")
+        stack = stack if is_named else ""
         return cls(
             name or type(ends.module).__name__,
             ends.module,
@@ -91,7 +99,8 @@ class SeenEdges(SeenCall):
             is_cross=ends.is_bipartite,
             part=part,
             is_foreign=True,
-            token_names=ends.names,
+            is_named=is_named,
+            token_names=ends.names if is_named else {},
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             ends=ends,
             scores=scores,

@@ -16,6 +16,7 @@ from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
+from gattn.models.read.on_graphs.numbers import UNKNOWN, Numbers
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
@@ -66,8 +67,10 @@ class AnyTracker(Tracker):
         self._nodes: dict[str, tuple[int, int]] = {}
         self.plan, self._left_unread = None, False
         self._runs: Counter[tuple[str, int]] = Counter()
+        self._on_graphs: Counter[str] = Counter()
         if self._prove is not None:
             self.plan = self._prove(self.model, module, args, kwargs)
+        self._orders = None if self.plan is None else self.plan.follow()
         self.is_calling = True
 
     def end(self, result: Any) -> None:
@@ -79,6 +82,20 @@ class AnyTracker(Tracker):
             self._continuing.end()
         if self.plan is not None and self._left_unread and result is not None:
             self.plan.check()
+
+    def numbers(self, module: nn.Module) -> Numbers | None:
+        """Say which nodes of the data those of a call over edges are, if not as they come."""
+        if self.plan is None or not self.plan.numbers or self._orders is None:
+            return None
+        name = self.modules.name(module)
+        place = name, self._on_graphs[name]
+        self._on_graphs[name] += 1
+        found = self.plan.numbers.get(place)
+        if found is not None and not self._orders.are_as_proved(found.orders):
+            found = UNKNOWN
+        if found is not None and not found.is_known:
+            self.plan.adrift.add(name)
+        return found
 
     def _stack(self, call: SeenCall) -> str:
         """Name the stack of a call; one that its door names is split where the nodes change."""
@@ -153,6 +170,9 @@ class AnyTracker(Tracker):
 
     def place(self, call: SeenCall) -> Place:
         """Return where a call of the model's attention is."""
+        where = self.modules.name(call.module), call.part
+        if self.plan is not None and not call.is_foreign and where in self.plan.unordered:
+            call.is_named = False
         if call.tokens is not None and call.tokens.joined is not None:
             return self._joined(call, call.tokens, call.tokens.joined)
         if call.tokens is not None and call.tokens.fed is not None:

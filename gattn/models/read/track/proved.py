@@ -6,6 +6,14 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from gattn.models.read.layouts import Layout
+from gattn.models.read.on_graphs.numbers import Numbers
+
+
+class Followed(Protocol):
+    """What values decide in a call of a model."""
+
+    def are_as_proved(self, count: int) -> bool:
+        """Return whether they decided as in the proof so far, as many times."""
 
 
 class Proved(Protocol):
@@ -36,3 +44,18 @@ class Proved(Protocol):
     @property
     def left_out(self) -> Collection[tuple[str, int]]:
         """The calls that attend over something else than tokens, by module and number."""
+
+    @property
+    def unordered(self) -> Collection[tuple[str, int]]:
+        """The calls whose tokens come in an order that is not known, by module and number."""
+
+    @property
+    def numbers(self) -> Mapping[tuple[str, int], Numbers]:
+        """Which nodes of the data those of calls over edges are, by module and number."""
+
+    @property
+    def adrift(self) -> set[str]:
+        """The modules of which the nodes are not known."""
+
+    def follow(self) -> Followed:
+        """Follow what values decide in a call of the model."""

@@ -98,7 +98,7 @@ class RecordedSequence:
 
     `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
     these are real. Logits come with the number of tokens after which they end. `grids` are
-    those that the tokens of stacks form.
+    those that the tokens of stacks form; which tokens those of `unnamed` stacks are is not known.
     """
 
     owner: Progress
@@ -109,6 +109,7 @@ class RecordedSequence:
     edits: Edits = ()
     fed: tuple[Tensor, Tensor] | None = None
     grids: dict[str, TokenMap] = field(default_factory=dict)
+    unnamed: set[str] = field(default_factory=set)
 
     @property
     def length(self) -> int:
@@ -148,7 +149,8 @@ class RecordedSequence:
             for stack, some in self.layers.items()
         }
         ids, logits, grids = dict(self.ids), list(self.logits), dict(self.grids)
-        return replace(self, layers=layers, ids=ids, logits=logits, grids=grids)
+        unnamed = set(self.unnamed)
+        return replace(self, layers=layers, ids=ids, logits=logits, grids=grids, unnamed=unnamed)
 
     def _grows(self, stack: str, is_query: bool) -> bool:
         """Return whether a stack's ids grow with a cache: the keys of cross-attention do not."""
@@ -187,6 +189,7 @@ def trace_of(
     stacks = {}
     for stack, layers in sequence.layers.items():
         names = _names(sequence, stack, tokenizer) if encoding is None else encoding.names(stack)
+        names = {} if stack in sequence.unnamed else names
         heads = {
             (layer, graph.head or 0): graph
             for layer, known in layers.items()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gattn.errors import CaptureError
+from gattn.models.doors.graphs.orders import Orders
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
 from gattn.models.read.layouts import Layout
+from gattn.models.read.on_graphs.numbers import Numbers
 
 Place = tuple[str, int]
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
@@ -42,6 +45,18 @@ class Plan:
         The modules that attend to parameters, as to a codebook.
     picked : list of str
         The modules that pick or order tokens, by value or at random, before others attend to them.
+    unordered : set of (str, int)
+        The calls whose tokens were picked or ordered by value or at random before, so that they
+        are numbered as they come and may have no names.
+    numbers : dict of (str, int)
+        Which nodes of the data those of a call over edges are, by its module and how many of its
+        calls came before, where they are others than they come.
+    orders : sequence of bytes
+        What values decided before; `numbers` hold as long as they decide the same.
+    adrift : set of str
+        The modules that are given nodes of which it is not known which of the data they are.
+    integers : bytes
+        Describes the integers and masks that the model is given, if `numbers` hold for these only.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
     altered : dict of (str, int)
@@ -69,6 +84,11 @@ class Plan:
     again: list[str] = field(default_factory=list)
     looking_up: list[str] = field(default_factory=list)
     picked: list[str] = field(default_factory=list)
+    unordered: set[Place] = field(default_factory=set)
+    numbers: dict[Place, Numbers] = field(default_factory=dict)
+    orders: Sequence[bytes] = ()
+    adrift: set[str] = field(default_factory=set)
+    integers: bytes = b""
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)
     is_nested: bool = False
@@ -117,6 +137,10 @@ class Plan:
                 "read here."
             )
         return found[0]
+
+    def follow(self) -> Orders:
+        """Follow what values decide in a call of the model."""
+        return Orders(self.orders)
 
     def check(self) -> None:
         """Raise a CaptureError if nothing of the model can be trusted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,11 +200,17 @@ class Replays:
         )
 
     def through(
-        self, outer: Run, see: Callable[[Site, RawCall], None], entered: Entered, last: Site
+        self,
+        outer: Run,
+        see: Callable[[Site, RawCall], None],
+        entered: Entered,
+        last: Site,
+        mode: AbstractContextManager[Any] | None = None,
     ) -> None:
         """Run a module again, and show each call of attention in it to a function, until the last.
 
-        `see` says what the model continues with, in the call's output.
+        `see` says what the model continues with, in the call's output; a `mode` may change what
+        functions give.
         """
         inner = [one for one in self.sites if outer in one.chain]
         waiting = {(one.module, one.counts[one.chain.index(outer)]): one for one in inner}
@@ -221,7 +227,8 @@ class Replays:
         args, kwargs = kept(self._given[outer.place])
         running, again = self._walk.following(entered), self._reads.repeated(_numbers(outer))
         # Models fail on NaN in many ways.
-        with suppress(Stop, Exception), _quietly(), running, again, observed(observe):
+        seen = observed(observe)
+        with suppress(Stop, Exception), _quietly(), running, again, seen, mode or nullcontext():
             self._model.get_submodule(outer.name)(*args, **kwargs)
 
     def _run(

@@ -1,0 +1,1 @@
+"""Proves which nodes of the data the nodes of each graph layer are."""

@@ -1,0 +1,287 @@
+"""Proves which node of the data each node is that a graph layer is given.
+
+Where nothing may have moved nodes, that is known. Otherwise the model runs with NaN in coded nodes
+of what it is given, and the rows that each layer is given tell which nodes they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.models.doors.functions.calling.raw_call import RawCall, observed
+from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.graphs.observing import observed_edges
+from gattn.models.doors.proof.nodes.moving import MovesOfNodes
+from gattn.models.doors.proof.nodes.passing import Marked, Passing
+from gattn.models.doors.proof.probing.codes import NONE, decoded, words
+from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.picking import By, Pick
+from gattn.models.doors.proof.probing.one_run.reading import Reads
+from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
+from gattn.models.doors.proof.probing.replaying import Stop
+from gattn.models.doors.proof.probing.taints import Pointwise, replaced, sources, with_nan
+from gattn.models.read.on_graphs.numbers import UNKNOWN, Numbers
+
+Place = tuple[str, int]
+_NOT_FOLLOWED = frozenset(("tolist", "numpy", "__array__"))
+"""What gives code numbers by which it may move nodes itself."""
+
+
+@dataclass(eq=False)
+class Found:
+    """What was proved of the nodes of a model's graph layers.
+
+    Parameters
+    ----------
+    numbers : dict
+        Which nodes of the data those of a call are, where they are others than they come, or where
+        it is not known.
+    orders : list of bytes
+        What values decided, where those that the model is given did, else nothing.
+    by_values : bool
+        Whether it holds only as long as values decide the same.
+    """
+
+    numbers: dict[Place, Numbers] = field(default_factory=dict)
+    orders: list[bytes] = field(default_factory=list)
+    by_values: bool = False
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What the nodes of the data may be: the first dimensions of tensors, of some size or any.
+
+    Rows of several sizes, as of several types of nodes, have the marks of their numbers.
+    """
+
+    dims: int
+    size: int
+    are_several: bool = False
+
+    def marked(self, x: Tensor, row: Tensor) -> Tensor:
+        """Put NaN into marked rows of a tensor that has such rows."""
+        if self.are_several and x.dim():
+            row = row[: len(x)]
+        elif x.dim() < self.dims or prod(x.shape[: self.dims]) != self.size:
+            return x
+        return with_nan(x, row.reshape(*x.shape[: self.dims], *(1,) * (x.dim() - self.dims)))
+
+
+class Numbering:
+    """Proves the numbers of nodes.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A copy of the user's model, attached to the doors.
+    walk : Walk
+        Its runs.
+    reads : Reads
+        What its code reads of numbers.
+    call : callable
+        Runs it on what it is given.
+    """
+
+    def __init__(
+        self, model: nn.Module, walk: Walk, reads: Reads, call: Callable[[], Any], name: str
+    ) -> None:
+        self._names = {module: name for name, module in model.named_modules()}
+        self._walk, self._reads, self._call, self._root = walk, reads, call, (name, 0)
+        self._count = 0
+
+    def found(self, given: Given, moves: MovesOfNodes, picks: Sequence[Pick]) -> Found:
+        """Prove which nodes the graph layers are given."""
+        self._count = moves.count
+        is_random = any(one.by is By.CHANCE or one.kernel in _NOT_FOLLOWED for one in picks)
+        plain = None if is_random else self._run(None, None)
+        found = Found(dict.fromkeys(moves.places[moves.first :], UNKNOWN))
+        if plain is None:
+            return found
+        calls = plain.calls
+        sides: dict[Place, dict[int, tuple[Tensor, int]]] = {call.place: {} for call in calls}
+        embedded: list[Tensor] = []
+
+        def hidden(run: Run, some: Sequence[Tensor]) -> Sequence[Tensor]:
+            embedded.extend(some if run.place in moves.lookups else ())
+            return [torch.full_like(x, torch.nan) for x in some]
+
+        all_hidden = self._run(plain.decided, hidden, moves.lookups)
+        found.orders = plain.by_values_in(all_hidden)
+        found.by_values = any(found.orders)
+        for rows in self._candidates([*sources(given), *embedded]):
+            if any(len(sides[call.place]) < 2 for call in calls):
+                self._decode(rows, plain, sides, moves.lookups)
+        for number, call in enumerate(calls):
+            is_before = number < moves.first
+            numbers = None if is_before else _numbers(call, sides[call.place])
+            if numbers is None:
+                found.numbers.pop(call.place, None)
+            else:
+                found.numbers[call.place] = replace(numbers, orders=call.orders)
+        return found
+
+    @staticmethod
+    def _candidates(given: Sequence[Tensor]) -> list[_Rows]:
+        found = [_Rows(1, len(x)) for x in given if x.dim() and len(x) > 1]
+        if len(sizes := {one.size for one in found}) > 1:
+            found.append(_Rows(1, max(sizes), are_several=True))
+        found += [_Rows(2, prod(x.shape[:2])) for x in given if x.dim() > 2]
+        found += [_Rows(1, 1) for x in given if x.dim() > 1 and len(x) == 1]
+        return list(dict.fromkeys(found))
+
+    def _decode(
+        self,
+        rows: _Rows,
+        plain: Passing,
+        sides: dict[Place, dict[int, tuple[Tensor, int]]],
+        lookups: set[Place],
+    ) -> None:
+        """Run the model with marks in some rows, and note the numbers of nodes that they tell."""
+        code = words(rows.size)
+        runs: list[Passing] = []
+        for row in code:
+
+            def marked(run: Run, some: Sequence[Tensor], row: Tensor = row) -> list[Tensor]:
+                return [rows.marked(x, row) for x in some]
+
+            one = self._run(plain.decided, marked, lookups)
+            if one is None or not _are_alike(one.calls, plain.calls):
+                return
+            runs.append(one)
+        for number, call in enumerate(plain.calls):
+            for side in (0, 1):
+                marks = [(run.calls[number].keys, run.calls[number].queries)[side] for run in runs]
+                is_told = rows.are_several != bool(call.ends.names)
+                if is_told or side in sides[call.place] or any(x is None for x in marks):
+                    continue
+                seen = torch.stack([x.cpu() for x in marks if x is not None])
+                numbers = decoded(seen, torch.ones_like(seen), code)
+                if bool((numbers >= NONE).all()) and bool((numbers > NONE).any()):
+                    sides[call.place][side] = numbers, rows.size
+
+    # Running the model
+
+    def _run(
+        self,
+        decided: list[Any] | None,
+        marked: Callable[[Run, Sequence[Tensor]], Sequence[Tensor] | None] | None,
+        lookups: set[Place] = frozenset(),  # type: ignore[assignment]
+    ) -> Passing | None:
+        """Run the model, with other numbers in what it is given; None if it failed."""
+        passing = Passing(self._names, self._count, decided)
+
+        def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
+            if marked is None or (run.place != self._root and run.place not in lookups):
+                return None
+            some = sources(given)
+            for x, y in zip(some, marked(run, some) or some, strict=True):
+                given = given if x is y else replaced(given, x, y)
+            return given
+
+        def see(call: RawCall) -> None:
+            with torch._C.DisableTorchFunction():
+                if decided is not None:
+                    call.output.zero_()
+
+        running, again = self._walk.following(entered), self._reads.repeated({})
+        modes = FunctionMode(), torch.no_grad(), Pointwise(), running, again
+        shown = observed(see), observed_edges(passing), passing.hooked(), passing
+        with suppress(Stop, Exception), ExitStack() as stack:
+            for one in (*modes, *shown):
+                stack.enter_context(one)
+            self._call()
+        return passing if len(passing.calls) == self._count else None
+
+
+def _numbers(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> Numbers | None:
+    """Say which nodes those of a call are; None if they are those of the data as they come."""
+    ends = call.ends
+    if not ends.is_bipartite:
+        told = [_distinct(*sides[side]) for side in (0, 1) if side in sides]
+        if not told or any(one is None for one in told):
+            return UNKNOWN
+        first = told[0]
+        if first is None or any(not torch.equal(first[0], one[0]) for one in told if one):
+            return UNKNOWN
+        if _is_plain(first[0], first[1]):
+            return None
+        if call.is_own:
+            return UNKNOWN
+        return Numbers(first[0], first[0], first[1], first[1])
+    if ends.names:
+        names = ends.names.get("tokens", ()), ends.names.get("query_tokens", ())
+        known = all(side in sides and _are_named(sides[side][0], names[side]) for side in (0, 1))
+        return None if known else UNKNOWN
+    both: list[tuple[Tensor, int] | None] = []
+    for side, count in enumerate((ends.num_keys, ends.num_queries)):
+        if side not in sides:  # Queries of a readout are no nodes.
+            if side and _is_readout(call):
+                both.append(None)
+                continue
+            return UNKNOWN
+        one = _distinct(*sides[side])
+        if one is None:
+            return UNKNOWN
+        is_prefix = _is_plain(one[0], count)
+        both.append(None if is_prefix else one)
+    if both[0] is None and both[1] is None:
+        return None
+    if call.is_own:
+        return UNKNOWN
+    key, query = both
+    return Numbers(
+        None if key is None else key[0],
+        None if query is None else query[0],
+        ends.num_keys if key is None else key[1],
+        ends.num_queries if query is None else query[1],
+    )
+
+
+def _are_alike(some: Sequence[Marked], others: Sequence[Marked]) -> bool:
+    """Return whether two runs attend over the same edges."""
+    return len(some) == len(others) and all(
+        one.place == other.place
+        and one.ends.key.shape == other.ends.key.shape
+        and torch.equal(one.ends.key, other.ends.key)
+        and torch.equal(one.ends.query, other.ends.query)
+        for one, other in zip(some, others, strict=True)
+    )
+
+
+def _distinct(numbers: Tensor, size: int) -> tuple[Tensor, int] | None:
+    """Let nodes that the data does not have follow it; return None if two have one number."""
+    is_added = numbers == NONE
+    added = torch.arange(size, size + int(is_added.sum()))
+    whole = numbers.masked_scatter(is_added, added)
+    return (whole, size + len(added)) if len(whole.unique()) == len(whole) else None
+
+
+def _is_plain(numbers: Tensor, count: int) -> bool:
+    return torch.equal(numbers, torch.arange(count))
+
+
+def _are_named(numbers: Tensor, names: Sequence[str]) -> bool:
+    """Return whether nodes of several types have the numbers that their names say."""
+    return [int(name.split()[1]) for name in names] == numbers.tolist()
+
+
+def _is_readout(call: Marked) -> bool:
+    key = call.ends.key
+    return torch.equal(key, torch.arange(len(key), device=key.device))
+
+
+def integers_of(given: Any) -> bytes:
+    """Describe the integers and masks that a model is given."""
+    found = blake2b(digest_size=16)
+    for x in leaves(given):
+        if isinstance(x, Tensor) and not x.is_floating_point() and not x.is_complex():
+            found.update(x.detach().contiguous().cpu().numpy().tobytes())
+    return found.digest()

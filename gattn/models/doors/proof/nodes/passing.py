@@ -1,0 +1,247 @@
+"""Marks nodes as a graph model runs: what comes from other nodes, along edges, carries no marks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.engines.call import AttentionCall
+from gattn.engines.edge_list import EdgeList
+from gattn.models.doors.graphs.frames import PROPAGATES, frames, is_a, plain
+from gattn.models.doors.graphs.landing import SUMS
+from gattn.models.doors.proof.probing.one_run.deciding import Deciding
+from gattn.models.doors.proof.probing.replaying import Stop
+from gattn.models.read.on_graphs.seen_edges import Ends
+from gattn.models.watch.inside import is_inside
+
+_METHODS = ("message", "edge_update", "aggregate", "update")
+_GATHERS = frozenset(("__getitem__", "index_select"))
+_MOST_GATHERS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """A call of attention over edges in a run: which of its nodes are marked.
+
+    `place` is its module and how many of its calls came before, `orders` how many times values had
+    decided before. Marks are None where nothing tells.
+    """
+
+    place: tuple[str, int]
+    ends: Ends
+    keys: Tensor | None
+    queries: Tensor | None
+    orders: int
+    is_own: bool = False
+
+
+class Passing(Deciding):
+    """Lets marks, which are NaN, stay with their nodes in one run of a model.
+
+    Sums over edges give a node nothing of others' marks; what passes messages to a node keeps its
+    mark. Values decide as in the first run, whose decisions are noted.
+
+    Parameters
+    ----------
+    names : mapping
+        The names of the model's modules.
+    count : int
+        How many calls of attention over edges end the run.
+    decided : list, optional
+        What values decided in the first run; None for that run itself.
+    """
+
+    def __init__(
+        self, names: Mapping[nn.Module, str], count: int, decided: list[Any] | None = None
+    ) -> None:
+        super().__init__(decided)
+        self._count = count
+        self.calls: list[Marked] = []
+        self._names = names
+        self._gathered: list[tuple[Tensor, Tensor]] = []
+        self._landing: list[tuple[Tensor, Tensor]] = []
+        self._counts: dict[str, int] = {}
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Follow what the model's layers pass to each node."""
+        with ExitStack() as stack:
+            layers: list[Any] = [x for x in self._names if is_a(x, "MessagePassing")]
+            for layer in layers:
+                stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
+            yield
+
+    # Calls of attention over edges
+
+    def softmax(
+        self, module: nn.Module, ends: Ends | None, frame: FrameType, scores: Tensor, given: Tensor
+    ) -> Tensor:
+        """Note a softmax over segments; each edge's attention keeps its own mark alone."""
+        with torch._C.DisableTorchFunction():
+            if ends is not None:
+                keys, queries = self._marks(ends, frame, scores)
+                self._note(module, ends, keys, queries)
+                if ends.is_listed and queries is not None:
+                    self._landing.append((ends.query, queries))
+            if self.wanted is None:
+                return given
+            return torch.where(scores.isnan(), torch.nan, given.nan_to_num(0.0))
+
+    def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
+        """Note a call of a layer of gattn."""
+        with torch._C.DisableTorchFunction():
+            queries, keys = (x.isnan().any(-1).any(1) for x in (call.query, call.key))
+            if isinstance(call.graph, EdgeList) and len(queries) == 1:
+                sizes = keys.shape[1], queries.shape[1]
+                key, query = call.graph.edge_index
+                ends = Ends(module, key, query, *sizes, call.graph.is_bipartite)
+                self._note(module, ends, keys[0], queries[0], is_own=True)
+            if self.wanted is None:
+                return output
+            marks = queries.reshape(*queries.shape, *(1,) * (output.dim() - 2))
+            return torch.where(marks, torch.nan, output.nan_to_num(0.0))
+
+    def _note(
+        self,
+        module: nn.Module,
+        ends: Ends,
+        keys: Tensor | None,
+        queries: Tensor | None,
+        *,
+        is_own: bool = False,
+    ) -> None:
+        name = self._names[module]
+        number = self._counts.get(name, 0)
+        self._counts[name] = number + 1
+        orders = len(self.decided)
+        self.calls.append(Marked((name, number), ends, keys, queries, orders, is_own))
+        if len(self.calls) == self._count:
+            raise Stop
+
+    def _marks(
+        self, ends: Ends, frame: FrameType, scores: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Find which nodes at the ends of a call's edges are marked."""
+        for one in frames(frame):
+            module = one.f_locals.get("self")
+            if one.f_code.co_name in PROPAGATES and is_a(module, "MessagePassing"):
+                known = dict(one.f_locals)
+                known |= known["kwargs"] if isinstance(known.get("kwargs"), dict) else {}
+                sources, targets = _nodes(module, known)
+                return _joined(sources, ends.num_keys), _joined(targets, ends.num_queries)
+        key, query = self._of_gathered(ends.key), self._of_gathered(ends.query)
+        if key is None and ends.is_bipartite and _counts_up(ends.key):  # A readout.
+            key = scores.isnan().flatten(1).any(1) if len(scores) == len(ends.key) else None
+        return _sized(key, ends.num_keys), _sized(query, ends.num_queries)
+
+    def _of_gathered(self, index: Tensor) -> Tensor | None:
+        found = [x for one, x in self._gathered if torch.equal(one, index)]
+        if not found or any(len(x) != len(found[0]) for x in found):
+            return None
+        return torch.stack(found).any(0)
+
+    # All that a model calls
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function; sums take no marks, and what values decided stays."""
+        given = kwargs or {}
+        if is_inside():
+            return func(*args, **given)
+        name = getattr(func, "__name__", "")
+        is_sum = name in SUMS and self.wanted is not None
+        result = func(*(_without_marks(args) if is_sum else args), **given)
+        with torch._C.DisableTorchFunction():
+            if is_sum:
+                return self._landed(args, given, result)
+            if name in _GATHERS:
+                self._gather(args, given)
+        return self.settled(func, args, given, result)
+
+    def _landed(self, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> Tensor:
+        """Mark the nodes at which the messages of a layer without message passing are summed."""
+        dim, index = kwargs.get("dim", args[1]), kwargs.get("index", args[2])
+        nodes = plain(index)
+        if nodes.dim() > 1:
+            nodes = nodes.movedim(dim, 0).flatten(1)[:, :1].flatten()
+        for query, marks in self._landing:
+            if torch.equal(nodes, query) and len(marks) == result.shape[dim]:
+                shape = [-1 if n == dim % result.dim() else 1 for n in range(result.dim())]
+                result.masked_fill_(marks.reshape(shape), torch.nan)
+        return result
+
+    def _gather(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        x = args[0]
+        index = args[1] if len(args) == 2 else kwargs.get("index", args[-1])
+        if not isinstance(x, Tensor) or not isinstance(index, Tensor) or x.dim() < 1:
+            return
+        if x.is_floating_point() and index.dim() == 1 and index.dtype == torch.long:
+            self._gathered.append((plain(index), _rows(x, 0)))
+            del self._gathered[:-_MOST_GATHERS]
+
+    # Message passing
+
+    def _passed(self, conv: Any, given: Sequence[Any], out: Any) -> Any:
+        """Let each node that is passed messages keep its own mark, and take no others."""
+        if self.wanted is None or not isinstance(out, Tensor) or not out.is_floating_point():
+            return None
+        with torch._C.DisableTorchFunction():
+            _, targets = _nodes(conv, given[2])
+            out = torch.where(out.isnan(), 0.0, out)
+            marks = _joined(targets, out.shape[conv.node_dim])
+            if marks is None:
+                return out
+            dim = conv.node_dim % out.dim()
+            shape = [-1 if n == dim else 1 for n in range(out.dim())]
+            return out.masked_fill(marks.reshape(shape), torch.nan)
+
+
+def _nodes(conv: Any, known: Mapping[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """Find which nodes are marked in what message passing takes of keys and of queries."""
+    signatures = (inspect.signature(getattr(conv, name)).parameters for name in _METHODS)
+    names = {name[:-2] for one in signatures for name in one if name.endswith(("_i", "_j"))}
+    i, j = (1, 0) if conv.flow == "source_to_target" else (0, 1)
+    found: tuple[list[Tensor], list[Tensor]] = [], []
+    for name in names:
+        value = known.get(name)
+        pair = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, value)
+        for side, x in zip(found, (pair[j], pair[i]), strict=True):
+            if isinstance(x, Tensor) and x.is_floating_point() and x.dim():
+                side.append(_rows(x, conv.node_dim))
+    return found
+
+
+def _rows(x: Tensor, dim: int) -> Tensor:
+    """Say in which rows of a tensor NaN is."""
+    dim = dim if -x.dim() <= dim < x.dim() else 0
+    return x.detach().isnan().movedim(dim, 0).flatten(1).any(1) if x.dim() > 1 else x.isnan()
+
+
+def _joined(marks: Sequence[Tensor], count: int) -> Tensor | None:
+    some = [x for x in marks if len(x) == count]
+    return torch.stack(some).any(0) if some else None
+
+
+def _sized(marks: Tensor | None, count: int) -> Tensor | None:
+    return marks if marks is not None and len(marks) == count else None
+
+
+def _counts_up(index: Tensor) -> bool:
+    return torch.equal(index, torch.arange(len(index), device=index.device))
+
+
+def _without_marks(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Take the marks out of what is summed."""
+    if len(args) < 4 or not isinstance(args[3], Tensor) or not args[3].is_floating_point():
+        return args
+    with torch._C.DisableTorchFunction():
+        clean = torch.where(args[3].isnan(), 0.0, args[3])
+    return (*args[:3], clean, *args[4:])

@@ -1,0 +1,86 @@
+"""Lets values decide in a run as they did in another one: orders, masks, and what code reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gattn.errors import CaptureError
+from gattn.models.doors.graphs.orders import decides, digest
+from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.watch.inside import is_inside
+
+_RANKS = frozenset(("sort", "topk"))
+
+
+class Deciding(TorchFunctionMode):
+    """Notes what values decide in a run, or lets them decide as in an earlier one.
+
+    Parameters
+    ----------
+    wanted : list, optional
+        What values decided then; None where that is to be noted.
+    """
+
+    def __init__(self, wanted: list[Any] | None = None) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.decided: list[Any] = []
+        self._by_values: list[bool] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function; what values decided stays."""
+        given = kwargs or {}
+        result = func(*args, **given)
+        return result if is_inside() else self.settled(func, args, given, result)
+
+    def settled(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> Any:
+        """Return what a function gives, with what values decided then."""
+        with torch._C.DisableTorchFunction():
+            if not decides(func, args, kwargs, result):
+                return result
+            return self._decided(getattr(func, "__name__", ""), args, kwargs, result)
+
+    def by_values_in(self, hidden: Deciding | None) -> list[bytes]:
+        """Describe what was decided by what the model is given, which is NaN in another run."""
+        known = [] if hidden is None else hidden._by_values
+        is_whole = len(known) == len(self.decided)
+        return [
+            digest(one) if not is_whole or known[n] else b"" for n, one in enumerate(self.decided)
+        ]
+
+    def _decided(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> Any:
+        number = len(self.decided)
+        self.decided.append(_copied(result))
+        if self.wanted is None:
+            return result
+        if number >= len(self.wanted):
+            raise CaptureError("values decide more than in the first run")
+        given = tensors_in((*args, *kwargs.values()))
+        is_by_values = any(x.is_floating_point() and bool(x.isnan().any()) for x in given)
+        self._by_values.append(is_by_values)
+        wanted = self.wanted[number]
+        if not isinstance(result, tuple) or name not in _RANKS:
+            return _copied(wanted)
+        dim = kwargs.get("dim", next(iter(args[1 + (name == "topk") :]), -1))
+        dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
+        values = torch.take_along_dim(args[0], wanted[1], dim)
+        return type(result)((values, wanted[1].clone()))
+
+
+def _copied(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return result.detach().clone()
+    if isinstance(result, (tuple, list)):
+        return type(result)([_copied(x) for x in result])
+    return result
