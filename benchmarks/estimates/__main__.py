@@ -17,8 +17,7 @@ from scipy.stats import spearmanr
 import gattn
 from benchmarks import estimates
 from benchmarks.estimates import models
-
-_NEAR = 0.2
+from benchmarks.estimates.sets import NEAR
 
 
 def main() -> None:
@@ -82,7 +81,7 @@ def _agreement(table: pd.DataFrame) -> dict[str, float]:
     }
     for told in table.attrs["sets"]:
         ratio = told["estimate"] / told["effect"]
-        found[f"{told['share']:.0%}"] = float(abs(ratio - 1) <= _NEAR)
+        found[f"{told['share']:.0%}"] = float(abs(ratio - 1) <= NEAR)
     return found
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 import gattn
+from benchmarks.estimates import models
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
 from gattn.analysis.circuits.finding import _plain
 from gattn.analysis.circuits.runs import Runs
 from gattn.models.effects.asking import asked
 
 SHARES = (0.01, 0.05, 0.2)
+NEAR = 0.2
 
 
 def along_the_cut(
@@ -52,3 +57,29 @@ def along_the_cut(
                 total -= weight * slopes[some].sum()
             ratios[f"{share:.0%}, {count} points"] = float(total / (cut - runs.full))
     return ratios
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.estimates.sets", description=(__doc__ or "").strip()
+    )
+    parser.add_argument("--models", nargs="+", choices=models.NAMES, default=("embedded", "minilm"))
+    parser.add_argument("--texts", type=int, default=3, help="texts of each kind")
+    parser.add_argument("--points", type=int, nargs="+", default=[3, 9])
+    options = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    rows = []
+    for name in options.models:
+        for metric, given, answer in models.cases(name, options.texts):
+            ratios = along_the_cut(given, answer, options.points)
+            near = {what: abs(ratio - 1) <= NEAR for what, ratio in ratios.items()}
+            rows.append({"model": name, "metric": metric, **near})
+            print(
+                name, metric, {what: round(ratio, 2) for what, ratio in ratios.items()}, flush=True
+            )
+    print("Predicted within 20 % of the effect, the share of texts:")
+    print(pd.DataFrame(rows).groupby(["model", "metric"], sort=False).mean().round(2).T.to_string())
+
+
+if __name__ == "__main__":
+    main()
