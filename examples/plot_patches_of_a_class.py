@@ -7,7 +7,7 @@ them?
 A small vision transformer learns to tell four shapes, each over several patches, on noise. For some
 pictures that it has not seen, `gattn.circuit` looks for the fewest tokens that keep 90 % of the
 probability of the shape, where all others carry the mean value over other pictures in place of
-their own. One to three of fifty are enough. Rollout of the attention ranks the same tokens. Both
+their own. One to seven of fifty are enough. Rollout of the attention ranks the same tokens. Both
 rankings are tested in the same way: tokens are ablated from the top (deletion), or all are ablated
 and restored from the top (insertion), and the area under the probability tells how early it falls
 or returns.
