@@ -93,15 +93,21 @@ TOKENS = (SIZE // PATCH) ** 2 + 1
 COUNTS = [1, 2, 4, 8, 16, 32]
 
 
-def area(order: list[int], answer: dict, *, restored: bool) -> float:
-    """Take the area under the probability, over the share of the tokens."""
-    some = [order[count:] if restored else order[:count] for count in COUNTS]
-    every = [gattn.Ablate(others, key=keys, what="values") for keys in [*some, list(range(TOKENS))]]
-    table = gattn.effect(inputs, every, vit, metric="probability", progress=False, **answer)
-    *values, nothing = table["edited"]
-    ends = (nothing, table["plain"][0]) if restored else (table["plain"][0], nothing)
+def ablated(order: list[int]) -> list[gattn.Ablate]:
+    """Ablate the first few tokens, all but the first few, and all."""
+    some = [order[:count] for count in COUNTS] + [order[count:] for count in COUNTS]
+    return [gattn.Ablate(others, key=keys, what="values") for keys in [*some, order]]
+
+
+def areas(plain: float, values: np.ndarray) -> dict[str, float]:
+    """Take the areas under the probability, over the share of the tokens."""
+    *some, nothing = values
     shares = np.array([0, *COUNTS, TOKENS]) / TOKENS
-    return float(np.trapezoid([ends[0], *values, ends[1]], shares))
+    half = len(COUNTS)
+    return {
+        "deletion": float(np.trapezoid([plain, *some[:half], nothing], shares)),
+        "insertion": float(np.trapezoid([nothing, *some[half:], plain], shares)),
+    }
 
 
 # %%
@@ -123,9 +129,10 @@ for number in chosen:
         "rollout": np.argsort(-passed.to_numpy(), kind="stable"),
         "random": np.random.default_rng(number).permutation(TOKENS),
     }
-    for name, order in orders.items():
-        areas = [area(order.tolist(), answer, restored=restored) for restored in (False, True)]
-        rows.append({"order": name, "deletion": areas[0], "insertion": areas[1]})
+    edits = [edit for order in orders.values() for edit in ablated(order.tolist())]
+    effects = gattn.effect(inputs, edits, vit, metric="probability", progress=False, **answer)
+    for name, values in zip(orders, np.split(effects["edited"].to_numpy(), 3), strict=True):
+        rows.append({"order": name, **areas(effects["plain"][0], values)})
     kept = len(found.units())
     print(f"{answer['target']}: {kept} of {TOKENS} tokens keep {found.faithfulness:.0%}")
 table = pd.DataFrame(rows).groupby("order", sort=False).mean()
