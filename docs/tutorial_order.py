@@ -29,6 +29,7 @@ ORDER = [
     "plot_syntax",
     "plot_faithfulness",
     "plot_subgraph_of_a_class",
+    "plot_patches_of_a_class",
     "plot_heads_of_a_corpus",
 ]
 """From the first call to the analyses, how far to trust them, and many texts."""

@@ -259,3 +259,22 @@ def test_a_corrupted_text_takes_the_place_of_what_is_left_out(embedded):
     share = (kept - empty) / (found.graph["full"] - empty)
     assert found.faithfulness == pytest.approx(share, abs=1e-4)
     assert found.faithfulness >= 0.9
+
+
+@pytest.mark.parametrize("ablation", ["mean", ["A dog sat on the mat.", "She gave him the book."]])
+def test_mean_values_take_the_place_of_what_is_left_out(embedded, ablation, tmp_path):
+    model, tokenizer = embedded
+    found = gattn.circuit(
+        TEXT, model, tokenizer, target=" lamp", keep=0.5, ablation=ablation, random=0, **QUIET
+    )
+    gattn.save(found, tmp_path / "circuit.graphml")
+    only = gattn.load(tmp_path / "circuit.graphml").only()
+    runs = [gattn.Ablate(ablation, what="values"), only]
+    empty, kept = gattn.effect(
+        TEXT, runs, model, tokenizer, metric="probability", target=" lamp", **QUIET
+    )["edited"]
+    assert found.graph["empty"] == pytest.approx(empty, abs=1e-5)
+    share = (kept - empty) / (found.graph["full"] - empty)
+    assert found.faithfulness == pytest.approx(share, abs=1e-3)
+    assert found.faithfulness >= 0.5
+    assert len(found.units()) < 40

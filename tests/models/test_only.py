@@ -61,7 +61,7 @@ def with_messages_of(model, inputs, others, rows):
 
 
 def with_mean_values(model, inputs, rows, texts=()):
-    """Run a model on some edges, where the others carry a mean value: the run's own, or of texts."""
+    """Run a model on some edges; the others carry the mean value of the run, or of texts."""
     seen = {}
 
     def record(call, attention):
@@ -155,9 +155,9 @@ def test_mean_messages_are_those_of_attention_as_other_edits_leave_it(gpt2):
         return torch.cat([attention * mask, (attention * (1 - mask)).sum(-1, keepdim=True)], -1)
 
     expected = DENSE.run(gpt2, inputs | {"use_cache": False}, after=mixed)
-    with torch.no_grad(), edited(gpt2, Cut(*cut[1:])):
-        with edited(gpt2, Only(ROWS, ablation="mean")):
-            found = gpt2(**inputs).logits
+    inner = edited(gpt2, Only(ROWS, ablation="mean"))
+    with torch.no_grad(), edited(gpt2, Cut(*cut[1:])), inner:
+        found = gpt2(**inputs).logits
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 

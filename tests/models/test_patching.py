@@ -31,6 +31,35 @@ def test_what_another_text_gives_is_patched_in_as_by_hooks(gpt2, what, tokens, s
     assert (found - logits_of(gpt2, IDS)).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("tokens", [None, [1, 4]])
+def test_values_of_a_group_are_patched_in_the_heads_that_are_named(tiny, tokens):
+    model = tiny("llama", "eager", torch.float64)
+    groups = model.config.num_key_value_heads
+    assert groups == 2 < HEADS
+    project, seen = model.model.layers[1].self_attn.v_proj, []
+    hook = project.register_forward_hook(lambda module, given, result: seen.append(result))
+    logits_of(model, OTHER)
+    hook.remove()
+    other = seen[0].unflatten(-1, (groups, DIM)).transpose(1, 2).repeat_interleave(2, 1)
+
+    def patched(call, attention):
+        if call.layer == 1:
+            call.value = call.value.clone()
+            for head in (1, 2):  # One of each group: its other head keeps the value they share.
+                for token in tokens or range(len(IDS)):
+                    call.value[:, head, token] = other[:, head, token]
+        return attention
+
+    inputs = {"input_ids": torch.tensor([IDS]), "use_cache": False}
+    expected = Dense().run(model, inputs, after=patched)[0]
+    found = logits_of(model, IDS, Patch(OTHER, 1, [1, 2], key=tokens, what="values"))
+    # Llama's norms and its softmax are float32.
+    torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
+    assert (found - logits_of(model, IDS)).abs().max() > 1e-3
+    whole = logits_of(model, IDS, Patch(OTHER, 1, key=tokens, what="values"))
+    assert (found - whole).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "t5"])
 def test_another_texts_attention_is_patched_in(tiny, name):
     model = tiny(name, "eager" if name == "t5" else "sdpa", torch.float64)

@@ -68,6 +68,9 @@ def test_a_sample_has_its_exact_effects(tiny):
     pairs = sampled["estimate"], sampled["effect"]
     assert found.attrs["correlation"] == pytest.approx(stats.pearsonr(*pairs).statistic)
     assert found.attrs["rank_correlation"] == pytest.approx(stats.spearmanr(*pairs).statistic)
+    sizes = stats.spearmanr(*map(np.abs, pairs)).statistic
+    assert found.attrs["size_correlation"] == pytest.approx(sizes)
+    assert sizes != pytest.approx(found.attrs["rank_correlation"])
     only = (found["query"] == 0) & (found["key"] == 0)
     assert (found["effect"].notna() == found["sampled"] | only).all()
     assert found["effect"].notna().sum() > 30

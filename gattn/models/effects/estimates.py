@@ -110,8 +110,10 @@ def estimate(
         A `pandas.DataFrame` that draws itself, one row per edge: ``stack``, ``layer``, ``head``,
         ``query``, ``key``, ``query_token``, ``key_token``, ``attention``, ``estimate``;
         ``effect``, the exact effect, NaN if it was not measured; and ``sampled``, whether it was
-        drawn. ``attrs["correlation"]`` (Pearson) and
-        ``attrs["rank_correlation"]`` (Spearman) compare estimates with effects on the sample.
+        drawn. ``attrs["correlation"]`` (Pearson), ``attrs["rank_correlation"]`` (Spearman) and
+        ``attrs["size_correlation"]`` (Spearman, of sizes) compare estimates with effects on the
+        sample. Where a query's attention is mostly on one edge, cutting it is no small change, and
+        its estimate may even have the wrong sign.
         ``attrs["sets"]`` compares the estimate for many edges cut together (the sum, but for "kl")
         with the effect, and ``attrs["notes"]`` say where these differ by more than 20 %.
 

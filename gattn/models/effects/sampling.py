@@ -125,9 +125,13 @@ def _drawn(estimates: NDArray[np.float64], sample: int, seed: int) -> NDArray[np
 def _correlations(estimates: NDArray[np.float64], effects: NDArray[np.float64]) -> dict[str, float]:
     from scipy import stats
 
-    if len(estimates) < 2 or not np.ptp(estimates) or not np.ptp(effects):
-        return {"correlation": np.nan, "rank_correlation": np.nan}
-    return {
-        "correlation": float(stats.pearsonr(estimates, effects).statistic),
-        "rank_correlation": float(stats.spearmanr(estimates, effects).statistic),
-    }
+    names = "correlation", "rank_correlation", "size_correlation"
+    sizes = np.abs(estimates), np.abs(effects)
+    if len(estimates) < 2 or not all(map(np.ptp, (estimates, effects, *sizes))):
+        return dict.fromkeys(names, np.nan)
+    found = (
+        stats.pearsonr(estimates, effects),
+        stats.spearmanr(estimates, effects),
+        stats.spearmanr(*sizes),
+    )
+    return {name: float(one.statistic) for name, one in zip(names, found, strict=True)}
