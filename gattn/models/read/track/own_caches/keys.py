@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from math import prod
 
@@ -79,8 +80,8 @@ class OwnKeys:
     @property
     def are_all(self) -> bool:
         """Whether the call's own tokens are all slots, in order, and none is padding."""
-        is_whole = self.length == self.size and not any(int(own[0]) for own in self.slots)
-        return is_whole and bool(self.real.all())
+        is_order = all(own is ordered(self.size) for own in self.slots)
+        return is_order and (self.mask.values is None or bool(self.real.all()))
 
     @property
     def others_are_read(self) -> bool:
@@ -114,7 +115,7 @@ def _slots(call: SeenCall) -> list[Tensor] | None:
     tokens, length, size = call.tokens, call.query.shape[2], call.key.shape[2]
     if tokens is None or tokens.sequences != tuple(range(len(tokens.sequences))):
         return None
-    order = torch.arange(length)
+    order = ordered(length)
     if tokens.queries is not None and not bool((tokens.queries == order).all()):
         return None
     if tokens.fed is None:
@@ -129,6 +130,13 @@ def _slots(call: SeenCall) -> list[Tensor] | None:
             return None
         found.append(own)
     return found
+
+
+@lru_cache(maxsize=16)
+def ordered(length: int) -> Tensor:
+    """Return the slots 0, 1, ... of so many tokens."""
+    with torch.inference_mode(False):
+        return torch.arange(length, device="cpu")
 
 
 def few_of(call: SeenCall) -> Tensor:
