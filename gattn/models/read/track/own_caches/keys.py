@@ -158,9 +158,10 @@ def codes_of(few: Tensor) -> Tensor:
             shape = (*few.shape[:-3], slots, 1 + len(_ROUNDED))
             unlike = torch.tensor([next(_numbers) for _ in range(prod(shape[:-1]))])
             return unlike.view(shape[:-1])[..., None].expand(shape)
+        few = few.movedim((-3, -1), (0, 1))  # Sums over the first dimensions are faster.
         kinds = torch.stack([few, *(few.to(dtype) for dtype in _ROUNDED)]).double()
-        factors = odd_numbers((heads, 1, size)).to(kinds.device)
-        return (kinds.view(torch.int64) * factors).sum((-3, -1)).movedim(0, -1).cpu()
+        factors = odd_numbers((heads, size, *(1,) * (few.dim() - 2))).to(kinds.device)
+        return (kinds.view(torch.int64) * factors).sum((1, 2)).movedim(0, -1).cpu()
 
 
 def are_those(known: Tensor, read: Tensor) -> Tensor:
