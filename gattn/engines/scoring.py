@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 
 import torch
@@ -107,19 +107,19 @@ def _pieces(start: int, stop: int, size: int) -> Iterator[slice]:
         yield slice(first, min(first + size, stop))
 
 
-def score_tile(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+def score_tile(call: AttentionCall, query: Tree, key: Tree, pairs: Callable[[], Pairs]) -> Tensor:
     """Score all pairs of a tile: (B, H, Q, .), (B, H, K, .) -> (B, H, Q, K).
 
     Parameters
     ----------
     query, key : trees
         Tokens of the call's `operands`.
-    pairs : Pairs
-        Positions (Q, 1, 1) and (1, K, 1), or with a batch axis in front; features likewise.
+    pairs : callable
+        Gives positions (Q, 1, 1) and (1, K, 1), or with a batch axis in front; features likewise.
     """
     form = call.dot_form
     if form is None:
-        return _tile_in_pieces(call, query, key, pairs)
+        return _tile_in_pieces(call, query, key, pairs())
     bias = tile_bias(call, pairs)
     if query is None:
         assert bias is not None
@@ -130,13 +130,15 @@ def score_tile(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -> Ten
     return scores if bias is None else scores + bias
 
 
-def tile_bias(call: AttentionCall, pairs: Pairs) -> Tensor | None:
+def tile_bias(call: AttentionCall, pairs: Callable[[], Pairs]) -> Tensor | None:
     """Add up the dot form's terms of pairs on a tile: (1 or B, H or 1, Q, K)."""
     assert call.dot_form is not None
-    total = None
+    if not call.dot_form.bias:
+        return None
+    some, total = pairs(), None
     for term in call.dot_form.bias:
-        scores = term.on_tile(None, None, pairs)
-        shape = (len(scores), call.query.shape[1], pairs.query.shape[-3], pairs.key.shape[-2])
+        scores = term.on_tile(None, None, some)
+        shape = (len(scores), call.query.shape[1], some.query.shape[-3], some.key.shape[-2])
         scores = widened(checked_scores(scores, shape, term))
         total = scores if total is None else total + scores
     return total

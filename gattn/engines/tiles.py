@@ -120,7 +120,7 @@ def _fused(
     mask = tiles.mask(call)
     assert call.dot_form is not None
     if call.dot_form.bias:
-        bias = tile_bias(call, tiles.pairs(call))
+        bias = tile_bias(call, lambda: tiles.pairs(call))
         assert bias is not None
         if bias.requires_grad:  # The kernel gives masks no gradient.
             return None
@@ -150,7 +150,7 @@ def _suits_the_kernel(call: AttentionCall) -> bool:
 
 def _scores(call: AttentionCall, tiles: Tiles, query: Tree, key: Tree) -> Tensor:
     """Score tiles, -inf for pairs that are not edges: (blocks B, H, queries, keys)."""
-    scores = score_tile(call, query, key, tiles.pairs(call))
+    scores = score_tile(call, query, key, lambda: tiles.pairs(call))
     mask = tiles.mask(call)
     if mask is not None and query is not None and not scores.requires_grad:
         # They lie in memory of their own.
@@ -198,14 +198,20 @@ def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock
         yield block
 
 
-def some_rows(call: AttentionCall, rows: Tensor, allowed: Tensor) -> Tensor:
-    """Compute the attention of any rows to all keys, (B, H, rows, K), given who is allowed."""
+def some_rows(call: AttentionCall, rows: Tensor) -> Tensor:
+    """Compute the attention of any rows to all keys, (B, H, rows, K)."""
     query, key = call.operands
     query = map_tree(lambda x: x.index_select(2, rows), query)
-    features = None if call.edge_features is None else call.edge_features[rows]
-    positions = call.positions
-    pairs = Pairs(positions.query[rows][:, None, None], positions.key[None, :, None], features)
-    scores = score_tile(call, query, key, pairs).masked_fill(~allowed, -torch.inf)
+
+    def pairs() -> Pairs:
+        features = None if call.edge_features is None else call.edge_features[rows]
+        positions = call.positions
+        return Pairs(positions.query[rows][:, None, None], positions.key[None, :, None], features)
+
+    scores, graph = score_tile(call, query, key, pairs), call.token_graph
+    if graph.num_edges < graph.num_queries * graph.num_keys:
+        keys = torch.arange(graph.num_keys, device=rows.device)
+        scores = scores.masked_fill(~graph.allowed(rows, keys), -torch.inf)
     scores = scores.expand(*call.query.shape[:2], *scores.shape[2:])
     attention: Tensor = call.normalizer(scores)
     return attention
@@ -248,7 +254,7 @@ def _overwritten(call: AttentionCall, tiles: Tiles, memory: Tensor) -> tuple[Row
     scores = memory[: math.prod(shape)].view(shape)
     query = query.flatten(0, 1) * (form.scale / call.temperature)
     torch.bmm(query, key.flatten(0, 1).transpose(1, 2), out=scores.flatten(0, 1))
-    bias, mask = tile_bias(call, tiles.pairs(call)), tiles.mask(call)
+    bias, mask = tile_bias(call, lambda: tiles.pairs(call)), tiles.mask(call)
     if bias is not None:
         scores += bias / call.temperature
     if mask is not None:

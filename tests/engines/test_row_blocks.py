@@ -95,3 +95,19 @@ def test_a_row_whose_scores_are_all_minus_infinity_attends_to_nothing(scores):
     (block,) = tiles.row_blocks(call, scores=scores)
     assert block.attention[0, 0, 2].tolist() == [0.0] * 4
     assert block.attention[0, 0, 3].sum().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("graph", ["complete", "causal", "window", "listed"])
+def test_some_rows_are_those_of_the_dense_formula(graph, weight):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 40, 3, dtype=torch.float64)
+    call, _ = attention_call(query, key, GRAPHS[graph], WEIGHTS[weight], Softmax(), value)
+    rows = torch.tensor([0, 3, 21, 39])
+    allowed = GRAPHS[graph].allowed(rows, torch.arange(40))
+    scores = query[:, :, rows] @ key.mT / 3**0.5
+    if weight == "biased":
+        slopes = 2.0 ** (-2.0 * torch.arange(1, 5))[:, None, None]
+        scores = scores - slopes * (rows[:, None] - torch.arange(40)).abs()
+    expected = scores.masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num()
+    torch.testing.assert_close(tiles.some_rows(call, rows), expected)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from dense_models import Dense
-from patching_by_hand import IDS, LONGER, OTHER, by_hand, logits_of, recorded
+from patching_by_hand import DIM, HEADS, IDS, LONGER, OTHER, by_hand, logits_of, recorded
 
 import gattn
 from gattn import Ablate, Cut, Patch, Use

@@ -29,7 +29,8 @@ class Buffer:
     def reserve(self, capacity: int) -> None:
         """Reserve memory for so many values."""
         memory = self._memory.new_empty(capacity)
-        memory[: self._size] = self._memory[: self._size]
+        if self._size:
+            memory[: self._size] = self._memory[: self._size]
         self._memory, self._array = memory, memory.numpy()
 
     def append(self, values: Tensor) -> None:

@@ -280,7 +280,8 @@ def _widened(rows: Tensor, size: int) -> Tensor:
     if size <= known:
         return rows
     wider = rows.new_zeros(heads, max(size, 2 * known))
-    wider[:, :known] = rows
+    if known:
+        wider[:, :known] = rows
     return wider
 
 

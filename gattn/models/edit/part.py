@@ -113,8 +113,7 @@ class Part:
         at = rows.to(call.query.device)
         if not self.after and self._are_few(rows):
             with naming_shapes(call):
-                keys = torch.arange(self.graph.num_keys, device=at.device)
-                attention = tiles.some_rows(call, at, self.graph.allowed(at, keys))
+                attention = tiles.some_rows(call, at)
                 attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
                 some = attention @ call.value
             return some[:, self.own] if len(self.own) < some.shape[1] else some

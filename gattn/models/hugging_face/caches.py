@@ -99,13 +99,14 @@ def _layers(cache: Any) -> list[Any]:
 
 
 def codes(tokens: Tensor, number: int) -> Tensor:
-    """Hash each vector of (..., dim) to a number that depends on every bit."""
+    """Hash each vector of (sequences, tokens, dim) to a number that depends on every bit."""
     with torch.inference_mode(False), torch.no_grad():
         bits = tokens.detach().contiguous().view(_KINDS[tokens.element_size()]).long()
-        return (bits * _weights(bits.shape[-1], number).to(bits.device)).sum(-1)
+        return (bits * odd_numbers((bits.shape[-1],), number).to(bits.device)).sum(-1)
 
 
 @cache
-def _weights(size: int, number: int) -> Tensor:
+def odd_numbers(shape: tuple[int, ...], number: int = 0) -> Tensor:
+    """Draw the numbers that bits are multiplied with in a hash, always the same ones."""
     generator = torch.Generator().manual_seed(number)
-    return torch.randint(-(2**62), 2**62, (size,), generator=generator, device="cpu") | 1
+    return torch.randint(-(2**62), 2**62, shape, generator=generator, device="cpu") | 1

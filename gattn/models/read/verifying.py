@@ -102,8 +102,8 @@ def _computed(call: AttentionCall, rows: list[int], is_output: bool) -> Tensor:
     assert call.value is not None
     device, num_keys = call.query.device, call.graph.num_keys
     most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, num_keys)))
-    keys, found = torch.arange(num_keys, device=device), []
+    found = []
     for some in torch.tensor(rows, device=device).split(most):
-        attention = tiles.some_rows(call, some, call.graph.allowed(some, keys))
+        attention = tiles.some_rows(call, some)
         found.append(attention @ call.value if is_output else attention)
-    return torch.cat(found, 2)
+    return torch.cat(found, 2) if len(found) > 1 else found[0]

@@ -22,7 +22,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
 from gattn.models.read.track.any_modules import AnyModules
 from gattn.models.read.track.own_caches.continuing import Continuing
-from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of
+from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of, few_of
 from gattn.models.read.track.own_caches.texts import OwnCaches
 from gattn.models.read.track.proved import Proved
 from gattn.models.read.track.runs import runs
@@ -196,7 +196,7 @@ class AnyTracker(Tracker):
         name = self._continuing.name(self.modules.name(call.module), call.part)
         if self.is_calling:
             stack_of = partial(self._stack, call)
-            sides = self._continuing.sides(call, name, stack_of, keys, self.mask(call))
+            sides = self._continuing.sides(call, name, stack_of, keys)
         else:
             sides = self._continuing.again(name)
         if sides is None:
@@ -267,7 +267,7 @@ class AnyTracker(Tracker):
         if tokens.sequences != tuple(range(len(tokens.sequences))):
             return place
         name = self._continuing.name(self.modules.name(call.module), call.part)
-        queries = self._continuing.queries(call, name, codes_of(call), layout)
+        queries = self._continuing.queries(call, name, codes_of(few_of(call)), layout)
         return place if queries is None else replace(place, queries=queries)
 
     def _belonging(self, call: SeenCall, stack: str, start: int) -> Belonging:

@@ -15,10 +15,9 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.read.following import Memory, Origin, Progress, Row
 from gattn.models.read.layouts import Layout
-from gattn.models.read.masks import Mask
 from gattn.models.read.places import Side
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.track.own_caches.keys import OwnKeys, are_those, real_tokens
+from gattn.models.read.track.own_caches.keys import OwnKeys, are_those, codes_of
 from gattn.models.read.track.own_caches.refusing import (
     SEVERAL_PARTS,
     moved,
@@ -46,6 +45,7 @@ class Continuing:
         self._runs: Counter[tuple[str, int]] = Counter()
         self._sides: dict[Name, tuple[list[Side], list[Side]]] = {}
         self._anew: set[str] = set()
+        self._begun: list[tuple[Name, Tensor, Tensor]] = []
         self._source: Progress | None = None
         self._steps: list[Step] = []
         self._length = 0
@@ -101,13 +101,13 @@ class Continuing:
         return self._sides.get((*name[:2], 0))
 
     def sides(
-        self, call: SeenCall, name: Name, stack_of: Callable[[], str], keys: OwnKeys, mask: Mask
+        self, call: SeenCall, name: Name, stack_of: Callable[[], str], keys: OwnKeys
     ) -> tuple[list[Side], list[Side]] | None:
         """Return both sides of a layer's call; None if it reads keys of no text that is known.
 
         `stack_of` names its stack, as one of self-attention.
         """
-        may_begin = keys.has_others and not self.has_begun
+        may_begin = keys.length < keys.size and not self.has_begun
         found = self._caches.find(name, keys) if may_begin else []
         if not found and not self.has_begun and keys.others_are_read:
             if self._caches.known(name):
@@ -117,25 +117,34 @@ class Continuing:
         if found:
             self._begin(call, stack, keys, found)
         rows, steps = self._rows_before(call, name, stack, keys)
+        self.progress.real.pop(stack, None)
         goes_on = steps is not None
         if steps is None:
             self._anew.add(stack)
+            if keys.are_all:
+                return self._whole(name, stack, keys)
             rows = [Row(keys.codes[0, :0], torch.ones(0, dtype=torch.bool))]
             steps = [Step(0, 0, torch.arange(0))] * len(keys.slots)
-        now = real_tokens(keys, mask)
-        sides = [
-            sides_of(keys, n, rows[step.row], step, real)
-            for n, (step, real) in enumerate(zip(steps, now, strict=True))
-        ]
+        sides = [sides_of(keys, n, rows[step.row], step) for n, step in enumerate(steps)]
         after = [row for _, _, row in sides]
         self.progress.layers[name] = after
-        self.progress.real.pop(stack, None)
         if len({len(row.real) for row in after}) == 1:
             self.progress.real[stack] = torch.stack([row.real for row in after])
         self._sides[name] = [one for one, _, _ in sides], [one for _, one, _ in sides]
         if goes_on:
             self._queries = self._sides[name][0]
         return self._sides[name]
+
+    def _whole(self, name: Name, stack: str, keys: OwnKeys) -> tuple[list[Side], list[Side]]:
+        """Return both sides of a call whose slots are all tokens of texts that begin with them.
+
+        Its keys are given their numbers when the model's call ends, with those of other layers.
+        """
+        self._begun.append((name, keys.few, keys.real))
+        self.progress.real[stack] = keys.real
+        whole = [Side(keys.slots[0], 0)] * len(keys.slots)
+        self._sides[name] = whole, whole
+        return whole, whole
 
     def _rows_before(
         self, call: SeenCall, name: Name, stack: str, keys: OwnKeys
@@ -215,8 +224,20 @@ class Continuing:
             raise CaptureError(SEVERAL_PARTS)
         if self._source is not None:
             self._source.continued.update(self.rows)
+        self._note_begun()
         if self.progress.layers:
             self._caches.note(self.progress)
+
+    def _note_begun(self) -> None:
+        """Give the keys of texts that begin their numbers, those of alike layers at once."""
+        alike: dict[object, list[tuple[Name, Tensor, Tensor]]] = {}
+        for one in self._begun:
+            few = one[1]
+            alike.setdefault((few.shape, few.dtype, few.device), []).append(one)
+        for some in alike.values():
+            codes = codes_of(torch.stack([few for _, few, _ in some]))
+            for (name, _, real), its in zip(some, codes, strict=True):
+                self.progress.layers[name] = list(map(Row, its, real))
 
 
 def _positions(steps: Sequence[Step]) -> list[tuple[int, int]]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
+from math import prod
 
 import torch
 from torch import Tensor
 
-from gattn.models.hugging_face.caches import FEW, codes
+from gattn.caching import cached_property
+from gattn.models.hugging_face.caches import FEW, odd_numbers
 from gattn.models.read.masks import Mask
 from gattn.models.read.seen_call import SeenCall
 
@@ -29,24 +32,21 @@ class OwnKeys:
     ----------
     slots : list of Tensor
         For each element, the slots of its tokens, in order.
-    codes : Tensor (elements, slots, 3)
-        The numbers of each key, by `codes_of`.
-    is_read : Tensor (elements, slots)
-        Which keys some query reads.
+    few : Tensor (elements, heads, slots, n)
+        A few numbers of each key, by `few_of`.
+    mask : Mask
+        The mask of the call.
     """
 
     slots: list[Tensor]
-    codes: Tensor
-    is_read: Tensor
+    few: Tensor
+    mask: Mask
 
     @classmethod
     def of(cls, call: SeenCall, mask: Callable[[], Mask]) -> OwnKeys | None:
         """Find them in self-attention; None where its tokens are not one run of slots."""
         slots = _slots(call)
-        if slots is None:
-            return None
-        is_read = mask().is_read(len(slots), call.key.shape[2])
-        return cls(slots, codes_of(call), is_read)
+        return None if slots is None else cls(slots, few_of(call), mask())
 
     @property
     def length(self) -> int:
@@ -54,14 +54,39 @@ class OwnKeys:
         return len(self.slots[0])
 
     @property
-    def has_others(self) -> bool:
-        """Whether there are slots besides those of the call's own tokens."""
-        return self.length < self.codes.shape[1]
+    def size(self) -> int:
+        """How many slots there are."""
+        return int(self.few.shape[2])
+
+    @cached_property
+    def codes(self) -> Tensor:
+        """The numbers of each key, (elements, slots, 3), by `codes_of`."""
+        return codes_of(self.few)
+
+    @cached_property
+    def is_read(self) -> Tensor:
+        """Which keys some query reads, (elements, slots)."""
+        return self.mask.is_read(len(self.slots), self.size)
+
+    @cached_property
+    def real(self) -> Tensor:
+        """Which of the call's tokens are not padding, (elements, tokens)."""
+        firsts = {int(own[0]) for own in self.slots}
+        first, elements = min(firsts), len(self.slots)
+        if len(firsts) > 1 or first + self.length > self.size:
+            return torch.ones(elements, self.length, dtype=torch.bool)
+        return self.mask.reads_itself(elements, first, self.length)
+
+    @property
+    def are_all(self) -> bool:
+        """Whether the call's own tokens are all slots, in order, and none is padding."""
+        is_order = all(own is ordered(self.size) for own in self.slots)
+        return is_order and (self.mask.values is None or bool(self.real.all()))
 
     @property
     def others_are_read(self) -> bool:
         """Whether some query reads a key that is none of the call's own tokens."""
-        if not self.has_others:
+        if self.length == self.size:
             return False
         others = self.is_read.clone()
         for row, own in zip(others, self.slots, strict=True):
@@ -79,7 +104,7 @@ class OwnKeys:
         Slots after its own are room for more, unless they are read: then they come round again, and
         hold the oldest keys.
         """
-        own, size = self.slots[element], self.codes.shape[1]
+        own, size = self.slots[element], self.size
         after = self.is_read[element, int(own[-1]) + 1 :]
         if int(own[0]) <= int(own[-1]) and not bool(after.any()):
             return torch.arange(int(own[0])), False
@@ -90,7 +115,7 @@ def _slots(call: SeenCall) -> list[Tensor] | None:
     tokens, length, size = call.tokens, call.query.shape[2], call.key.shape[2]
     if tokens is None or tokens.sequences != tuple(range(len(tokens.sequences))):
         return None
-    order = torch.arange(length)
+    order = ordered(length)
     if tokens.queries is not None and not bool((tokens.queries == order).all()):
         return None
     if tokens.fed is None:
@@ -107,31 +132,38 @@ def _slots(call: SeenCall) -> list[Tensor] | None:
     return found
 
 
-def codes_of(call: SeenCall) -> Tensor:
-    """Give each key the numbers (elements, slots, 3) that it may have in a cache.
+@lru_cache(maxsize=16)
+def ordered(length: int) -> Tensor:
+    """Return the slots 0, 1, ... of so many tokens."""
+    with torch.inference_mode(False):
+        return torch.arange(length, device="cpu")
 
-    Each depends on a few numbers of all its heads: as they are, and rounded to each kind of half
+
+def few_of(call: SeenCall) -> Tensor:
+    """Copy a few numbers of each key, and of its value, in all heads: (..., heads, slots, n)."""
+    few = max(FEW // call.key.shape[1], 1)
+    with torch.inference_mode(False), torch.no_grad():
+        return torch.cat([x[..., :few] for x in (call.key, call.value)], -1)
+
+
+def codes_of(few: Tensor) -> Tensor:
+    """Give each key the numbers (..., slots, 3) that it may have in a cache.
+
+    Each depends on every bit of `few` numbers: as they are, and rounded to each kind of half
     precision. If neither keys nor values are seen, no key is like any other.
     """
-    shown = [x for x in (call.key, call.value) if x.shape[-1]]
-    if not shown:
-        found = torch.tensor([[next(_numbers) for _ in keys] for keys in call.key[:, 0]])
-        return found[..., None].expand(-1, -1, 1 + len(_ROUNDED))
-    few = max(FEW // shown[0].shape[1], 1)
-    some = torch.cat([x.detach()[..., :few].transpose(1, 2).flatten(2) for x in shown], -1)
-    kinds = torch.stack([some.double(), *(some.to(dtype).double() for dtype in _ROUNDED)])
-    return codes(kinds, 0).movedim(0, -1).cpu()
+    *_, heads, slots, size = few.shape
+    with torch.inference_mode(False), torch.no_grad():
+        if not size:
+            shape = (*few.shape[:-3], slots, 1 + len(_ROUNDED))
+            unlike = torch.tensor([next(_numbers) for _ in range(prod(shape[:-1]))])
+            return unlike.view(shape[:-1])[..., None].expand(shape)
+        few = few.movedim((-3, -1), (0, 1))  # Sums over the first dimensions are faster.
+        kinds = torch.stack([few, *(few.to(dtype) for dtype in _ROUNDED)]).double()
+        factors = odd_numbers((heads, size, *(1,) * (few.dim() - 2))).to(kinds.device)
+        return (kinds.view(torch.int64) * factors).sum((1, 2)).movedim(0, -1).cpu()
 
 
 def are_those(known: Tensor, read: Tensor) -> Tensor:
     """Return which keys are those of a text, booleans (...), perhaps rounded."""
     return (known == read[..., :1]).any(-1)
-
-
-def real_tokens(keys: OwnKeys, mask: Mask) -> Tensor:
-    """Find the call's tokens that are not padding, booleans (elements, tokens)."""
-    firsts = {int(own[0]) for own in keys.slots}
-    first, elements = min(firsts), len(keys.slots)
-    if len(firsts) > 1 or first + keys.length > keys.codes.shape[1]:
-        return torch.ones(elements, keys.length, dtype=torch.bool)
-    return mask.reads_itself(elements, first, keys.length)

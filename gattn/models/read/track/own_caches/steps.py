@@ -96,14 +96,9 @@ def _part(
     return (len(known), size) if size and is_part and len(held) - size <= unread else None
 
 
-def sides_of(
-    keys: OwnKeys, element: int, row: Row, step: Step, real: Tensor
-) -> tuple[Side, Side, Row]:
-    """Give both sides of a sequence of a call, and what its layer has read after it.
-
-    `real` (tokens,) says which of the call's tokens are real.
-    """
-    own, start = keys.slots[element], step.stop - len(step.earlier)
+def sides_of(keys: OwnKeys, element: int, row: Row, step: Step) -> tuple[Side, Side, Row]:
+    """Give both sides of a sequence of a call, and what its layer has read after it."""
+    own, start, real = keys.slots[element], step.stop - len(step.earlier), keys.real[element]
     slots = torch.cat([step.earlier, own])
     slots = slots[torch.cat([row.real[start : step.stop], real])]
     in_order = bool((slots[1:] > slots[:-1]).all())
