@@ -250,8 +250,10 @@ class _Proof:
         if kernels.missed:
             self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
+        mixing = {name for name, _ in self._plan.altered}  # Of heads, which is shown.
+        across = kernels.across - mixing
         self._plan.silent = silent(
-            self._model, ran, sites.found, others.layers.shown, kernels.products, kernels.across
+            self._model, ran, sites.found, others.layers.shown, kernels.products, across
         )
         takings = kernels.takings
         self._plan.unmet = not_in(takings.missed, others.layers.shown)
