@@ -123,7 +123,7 @@ class Use(Edit):
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Use the given graph's edges."""
-        given, first = self.graph.graph, reading.queries.first
+        given = self.graph.graph
         _check_fits(self, given.num_queries, given.num_keys, reading)
         row, key, _ = self._edges(slice(0, len(reading.queries)), reading)
         if len(key) and not 0 <= int(key.min()) <= int(key.max()) < len(reading.keys):

@@ -175,12 +175,13 @@ class _Proof:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, self._reads)
         solver = Solver(self._model, replays, self._alike, self._images, *self._linear)
-        batches = self._solve(self.open, solver, places)
-        agreement = Agreement(replays, self._kernels.moves, batches)
+        best = self._solve(self.open, solver, places)
+        agreement = Agreement(replays, self._kernels.moves, best.batches)
         agreement.settle(self.open, plan.layouts, plan.reasons)
         join(self._model, self.open, plan, replays, self._alike)
         place_patches(self.open, plan.layouts, replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
+        plan.leave_untold(best.alone)
         plan.picked, plan.read = sorted(solver.picked), self._kernels.picks.own.read()
         plan.is_stale = (
             solver.holds_once
@@ -279,7 +280,7 @@ class _Proof:
         with FunctionMode(), without_fast_path(), self._walk.following(entered), inside():
             return places, self._run()
 
-    def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> Batches:
+    def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> Trial:
         sets = self._merged, self._ranked, self._spreading
         trying = Trying(solver, *sets, self._given)
         is_one = may_be_one_sequence(self._given, self._ids)
@@ -299,7 +300,7 @@ class _Proof:
         for mixed in self._mixed.values():
             self._share_layout(mixed)
         self._leave_out(best)
-        return best.batches
+        return best
 
     def _leave_out(self, found: Trial) -> None:
         """Leave out calls over something else than tokens, if there are others to show."""
