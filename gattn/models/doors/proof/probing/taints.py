@@ -141,7 +141,7 @@ def reached(call: RawCall, live: Tensor | None) -> Reached:
     clean = ~nan & live
     columns = (nan & live & clean.any(2, keepdim=True)).any(1)
     known = columns | clean.any(1) | told | ~live.any(1)  # Nobody reads masked keys.
-    if nan.shape[1] == 1:  # The only query hides keys; their values tell them.
+    if nan.shape[1] == 1 and bool(told.any()):  # It hides keys; their values tell them.
         known = torch.ones_like(known)
     columns |= told & ~clean.any(1)
     usable = live & (known & ~columns)[:, None]
