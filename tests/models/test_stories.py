@@ -1,4 +1,4 @@
-"""A question attends to the sentences of a story, each a sum of its words, as in memory networks."""
+"""A question attends to sentences of a story, each a sum of words, as in memory networks."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ WIDTH, WORDS, HOPS = 8, 4, 2
 
 
 class MemoryNetwork(nn.Module):
-    """Keys and values come from embeddings of their own; `cut` is a key that the first hop lacks."""
+    """Keys and values have embeddings of their own; `cut` is a key that the first hop lacks."""
 
     def __init__(self):
         super().__init__()
