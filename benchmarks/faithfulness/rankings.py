@@ -34,9 +34,7 @@ def edges_of(case: Case) -> tuple[Rankings, dict[str, float]]:
         "value zeroing": lambda: value_zeroing(*case.given, **QUIET),
         "ALTI": lambda: alti(*case.given, **QUIET),
         "routes": lambda: routes(*case.given, threshold=0, **QUIET),
-        "estimate": lambda: gattn.estimate(
-            *case.given, sample=0, renormalize=False, **case.answer
-        ),
+        "estimate": lambda: gattn.estimate(*case.given, sample=0, renormalize=False, **case.answer),
     }
     if not case.is_causal:
         del makers["routes"]  # They lead to one prediction.

@@ -529,12 +529,66 @@ class PartlyMixed(Layer):
         (lambda a: a * torch.linspace(0, 1, HEADS)[:, None, None], "multiplies its attention"),
         (lambda a: a * (torch.arange(6) < 4)[:, None], "multiplies its attention"),
         (lambda a: torch.einsum("bhij,gh->bgij", a, nn.Parameter(torch.eye(HEADS))), "mixes the"),
+        (lambda a: torch.einsum("bhij,hg->bgij", a, MIX), "mixes the"),
+        (lambda a: torch.einsum("gh,bhij->bgij", MIX.T, a), "mixes the"),
+        (lambda a: torch.tensordot(a, MIX, ([1], [0])).permute(0, 3, 1, 2), "mixes the"),
+        (lambda a: (MIX.T @ a.flatten(2)).view_as(a), "mixes the"),
+        (lambda a: (a.permute(0, 2, 3, 1) @ MIX).permute(0, 3, 1, 2), "mixes the"),
     ],
 )
 def test_scaled_attention_is_told_from_a_mixture(change, says):
     torch.manual_seed(0)
     model, x = Changed(change).eval(), torch.randn(1, 6, WIDTH)
     with pytest.raises(UserWarning, match=says), capturing(model):
+        model(x)
+
+
+MIX = torch.randn(HEADS, HEADS, generator=torch.Generator().manual_seed(0))
+"""Weights by which heads are mixed, a tensor that is no parameter."""
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:.* mixes the attention of")
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda a: torch.einsum("bhij,hg->bgij", a, MIX.to(a)),
+        lambda a: torch.tensordot(a, MIX.to(a), ([1], [0])).permute(0, 3, 1, 2),
+        lambda a: (MIX.T.to(a) @ a.flatten(2)).view_as(a),
+    ],
+)
+def test_heads_that_a_tensor_mixes_are_shown_and_edited_before(mixed):
+    torch.manual_seed(0)
+    model, x = Changed(mixed).double().eval(), torch.randn(2, 6, WIDTH, dtype=torch.double)
+    q, k, v = model.parts(x)
+    scores = q @ k.mT / DIM**0.5
+    with capturing(model) as run:
+        model(x)
+    for element, trace in enumerate(run.traces):
+        for head in range(HEADS):
+            found = torch.as_tensor(trace[0, head].to_dense())
+            torch.testing.assert_close(found, scores.softmax(-1)[element, head])
+    scores[:, 1, 2, 3] = -torch.inf
+    wanted = torch.einsum("bhij,hg->bgij", scores.softmax(-1), MIX.double()) @ v
+    with edited(model, Cut(layer=0, head=1, query=2, key=3)):
+        found = model(x)
+    wanted = model.out(wanted.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a * torch.linspace(0, 1, 6),
+        lambda a: torch.einsum("bhij,hgj->bgij", a, MIX[..., None] * torch.linspace(0, 1, 6)),
+        lambda a: (a.flatten(2) * torch.linspace(0, 1, 36)).view_as(a),
+        lambda a: (a.flatten(2) @ torch.eye(36).roll(1, 0)).view_as(a),
+    ],
+)
+def test_what_weighs_keys_differently_is_no_mixture_of_heads(change):
+    model, x = Changed(change).eval(), torch.randn(1, 6, WIDTH)
+    with pytest.raises(CaptureError, match="is changed by"), capturing(model):
         model(x)
 
 

@@ -84,10 +84,76 @@ class Convolved(nn.Module):
         return (q @ k.mT).softmax(-1) @ v
 
 
-def test_what_is_proved_neither_way_is_refused_whole():
-    model = Residual(Attention(), Convolved()).eval()
-    with pytest.raises(CaptureError, match=r"blocks\.1 cannot be read"), capturing(model):
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_is_proved_neither_way_is_left_out_beside_what_is_proved(batch):
+    torch.manual_seed(0)
+    model, x = Residual(Attention(), Convolved()).eval(), torch.randn(batch, 9, WIDTH)
+    told = pytest.warns(UserWarning, match=r"1 module of Residual .* blocks\.1, .* not proved: its")
+    with told as found, capturing(model) as run:
+        model(x)
+    assert len(found) == 1
+    check_first_layer(model, model.norms[0](x), run.traces)
+
+
+def check_first_layer(model, x, traces):
+    """Compare the only layer that is shown with the formula."""
+    wanted, _ = attended(model.blocks[0], x)
+    for trace, own in zip(traces, wanted, strict=True):
+        assert len(trace) == HEADS
+        for head in range(HEADS):
+            seen = torch.as_tensor(trace[0, head].to_dense())
+            torch.testing.assert_close(seen, own[head], check_dtype=False)
+
+
+def test_what_is_proved_neither_way_is_refused_alone():
+    model = Residual(Convolved()).eval()
+    with pytest.raises(CaptureError, match=r"blocks\.0 cannot be read"), capturing(model):
         model(torch.randn(2, 9, WIDTH))
+
+
+class Triangles(nn.Module):
+    """Attention between the pairs of tokens that begin alike, as between residues of a protein."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.bias = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, x):
+        pairs = x[:, :, None] * x[:, None]
+        q, k, v = self.qkv(pairs).chunk(3, -1)
+        scores = torch.einsum("bijc,bikc->bijk", q, k) + self.bias(pairs)[:, None, :, :, 0]
+        return torch.einsum("bijk,bikc->bijc", scores.softmax(-1), v).mean(2)
+
+
+class SoftExperts(nn.Module):
+    """Experts read weighted sums of tokens, and tokens weighted sums of what experts give."""
+
+    def __init__(self):
+        super().__init__()
+        self.slots = nn.Linear(WIDTH, 3, bias=False)
+
+    def forward(self, x):
+        scores = self.slots(x)
+        return scores.softmax(2) @ (scores.softmax(1).mT @ x).relu()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kind", [Triangles, SoftExperts])
+def test_a_part_that_cannot_be_read_leaves_the_others(kind, batch):
+    torch.manual_seed(0)
+    model, x = Residual(Attention(), kind()).eval(), torch.randn(batch, TOKENS, WIDTH)
+    told = pytest.warns(UserWarning, match=r"1 module of Residual .* blocks\.1, .* not proved: ")
+    with told, capturing(model) as run:
+        model(x)
+    wanted, _ = attended(model.blocks[0], model.norms[0](x))
+    for trace, one in zip(run.traces, wanted, strict=True):
+        stack = next(iter(trace.stacks.values()))
+        assert len(stack) == HEADS
+        for head in range(HEADS):
+            seen = torch.as_tensor(stack[0, head].to_dense())
+            torch.testing.assert_close(seen, one[head], check_dtype=False)
 
 
 class PositionsAndChannels(nn.Module):
@@ -105,20 +171,27 @@ class PositionsAndChannels(nn.Module):
         return (v @ (q.mT @ k).softmax(-1).mT).view_as(x) + channels
 
 
-def _channels(x):
+def _channels(x, *, turned=False):
     z = x.flatten(2)
-    return ((z @ z.mT).softmax(-1) @ z).view_as(x)
+    scores = z @ z.mT
+    if turned:
+        scores = scores.max(-1, keepdim=True)[0].expand_as(scores) - scores
+    return (scores.softmax(-1) @ z).view_as(x)
 
 
 class ChannelsOfImage(nn.Module):
+    turned = False
+
     def forward(self, x):
-        return _channels(x)
+        return _channels(x, turned=self.turned)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("split", [True, False])
-def test_channels_of_images_are_no_tokens(split, batch):
+@pytest.mark.parametrize(("split", "turned"), [(True, False), (False, False), (True, True)])
+def test_channels_of_images_are_no_tokens(split, turned, batch):
     model = PositionsAndChannels(split).eval()
+    if turned:
+        model.channels.turned = True
     x = torch.randn(batch, WIDTH, 3, 4)
     told = pytest.warns(UserWarning, match=r"1 module .*over channels")
     with torch.no_grad(), told, capturing(model) as run:

@@ -18,6 +18,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.where.heads import Numbers
 
 if TYPE_CHECKING:
+    from gattn.models.read.places import Side
     from gattn.models.read.reading import Reading
 
 
@@ -74,7 +75,7 @@ class Restrict(Edit):
             return graph & replace(graph, rule=given.rule)
         rows = slice(queries.first, queries.first + len(queries))
         if is_told:
-            row, key = given.allowed(queries.at, keys.at).cpu().nonzero(as_tuple=True)
+            row, key = _inside(given, queries, keys).nonzero(as_tuple=True)
         elif given.rule.device is None:
             positions = torch.arange(rows.start, rows.stop)
             inside = given.rule.allowed(positions[:, None], keys.first + torch.arange(len(keys)))
@@ -122,15 +123,15 @@ class Use(Edit):
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Use the given graph's edges."""
-        given, first = self.graph.graph, reading.queries.first
+        given = self.graph.graph
         _check_fits(self, given.num_queries, given.num_keys, reading)
         row, key, _ = self._edges(slice(0, len(reading.queries)), reading)
         if len(key) and not 0 <= int(key.min()) <= int(key.max()) < len(reading.keys):
-            raise EditError(
-                f"{self}: query {int(row[-1]) + first} of the graph reads a key that is not in the "
-                f"sequence, whose keys are {reading.keys.first} .. "
-                f"{reading.keys.first + len(reading.keys) - 1}."
-            )
+            raise EditError(f"{self}: {_not_there(row, key, reading)}")
+        if (padding := ~reading.queries.are_tokens).any():
+            own_key, own_row = graph.edge_index.cpu()
+            is_own = padding[own_row]
+            row, key = torch.cat((row, own_row[is_own])), torch.cat((key, own_key[is_own]))
         rule = Edges.from_pairs(row, key, len(reading.queries), graph.query_offset)
         return replace(graph, rule=rule)
 
@@ -141,7 +142,9 @@ class Use(Edit):
         column = torch.searchsorted(columns, key)
         given = torch.zeros(attention.shape[-2:], dtype=attention.dtype)
         given[row, column] = value.to(attention.dtype)
-        return given.to(attention.device).expand_as(attention)
+        found = given.to(attention.device).expand_as(attention)
+        are_tokens = reading.queries.are_tokens[block.rows].to(attention.device)
+        return torch.where(are_tokens[:, None], found, attention)
 
     def shared_on_edges(
         self, attention: Tensor, edges: slice, query: Tensor, key: Tensor, reading: Reading
@@ -158,14 +161,37 @@ class Use(Edit):
             first = queries.first
             row, key, edges = _edges(graph, slice(first + rows.start, first + rows.stop))
             return row, key - keys.first, attention[edges]
-        number = torch.full((graph.num_keys,), -1)
+        number = torch.full((max(graph.num_keys, keys.end),), -1)
         number[keys.at] = torch.arange(len(keys))
-        found = [_edges(graph, slice(at, at + 1)) for at in queries.at[rows].tolist()]
+        at = torch.where(queries.are_tokens, queries.at, graph.num_queries)  # No edges.
+        found = [_edges(graph, slice(one, one + 1)) for one in at[rows].tolist()]
         row = torch.repeat_interleave(
             torch.arange(len(found)), torch.tensor([len(key) for _, key, _ in found])
         )
         key = torch.cat([key for _, key, _ in found])
         return row, number[key], torch.cat([attention[edges] for _, _, edges in found])
+
+
+def _not_there(row: Tensor, key: Tensor, reading: Reading) -> str:
+    """Say which query of a graph reads a key that a call does not have."""
+    queries, keys = reading.queries, reading.keys
+    is_outside = (key < 0) | (key >= len(keys))
+    query = int(queries.at[row[is_outside][0]])
+    if keys.positions is None:
+        stop = keys.first + len(keys) - 1
+        rest = f"in the sequence, whose keys are {keys.first} .. {stop}."
+    else:
+        window = sorted(set(keys.at[keys.are_tokens].tolist()))
+        rest = f"among those that it attends to in its window, {window}: use a graph within these."
+    return f"query {query} of the graph reads a key that is not {rest}"
+
+
+def _inside(given: TokenGraph, queries: Side, keys: Side) -> Tensor:
+    """Say which pairs of slots a graph allows; those of padding stay as they are."""
+    found = torch.ones(len(queries), len(keys), dtype=torch.bool)
+    row, column = (side.are_tokens.nonzero()[:, 0] for side in (queries, keys))
+    found[row[:, None], column] = given.allowed(queries.at[row], keys.at[column]).cpu()
+    return found
 
 
 def _check_begins(edit: Edit, graph: TokenGraph) -> None:
@@ -177,7 +203,7 @@ def _check_begins(edit: Edit, graph: TokenGraph) -> None:
 
 
 def _check_fits(edit: Edit, num_queries: int, num_keys: int, reading: Reading) -> None:
-    needed = [side.end for side in (reading.queries, reading.keys)]
+    needed = [side.num_tokens for side in (reading.queries, reading.keys)]
     if num_queries < needed[0] or num_keys < needed[1]:
         raise EditError(
             f"{edit}: the graph has {num_queries} queries and {num_keys} keys, but the sequence "

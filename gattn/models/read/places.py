@@ -19,13 +19,15 @@ class Side:
 
     `slots` are their places in the call's tensor; they stand at the positions `first`,
     `first` + 1, and so on, unless other `positions` are told. Then they are recorded as if they
-    stood at these. Slots are `in_order`, unless they go round, as those of a sliding cache may.
+    stood at these. Slots are `in_order`, unless they go round, as those of a sliding cache may. Of
+    told positions those from `count` on are padding, such as that of windows, which nobody reads.
     """
 
     slots: Tensor
     first: int
     positions: Tensor | None = None
     in_order: bool = True
+    count: int | None = None
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -43,6 +45,16 @@ class Side:
         if self.positions is None:
             return self.first + len(self)
         return int(self.positions.max()) + 1 if len(self.positions) else 0
+
+    @property
+    def are_tokens(self) -> Tensor:
+        """Which of its positions are tokens, rather than padding."""
+        return self.at < self.num_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens its sequence has, as far as is known: up to its last position."""
+        return self.end if self.count is None else self.count
 
 
 @dataclass(frozen=True)

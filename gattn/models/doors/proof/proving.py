@@ -181,13 +181,16 @@ class _Proof:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, self._reads)
         solver = Solver(self._model, replays, self._alike, self._images, *self._linear)
-        batches = self._solve(self.open, solver, places)
-        agreement = Agreement(replays, self._kernels.moves, batches)
+        best = self._solve(self.open, solver, places)
+        agreement = Agreement(replays, self._kernels.moves, best.batches)
         agreement.settle(self.open, plan.layouts, plan.reasons)
         join(self._model, self.open, plan, replays, self._alike)
         place_patches(self.open, plan.layouts, replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
-        plan.unordered, plan.picked = unordered(self.open, sites, plan.layouts, replays, batches)
+        plan.leave_untold(best.alone)
+        plan.unordered, plan.picked = unordered(
+            self.open, sites, plan.layouts, replays, best.batches
+        )
         self._number()
         plan.read = self._kernels.picks.own.read()
         plan.is_stale = (
@@ -273,8 +276,10 @@ class _Proof:
         if kernels.missed:
             self._plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
+        mixing = {name for name, _ in self._plan.altered}  # Of heads, which is shown.
+        across = kernels.across - mixing
         self._plan.silent = silent(
-            self._model, ran, sites.found, others.layers.shown, kernels.products, kernels.across
+            self._model, ran, sites.found, others.layers.shown, kernels.products, across
         )
         takings = kernels.takings
         self._plan.unmet = not_in(takings.missed, others.layers.shown)
@@ -300,7 +305,7 @@ class _Proof:
         with FunctionMode(), without_fast_path(), self._walk.following(entered), inside():
             return places, self._run()
 
-    def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> Batches:
+    def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> Trial:
         sets = self._merged, self._ranked, self._spreading
         trying = Trying(solver, *sets, self._given)
         is_one = may_be_one_sequence(self._given, self._ids)
@@ -320,7 +325,7 @@ class _Proof:
         for mixed in self._mixed.values():
             self._share_layout(mixed)
         self._leave_out(best)
-        return best.batches
+        return best
 
     def _leave_out(self, found: Trial) -> None:
         """Leave out calls over something else than tokens, if there are others to show."""

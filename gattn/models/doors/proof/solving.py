@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.candidates import Candidate, Inputs, Reader, kind, near
 from gattn.models.doors.proof.layouts.assembling import (
+    SEVERAL_GROUPS,
     AcrossBatchError,
     Owner,
     Source,
@@ -31,7 +32,7 @@ from gattn.models.doors.proof.no_tokens import (
     keeps_tokens,
     weighs_own,
 )
-from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import (
     Dependence,
@@ -72,6 +73,8 @@ _RECURRENT = (
     "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "
     "which is given what that network gave, can be read"
 )
+_ALONE = frozenset((_MIXED, _NO_KEYS, _FACTORED, _LINEAR, SEVERAL_GROUPS))
+"""Reasons that say nothing of other calls, whichever dimension is the batch."""
 _AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
 
@@ -184,12 +187,14 @@ class Solver:
                 return self._assembled(site, one, batches, is_last=True)[0]
             except UnprovedError as error:
                 reason = str(error) if n == 0 else reason
+        is_alone = reason in _ALONE
         has_step = any(one.inputs is not None and one.inputs.step is not None for one in others)
         if has_step or (site.queries == 1 < site.keys and reason == _MIXED):
-            reason += _AT_ONCE
+            reason, is_alone = reason + _AT_ONCE, False
         if any(isinstance(one, (nn.RNNBase, nn.RNNCellBase)) for one in site.module.modules()):
             reason += _RECURRENT
-        raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
+        kind_of = UntoldError if is_alone else UnprovedError
+        raise kind_of(reason or "no input of a module around it tells its tokens apart")
 
     def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
         """List the inputs of the attending module, and then of the runs before and around it."""

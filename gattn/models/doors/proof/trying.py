@@ -11,7 +11,7 @@ from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.layouts.assembling import AcrossBatchError
 from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.layouts.sameness import refuse_numbers
-from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.walking import Given
 from gattn.models.doors.proof.probing.replaying import Site
@@ -52,6 +52,8 @@ class Trial:
         Why other sums could not be proved: they may weigh tokens, or not.
     unsettled : set
         The calls whose tokens or batch another input might tell otherwise.
+    alone : set
+        Those whose reasons say nothing of other calls.
     is_across : bool
         Whether tokens of several elements of the supposed batch attend to each other.
     """
@@ -63,6 +65,7 @@ class Trial:
     gates: set[Place] = field(default_factory=set)
     untold: dict[Place, str] = field(default_factory=dict)
     unsettled: set[Place] = field(default_factory=set)
+    alone: set[Place] = field(default_factory=set)
     is_across: bool = False
 
     @property
@@ -178,6 +181,8 @@ class Trying:
         if not self._may_gate(site):
             is_proved = isinstance(error, NoTokensError)
             (trial.others if is_proved else trial.reasons)[site.place] = str(error)
+            if isinstance(error, UntoldError):
+                trial.alone.add(site.place)
         elif self._solver.weighs_own(site):
             trial.gates.add(site.place)
         else:

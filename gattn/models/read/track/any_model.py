@@ -219,14 +219,17 @@ class AnyTracker(Tracker):
         length, slots = call.query.shape[2], call.key.shape[2]
         firsts = [n * length for n in belonging.ranks]
         firsts_of_keys = [0] * len(firsts) if tokens.is_cross else firsts
+        sizes = tokens.sizes(lambda: self.mask(call).is_read(len(belonging.ranks), slots))
         queries, keys = (
-            [Side(torch.arange(size), first, at) for first, at in zip(own_firsts, of, strict=True)]
-            for size, own_firsts, of in (
-                (length, firsts, tokens.query_positions),
-                (slots, firsts_of_keys, tokens.key_positions),
+            [
+                Side(torch.arange(size), first, at, count=count)
+                for first, at in zip(own_firsts, of, strict=True)
+            ]
+            for size, own_firsts, of, count in (
+                (length, firsts, tokens.query_positions, sizes[0]),
+                (slots, firsts_of_keys, tokens.key_positions, sizes[1]),
             )
         )
-        sizes = tokens.sizes(lambda: self.mask(call).is_read(len(belonging.ranks), slots))
         sequences = belonging.sequences
         return Place(
             stack, layer, tokens.is_cross, queries, keys, sequences, tokens.is_cross, sizes

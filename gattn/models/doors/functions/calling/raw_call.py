@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.doors.functions.calling.custom_backward import refuse_gradients
 from gattn.models.doors.functions.calling.multihead import Running
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.seen_call import SeenCall
@@ -220,6 +221,7 @@ def handed(call: RawCall) -> SeenCall | None:
     if found is None:
         return None
     if _is_changed(found.output, plain):
+        refuse_gradients(named(call.module))
         call.output = layout.unfold(found.output.transpose(1, 2), call.lead)
     weights = found.weights
     if weights is not None and call.weights is not None:

@@ -37,6 +37,9 @@ _SHAPES: frozenset[Any] = frozenset(
         "reshape",
         "view",
         "expand",
+        "view_as",
+        "reshape_as",
+        "expand_as",
         "t",
         "contiguous",
         "clone",
@@ -78,12 +81,15 @@ def carried(
         return replace(followed, scores=torch.empty(result.shape, device="meta"))
     if not keeps_numbers(func, args):
         mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
-        key = mixed_key(func, args, kwargs, followed.scores.shape, followed.key, mixtures, result)
+        key = mixed_key(func, args, kwargs, followed, result)
         altered = followed.altered_by(name, result, key)
         return replace(altered, is_scaled=followed.is_scaled and is_scale(func) and mixtures < 2)
     if not followed.altered:
         scores = func(scores, *args[1:], **kwargs)
     key = _key(func, args, kwargs, followed, result)
+    if key is None and (folded := _folded(func, followed, result)) is not None:
+        altered = followed.altered_by(name, result, result.dim() - 1)
+        return replace(altered, folded=folded)
     if key is None or (not followed.altered and scores.shape != result.shape):
         return followed.altered_by(name, result)
     if followed.altered:
@@ -192,9 +198,23 @@ def _key(
 _RESHAPES = frozenset(
     getattr(of, name)
     for of in (torch, Tensor)
-    for name in ("flatten", "unflatten", "reshape", "view", "expand")
+    for name in (
+        *("flatten", "unflatten", "reshape", "view", "expand"),
+        *("view_as", "reshape_as", "expand_as"),
+    )
     if hasattr(of, name)
 )
+
+
+def _folded(func: Any, followed: Followed, result: Tensor) -> int | None:
+    """Say how many keys the last dimension holds beside queries; 0 if it holds keys alone again."""
+    before = followed.scores.shape
+    if func not in _RESHAPES or followed.key != len(before) - 1 or not result.dim():
+        return None
+    keys, size = followed.folded or before[-1], result.shape[-1]
+    if not keys or size % keys or result.numel() != before.numel():
+        return None
+    return 0 if size == keys else keys
 
 
 def _last(before: Tensor, key: int, result: Tensor) -> int | None:

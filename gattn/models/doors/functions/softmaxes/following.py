@@ -28,6 +28,10 @@ WITHOUT_NUMBERS = frozenset(
     if hasattr(of, name)
 )
 """Functions whose results hold no number of what they are given."""
+OF_THE_FIRST = frozenset(
+    getattr(Tensor, name) for name in ("to", "type_as", "view_as", "reshape_as", "expand_as")
+)
+"""Functions whose results hold no number but of the first tensor that they are given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +46,8 @@ class Followed:
     it is a slice of the keys, it has these `columns` of the softmax, and `dropped` are the scores
     of the others. It is `unnormalized` by a function, "exp" or a mask, until its rows are divided
     by their sums; where it met values before, `late` tells how. Numbers that were `picked` by their
-    values, as the largest ones are, may be those of experts.
+    values, as the largest ones are, may be those of experts. Where the keys' dimension holds
+    queries, too, `folded` is the number of keys, which come last in it.
     """
 
     source: Source
@@ -59,6 +64,7 @@ class Followed:
     unnormalized: str = ""
     late: Late | None = None
     is_picked: bool = False
+    folded: int = 0
 
     def with_others(self, found: Iterable[Followed]) -> Followed:
         """Note that other softmaxes went into it."""

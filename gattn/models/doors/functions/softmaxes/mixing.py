@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
 
-from gattn.models.doors.functions.softmaxes.einsum_labels import labels_of
+from gattn.models.doors.functions.softmaxes.following import Followed, seen_before
 
 _SCALES = frozenset(
     (
@@ -17,7 +20,14 @@ _SCALES = frozenset(
     )
 )
 _SUMS = frozenset(("add", "add_", "sub", "sub_", "__add__", "__radd__", "__iadd__", "__sub__"))
-_CONVOLUTIONS = frozenset(("conv1d", "conv2d", "conv3d"))
+_PRODUCTS = frozenset(
+    (
+        *("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "einsum", "tensordot"),
+        *("linear", "conv1d", "conv2d", "conv3d"),
+    )
+)
+_LINEAR = _SCALES | _SUMS | _PRODUCTS
+_ROUNDING = 1e-9
 
 
 def is_scale(func: Any) -> bool:
@@ -26,51 +36,68 @@ def is_scale(func: Any) -> bool:
 
 
 def mixed_key(
-    func: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    size: torch.Size,
-    key: int,
-    mixtures: int,
-    result: Tensor,
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
 ) -> int | None:
     """Return the dimension of the keys in a mixture; None if a function makes something else.
 
-    `size` and `key` are the shape of the attention and the dimension of its keys; `mixtures` counts
-    the operands that are attention or mixtures of it.
+    A mixture is linear in the attention, and weighs all keys alike; a bias may be added to it. So
+    the function f is run again on random numbers x and y instead: f(c P x + y) - f(y) is c P (f(x)
+    - f(0)) for all c and P that multiply and exchange keys.
     """
-    name = getattr(func, "__name__", "")
-    given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-    if func is torch.einsum:
-        return _key_of_einsum(args, size, key)
-    if result.dim() != len(size) or result.shape[key] != size[key]:
+    if getattr(func, "__name__", "") not in _LINEAR:
         return None
-    weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
-    is_parameter = isinstance(weight, nn.Parameter)
-    if name in _SUMS:
-        is_mixture = mixtures == len(given) == len(args)
-    elif name in _SCALES:
-        factors = [x for x in given if x.shape != size]
-        is_even = all(x.dim() < len(size) - key or x.shape[key - len(size)] == 1 for x in factors)
-        is_divisor = "div" in name and isinstance(args[0], Tensor) and args[0].shape != size
-        is_mixture = len(factors) == len(given) - 1 and is_even and not is_divisor
-    elif name == "linear":
-        is_mixture = is_parameter and key != len(size) - 1
-    elif name in _CONVOLUTIONS:
-        is_mixture = is_parameter and key > 1 and weight.shape[2:].numel() == 1
-    else:
-        is_mixture = False
-    return key if is_mixture else None
+    with torch.no_grad(), _disable_current_modes():  # It is no part of the model.
+        return _key(func, args, kwargs, followed, result)
 
 
-def _key_of_einsum(args: tuple[Any, ...], size: torch.Size, key: int) -> int | None:
-    """Find the keys in what an einsum of attention and a parameter gives."""
-    if len(args) != 3 or not isinstance(args[0], str):
+def _key(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
+) -> int | None:
+    sizes = followed.scores.shape
+    size, keys = sizes[followed.key], followed.folded or sizes[followed.key]
+    generator = torch.Generator().manual_seed(0)
+    order = torch.arange(size).reshape(-1, keys)[:, torch.randperm(keys, generator=generator)]
+    order = order.flatten()
+    factors = torch.rand(keys, generator=generator, dtype=torch.double).repeat(size // keys) + 0.5
+
+    def moved(x: Tensor, dim: int) -> Tensor:
+        shape = [-1 if n == dim else 1 for n in range(x.dim())]
+        return factors.to(x.device).reshape(shape) * x.index_select(dim, order.to(x.device))
+
+    def drawn(of: Tensor) -> Tensor:
+        return torch.randn(of.shape, generator=generator, dtype=torch.double).to(of.device)
+
+    ran: list[Tensor] = []
+    known: dict[int, list[Tensor]] = {}
+    with suppress(RuntimeError, TypeError):
+        for run in range(4):
+
+            def given(x: Any, run: int = run) -> Any:
+                if not isinstance(x, Tensor) or not x.is_floating_point():
+                    return x
+                its = followed if x is result else seen_before(x)  # It was changed in place.
+                if its is None or not _has_keys(its, size):
+                    return x.double()
+                if id(x) not in known:
+                    one, other = drawn(x), drawn(x)
+                    both = moved(one, its.key) + other
+                    known[id(x)] = [one, other, both, torch.zeros_like(one)]
+                return known[id(x)][run].clone()
+
+            ran.append(func(*tree_map(given, args), **tree_map(given, dict(kwargs))))
+    if len(ran) < 4:
         return None
-    labels = labels_of(*args)
-    place = 0 if args[1].shape == size else 1
-    if labels is None or not isinstance(args[2 - place], nn.Parameter):
+    one, other, both, bias = ran
+    if getattr(func, "__name__", "") not in _PRODUCTS and bool(bias.any()):
         return None
-    mine, its, out = labels[place], labels[1 - place], labels[2]
-    label = mine[key]
-    return out.index(label) if label in out and label not in its else None
+    least = _ROUNDING * float(both.abs().max()) if both.numel() else 0.0
+    places = [n for n, count in enumerate(both.shape) if count == size]
+    for n in sorted(places, key=lambda n: (n != followed.key, -n)):
+        is_even = bool((bias == bias.narrow(n, 0, 1)).all())
+        if is_even and bool(((moved(one - bias, n) + other - both).abs() <= least).all()):
+            return n
+    return None
+
+
+def _has_keys(one: Followed, size: int) -> bool:
+    return one.is_mixture and one.key >= 0 and one.scores.shape[one.key] == size

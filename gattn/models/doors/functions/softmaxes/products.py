@@ -66,6 +66,8 @@ def product(
     given = operands(args, kwargs)
     if followed.altered:  # Its scores may have another shape, and nobody reads them.
         key = summed_dim(func, given, place)
+        if followed.is_mixture and (followed.folded or key != followed.key):
+            return None
         followed = replace(followed, scores=given[place], key=key, dropped=None)
     if func in _MATMULS and len(given) > 1 and min(x.dim() for x in given[:2]) > 1:
         return _matmul(given[0], given[1], place, followed, result)

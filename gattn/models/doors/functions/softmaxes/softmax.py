@@ -25,6 +25,7 @@ from gattn.models.doors.functions.calling.raw_call import (
 )
 from gattn.models.doors.functions.softmaxes.carrying import carried, masked
 from gattn.models.doors.functions.softmaxes.following import (
+    OF_THE_FIRST,
     WITHOUT_NUMBERS,
     Followed,
     all_found_in,
@@ -97,7 +98,7 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     with inside():
         others = all_found_in(args, kwargs)  # Before it may write into them.
         result = func(*args, **kwargs)
-        if func in WITHOUT_NUMBERS:
+        if func in WITHOUT_NUMBERS or (func in OF_THE_FIRST and place):
             return result
         if not isinstance(result, Tensor):
             return _in_pieces(func, args, kwargs, followed, result)

@@ -15,6 +15,11 @@ from gattn.models.doors.proof.probing.dependence import Side
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import TokenMap
 
+SEVERAL_GROUPS = (
+    "several groups of its slots belong to one sequence, and each slot mixes several tokens, so "
+    "that they cannot be told apart"
+)
+
 
 class AcrossBatchError(UnprovedError):
     """Says that tokens of different elements of the supposed batch attend to each other."""
@@ -324,10 +329,7 @@ def _in_order(side: Tokens, first: Tensor, sequences: Tensor) -> Tensor | None:
     has_own = len(first) == len(sequences.unique())
     if side.positions is None:
         if not has_own:
-            raise UnprovedError(
-                "several groups of its slots belong to one sequence, and each slot mixes several "
-                "tokens, so that they cannot be told apart"
-            )
+            raise UnprovedError(SEVERAL_GROUPS)
         return None
     positions = side.positions[first]
     is_all = has_own and positions.shape[1] == side.count

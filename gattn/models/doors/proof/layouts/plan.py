@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from gattn.errors import CaptureError
@@ -34,7 +34,7 @@ class Plan:
     gates : set of (str, int)
         The calls that only weigh what a token has several of, such as experts by a router.
     untold : dict of (str, int)
-        Why it could not be proved of other sums by a softmax whether they weigh tokens.
+        Why it could not be proved, beside calls that were, whether others weigh tokens.
     silent : list of str
         The modules that attend, as far as can be told, and show nothing.
     unmet : list of str
@@ -141,6 +141,11 @@ class Plan:
     def follow(self) -> Orders:
         """Follow what values decide in a call of the model."""
         return Orders(self.orders)
+
+    def leave_untold(self, alone: Collection[Place]) -> None:
+        """Leave out what was not proved beside what was, where that says nothing of the latter."""
+        for place in self.reasons.keys() & alone if self.layouts else ():
+            self.untold[place] = self.reasons.pop(place)
 
     def check(self) -> None:
         """Raise a CaptureError if nothing of the model can be trusted."""

@@ -7,3 +7,7 @@ class UnprovedError(Exception):
 
 class NoTokensError(UnprovedError):
     """Says why a call is proved to be no attention between the tokens of its module's input."""
+
+
+class UntoldError(UnprovedError):
+    """Says why a call cannot be read by itself; what was proved of others holds all the same."""

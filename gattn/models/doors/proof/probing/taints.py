@@ -37,14 +37,17 @@ class Pointwise(TorchFunctionMode):
         given = kwargs or {}
         if func in _NORMS and _mixes(func, args, given):
             return (args[0] if args else given["input"]) * 1.0
-        if func in _SUBTRACTS and len(args) > 1 and self._is_of(args[1], args[0]):
-            return args[0] * 1.0
+        if func in _SUBTRACTS and len(args) > 1:
+            if self._is_of(args[1], args[0]):
+                return args[0] * 1.0
+            if self._is_of(args[0], args[1]):
+                return -args[1]
         result = func(*args, **given)
         self._note(func, args, result)
         return result
 
     def _note(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
-        """Note of what a maximum along the last dimension is, and what is only detached from it."""
+        """Note of what a maximum along the last dimension is; it may be detached or expanded."""
         found = result[0] if isinstance(result, tuple) and func in _MAXIMA else result
         if not args or not isinstance(args[0], Tensor) or not isinstance(found, Tensor):
             return
@@ -59,7 +62,7 @@ class Pointwise(TorchFunctionMode):
 
 
 _MAXIMA = frozenset((torch.amax, Tensor.amax, torch.max, Tensor.max))
-_DETACHES = frozenset((torch.detach, Tensor.detach))
+_DETACHES = frozenset((torch.detach, Tensor.detach, Tensor.expand, Tensor.expand_as))
 _SUBTRACTS = frozenset((torch.sub, torch.subtract, Tensor.sub, Tensor.subtract, Tensor.__sub__))
 _NORMS = frozenset((_F.group_norm, _F.instance_norm, _F.batch_norm, _F.layer_norm))
 
@@ -138,7 +141,7 @@ def reached(call: RawCall, live: Tensor | None) -> Reached:
     clean = ~nan & live
     columns = (nan & live & clean.any(2, keepdim=True)).any(1)
     known = columns | clean.any(1) | told | ~live.any(1)  # Nobody reads masked keys.
-    if nan.shape[1] == 1:  # The only query hides keys; their values tell them.
+    if nan.shape[1] == 1 and bool(told.any()):  # It hides keys; their values tell them.
         known = torch.ones_like(known)
     columns |= told & ~clean.any(1)
     usable = live & (known & ~columns)[:, None]
