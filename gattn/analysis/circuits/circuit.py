@@ -178,17 +178,17 @@ def circuit(
         progress,
         tokens,
     )
-    is_list = isinstance(text, (list, tuple)) and len(text) > 0
-    if not is_list or not all(isinstance(one, str) for one in cast("list[Any]", text)):
+    texts = list(text) if isinstance(text, (list, tuple)) else []
+    if not texts or not all(isinstance(one, str) for one in texts):
         return find(cast("Runnable", text), model, tokenizer, target, other, ablation, wanted)
     known = resolved(model, tokenizer)
     given = {"target": target, "other": other, "ablation": ablation}
-    each = zip(text, *(_each(name, one, text) for name, one in given.items()), strict=True)
+    each = zip(texts, *(_each(name, one, texts) for name, one in given.items()), strict=True)
     found = [find(one, *known, goal, rival, rest, wanted) for one, goal, rival, rest in each]
     return Circuits(found, wanted.seed)
 
 
-def _each(name: str, given: Any, texts: Sequence[str]) -> Sequence[Any]:
+def _each(name: str, given: Any, texts: Sequence[Any]) -> Sequence[Any]:
     """Give each text its token, or its ablation."""
     if name != "ablation" and hasattr(given, "tolist"):
         given = given.tolist()

@@ -174,7 +174,7 @@ def _roles_of(circuit: Circuit) -> pd.DataFrame:
     names, cross = (json.loads(circuit.graph[name]) for name in ("names", "bipartite"))
     table = circuit.table()
     roles = [
-        _role(*names[stack], query, key, is_self=stack not in cross)
+        _role(names[stack][0], names[stack][1], query, key, is_self=stack not in cross)
         for stack, query, key in zip(table["stack"], table["query"], table["key"], strict=True)
     ]
     return pd.DataFrame(table)[ROLE[:3]].assign(role=pd.Series(roles, dtype=object))
