@@ -83,7 +83,8 @@ def scaled(factors: Tensor) -> Iterator[None]:
 
 def shown(src: Tensor, *given: Any) -> Tensor:
     """Compute torch-geometric's softmax, and let the open contexts take part in it."""
-    attention: Tensor = _plain[0](src, *given)
+    with paused():  # Its exponentials and sums are not followed as a softmax written out.
+        attention: Tensor = _plain[0](src, *given)
     if (factors := _factors.get()) is not None:
         heads = _by_edge(attention, given[-1])
         return _as_given(heads * factors.to(heads.dtype), attention, given[-1])
