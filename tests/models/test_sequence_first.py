@@ -81,3 +81,26 @@ def test_a_cut_reaches_its_tokens_of_all_texts(moves):
     wanted = model(*inputs)
     assert (wanted - plain).abs().max() > 1e-3
     torch.testing.assert_close(found, wanted)
+
+
+class Attending(nn.Module):
+    """Attention over embedded ids (tokens, texts)."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.attend = nn.Embedding(50, 16), nn.MultiheadAttention(16, 2)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        return self.attend(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize(("tokens", "texts"), [(4, 4), (5, 3), (3, 5), (4, 1)])
+def test_ids_that_come_tokens_first_name_the_tokens_of_their_text(embedded, tokens, texts):
+    model, tokenizer = Attending().eval(), embedded[1]
+    ids = torch.randperm(49)[: tokens * texts].reshape(tokens, texts) + 1
+    with gattn.capturing(model, tokenizer) as run:
+        model(ids)
+    found = [trace[0, 0].tokens for trace in run.traces]
+    assert found == [tuple(tokenizer.convert_ids_to_tokens(row)) for row in ids.T.tolist()]

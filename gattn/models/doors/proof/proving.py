@@ -188,6 +188,7 @@ class _Proof:
         place_patches(self.open, plan.layouts, replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.leave_untold(best.alone)
+        plan.are_tokens_first = best.batches.dim == 1
         plan.unordered, plan.picked = unordered(
             self.open, sites, plan.layouts, replays, best.batches
         )

@@ -61,8 +61,6 @@ class AnyTracker(Tracker):
         self.modules.begin()
         self._take(Given(self.model, {}))
         self.inputs = arguments(module, args, kwargs)
-        if (ids := _ids(self.inputs)) is not None:
-            self.progress.note_ids(self.modules.side, ids, 0)
         self._continuing = Continuing(self._caches, self.progress)
         self._nodes: dict[str, tuple[int, int]] = {}
         self.plan, self._left_unread = None, False
@@ -70,6 +68,9 @@ class AnyTracker(Tracker):
         self._on_graphs: Counter[str] = Counter()
         if self._prove is not None:
             self.plan = self._prove(self.model, module, args, kwargs)
+        if (ids := _ids(self.inputs)) is not None:
+            are_first = self.plan is not None and self.plan.are_tokens_first
+            self.progress.note_ids(self.modules.side, ids.T if are_first else ids, 0)
         self._orders = None if self.plan is None else self.plan.follow()
         self.is_calling = True
 

@@ -30,6 +30,10 @@ class Proved(Protocol):
         """Whether the model raised an exception of its own when it was to be proved."""
 
     @property
+    def are_tokens_first(self) -> bool:
+        """Whether the model's batch is the second dimension of its inputs."""
+
+    @property
     def gates(self) -> Collection[tuple[str, int]]:
         """The calls that only weigh what a token has several of, by module and number."""
 

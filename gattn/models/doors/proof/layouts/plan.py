@@ -69,6 +69,8 @@ class Plan:
         that holds them and their names.
     is_stale : bool
         Whether a call came that was not proved, so that the model is proved anew.
+    are_tokens_first : bool
+        Whether the model's batch is the second dimension of its inputs.
     has_failed : bool
         Whether the model raised an exception of its own, which the user's call may raise, too.
     """
@@ -94,6 +96,7 @@ class Plan:
     is_nested: bool = False
     read: dict[tuple[str, str], bytes] = field(default_factory=dict)
     is_stale: bool = False
+    are_tokens_first: bool = False
     has_failed: bool = False
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
