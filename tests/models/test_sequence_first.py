@@ -97,8 +97,8 @@ class Attending(nn.Module):
 
 
 @pytest.mark.parametrize(("tokens", "texts"), [(4, 4), (5, 3), (3, 5), (4, 1)])
-def test_ids_that_come_tokens_first_name_the_tokens_of_their_text(embedded, tokens, texts):
-    model, tokenizer = Attending().eval(), embedded[1]
+def test_ids_that_come_tokens_first_name_the_tokens_of_their_text(tokens, texts):
+    model, (_, tokenizer) = Attending().eval(), gattn.load_model()
     ids = torch.randperm(49)[: tokens * texts].reshape(tokens, texts) + 1
     with gattn.capturing(model, tokenizer) as run:
         model(ids)
