@@ -85,3 +85,68 @@ def test_gradients_without_edits_are_the_functions_own():
         for y in (model(x), model.scaled(x, 1.0))
     )
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("function", [Attend, AttendApart])
+def test_gradients_of_leaves_are_refused_unless_none_are_taken(function):
+    class Bare(nn.Module):
+        def forward(self, query, key, value):
+            return function.apply(query, key, value)
+
+    given = [torch.randn(2, 5, WIDTH).requires_grad_() for _ in range(3)]
+    model, cut = Bare(), Cut(layer=0, query=2, key=1)
+    with pytest.raises(EditError, match="own backward"), edited(model, cut):
+        model(*given).sum().backward()
+    with torch.no_grad(), edited(model, cut):
+        assert not model(*given).requires_grad
+
+
+class Again(torch.autograd.Function):
+    """A checkpoint written by hand: its backward pass runs a module again."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        ctx.module = module
+        ctx.save_for_backward(x)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            y = ctx.module(x)
+        return torch.autograd.grad(y, x, gradient)[0], None
+
+
+class Reversible(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = Inner()
+
+    def forward(self, x):
+        return Again.apply(x, self.inner)
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x):
+        query, key, value = self.qkv(x).chunk(3, -1)
+        return (query @ key.mT).softmax(-1) @ value
+
+
+def test_a_function_that_runs_a_module_again_needs_the_context_open():
+    model, x = Reversible().double().eval(), torch.randn(2, 5, WIDTH).double().requires_grad_()
+    cut = Cut(layer=0, query=2, key=1)
+    with edited(model, cut):
+        (found,) = torch.autograd.grad(model(x).square().sum(), x)
+    with edited(model.inner, cut):
+        (wanted,) = torch.autograd.grad(model.inner(x).square().sum(), x)
+    torch.testing.assert_close(found, wanted)
+    with edited(model, cut):
+        late = model(x).square().sum()
+    with pytest.raises(EditError, match=r"call backward\(\) inside the context"):
+        late.backward()

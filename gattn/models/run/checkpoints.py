@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import FunctionCtx
 from torch.utils._pytree import tree_leaves
 
 from gattn.errors import EditError
+from gattn.models.doors.functions.calling.custom_backward import arguments_around
 
 _LATE = (
-    "Gradient checkpointing computes attention again in the backward pass, which would miss the "
-    "edits: call backward() inside the context."
+    "Gradient checkpointing, or an autograd function that runs a module, computes attention again "
+    "in the backward pass, which would miss the edits: call backward() inside the context."
 )
 
 
@@ -43,10 +46,21 @@ def refuse() -> None:
 
 
 def is_in_checkpoint() -> bool:
-    """Return whether `torch.utils.checkpoint` runs what calls this function."""
+    """Return whether what calls this function will run again in the backward pass.
+
+    `torch.utils.checkpoint` does so, and autograd functions that run a module.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
             return True
         frame = frame.f_back
+    has_module = False
+    for first, *_ in arguments_around():
+        has_module |= isinstance(first, nn.Module)
+        if has_module and (
+            isinstance(first, FunctionCtx)
+            or (isinstance(first, type) and issubclass(first, Function))
+        ):
+            return True
     return False

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import FrameType
 
+import torch
 from torch import nn
 from torch.overrides import (
     TorchFunctionMode,
@@ -32,6 +33,7 @@ class _Entry:
     frame: FrameType
     tracker: Tracker
     is_outermost: bool
+    takes_gradients: bool
     contexts: Sequence[object] = ()
     mode: TorchFunctionMode | None = None
 
@@ -84,6 +86,12 @@ class Calls:
         return sum(entry.is_outermost for entry in self._thread.entries)
 
     @property
+    def takes_gradients(self) -> bool:
+        """Whether this thread's innermost call began with gradients, which functions turn off."""
+        entries = self._thread.entries
+        return bool(entries) and entries[-1].takes_gradients
+
+    @property
     def tracker(self) -> Tracker:
         """The tracker of this thread's innermost call; between calls, of the next outermost one."""
         entries = self._thread.entries
@@ -130,7 +138,8 @@ class Calls:
         inner = {id(entry.module) for entry in entries if entry.tracker is self.tracker}
         is_outermost = not entries or module is self.model or id(module) in inner
         tracker = self._tracker(self.depth) if is_outermost else self.tracker
-        entries.append(_Entry(module, frame, tracker, is_outermost))
+        begun = torch.is_grad_enabled()
+        entries.append(_Entry(module, frame, tracker, is_outermost, begun))
         return tracker if is_outermost else None
 
     def begin(self, contexts: Sequence[object]) -> None:

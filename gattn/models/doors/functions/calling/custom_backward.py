@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -20,31 +21,39 @@ _SAYS = (
 )
 
 
-def refuse_gradients(name: str) -> None:
+def refuse_gradients(name: str, takes_gradients: bool) -> None:
     """Let the backward pass of an autograd function whose forward runs raise an EditError.
 
-    Where its forward is given no context, it is refused at once if gradients are taken of it.
+    Where its forward is given no context, it is refused at once if gradients are taken of it. A
+    function that runs a module that attends is a checkpoint (`gattn.models.run.checkpoints`).
     """
-    frame: FrameType | None = sys._getframe(1)
     context: Any = None
-    while frame is not None:
-        given = [frame.f_locals.get(one) for one in frame.f_code.co_varnames[:2]]
-        first = given[0] if given else None
+    for given in arguments_around():
+        first = given[0]
         if isinstance(first, nn.Module):
             return
         if isinstance(first, FunctionCtx):
             context = first
         if isinstance(first, type) and issubclass(first, Function):
-            _refuse(_SAYS.format(name, first.__name__), context, given[-1])
+            says = _SAYS.format(name, first.__name__)
+            some = [x for x in given[-1] if isinstance(x, Tensor) and x.requires_grad]
+            if context is not None:
+                context.register_prehook(partial(_raise, says))
+            elif any(takes_gradients or not x.is_leaf for x in some):
+                raise EditError(says)
             return
+
+
+def arguments_around() -> Iterator[list[Any]]:
+    """Walk the frames that run, the innermost first: the first two arguments of each that has any.
+
+    `Function.apply` has its class first, a forward its context, and a module itself.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if names := frame.f_code.co_varnames[:2]:
+            yield [frame.f_locals.get(one) for one in names]
         frame = frame.f_back
-
-
-def _refuse(says: str, context: Any, given: Any) -> None:
-    if context is not None:
-        context.register_prehook(partial(_raise, says))
-    elif any(isinstance(x, Tensor) and x.requires_grad and not x.is_leaf for x in given):
-        raise EditError(says)
 
 
 def _raise(says: str, *_: Any) -> None:

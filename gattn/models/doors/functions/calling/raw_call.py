@@ -221,7 +221,8 @@ def handed(call: RawCall) -> SeenCall | None:
     if found is None:
         return None
     if _is_changed(found.output, plain):
-        refuse_gradients(named(call.module))
+        with_gradients = any(calls.takes_gradients for calls, _ in present())
+        refuse_gradients(named(call.module), with_gradients)
         call.output = layout.unfold(found.output.transpose(1, 2), call.lead)
     weights = found.weights
     if weights is not None and call.weights is not None:
