@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gattn import Cut, capturing, edited
+from gattn import All, Cut, capturing, edited
 
 WIDTH, SENTENCES, WORDS = 4, 3, 5
 
@@ -100,12 +101,17 @@ class Statistics(nn.Module):
 
 
 @torch.no_grad()
-def test_attention_of_single_channels_is_told() -> None:
+def test_attention_of_single_channels_is_that_of_heads() -> None:
     model = Statistics().eval()
-    said = "sums with the weights of a softmax, the model itself, which may be attention"
-    with pytest.warns(UserWarning, match=said), capturing(model) as run:
-        model(torch.randn(2, WORDS, WIDTH))
-    assert set(run.traces[0].stacks) == {"attend"}
+    x = torch.randn(2, WORDS, WIDTH)
+    with capturing(model, keep=All()) as run:
+        model(x)
+    y = (x + model.attend(x, x, x)[0]).mT
+    attention = model.last(model.first(y).tanh()).softmax(2)
+    for trace, expected in zip(run.traces, attention, strict=True):
+        heads = trace.stacks["Statistics"]
+        found = np.concatenate([heads[0, head].to_dense() for head in range(WIDTH)])
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 class Kernels(nn.Module):

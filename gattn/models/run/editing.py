@@ -25,7 +25,7 @@ from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.run.patching import Sources
-from gattn.models.run.token_names import TokenNames
+from gattn.models.run.token_names import UNNAMED, TokenNames
 from gattn.models.watch.contexts import Context, present, tracker_of
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Call:
-    """An edited call: located edits by id, stack and sequence, and the given edits by their ids.
+    """An edited call: located edits by id, stack, sequence and whether it is named.
+
+    The `given` edits are found by the ids of their parts `here`.
 
     `may_checkpoint` says that a checkpoint in it would be computed again by the backward pass, and
     `is_checkpointed` that one was edited; if the model trains, it `awaits_backward`. `names` are
-    those that a layer gives its nodes.
+    those that a layer gives its nodes; if it is not known which tokens it has, it `is_named` not.
     """
 
     awaits_backward: bool = False
@@ -47,7 +49,8 @@ class _Call:
     stack: str = ""
     layer: int = 0
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
+    is_named: bool = True
+    located: dict[tuple[int, str, int, bool], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
     here: dict[tuple[int, str, int, int], Edit | None] = field(default_factory=dict)
 
@@ -97,6 +100,7 @@ class Editing(Context):
         now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
         now.awaits_backward &= tracker.is_calling
         now.stack, now.layer, now.names = place.stack, place.layer, call.token_names
+        now.is_named = call.is_named
         self._seen.note(place)
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
@@ -131,8 +135,8 @@ class Editing(Context):
             )
 
     def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit | None:
-        name = id(edit), place.stack, sequence
         now = self._calls[tracker]
+        name = id(edit), place.stack, sequence, now.is_named
         if id(edit) in self._relative:
             if name not in now.located:
                 now.located[name] = self._find(edit, place, sequence, tracker)
@@ -149,8 +153,11 @@ class Editing(Context):
 
     def _find(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
         """Replace texts of tokens and negative positions by positions."""
-        of_nodes = self._calls[tracker].names
-        names, spellings, reasons = self._names.of(place, sequence, tracker, of_nodes)
+        now = self._calls[tracker]
+        if now.is_named:
+            names, spellings, reasons = self._names.of(place, sequence, tracker, now.names)
+        else:
+            names, spellings, reasons = UNNAMED
         self._seen.note_names(place.stack, names)
         query, key = (
             KnownTokens(
@@ -166,7 +173,7 @@ class Editing(Context):
             unmet.find(which)
         # One edit for equal positions, so that these elements are read together.
         located = self._calls[tracker].located
-        alike = (known for (of, _, _), known in located.items() if of == id(edit))
+        alike = (known for (of, *_), known in located.items() if of == id(edit))
         return next((known for known in alike if known.named() == found.named()), found)
 
     def met(self, readings: Sequence[Reading]) -> None:

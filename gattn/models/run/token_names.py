@@ -27,6 +27,18 @@ Spellings: TypeAlias = dict[str, tuple[Sequence[str], ...]]
 """Other names of the same tokens."""
 
 
+_MOVED = (
+    "the model moved, picked or mixed its tokens before, so that it is not known which are here: "
+    "give positions, which count them as they come"
+)
+UNNAMED: tuple[Names, Spellings, dict[str, str]] = (
+    {"query": None, "key": None},
+    {"query": (), "key": ()},
+    {"query": _MOVED, "key": _MOVED},
+)
+"""The names of tokens of which it is not known which they are."""
+
+
 class TokenNames:
     """Names of tokens: the layer's, the user's, those that graphs show, and the tokenizer's."""
 

@@ -20,12 +20,12 @@ from gattn.models.doors.functions.calling.raw_call import RawCall, innermost, ob
 from gattn.models.doors.functions.mode import FunctionMode, paused
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed
-from gattn.models.doors.proof.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
+from gattn.models.doors.proof.layouts.batches import Batches, may_be_one_sequence
 from gattn.models.doors.proof.layouts.joining import join
 from gattn.models.doors.proof.layouts.ordering import unordered
 from gattn.models.doors.proof.layouts.patches import place_patches
@@ -187,11 +187,12 @@ class _Proof:
         join(self._model, self.open, plan, replays, self._alike)
         place_patches(self.open, plan.layouts, replays)
         self._numbers.refuse(plan.layouts, plan.reasons)
-        plan.leave_untold(best.alone)
+        mixed = plan.leave_untold(best.alone)
         plan.are_tokens_first = best.batches.dim == 1
         plan.unordered, plan.picked = unordered(
             self.open, sites, plan.layouts, replays, best.batches
         )
+        plan.unordered |= mixed | plan.of_rows()
         self._number()
         plan.read = self._kernels.picks.own.read()
         plan.is_stale = (

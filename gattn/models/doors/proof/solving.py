@@ -9,7 +9,6 @@ from math import prod
 
 from torch import Tensor, nn
 
-from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.candidates import Candidate, Inputs, Reader, kind, near
 from gattn.models.doors.proof.layouts.assembling import (
     SEVERAL_GROUPS,
@@ -24,6 +23,7 @@ from gattn.models.doors.proof.layouts.assembling import (
     owner_by,
     tokens_of,
 )
+from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.no_tokens import (
     MOST_SOURCES,
     are_channels,

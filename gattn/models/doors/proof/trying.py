@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.layouts.assembling import AcrossBatchError
+from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.layouts.sameness import refuse_numbers
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.layouts.assembling import check_apart, without_token
+from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.moving import Moves

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.layouts.agreeing import Inputs, Told
+from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By

@@ -145,10 +145,36 @@ class Plan:
         """Follow what values decide in a call of the model."""
         return Orders(self.orders)
 
-    def leave_untold(self, alone: Collection[Place]) -> None:
-        """Leave out what was not proved beside what was, where that says nothing of the latter."""
-        for place in self.reasons.keys() & alone if self.layouts else ():
-            self.untold[place] = self.reasons.pop(place)
+    def leave_untold(self, alone: Collection[Place]) -> set[Place]:
+        """Leave out what was not proved beside what was, where that says nothing of the latter.
+
+        Returns the calls that come later: what was left out may have mixed their tokens.
+        """
+        left = [place for place in self.sites if place in alone and place in self.reasons]
+        if not self.layouts or not left:
+            return set()
+        later = self._from(left[0]) - {left[0]}
+        for place in left:
+            more = "; the tokens of later layers, which it may have mixed, have no names"
+            self.untold[place] = self.reasons.pop(place) + more * bool(later)
+        return later
+
+    def of_rows(self) -> set[Place]:
+        """Return the calls that may have learned rows in place of tokens, of which are as many."""
+        for place in self.sites:
+            for _, layout in self.layouts.get(place, ()):
+                tokens = layout.tokens
+                if (
+                    tokens is not None
+                    and tokens.has_own_rows
+                    and (tokens.num_queries == tokens.num_keys)
+                ):
+                    return self._from(place)
+        return set()
+
+    def _from(self, place: Place) -> set[Place]:
+        """Return the calls that were proved from one on."""
+        return set(self.sites[self.sites.index(place) :]) & self.layouts.keys()
 
     def check(self) -> None:
         """Raise a CaptureError if nothing of the model can be trusted."""
