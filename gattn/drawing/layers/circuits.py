@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
-from gattn.analysis.circuits.found import Circuit, percent
+from gattn.analysis.circuits.found import Circuit, key_side, percent
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import describe, pitch
@@ -132,7 +132,7 @@ def _head_named(circuit: Circuit, source: Any, target: Any, facts: Any, head: in
     place = f"{facts['layer']}.{head}"
     if len(circuit.stacks) < 2:
         return place
-    is_cross = name_of(source) != name_of(target) and f"{name_of(target)} keys" != name_of(source)
+    is_cross = name_of(source) != name_of(target) and key_side(name_of(target)) != name_of(source)
     return f"{'cross' if is_cross else name_of(target)} {place}"
 
 
