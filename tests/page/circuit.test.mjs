@@ -45,6 +45,14 @@ test("edges of several heads between the same tokens are curves of their own, ea
   for (const name of ["0.0", "0.1", "0.2"]) assert.ok(texts(scene).includes(name), name);
 });
 
+test("an edge that joins two stacks says the name of its own", () => {
+  const band = (stack, base) => ({ stack, isKeySide: false, tokens: [0, 1, 2], layers: 2, left: 0, base, hasNames: true });
+  const bands = [band("encoder", 0), band("decoder", 3)];
+  const edges = [edge([1, 0, 0], [1, 1, 2]), edge([0, 2, 0], [1, 1, 2], { stack: "cross", layer: 0 })];
+  const scene = viewer.circuitScene(pictureOf({ ...circuitOf(edges, { bands }), height: 5 }));
+  for (const name of ["0.0", "cross 0.0"]) assert.equal(texts(scene).filter((text) => text === name).length, 1, name);
+});
+
 test("everything lies in the picture, however many tokens and layers there are", () => {
   for (const [n, layers] of [[1, 1], [6, 3], [40, 24], [300, 2]]) {
     const edges = Array.from({ length: layers }, (_, l) => edge([0, l, 0], [0, l + 1, n - 1]));

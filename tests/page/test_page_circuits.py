@@ -1,6 +1,7 @@
 """Circuits on the page: every edge with its numbers, marked in its head, by pointer and by key."""
 
 import copy
+import json
 import re
 from xml.etree import ElementTree
 
@@ -139,6 +140,29 @@ def test_units_that_are_not_edges_are_listed_with_their_losses(look_at_circuit, 
     focus = page.evaluate("[...document.querySelectorAll('table.edges button')]"
                           ".indexOf(document.activeElement)")  # fmt: skip
     assert focus == 8
+
+
+def test_losses_that_were_not_measured_are_no_bars_and_stay_in_their_column(look_at_circuit):
+    trace = trace_of(words(5))
+    found = circuit_of(trace, [(0, 1, 3, 2, float("nan")), (1, 0, 4, 3, 0.5)])
+    page = look_at_circuit(found, viewport={"width": 390, "height": 844})
+    expect(page.locator("#caption")).to_contain_text("1 of 2 losses not measured (thinnest lines)")
+    assert [row[2] for row in rows_of(page)] == ["0.500", "not measured"]
+    assert page.locator("#numbers td.bar i").count() == 1
+    cell = page.locator("#numbers td.missing")
+    assert cell.evaluate("n => n.scrollWidth <= n.clientWidth")
+    word = "n => { const r = document.createRange(); r.setStart(n.firstChild, 4);"
+    word += " r.setEnd(n.firstChild, 12); return r.getClientRects().length; }"
+    assert cell.evaluate(word) == 1, "'measured' is broken in two"
+
+
+def test_one_unit_is_not_several(look_at_circuit, heads):
+    found = heads.copy()
+    units = json.loads(heads.graph["units"])
+    found.graph["units"] = json.dumps(units | {"rows": units["rows"][:1]})
+    found.trace = heads.trace
+    page = look_at_circuit(found)
+    expect(page.locator("#numbers table.units caption")).to_have_text("1 head of the circuit")
 
 
 def test_the_heads_of_the_circuit_are_told_and_no_others(look_at_circuit, lamp):

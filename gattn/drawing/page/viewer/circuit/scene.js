@@ -97,8 +97,9 @@ function inOrderOfNames({ edges }, pointed) {
 function nameMarks({ circuit, look, pointed }, paths) {
   const taken = [];
   return inOrderOfNames(circuit, pointed).flatMap((n) => {
-    const { layer, head } = circuit.edges[n];
-    const text = `${layer}.${head}`;
+    const { stack, layer, head, from, to } = circuit.edges[n];
+    const isBetween = circuit.bands[from[0]].stack !== circuit.bands[to[0]].stack;
+    const text = `${isBetween ? `${stack} ` : ""}${layer}.${head}`;
     const wide = 7 * text.length + 4;
     const spot = [0.5, 0.4, 0.6, 0.3, 0.7].map((s) => pointAt(paths[n], s)).find(([x, y]) => taken.every(([u, v, w]) => Math.abs(x - u) > (wide + w) / 2 || Math.abs(y - v) > 14));
     if (!spot) return [];
