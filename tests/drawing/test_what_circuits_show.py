@@ -69,3 +69,14 @@ def test_small_axes_in_a_layout_have_no_names_on_each_other_and_no_cut_side():
 def heads_in(name):
     layer, heads = name.split(".")
     return {f"{layer}.{head}" for head in heads.rstrip("…").split(",")}
+
+
+def test_a_circuit_in_one_stack_of_several_says_in_which():
+    texts = [list("ab")] * 2
+    found = made(
+        [(("decoder", 0, 0), ("decoder", 1, 1), 0, 0, 0.5)],
+        stacks=dict.fromkeys(["encoder", "decoder", "cross"], texts),
+        layers={"encoder": 1, "decoder": 2, "cross": 2},
+        bipartite=["cross"],
+    )
+    assert [text.get_text() for text in found.draw().get_yticklabels()] == ["decoder · 0", "1"]

@@ -8,7 +8,7 @@ const edge = (from, to, more = {}) => ({ stack: "decoder", layer: from[1], head:
 function circuitOf(edges, { n = 6, layers = 3, bands = null } = {}) {
   const band = { stack: "decoder", isKeySide: false, tokens: [...Array(n).keys()], layers, left: 0, base: 0, hasNames: true };
   const units = null;
-  return { edges, streams: [], units, size: "loss", lost: "lost without it", columns: n, bands: bands ?? [band], caption: "", title: "" };
+  return { edges, streams: [], units, size: "loss", lost: "lost without it", columns: n, isSeveral: (bands ?? []).length > 1, bands: bands ?? [band], caption: "", title: "" };
 }
 
 function pictureOf(circuit, more = {}) {

@@ -375,6 +375,20 @@ def test_several_stacks_lie_above_each_other_and_all_their_edges_are_listed(
     assert state(page)["stack"] == several.table().iloc[0]["stack"]
 
 
+def test_a_circuit_in_one_stack_of_several_says_in_which_and_opens_there(look_at_circuit, several):
+    few = several.copy()
+    few.trace = several.trace
+    few.remove_nodes_from([node for node in several if node[0] != "decoder"])
+    rows = [row for row in json.loads(several.graph["rows"]) if row[0] == "decoder"]
+    units = json.loads(several.graph["units"])
+    kept = [row for row in units["rows"] if row[0] == "decoder"]
+    few.graph.update(rows=json.dumps(rows), units=json.dumps(units | {"rows": kept}))
+    page = look_at_circuit(few)
+    assert rows
+    assert all(row[0].startswith("decoder ") for row in rows_of(page))
+    assert page.locator("#stack").input_value() == "decoder"
+
+
 # Hostile tokens
 
 

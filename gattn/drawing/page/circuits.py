@@ -1,8 +1,9 @@
 """Describes a circuit in the header of a page.
 
-It has ``title`` and ``caption``; ``bands``, the stacks as `gattn.drawing.layers.bands` lays them
-out; ``edges``, one per head, each with its ends as (band, depth, position) and what it ``loss``es;
-``streams``, the residual streams between them; and ``units``, what is kept as a whole.
+It has ``title`` and ``caption``; ``isSeveral``, whether the model has several stacks; ``bands``, the
+stacks as `gattn.drawing.layers.bands` lays them out; ``edges``, one per head, each with its ends as
+(band, depth, position) and what it ``loss``es; ``streams``, the residual streams between them; and
+``units``, what is kept as a whole.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def circuit_entry(circuit: Circuit, trace: AttentionTrace) -> dict[str, Any]:
     return {
         "title": str(circuit),
         "caption": "; ".join(filter(None, [few, said_of(circuit), *circuit.notes])),
+        "isSeveral": len(circuit.stacks) > 1,
         "size": size,
         "lost": _LOST[circuit.graph["kind"]],
         "columns": columns(bands),

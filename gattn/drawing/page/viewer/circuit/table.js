@@ -63,7 +63,8 @@ function moreButton(page, left, refill) {
 }
 
 /** List the units of a circuit and what it loses without each. */
-function unitsTable({ circuit: { units }, traces: [{ stacks }] }) {
+function unitsTable({ circuit, traces: [{ stacks }] }) {
+  const { units } = circuit;
   const partsOf = ({ stack, layer, head, query, key }) => {
     if (units.kind === "heads") return [`${layer}.${head}`];
     const [keys, queries] = [true, false].map((isKey) => tokensOn(stacks, stack, isKey));
@@ -71,9 +72,8 @@ function unitsTable({ circuit: { units }, traces: [{ stacks }] }) {
     return query === undefined ? from : [...from, " → ", ...tokenElement(queries[query])];
   };
   const largest = units.rows.reduce((most, { loss }) => Math.max(most, Math.abs(loss ?? 0)), 0);
-  const isSeveral = new Set(units.rows.map(({ stack }) => stack)).size > 1;
   const rows = units.rows.slice(0, MOST_UNITS).map((unit) => {
-    const name = element("td", {}, isSeveral ? `${unit.stack} ` : "", ...partsOf(unit));
+    const name = element("td", {}, circuit.isSeveral ? `${unit.stack} ` : "", ...partsOf(unit));
     return element("tr", {}, name, valueCell(grouped(unit.edges)), lossCell(unit.loss), barCell(unit.loss, largest));
   });
   const left = units.rows.length - MOST_UNITS;
