@@ -461,3 +461,15 @@ def test_what_is_no_circuit_of_the_trace_is_refused(lamp):
     other = gattn.AttentionTrace({"vision": trace["decoder"]})
     with pytest.raises(SelectionError, match="has no stack 'decoder'"):
         other.to_html(circuit=lamp)
+
+
+def test_a_circuit_of_a_run_with_other_attention_is_refused(lamp):
+    model, tokenizer = gattn.load_model()
+    with gattn.edited(model, gattn.Scale(0.5, layer=2)):
+        edited = gattn.capture(LAMP, model, tokenizer)
+    with pytest.raises(
+        SelectionError, match=r"of another run: query 12 of head 2\.[01] gives key 5"
+    ):
+        edited.to_html(circuit=lamp)
+    some = gattn.capture(LAMP, model, tokenizer, layers=[0, 1], keep=gattn.TopK(1))
+    assert Decoded(some.to_html(circuit=lamp)).header["circuit"] == header(lamp)["circuit"]
