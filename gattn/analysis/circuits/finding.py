@@ -119,7 +119,7 @@ def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
     if len(run.traces) != 1:
         raise CaptureError(
             "A circuit is of one run on one sequence or graph; the function runs the model on "
-            f"{len(run.traces)}: expected a function that calls it once."
+            f"{len(run.traces)}: expected a function that calls it once, and no batch of several."
         )
     return run.trace
 

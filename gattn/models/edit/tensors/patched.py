@@ -67,7 +67,8 @@ class Patched(AtTokens):
         is_plain = reading.has_values and reading.splits_heads and not reading.lists_edges
         if self.gives_values and not is_plain:
             raise EditError(
-                f"{self}: this layer shows its attention, but not its {self.what}: patch attention."
+                f"{self}: this layer shows its attention, but not its {self.what}: take "
+                "what='attention'."
             )
         heads = self.heads(reading.heads)
         if self.given is not None:
