@@ -570,9 +570,22 @@ def test_circuit_prints_what_it_found_and_writes_pictures_and_graphs(tmp_path, c
     assert "not 0.9, with at most 3 edges" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("ablation", ["mean", "red green dog red red"])
+def test_circuit_puts_in_what_is_asked_for_in_place_of_messages(ablation, capsys):
+    text = "red green lamp red green"
+    found = gattn.circuit(text, target=" lamp", ablation=ablation, keep=0.5, progress=False)
+    assert (
+        found.graph["empty"] != gattn.circuit(text, target=" lamp", progress=False).graph["empty"]
+    )
+    given = ["circuit", text, "--target", " lamp", "--keep", 0.5]
+    assert run(*given, "--ablation", ablation) == 0
+    assert str(found) in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        (["--ablation", "a dog"], "as many"),
         (["--keep", 2], "keep is a number above 0"),
         (["--target", " cat and dog"], "must be one token"),
         (["--other", " lamp"], "--metric"),

@@ -182,6 +182,13 @@ def _circuit(commands: Commands) -> None:
         help="what is kept or left out as a whole: an edge, all edges of a pair of tokens, all "
         "from a token, or a head (default: edges)",
     )
+    parser.add_argument(
+        "--ablation",
+        default="zero",
+        metavar="WHAT",
+        help="what takes the place of messages that are left out: zero, mean (the head's mean "
+        "value), or a text of as many tokens, whose messages do (default: zero)",
+    )
     parser.add_argument("--max-edges", type=whole, metavar="N", help="keep at most N edges")
     parser.add_argument("--seconds", type=real, metavar="S", help="stop the search after S seconds")
     add_output(parser, (*PICTURES, *PAGES, *EXPORTS[1:]))

@@ -87,3 +87,17 @@ def test_edges_of_texts_of_several_lengths_are_compared_by_their_roles(several):
 def test_roles_are_told_in_models_that_read_both_ways(query, key, role):
     tokens = list("xabcdaf")
     assert _role(tokens, tokens, query, key, is_self=True) == role
+
+
+@pytest.mark.parametrize("key", [0, 1, 2])
+def test_in_cross_attention_only_the_same_token_and_the_first_are_told(key):
+    roles = ["first", "other", "same token"]
+    assert _role(["a", "b"], ["x", "y", "b"], 1, key, is_self=False) == roles[key]
+
+
+def test_no_circuits_have_no_roles_and_one_is_of_one_text(several):
+    none, one = several[len(several) :], several[:1]
+    assert len(none.roles()) == len(none.intersection()) == len(none.table()) == 0
+    assert none.draw().get_title() == "circuits of 0 texts"
+    assert one.draw().get_title() == "circuits of 1 text"
+    assert repr(one).startswith("Circuits(1 text,")

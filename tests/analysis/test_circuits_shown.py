@@ -74,6 +74,7 @@ def test_each_curve_has_a_name_even_where_two_cross_in_their_middles():
         names=json.dumps({"decoder": [list("abcdefghijkl")] * 2}),
         tokens=json.dumps({"decoder": list("abcdefghijkl")}),
         rows=json.dumps(rows),
+        units=json.dumps({"fields": ["stack", *EDGE], "rows": [[*row, 1.0] for row in rows]}),
     )
     for head, (key, to) in enumerate(places):
         kind = "self" if key[1] == to[1] else "attention"

@@ -1,5 +1,6 @@
 """Circuits of edges, heads, tokens and pairs; of patches, nodes and two stacks."""
 
+import json
 from itertools import product
 
 import networkx as nx
@@ -144,3 +145,40 @@ def test_a_circuit_of_two_stacks_names_them(tiny):
     assert found.faithfulness == pytest.approx(1 - kl / empty, abs=1e-9)
     assert {len(node) for node in found} == {3}
     assert {node[0] for node in found} <= {"encoder", "decoder"}
+    assert {found.nodes["decoder", depth, 2]["token"] for depth in (1, 2)} == {"8"}
+    assert found.pred["decoder", 2, 2], "the stream of the last token does not reach the answer"
+
+
+class Reader(nn.Module):
+    """Queries that read other tokens."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True).double().eval()
+
+    def forward(self, x, keys):
+        return self.attend(x, keys, keys, need_weights=False)[0]
+
+
+def test_keys_that_are_other_tokens_have_their_own_names():
+    model = Reader()
+    x, keys = (torch.randn(1, count, 8).double() for count in (2, 5))
+    found = gattn.circuit(
+        lambda: model(x, keys)[0, 0].sum(), model, tokens=list("pqrst"), random=0, **QUIET
+    )
+    names = {"attend": "01", "attend keys": "pqrst"}
+    for node, facts in found.nodes(data=True):
+        assert facts["token"] == names[node[0]][node[2]]
+    assert max(at for stack, _, at in found if stack == "attend keys") > 1
+
+
+def test_a_classifier_of_texts_reads_no_tokens_stream():
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    config = BertConfig(vocab_size=40, num_attention_heads=2, initializer_range=0.5, **sizes)
+    model = BertForSequenceClassification(config).double().eval()
+    found = gattn.circuit([7, 5, 9, 4], model, target=1, units="tokens", random=0, **QUIET)
+    assert json.loads(found.graph["positions"]) == []

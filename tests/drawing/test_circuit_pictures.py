@@ -1,17 +1,14 @@
 """Pictures of circuits: of several stacks, of graphs, of several texts; each head is named."""
 
-import json
-
 import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from matplotlib.figure import Figure
+from circuits_drawn import caption, curves, drawn, made, names
 from torch import nn
 
 import gattn
-from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.circuits.several import Circuits
 from gattn.drawing.layers.bands import bands_of, place_of
 from gattn.errors import FileError, SelectionError, ShapeError
@@ -21,59 +18,6 @@ from gattn.heads.stack import Stack
 LAMP = "The river tall green lamp river tall green lamp river tall green"
 QUIET = {"progress": False, "random": 0}
 SIZES = [None, (3.3, 2.8), (6.75, 4.5)]
-
-
-def drawn(found, inches, **options):
-    if inches is None:
-        return found.draw(**options)
-    return found.draw(ax=Figure(inches, layout="constrained").add_subplot(), **options)
-
-
-def curves(ax):
-    (lines,) = (c for c in ax.collections if c.get_gid() == "gattn-edges")
-    return [path.vertices for path in lines.get_paths()]
-
-
-def names(ax):
-    return [text for text in ax.texts if text.get_gid() == "gattn-heads"]
-
-
-def caption(ax):
-    return next(t.get_text() for t in ax.texts if t.get_gid() == "gattn-caption").replace("\n", " ")
-
-
-def made(rows, *, stacks, layers, bipartite=(), has_stream=True, kind="edges", trace=None):
-    """Make the circuit of (source, target, layer, head, number), and the tokens of its stacks."""
-    stack = next(iter(stacks))
-    edges = [
-        [stack, layer, head, target[-1], source[-1]] for source, target, layer, head, _ in rows
-    ]
-    numbers = [number for *_, number in rows]
-    units = [[*edge, 1, number] for edge, number in zip(edges, numbers, strict=True)]
-    found = Circuit(
-        metric="probability of 'x'",
-        kind=kind,
-        edges=len(rows),
-        all_edges=99,
-        faithfulness=0.9,
-        completeness=1.0,
-        random="[]",
-        has_stream=has_stream,
-        layers=json.dumps(layers),
-        bipartite=json.dumps(list(bipartite)),
-        geometry="{}",
-        names=json.dumps(stacks),
-        tokens=json.dumps({name: keys for name, (_, keys) in stacks.items()}),
-        rows=json.dumps([[*edge, n] for edge, n in zip(edges, numbers, strict=True)]),
-        units=json.dumps({"fields": ["stack", "layer", "head", "query", "key"], "rows": units}),
-    )
-    for source, target, layer, head, number in rows:
-        kind = "self" if source[:-2] == target[:-2] and source[-1] == target[-1] else "attention"
-        found.add_edge(source, target, kind=kind, layer=layer)
-        facts = {f"head_{head}": number, f"loss_{head}": number}
-        found.edges[source, target].update(facts)
-    found.trace = trace
-    return found
 
 
 # Stacks
@@ -118,7 +62,7 @@ def test_a_decoder_lies_above_its_encoder_and_each_has_its_own_tokens(translatio
     layers = [t.get_text() for t in ax.get_yticklabels()]
     assert "encoder · 0" in layers
     assert "decoder · 0" in layers
-    assert {t.get_text() for t in names(ax)} == {"0.1", "0.0", "1.3", "1.2"}
+    assert {t.get_text() for t in names(ax)} == {"0.1", "cross 0.0", "1.3", "cross 1.2"}
 
 
 @pytest.mark.parametrize("inches", SIZES)

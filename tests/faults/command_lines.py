@@ -77,6 +77,7 @@ EFFECT = {
 }
 CIRCUIT = {
     "--metric": ["kl", "probability", "logit_difference", "accuracy", ""],
+    "--ablation": ["zero", "mean", "a dog", ""],
     "--units": ["edges", "heads", "tokens", "pairs", "words", ""],
     "--keep": FLOATS,
     "--seconds": FLOATS,

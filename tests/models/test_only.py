@@ -108,7 +108,7 @@ def test_messages_of_another_text_take_the_place_of_all_others(gpt2):
     expected = with_messages_of(gpt2, inputs, others, [])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     twice = only, Only(ROWS[:1], ablation=only.ablation)
-    with pytest.raises(EditError, match="with the edges of both"), edited(gpt2, *twice):
+    with pytest.raises(EditError, match="with the edges that both keep"), edited(gpt2, *twice):
         gpt2(**inputs)
     short = Only(ROWS, ablation=[9, 9, 3])
     with pytest.raises(EditError, match="as many tokens"), edited(gpt2, short):

@@ -305,6 +305,18 @@ def test_rows_of_attention_that_both_texts_have_are_patched_in_a_longer_one(gpt2
     assert np.abs(found - plain).max() > 1e-3
 
 
+def test_edges_that_both_texts_have_are_patched_in_a_longer_one(tiny):
+    bert = tiny("bert", "eager", torch.float64)
+    given, plain = (
+        gattn.capture(ids, bert, keep=gattn.All())[1, 2].to_dense() for ids in (OTHER[:4], IDS)
+    )
+    with gattn.edited(bert, Patch(OTHER[:4], 1, 2, query=[0, 3], key=[1, 2])):
+        found = gattn.capture(IDS, bert, keep=gattn.All())[1, 2].to_dense()
+    where = np.ix_([0, 3], [1, 2])
+    plain[where] = given[where]
+    np.testing.assert_allclose(found, plain, atol=1e-12)
+
+
 @pytest.mark.parametrize("query", [None, 2])
 def test_means_of_outputs_are_of_what_earlier_edits_left(gpt2, query):
     cut = Cut(layer=1, head=[1, 3], key=0)

@@ -1,5 +1,6 @@
 """What patches and ablations hold, take and refuse."""
 
+import numpy as np
 import pytest
 import torch
 from hand_written import ROOT, TOKENS, WIDTH, made
@@ -129,6 +130,30 @@ def test_a_longer_text_is_refused_where_queries_read_what_is_not_here(tiny):
         gattn.edited(model, Patch(LONGER)),
     ):
         model(torch.tensor([IDS]))
+
+
+@pytest.mark.parametrize("key", [4, None, slice(3, None)])
+def test_an_edge_from_a_key_that_a_shorter_text_lacks_is_refused(tiny, key):
+    bert = tiny("bert")
+    with pytest.raises(EditError, match="has 4 tokens, but the text has 6"):
+        logits_of(bert, IDS, Patch(OTHER[:4], 1, query=2, key=key))
+
+
+def test_keys_that_a_smaller_graph_lacks_matter_where_they_have_edges():
+    conv = pytest.importorskip("torch_geometric.nn").GATConv(5, 4).eval()
+    x, other = torch.randn(4, 5), torch.randn(2, 5)
+    edges = torch.tensor([[0, 3], [1, 2]])
+    smaller = torch.tensor([[0], [1]])
+    with torch.no_grad():
+        expected = gattn.capture(lambda: conv(other, smaller), conv, keep=gattn.All())
+        with gattn.edited(conv, Patch(lambda: conv(other, smaller), query=1)):
+            found = gattn.capture(lambda: conv(x, edges), conv, keep=gattn.All())
+        with (
+            pytest.raises(EditError, match="has 2 tokens, but the text has 4"),
+            gattn.edited(conv, Patch(lambda: conv(other, smaller), query=2)),
+        ):
+            conv(x, edges)
+    np.testing.assert_array_equal(found[0, 0].to_dense()[1, :2], expected[0, 0].to_dense()[1])
 
 
 def test_contributions_are_not_those_of_patched_values(gpt2):

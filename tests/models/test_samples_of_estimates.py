@@ -18,6 +18,7 @@ from scipy import stats
 import gattn
 from gattn import Cut, TopK
 from gattn.errors import ContractError, EditError, SelectionError
+from gattn.models.effects.sampling import _correlations
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +167,10 @@ def test_layers_in_front_of_an_edited_one_are_estimated(tiny):
         both = cutting(cut, (*(place[name] for name in PLACE), True))
         edited = difference(dense_logits(model, {"input_ids": IDS}, both))
         assert place["effect"] == pytest.approx(edited - plain, abs=1e-9)
+
+
+def test_correlations_with_signs_are_told_where_all_sizes_are_the_same():
+    found = _correlations(np.array([1.0, -1.0, 1.0]), np.array([2.0, -2.0, 2.0]))
+    assert found["correlation"] == pytest.approx(1)
+    assert found["rank_correlation"] == pytest.approx(1)
+    assert np.isnan(found["size_correlation"])

@@ -8,7 +8,7 @@ const edge = (from, to, more = {}) => ({ stack: "decoder", layer: from[1], head:
 function circuitOf(edges, { n = 6, layers = 3, bands = null } = {}) {
   const band = { stack: "decoder", isKeySide: false, tokens: [...Array(n).keys()], layers, left: 0, base: 0, hasNames: true };
   const units = null;
-  return { edges, streams: [], units, size: "loss", lost: "lost without it", columns: n, bands: bands ?? [band], caption: "", title: "" };
+  return { edges, streams: [], units, size: "loss", lost: "lost without it", columns: n, isSeveral: (bands ?? []).length > 1, bands: bands ?? [band], caption: "", title: "" };
 }
 
 function pictureOf(circuit, more = {}) {
@@ -43,6 +43,14 @@ test("edges of several heads between the same tokens are curves of their own, ea
   const scene = viewer.circuitScene(pictureOf(circuitOf(edges)));
   assert.equal(new Set(curves(scene).map(String)).size, edges.length);
   for (const name of ["0.0", "0.1", "0.2"]) assert.ok(texts(scene).includes(name), name);
+});
+
+test("an edge that joins two stacks says the name of its own", () => {
+  const band = (stack, base) => ({ stack, isKeySide: false, tokens: [0, 1, 2], layers: 2, left: 0, base, hasNames: true });
+  const bands = [band("encoder", 0), band("decoder", 3)];
+  const edges = [edge([1, 0, 0], [1, 1, 2]), edge([0, 2, 0], [1, 1, 2], { stack: "cross", layer: 0 })];
+  const scene = viewer.circuitScene(pictureOf({ ...circuitOf(edges, { bands }), height: 5 }));
+  for (const name of ["0.0", "cross 0.0"]) assert.equal(texts(scene).filter((text) => text === name).length, 1, name);
 });
 
 test("everything lies in the picture, however many tokens and layers there are", () => {

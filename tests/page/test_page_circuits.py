@@ -1,6 +1,7 @@
 """Circuits on the page: every edge with its numbers, marked in its head, by pointer and by key."""
 
 import copy
+import json
 import re
 from xml.etree import ElementTree
 
@@ -139,6 +140,29 @@ def test_units_that_are_not_edges_are_listed_with_their_losses(look_at_circuit, 
     focus = page.evaluate("[...document.querySelectorAll('table.edges button')]"
                           ".indexOf(document.activeElement)")  # fmt: skip
     assert focus == 8
+
+
+def test_losses_that_were_not_measured_are_no_bars_and_stay_in_their_column(look_at_circuit):
+    trace = trace_of(words(5))
+    found = circuit_of(trace, [(0, 1, 3, 2, float("nan")), (1, 0, 4, 3, 0.5)])
+    page = look_at_circuit(found, viewport={"width": 390, "height": 844})
+    expect(page.locator("#caption")).to_contain_text("1 of 2 losses not measured (thinnest lines)")
+    assert [row[2] for row in rows_of(page)] == ["0.500", "not measured"]
+    assert page.locator("#numbers td.bar i").count() == 1
+    cell = page.locator("#numbers td.missing")
+    assert cell.evaluate("n => n.scrollWidth <= n.clientWidth")
+    word = "n => { const r = document.createRange(); r.setStart(n.firstChild, 4);"
+    word += " r.setEnd(n.firstChild, 12); return r.getClientRects().length; }"
+    assert cell.evaluate(word) == 1, "'measured' is broken in two"
+
+
+def test_one_unit_is_not_several(look_at_circuit, heads):
+    found = heads.copy()
+    units = json.loads(heads.graph["units"])
+    found.graph["units"] = json.dumps(units | {"rows": units["rows"][:1]})
+    found.trace = heads.trace
+    page = look_at_circuit(found)
+    expect(page.locator("#numbers table.units caption")).to_have_text("1 head of the circuit")
 
 
 def test_the_heads_of_the_circuit_are_told_and_no_others(look_at_circuit, lamp):
@@ -351,6 +375,20 @@ def test_several_stacks_lie_above_each_other_and_all_their_edges_are_listed(
     assert state(page)["stack"] == several.table().iloc[0]["stack"]
 
 
+def test_a_circuit_in_one_stack_of_several_says_in_which_and_opens_there(look_at_circuit, several):
+    few = several.copy()
+    few.trace = several.trace
+    few.remove_nodes_from([node for node in several if node[0] != "decoder"])
+    rows = [row for row in json.loads(several.graph["rows"]) if row[0] == "decoder"]
+    units = json.loads(several.graph["units"])
+    kept = [row for row in units["rows"] if row[0] == "decoder"]
+    few.graph.update(rows=json.dumps(rows), units=json.dumps(units | {"rows": kept}))
+    page = look_at_circuit(few)
+    assert rows
+    assert all(row[0].startswith("decoder ") for row in rows_of(page))
+    assert page.locator("#stack").input_value() == "decoder"
+
+
 # Hostile tokens
 
 
@@ -423,3 +461,15 @@ def test_what_is_no_circuit_of_the_trace_is_refused(lamp):
     other = gattn.AttentionTrace({"vision": trace["decoder"]})
     with pytest.raises(SelectionError, match="has no stack 'decoder'"):
         other.to_html(circuit=lamp)
+
+
+def test_a_circuit_of_a_run_with_other_attention_is_refused(lamp):
+    model, tokenizer = gattn.load_model()
+    with gattn.edited(model, gattn.Scale(0.5, layer=2)):
+        edited = gattn.capture(LAMP, model, tokenizer)
+    with pytest.raises(
+        SelectionError, match=r"of another run: query 12 of head 2\.[01] gives key 5"
+    ):
+        edited.to_html(circuit=lamp)
+    some = gattn.capture(LAMP, model, tokenizer, layers=[0, 1], keep=gattn.TopK(1))
+    assert Decoded(some.to_html(circuit=lamp)).header["circuit"] == header(lamp)["circuit"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
-from gattn.analysis.circuits.found import Circuit, ends_in
+from gattn.analysis.circuits.found import Circuit, ends_in, key_side
 from gattn.analysis.circuits.testing import Proof
 from gattn.heads.geometry.written import to_text
 
@@ -50,12 +50,19 @@ def built(
     _add_edges(graph, groups, kept, _losses(groups, proof))
     if graph.graph["has_stream"]:
         _add_streams(graph)
+    texts = _texts(names)
     for node, named in graph.nodes(data=True):
-        stack = node[0] if len(node) == 3 else edges.stacks[0]
-        *_, depth, position = node
-        side = names.get(stack, names[edges.stacks[0]])[0]
-        named.update(depth=depth, position=position, token=side[position])
+        *stack, depth, position = node
+        text = texts["".join(stack)][position]
+        named.update(depth=depth, position=position, token=text)
     return graph
+
+
+def _texts(names: Mapping[str, tuple[list[str], list[str]]]) -> dict[str, list[str]]:
+    """Give the tokens of nodes by the name that these have for their stack, "" if there is one."""
+    texts = {key_side(stack): keys for stack, (_, keys) in names.items()}
+    texts |= {stack: queries for stack, (queries, _) in names.items()}
+    return texts | {"": next(iter(texts.values()), [])}
 
 
 def _layers(edges: EdgeList) -> dict[str, int]:
@@ -127,12 +134,12 @@ def _add_streams(graph: Circuit) -> None:
     for node in list(graph):
         *stack, depth, position = node
         of_token.setdefault((*stack, position), set()).add(depth)
-    answers = json.loads(graph.graph["positions"])
+    answers, layers = (json.loads(graph.graph[name]) for name in ("positions", "layers"))
     for (*stack, position), depths in of_token.items():
         if graph.in_degree((*stack, min(depths), position)) == 0:
             depths.add(0)
-        if not stack and position in answers:
-            depths.add(graph.depth)
+        if stack in ([], ["decoder"]) and position in answers:
+            depths.add(layers["decoder"] if stack else graph.depth)
         for one, next_ in pairwise(sorted(depths)):
             source, target = (*stack, one, position), (*stack, next_, position)
             if not graph.has_edge(source, target):

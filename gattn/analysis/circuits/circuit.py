@@ -106,9 +106,10 @@ def circuit(
         The share F to keep, above 0, at most 1.
     ablation : "zero", "mean", list of texts, or a text, or whatever else `gattn.capture` takes
         What takes the place of the messages :math:`A_{ij} v_j` of other edges: nothing;
-        :math:`A_{ij} \bar v`, with the head's mean value over the positions of the same run, or
-        over those of a list of texts (mean ablation); or the messages of the same edges on another
-        text of as many tokens, such as a corrupted one (resample ablation, activation patching).
+        :math:`A_{ij} \bar v`, with the head's mean value over all positions of the same run, later
+        ones too, or over those of a list of texts (mean ablation); or the messages of the same
+        edges on another text of as many tokens, such as a corrupted one (resample ablation,
+        activation patching).
         Then :math:`m(\emptyset)` is the model in which all edges have such messages.
     units : "edges", "pairs", "tokens" or "heads"
         What is kept or left out as a whole: an edge of one head; the edges from one token to

@@ -119,7 +119,7 @@ def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
     if len(run.traces) != 1:
         raise CaptureError(
             "A circuit is of one run on one sequence or graph; the function runs the model on "
-            f"{len(run.traces)}: expected a function that calls it once."
+            f"{len(run.traces)}: expected a function that calls it once, and no batch of several."
         )
     return run.trace
 
@@ -160,9 +160,7 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
         notes.append(f"{reached}, with at most {most}")
     elif proof.faithfulness < limits.keep - _ROUGH:
         notes.append(f"{reached}: within rounding, that is enough")
-    if proof.faithfulness >= search.least and not search.is_minimal:
-        late = "time ran out: " * search.is_late
-        notes.append(f"{late}not every unit was left out alone, so some may not be needed")
+    notes += _spare(proof, search)
     if len(proof.random) == 0 and random and runs.seconds < limits.stop and proof.units.any():
         notes.append("no other set has as many units of each layer, so there is no random one")
     if runs.slack > _ROUGH:
@@ -170,3 +168,16 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
     if proof.faithfulness > 1 + max(runs.slack, _ROUGH):
         notes.append("it keeps more than all: some of what is left out works against the answer")
     return proof, notes
+
+
+def _spare(proof: Proof, search: Search) -> list[str]:
+    """Say that some units may not be needed, or that some are not."""
+    if proof.faithfulness < search.least:
+        return []
+    late = "time ran out: " * search.is_late
+    if np.isnan(proof.losses).any():
+        return [f"{late}not every unit was left out alone, so some may not be needed"]
+    if count := int((proof.faithfulness - proof.losses >= search.least).sum()):
+        units = f"any one of {count} units" if count > 1 else "one unit"
+        return [f"{late}it would keep enough without {units}, too"]
+    return []

@@ -276,9 +276,14 @@ def ends_in(circuit: Circuit) -> Callable[[str, int, int, int], tuple[Node, Node
             return (stack, layer, key), (stack, layer + 1, query)
         if stack == "cross" and {"encoder", "decoder"} <= set(stacks):
             return ("encoder", layers["encoder"], key), ("decoder", layer + 1, query)
-        return (f"{stack} keys", layer, key), (stack, layer + 1, query)
+        return (key_side(stack), layer, key), (stack, layer + 1, query)
 
     return ends
+
+
+def key_side(stack: str) -> str:
+    """Name the keys of a stack whose keys are other tokens than its queries, as nodes do."""
+    return f"{stack} keys"
 
 
 def percent(share: float, digits: int) -> str:

@@ -103,8 +103,8 @@ class Runs:
         self.rounding: float = abs(masked - self.full)
         if not all(map(isfinite, (self.full, self.empty, masked))):
             raise ModelError(
-                f"Without edits the {measure} is {self.full}, and with all attention ablated it is "
-                f"{self.empty}. Expected finite numbers, of which a circuit keeps a share."
+                f"Without edits the {measure} is {self.full}, with all attention ablated "
+                f"{self.empty}, and with all edges multiplied by 1 {masked}. Expected finite numbers, of which a circuit keeps a share."
             )
 
     def _copies(self) -> int:

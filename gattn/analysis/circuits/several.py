@@ -13,6 +13,7 @@ import pandas as pd
 
 from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.reading.results import Table
+from gattn.analysis.reading.sources import counted
 from gattn.door import draw
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Circuits(Sequence[Circuit]):
         return iter(self.found)
 
     def __repr__(self) -> str:
-        return f"Circuits({len(self)} texts, stability {self.stability:.2f})"
+        return f"Circuits({counted(len(self), 'text')}, stability {self.stability:.2f})"
 
     def table(self) -> Table:
         """List the circuits.
@@ -88,7 +89,8 @@ class Circuits(Sequence[Circuit]):
             }
             for one in self.found
         ]
-        return self._told(rows, "circuits")
+        columns = ["edges", "all_edges", *_MEASURES[1:], "random"]
+        return self._told(pd.DataFrame(rows, columns=columns), "circuits")
 
     def statistics(self) -> Table:
         """Take means over the texts, with 95 % intervals of a bootstrap that draws texts.
@@ -116,9 +118,8 @@ class Circuits(Sequence[Circuit]):
             have such an edge, with a bootstrapped 95 % interval ``low`` to ``high``; and ``edges``,
             how many there are in all. The most frequent come first.
         """
-        counts = pd.concat(
-            [some.groupby(ROLE).size().rename(n) for n, some in enumerate(self._roles)], axis=1
-        ).fillna(0)
+        sizes = [some.groupby(ROLE).size().rename(n) for n, some in enumerate(self._roles)]
+        counts = pd.concat(sizes, axis=1).fillna(0) if sizes else pd.DataFrame()
         rows = [
             {
                 **dict(zip(ROLE, place, strict=True)),
@@ -166,7 +167,8 @@ class Circuits(Sequence[Circuit]):
 
     def _told(self, rows: Any, name: str) -> Table:
         source = self.found[0].computed_from if self.found else ""
-        return Table.of(rows, name=name, computed_from=f"{len(self)} texts, the first: {source}")
+        told = f"{counted(len(self), 'text')}, the first: {source}" if source else ""
+        return Table.of(rows, name=name, computed_from=told)
 
 
 def _roles_of(circuit: Circuit) -> pd.DataFrame:

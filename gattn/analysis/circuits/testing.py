@@ -47,7 +47,7 @@ def tested(runs: Runs, search: Search, random: int, seed: int) -> Proof:
         mask = units.copy()
         mask[np.flatnonzero(units)[np.nanargmin(losses)]] = False
     rest = runs.of_edges(~live[None])[0]
-    drawn = _drawn(runs.groups.profile, mask, random, np.random.default_rng(seed))
+    drawn = _drawn(runs.groups.profile, units, random, np.random.default_rng(seed))
     like = _in_time(runs, drawn, stop)
     return Proof(float(kept), float(1 - rest), units, losses, like[np.isfinite(like)], live)
 

@@ -108,6 +108,7 @@ def run_circuit(options: argparse.Namespace) -> None:
         metric=options.metric,
         **_answer(options),
         keep=options.keep,
+        ablation=options.ablation,
         units=options.units,
         max_edges=options.max_edges,
         seconds=options.seconds,

@@ -89,6 +89,20 @@ def pitch(ax: Axes, count: int, side: str) -> float:
     return points(ax)[side == "y"] / max(count, 1)
 
 
+def remove(ax: Axes, gid: str) -> None:
+    """Remove the texts of a kind."""
+    for text in [text for text in ax.texts if text.get_gid() == gid]:
+        text.remove()
+
+
+def settle(ax: Axes) -> None:
+    """Let the figure's layout engine, if it has one, give the axes their room among all texts."""
+    assert ax.figure is not None
+    engine = ax.figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(ax.figure.figure)
+
+
 def lifted(ax: Axes, rise: float, right: float = 0.0) -> Transform:
     """Move data coordinates up, and to the right, by some points."""
     assert ax.figure is not None

@@ -46,7 +46,7 @@ def texts_between(ax: Axes, bands: Mapping[str, Band]) -> list[tuple[float, floa
 
 def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
     """Set the limits, and write tokens, layers, and the stacks if there are several."""
-    if len(bands) == 1:
+    if set(bands) == {""}:
         (only,) = bands.values()
         set_up(ax, only.tokens, range(only.layers), labels=labels)
         return

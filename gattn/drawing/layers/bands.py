@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gattn.analysis.circuits.found import Circuit, Node
+from gattn.analysis.circuits.found import Circuit, Node, key_side
 
 MOST_TOKENS = 40
 """The most columns of tokens if those that are not in the circuit are shown."""
@@ -124,7 +124,7 @@ def _tiers(stacks: Sequence[str], used: Mapping[str, Any]) -> list[list[tuple[st
     """List what lies side by side, from below: the name in nodes, the stack, and whether keys."""
     if "" in used:
         return [[("", stacks[0], False)]] if stacks else []
-    every = [[(f"{stack} keys", stack, True), (stack, stack, False)] for stack in stacks]
+    every = [[(key_side(stack), stack, True), (stack, stack, False)] for stack in stacks]
     tiers = [[one for one in tier if one[0] in used] for tier in every]
     return [tier for tier in tiers if tier]
 

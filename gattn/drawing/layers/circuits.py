@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import isnan
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
-from gattn.analysis.circuits.found import Circuit, percent
+from gattn.analysis.circuits.found import Circuit, key_side, percent
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import describe, pitch
+from gattn.drawing.canvas.frame import describe, pitch, remove, settle
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size
 from gattn.drawing.canvas.pen import Pen
@@ -25,6 +26,7 @@ from gattn.drawing.layers.layered import (
     Line,
     draw_nodes,
     heads_named,
+    keep_inside,
     key_of_kinds,
     lay,
     layered_axes,
@@ -34,6 +36,8 @@ from gattn.drawing.layers.layered import (
 _ROOM = 1.6
 """How far apart all tokens must be, in font sizes, to be shown."""
 _NAMED = 24
+_TRIES = 3
+"""How often names and caption are written: a longer caption leaves names less room."""
 MOST_EDGES = 2000
 """The most edges that a picture of a circuit shows."""
 _LISTED = 12
@@ -72,7 +76,7 @@ def draw_circuit(
     ax = ax if ax is not None else layered_axes(columns(bands), round(top(bands) + 0.4))
     bands = with_room(ax, partial(bands_of, circuit, whole), labels=labels)
     found = [facts for *_, facts in circuit.edges(data=True) if facts["kind"] != "residual"]
-    sizes = np.array([largest_of(facts) for facts in found], dtype=float)
+    sizes = drawn_sizes([numbers_of(facts) for facts in found])
     is_shared = circuit.graph["kind"] != "pairs" and any(len(heads_of_edge(x)) > 1 for x in found)
     pen = pen_of(circuit, sizes, columns(bands), cmap, "(largest head)" * is_shared)
     lines = LayeredEdges(ax, pen)
@@ -81,13 +85,13 @@ def draw_circuit(
     lines.draw()
     draw_nodes(ax, [(*place_of(bands, node), True) for node in circuit])
     set_up_bands(ax, bands, labels=labels)
-    notes = [f"the {MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > MOST_EDGES else []
-    if labels:
-        named = lines.name_strongest(_NAMED, texts_between(ax, bands))
-        notes.append(_unnamed(circuit, named))
     has_stream = any(facts["kind"] == "residual" for *_, facts in circuit.edges(data=True))
     add_line_key(ax, pen, *key_of_kinds(pen, *["stream"] * has_stream))
-    describe(ax, circuit.graph, title_of(circuit), [said_of(circuit), *filter(None, notes)])
+    notes = [f"the {MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > MOST_EDGES else []
+    say = partial(_say, ax, circuit, notes)
+    say("")
+    if labels:
+        _name_heads(ax, circuit, bands, lines, say)
     return ax
 
 
@@ -119,21 +123,53 @@ def _lines(
         number += 1
         if number in strongest:
             numbers = _of_heads(facts)
-            name = heads_named(facts["layer"], numbers)
+            name = _stack_said(source, target) + heads_named(facts["layer"], numbers)
             heads = {head: _head_named(circuit, source, target, facts, head) for head in numbers}
             said = frozenset(heads[head] for head in ranked(numbers)[:MOST_HEADS])
             path = lay(facts["kind"], *ends)
-            found.append(Line(largest_of(facts), facts["kind"], *path, name, said))
+            found.append(Line(sizes[number], facts["kind"], *path, name, said))
     return found
+
+
+def _stack_said(source: Any, target: Any) -> str:
+    """Name the stack of edges that join two others, which no axis names."""
+    is_within = name_of(source) in (name_of(target), key_side(name_of(target)))
+    return "" if is_within else "cross "
 
 
 def _head_named(circuit: Circuit, source: Any, target: Any, facts: Any, head: int) -> str:
     """Name a head, after its stack if there are several."""
-    place = f"{facts['layer']}.{head}"
-    if len(circuit.stacks) < 2:
-        return place
-    is_cross = name_of(source) != name_of(target) and f"{name_of(target)} keys" != name_of(source)
-    return f"{'cross' if is_cross else name_of(target)} {place}"
+    stack = _stack_said(source, target)
+    if not stack and len(circuit.stacks) > 1:
+        stack = f"{name_of(target)} "
+    return f"{stack}{facts['layer']}.{head}"
+
+
+def _say(ax: Axes, circuit: Circuit, notes: Sequence[str], unnamed: str) -> None:
+    """Write the title and the caption, in place of those that are there."""
+    remove(ax, "gattn-caption")
+    told = [said_of(circuit), *notes, unnamed]
+    describe(ax, circuit.graph, title_of(circuit), filter(None, told))
+
+
+def _name_heads(
+    ax: Axes,
+    circuit: Circuit,
+    bands: Mapping[str, Band],
+    lines: LayeredEdges,
+    say: Callable[[str], None],
+) -> None:
+    """Name heads in the room that the texts around the axes leave, others in the caption."""
+    told = ""
+    for _ in range(_TRIES):
+        settle(ax)
+        keep_inside(ax)
+        remove(ax, "gattn-heads")
+        unnamed = _unnamed(circuit, lines.name_strongest(_NAMED, texts_between(ax, bands)))
+        if unnamed == told:
+            return
+        told = unnamed
+        say(told)
 
 
 def _unnamed(circuit: Circuit, named: frozenset[str]) -> str:
@@ -156,9 +192,15 @@ def _of_heads(facts: dict[str, Any]) -> dict[int, float]:
     }
 
 
-def largest_of(facts: dict[str, Any]) -> float:
-    """Return the number of an edge that is farthest from 0."""
-    return float(facts["loss"]) if "loss" in facts else max(_of_heads(facts).values(), key=abs)
+def numbers_of(facts: dict[str, Any]) -> list[float]:
+    """List the numbers of an edge: what is lost without it, or its heads' attention."""
+    return [float(facts["loss"])] if "loss" in facts else list(_of_heads(facts).values())
+
+
+def drawn_sizes(edges: Iterable[Iterable[float]]) -> np.ndarray[Any, Any]:
+    """Choose of each edge's numbers the one farthest from 0; 0 if none was measured."""
+    known = ([x for x in numbers if not isnan(x)] for numbers in edges)
+    return np.array([max(some, key=abs, default=0.0) for some in known], dtype=float)
 
 
 def title_of(circuit: Circuit) -> str:
@@ -173,7 +215,10 @@ def said_of(circuit: Circuit) -> str:
     """Say what was measured without the circuit, and without its units."""
     if not circuit.graph["edges"]:
         return ""
-    left = f"without them {percent(1 - circuit.completeness, 0)} is left"
-    if not circuit.random:
-        return left
-    return f"{left}; random sets like it keep {percent(float(np.mean(circuit.random)), 0)}"
+    said = [f"without them {percent(1 - circuit.completeness, 0)} is left"]
+    if circuit.random:
+        said.append(f"random sets like it keep {percent(float(np.mean(circuit.random)), 0)}")
+    losses = circuit.units()["loss"]
+    if circuit.graph["kind"] in _NAMES and (missing := int(losses.isna().sum())):
+        said.append(f"{missing:,} of {len(losses):,} losses not measured (thinnest lines)")
+    return "; ".join(said)

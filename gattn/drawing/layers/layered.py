@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -212,8 +213,8 @@ def heads_named(layer: int, heads: Mapping[int, float]) -> str:
 
 
 def ranked(heads: Mapping[int, float]) -> list[int]:
-    """Sort the heads of an edge, the most important ones first."""
-    return sorted(heads, key=lambda head: -heads[head])
+    """Sort the heads of an edge, the most important ones first, those of NaN last."""
+    return sorted(heads, key=lambda head: (isnan(heads[head]), -heads[head]))
 
 
 def lay(
@@ -256,6 +257,15 @@ def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels
 def name_layers(ax: Axes) -> None:
     """Say which way layers go, and information with them."""
     name_side(ax, "y", "layer: key below → query above")
+
+
+def keep_inside(ax: Axes) -> None:
+    """Shorten the name of the layers' side if the figure would cut it."""
+    assert ax.figure is not None
+    label, whole = ax.yaxis.label, ax.figure.bbox
+    box = label.get_window_extent()
+    if box.y0 < whole.y0 or box.y1 > whole.y1:
+        label.set_text("layer")
 
 
 def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:

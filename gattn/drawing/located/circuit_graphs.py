@@ -18,7 +18,7 @@ from gattn.analysis.circuits.found import Circuit
 from gattn.drawing.canvas.frame import add_axes, describe, make_room
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import fit, larger
-from gattn.drawing.layers.circuits import largest_of, pen_of, said_of, title_of
+from gattn.drawing.layers.circuits import drawn_sizes, numbers_of, pen_of, said_of, title_of
 from gattn.drawing.located.draw_graph import radius_of
 from gattn.drawing.one_head.node_link import draw_free_edges, set_free_limits, write_at_nodes
 from gattn.drawing.one_head.placed_edges import PlacedEdges
@@ -61,7 +61,7 @@ def draw_circuit_graph(
     names = _names(circuit)
     where = _layout(circuit, places, names).places
     edges = _edges(circuit)
-    sizes = np.array(list(edges.values()), dtype=float)
+    sizes = drawn_sizes(edges.values())
     ends = np.array(list(edges), dtype=int).reshape(-1, 2)
     is_own = ax is None
     if ax is None:
@@ -115,13 +115,12 @@ def _layout(circuit: Circuit, places: Any, names: list[str]) -> Layout:
     )
 
 
-def _edges(circuit: Circuit) -> dict[tuple[int, int], float]:
-    """Give the largest number of each edge, by key and query."""
-    found: dict[tuple[int, int], float] = {}
+def _edges(circuit: Circuit) -> dict[tuple[int, int], list[float]]:
+    """List the numbers of each edge, by key and query."""
+    found: dict[tuple[int, int], list[float]] = {}
     for source, target, facts in circuit.edges(data=True):
         if facts["kind"] != "residual":
-            ends = int(source[-1]), int(target[-1])
-            found[ends] = max(found.get(ends, 0.0), largest_of(facts), key=abs)
+            found.setdefault((int(source[-1]), int(target[-1])), []).extend(numbers_of(facts))
     return found
 
 

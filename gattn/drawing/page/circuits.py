@@ -1,8 +1,9 @@
 """Describes a circuit in the header of a page.
 
-It has ``title`` and ``caption``; ``bands``, the stacks as `gattn.drawing.layers.bands` lays them
-out; ``edges``, one per head, each with its ends as (band, depth, position) and what it ``loss``es;
-``streams``, the residual streams between them; and ``units``, what is kept as a whole.
+It has ``title`` and ``caption``; ``isSeveral``, whether the model has several stacks; ``bands``,
+the stacks as `gattn.drawing.layers.bands` lays them out; ``edges``, one per head, each with its
+ends as (band, depth, position) and what it ``loss``es; ``streams``, the residual streams between
+them; and ``units``, what is kept as a whole.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gattn.analysis.circuits.found import EDGE, Circuit, ends_in
 from gattn.drawing.layers.bands import MOST_TOKENS, Band, bands_of, columns, name_of, top
 from gattn.drawing.layers.circuits import MOST_EDGES, said_of
 from gattn.errors import SelectionError
+from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 
 _LOST = {
@@ -24,6 +26,9 @@ _LOST = {
     "heads": "lost without its head",
     "tokens": "lost without its key",
 }
+
+_ROUGH = 1e-2
+"""How far the attention of two runs may differ: half precision keeps two to three digits."""
 
 
 def circuit_entry(circuit: Circuit, trace: AttentionTrace) -> dict[str, Any]:
@@ -50,6 +55,7 @@ def circuit_entry(circuit: Circuit, trace: AttentionTrace) -> dict[str, Any]:
     return {
         "title": str(circuit),
         "caption": "; ".join(filter(None, [few, said_of(circuit), *circuit.notes])),
+        "isSeveral": len(circuit.stacks) > 1,
         "size": size,
         "lost": _LOST[circuit.graph["kind"]],
         "columns": columns(bands),
@@ -86,6 +92,32 @@ def _check(circuit: Circuit, trace: AttentionTrace) -> None:
                 f"The circuit has other tokens in the {stack} stack than the trace: pass the trace "
                 "of its own text, or write the page of the circuit, found.to_html(path)."
             )
+    _check_attention(circuit, trace)
+
+
+def _check_attention(circuit: Circuit, trace: AttentionTrace) -> None:
+    """Refuse the circuit of a run with other attention; a trace may have fewer edges and heads."""
+    known: dict[Any, dict[tuple[int, int], float]] = {}
+    for stack, layer, head, query, key, attention in json.loads(circuit.graph["rows"]):
+        place = stack, layer, head
+        if place not in known:
+            known[place] = _edges_of(trace.stacks[stack].get((layer, head)))
+        found = known[place].get((query, key), attention)
+        if abs(found - attention) > _ROUGH:
+            raise SelectionError(
+                f"The circuit is of another run: query {query} of head {layer}.{head} gives key "
+                f"{key} the attention {attention:.3g} there, and {found:.3g} in this trace: pass "
+                "the trace of its own run, or write the page of the circuit, found.to_html(path)."
+            )
+
+
+def _edges_of(head: AttentionGraph | None) -> dict[tuple[int, int], float]:
+    """Give the attention of each edge of a head by query and key, as circuits count them."""
+    if head is None:
+        return {}
+    offset = 0 if head.graph.is_bipartite else head.graph.query_offset
+    pairs = zip((head.query + offset).tolist(), head.key.tolist(), strict=True)
+    return dict(zip(pairs, head.attention.tolist(), strict=True))
 
 
 def _band(band: Band) -> dict[str, Any]:

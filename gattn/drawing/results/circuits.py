@@ -11,6 +11,7 @@ from matplotlib.colors import Colormap, Normalize
 from numpy.typing import NDArray
 
 from gattn.analysis.circuits.several import ROLES, Circuits
+from gattn.analysis.reading.sources import counted
 from gattn.drawing.canvas.frame import describe, new_axes
 from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.labels import in_digits
@@ -43,9 +44,10 @@ def draw_circuits(
     ax.set(xlabel="what the key is to the query", ylabel="head")
     facts = circuits.table().attrs
     edges = circuits.table()["edges"]
-    said = f"{int(edges.min())} to {int(edges.max())} edges" if len(edges) else ""
+    low, high = (int(edges.min()), int(edges.max())) if len(edges) else (0, 0)
+    said = counted(high, "edge") if low == high else f"{low} to {high} edges"
     stable = f"stability {in_digits(circuits.stability, '.2f')}" if len(circuits) > 1 else ""
-    describe(ax, facts, f"circuits of {len(circuits)} texts", [said, stable])
+    describe(ax, facts, f"circuits of {counted(len(circuits), 'text')}", [said, stable])
     return ax
 
 

@@ -38,6 +38,7 @@ class Runner:
         self.prompt, self.encoding = prompt, prompt.encoding
         self.model, self.tokenizer = prompt.model, prompt.tokenizer
         self._rows: list[int] | None = None
+        self._is_of_text = False  # as the answer of a classifier is, which has no rows of tokens
         self._positions = self._found(positions)
         takes = inspect.signature(self.model.forward).parameters
         if self._positions is not None and self.encoding is not None and "logits_to_keep" in takes:
@@ -96,8 +97,11 @@ class Runner:
     def _chosen(self, logits: Tensor) -> Tensor:
         if self._positions is None:
             return logits
-        if self._rows is not None or logits.dim() < 2:
-            return logits if logits.dim() > 1 else logits[None]
+        if logits.dim() < 2:
+            self._is_of_text = self._rows is None
+            return logits[None]
+        if self._rows is not None:
+            return logits
         rows: Tensor = logits[[row_of(n, len(logits)) for n in self._positions]]
         return rows
 
@@ -116,9 +120,10 @@ class Runner:
     @property
     def read_at(self) -> list[int] | None:
         """The positions of the tokens whose logits are wanted, counted from 0, if known."""
-        if self._positions is None or not self.tokens:
+        if self._positions is None or self.encoding is None or self._is_of_text:
             return None
-        return [row_of(n, len(self.tokens)) for n in self._positions]
+        tokens = self.encoding.decoder_tokens or self.encoding.tokens
+        return [row_of(n, len(tokens)) for n in self._positions] if tokens else None
 
     @property
     def batch_size(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -125,13 +125,15 @@ def _drawn(estimates: NDArray[np.float64], sample: int, seed: int) -> NDArray[np
 def _correlations(estimates: NDArray[np.float64], effects: NDArray[np.float64]) -> dict[str, float]:
     from scipy import stats
 
-    names = "correlation", "rank_correlation", "size_correlation"
-    sizes = np.abs(estimates), np.abs(effects)
-    if len(estimates) < 2 or not all(map(np.ptp, (estimates, effects, *sizes))):
-        return dict.fromkeys(names, np.nan)
-    found = (
-        stats.pearsonr(estimates, effects),
-        stats.spearmanr(estimates, effects),
-        stats.spearmanr(*sizes),
-    )
-    return {name: float(one.statistic) for name, one in zip(names, found, strict=True)}
+    signed, sizes = (estimates, effects), (np.abs(estimates), np.abs(effects))
+    measures: dict[str, tuple[Any, Any]] = {
+        "correlation": (stats.pearsonr, signed),
+        "rank_correlation": (stats.spearmanr, signed),
+        "size_correlation": (stats.spearmanr, sizes),
+    }
+    return {
+        name: float(measure(*pair).statistic)
+        if len(estimates) > 1 and all(map(np.ptp, pair))
+        else np.nan
+        for name, (measure, pair) in measures.items()
+    }

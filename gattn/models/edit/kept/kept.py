@@ -231,7 +231,8 @@ class Kept(Edit):
         if any(isinstance(edit, Kept) and edit is not self for edit in part.after):
             raise EditError(
                 "Two edits keep some edges of a head, and other messages take the place of the "
-                "rest, which both would add: give one gattn.Only with the edges of both."
+                "rest, which are not those of either alone: give one gattn.Only, with the edges "
+                "that both keep."
             )
         earlier = part.after[: part.after.index(self)]
         attention, values = (x.to(output) for x in self.given.on(part, earlier))

@@ -37,7 +37,8 @@ class Only(Edit):
         other stacks stay as they are.
     ablation : "zero", "mean", list of texts, or a text, or whatever else `gattn.capture` takes
         What takes the place of the other edges' messages :math:`A_{ij} v_j`: nothing;
-        :math:`A_{ij} \bar v` with the head's mean value over all positions of the same run, or over
+        :math:`A_{ij} \bar v` with the head's mean value over all positions of the same run, later
+        ones than the query in a causal model, too, and with a cache over all keys so far; or over
         those of several texts, as of ``Ablate(what="values")``; or the messages
         :math:`A'_{ij} v'_j` of the same edges on another text of as many tokens, such as a
         corrupted one. The model runs on texts when the edit is first used.

@@ -87,8 +87,9 @@ class Patch(Given):
     ----------
     from_ : text, or whatever else `gattn.capture` takes, or AttentionTrace
         Where it comes from. The model runs on it once, without edits, when the edit is first used.
-        Positions correspond one by one, so it has at least as many tokens. A trace holds attention
-        alone: that of all tokens and edges, so capture it with ``keep=gattn.All()``.
+        Positions correspond one by one, so it has all those that are patched: the queries, and the
+        keys that they attend to here. A trace holds attention alone: that of all tokens and edges,
+        so capture it with ``keep=gattn.All()``.
         This is resample ablation where the text has nothing to do with the other.
     layer, head : int or sequence of int, optional
         Where, as in `Cut`.
@@ -105,8 +106,9 @@ class Patch(Given):
     Raises
     ------
     EditError
-        If `what` does not have the `query` or `key`; when the edit is used, if the text has fewer
-        tokens, if a trace lacks edges or one of the heads, or if a layer does not show its values.
+        If `what` does not have the `query` or `key`; when the edit is used, if the other text lacks
+        a position that is patched, or attends where no edge is here, if a trace lacks edges or one
+        of the heads, or if a layer does not show its values.
 
     References
     ----------

@@ -67,7 +67,8 @@ class Patched(AtTokens):
         is_plain = reading.has_values and reading.splits_heads and not reading.lists_edges
         if self.gives_values and not is_plain:
             raise EditError(
-                f"{self}: this layer shows its attention, but not its {self.what}: patch attention."
+                f"{self}: this layer shows its attention, but not its {self.what}: take "
+                "what='attention'."
             )
         heads = self.heads(reading.heads)
         if self.given is not None:
@@ -110,14 +111,13 @@ class Patched(AtTokens):
         if self.what != "attention":
             return attention
         columns = list_keys(block.columns).cpu()
+        rows = chosen(reading.queries, self.query)[block.rows]
+        inside = rows[:, None] & chosen(reading.keys, self.key)[columns]
         if self.given is None:
             new = self._even(attention, block.allowed)
         else:
-            new = self._taken(attention, block, columns, reading)
-        rows = chosen(reading.queries, self.query)[block.rows]
-        keys = chosen(reading.keys, self.key)[columns]
-        inside = (rows[:, None] & keys).to(attention.device)
-        return torch.where(inside, new, attention)
+            new = self._taken(attention, block, columns, inside, reading)
+        return torch.where(inside.to(attention.device), new, attention)
 
     def _even(self, attention: Tensor, allowed: Tensor | None) -> Tensor:
         """Return zero, or the mean over each query's edges."""
@@ -129,10 +129,17 @@ class Patched(AtTokens):
         return attention.sum(-1, keepdim=True) / count * allowed
 
     def _taken(
-        self, attention: Tensor, block: RowBlock, columns: Tensor, reading: Reading
+        self,
+        attention: Tensor,
+        block: RowBlock,
+        columns: Tensor,
+        inside: Tensor,
+        reading: Reading,
     ) -> Tensor:
-        """Take the attention of some rows from that of the other text."""
+        """Take the attention of some rows from that of the other text, edges `inside` at least."""
         assert self.given is not None
+        is_edge = inside if block.allowed is None else inside & block.allowed.cpu()
+        self._rows(reading.keys, _where(columns[is_edge.any(0)], reading.keys), 2)
         wanted = chosen(reading.queries, self.query)
         rows = self._rows(reading.queries, wanted)[block.rows]
         wanted, keys = wanted[block.rows], reading.keys.at[columns]
@@ -154,19 +161,19 @@ class Patched(AtTokens):
         self, attention: Tensor, edges: slice, query: Tensor, key: Tensor, reading: Reading
     ) -> Tensor:
         """Replace the attention of some listed edges."""
+        ends = (reading.queries, query.cpu()), (reading.keys, key.cpu())
+        inside = chosen(reading.queries, self.query)[query.cpu()]
+        inside = inside & chosen(reading.keys, self.key)[key.cpu()]
         if self.source == "zero":
             new = torch.zeros_like(attention)
         elif self.given is None:
             new = _mean_of_neighbourhoods(attention, query, len(reading.queries))
         else:
-            ends = reading.queries, self.query, reading.keys, self.key
             rows, keys = (
-                self._rows(side, chosen(side, tokens), axis)
-                for axis, (side, tokens) in enumerate(zip(ends[::2], ends[1::2], strict=True), 1)
+                self._rows(side, _where(numbers[inside], side), axis)[numbers]
+                for axis, (side, numbers) in enumerate(ends, 1)
             )
-            new = self.given[:, rows[query.cpu()], keys[key.cpu()]].to(attention)
-        inside = chosen(reading.queries, self.query)[query.cpu()]
-        inside = inside & chosen(reading.keys, self.key)[key.cpu()]
+            new = self.given[:, rows, keys].to(attention)
         return torch.where(inside.to(attention.device), new, attention)
 
     def values(self, values: Tensor, reading: Reading) -> Tensor:
@@ -198,7 +205,7 @@ class Patched(AtTokens):
         if bool((side.at[wanted] >= size).any()):
             raise EditError(
                 f"{self}: that has {size} tokens, but the text has {side.end}; expected as many, "
-                "or more in a causal model, or positions that both have, as in query=0."
+                "or more in a causal model, or positions that both have, chosen by query= and key=."
             )
         return side.at.clamp_max(size - 1)
 
@@ -208,6 +215,13 @@ def check_heads(edit: Edit, given: Tensor, heads: Sequence[int]) -> None:
     lacking = [head for head in heads if head >= len(given) or bool(given[head].isnan().any())]
     if lacking:
         raise EditError(f"{edit}: that lacks the heads {lacking}.")
+
+
+def _where(numbers: Tensor, side: Side) -> Tensor:
+    """Return which of a side's tokens are at these places."""
+    found = torch.zeros(len(side), dtype=torch.bool)
+    found[numbers] = True
+    return found
 
 
 def _mean_of_neighbourhoods(attention: Tensor, query: Tensor, count: int) -> Tensor:

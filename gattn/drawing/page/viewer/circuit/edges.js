@@ -52,7 +52,7 @@ export const lossText = (loss, write = number) => (loss === null ? "not measured
 
 /** Name an edge: its head, and the tokens at its ends. */
 export function edgeName({ circuit, bands }, edge) {
-  const stack = new Set(circuit.edges.map(({ stack: name }) => name)).size > 1 ? `${edge.stack} ` : "";
+  const stack = circuit.isSeveral ? `${edge.stack} ` : "";
   const [key, query] = [edge.from, edge.to].map(([band, , position]) => bands[band][position]);
   return { head: `${stack}${edge.layer}.${edge.head}`, key, query };
 }

@@ -63,12 +63,11 @@ const pointAt = ([a, b, c, d, e, f, g, h], s) => {
 function groundMarks(picture, { x, y, left, labels, shown }) {
   const { circuit, look, width } = picture;
   const marks = [];
-  const isSeveral = new Set(circuit.bands.map(({ stack }) => stack)).size > 1;
   const isBeside = new Set(circuit.bands.map(({ base }) => base)).size < circuit.bands.length;
   circuit.bands.forEach((band, n) => {
     for (let depth = 0; depth <= band.layers; depth++) marks.push(lineMark(left, y([n, depth]), width - 12, y([n, depth]), look.faint, 0.7));
     for (let l = 0; l < band.layers; l++) {
-      const stack = isSeveral && !l ? `${visible(band.stack, 12)} · ` : "";
+      const stack = circuit.isSeveral && !l ? `${visible(band.stack, 12)} · ` : "";
       marks.push(noteMark(look, 8, (y([n, l]) + y([n, l + 1])) / 2, `${stack}layer ${l}`));
     }
     if (isBeside && band.tokens.length) marks.push(noteMark(look, x([n, 0, band.tokens[0]]) - 8, y([n, band.layers]) - 10, band.isKeySide ? "keys" : "queries"));
@@ -97,8 +96,9 @@ function inOrderOfNames({ edges }, pointed) {
 function nameMarks({ circuit, look, pointed }, paths) {
   const taken = [];
   return inOrderOfNames(circuit, pointed).flatMap((n) => {
-    const { layer, head } = circuit.edges[n];
-    const text = `${layer}.${head}`;
+    const { stack, layer, head, from, to } = circuit.edges[n];
+    const isBetween = circuit.bands[from[0]].stack !== circuit.bands[to[0]].stack;
+    const text = `${isBetween ? `${stack} ` : ""}${layer}.${head}`;
     const wide = 7 * text.length + 4;
     const spot = [0.5, 0.4, 0.6, 0.3, 0.7].map((s) => pointAt(paths[n], s)).find(([x, y]) => taken.every(([u, v, w]) => Math.abs(x - u) > (wide + w) / 2 || Math.abs(y - v) > 14));
     if (!spot) return [];

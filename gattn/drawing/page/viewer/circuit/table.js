@@ -10,10 +10,15 @@ const MOST_UNITS = 200;
 const header = (...names) => element("thead", {}, element("tr", {}, ...names.map((name, n) => element("th", { scope: "col", class: ["", "value", "value", "bar"][n] }, name))));
 
 function barCell(value, most) {
+  if (value === null) return element("td", { class: "bar", "aria-hidden": "true" });
   const bar = element("i", value < 0 ? { class: "minus" } : {});
   bar.style.width = `${(100 * Math.abs(value)) / (most || 1)}%`;
   return element("td", { class: "bar", "aria-hidden": "true" }, bar);
 }
+
+const valueCell = (text, more = "") => element("td", { class: `value${more}` }, text);
+
+const lossCell = (loss) => valueCell(lossText(loss, shareText), loss === null ? " missing" : "");
 
 /** Go to the head of an edge, and to the edge's query. */
 function goTo(page, { stack, layer, head, query }) {
@@ -37,8 +42,7 @@ export function circuitTables(page, point, refill) {
     button.addEventListener("focus", () => point(n));
     button.disabled = !graphOf(page.traces[0], edge);
     button.addEventListener("click", () => goTo(page, edge));
-    const numbers = [shareText(edge.attention), lossText(edge.loss, shareText)].map((text) => element("td", { class: "value" }, text));
-    return element("tr", {}, element("td", {}, button), ...numbers, barCell(edge.loss ?? 0, largest));
+    return element("tr", {}, element("td", {}, button), valueCell(shareText(edge.attention)), lossCell(edge.loss), barCell(edge.loss, largest));
   });
   const left = circuit.edges.length - most;
   if (left > 0) rows.push(element("tr", {}, element("td", {}, moreButton(page, left, refill)), element("td"), element("td"), element("td")));
@@ -59,7 +63,8 @@ function moreButton(page, left, refill) {
 }
 
 /** List the units of a circuit and what it loses without each. */
-function unitsTable({ circuit: { units }, traces: [{ stacks }] }) {
+function unitsTable({ circuit, traces: [{ stacks }] }) {
+  const { units } = circuit;
   const partsOf = ({ stack, layer, head, query, key }) => {
     if (units.kind === "heads") return [`${layer}.${head}`];
     const [keys, queries] = [true, false].map((isKey) => tokensOn(stacks, stack, isKey));
@@ -67,14 +72,12 @@ function unitsTable({ circuit: { units }, traces: [{ stacks }] }) {
     return query === undefined ? from : [...from, " → ", ...tokenElement(queries[query])];
   };
   const largest = units.rows.reduce((most, { loss }) => Math.max(most, Math.abs(loss ?? 0)), 0);
-  const isSeveral = new Set(units.rows.map(({ stack }) => stack)).size > 1;
   const rows = units.rows.slice(0, MOST_UNITS).map((unit) => {
-    const name = element("td", {}, isSeveral ? `${unit.stack} ` : "", ...partsOf(unit));
-    const numbers = [grouped(unit.edges), lossText(unit.loss, shareText)].map((text) => element("td", { class: "value" }, text));
-    return element("tr", {}, name, ...numbers, barCell(unit.loss ?? 0, largest));
+    const name = element("td", {}, circuit.isSeveral ? `${unit.stack} ` : "", ...partsOf(unit));
+    return element("tr", {}, name, valueCell(grouped(unit.edges)), lossCell(unit.loss), barCell(unit.loss, largest));
   });
   const left = units.rows.length - MOST_UNITS;
   if (left > 0) rows.push(element("tr", {}, element("td", {}, element("small", {}, `and ${grouped(left)} more`))));
-  const title = element("caption", {}, `${grouped(units.rows.length)} ${units.kind} of the circuit`);
+  const title = element("caption", {}, `${count(units.rows.length, units.kind.slice(0, -1))} of the circuit`);
   return element("table", { class: "units" }, title, header(units.kind, "edges", "lost without", ""), element("tbody", {}, ...rows));
 }

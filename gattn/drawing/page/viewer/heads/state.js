@@ -96,7 +96,9 @@ export const firstView = (stack) => (viewsOf(stack).includes("circuit") ? "circu
 
 /** Fit a state to the data: names and numbers that do not exist become the first, or the nearest. */
 export function settled(state, traces) {
-  const stack = stackOf(traces[0], state.stack) ?? traces[0].stacks.find(({ queries }) => !queries) ?? traces[0].stacks[0];
+  const { stacks } = traces[0];
+  const inCircuit = stacks.find(({ graphs }) => graphs.some(({ circuitEdges }) => circuitEdges));
+  const stack = stackOf(traces[0], state.stack) ?? inCircuit ?? stacks.find(({ queries }) => !queries) ?? stacks[0];
   const place = stack.graphs.find((graph) => graph.layer === state.layer && graph.head === state.head);
   const graph = place ?? stack.graphs.find((one) => one.layer === state.layer) ?? firstHead(stack.graphs);
   const size = (state.side === "query" && stack.queries ? stack.queries : stack.keys).tokens.length;
