@@ -37,6 +37,7 @@ from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
 from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
@@ -189,7 +190,7 @@ class _Proof:
         self._numbers.refuse(plan.layouts, plan.reasons)
         plan.leave_untold(best.alone)
         plan.are_tokens_first = best.batches.dim == 1
-        plan.unordered, plan.picked = unordered(
+        plan.unordered, plan.picked, plan.in_place = unordered(
             self.open, sites, plan.layouts, replays, best.batches
         )
         self._number()
@@ -200,6 +201,7 @@ class _Proof:
             or agreement.holds_once
             or self._numbers.is_passing
             or self._reads.are_by_values
+            or any(pick.by is By.VALUES for site in self.open for pick in site.picks)
             or plan.is_stale
         )
         return plan
