@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from math import prod
 from threading import RLock
 from typing import Any
@@ -208,15 +208,15 @@ class _Proof:
 
     def _number(self) -> None:
         """Prove which nodes of the data graph layers are given."""
-        moves, plan = self._kernels.nodes, self._plan
-        if moves is None or moves.first == moves.count:
+        rows, plan = self._kernels.nodes, self._plan
+        if rows is None or not rows.unknown:
             return
         name = self._walk.name(self._called)
         found = Numbering(self._model, self._walk, self._reads, self._run, name).found(
-            self._given, moves, self._kernels.picks.found
+            self._given, rows, self._kernels.picks.found
         )
         plan.numbers, plan.orders = found.numbers, found.orders if found.by_values else ()
-        plan.integers, plan.is_stale = integers_of(self._given), found.by_values
+        plan.integers, plan.is_stale = integers_of(self._given), plan.is_stale or found.by_values
 
     def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
@@ -267,7 +267,10 @@ class _Proof:
         self._reads = Reads(self._walk, kernels.picks)
         running = self._walk.following(entered)
         seen = observed(see)
-        nodes = observed_edges(kernels.nodes) if kernels.nodes else nullcontext()
+        nodes = ExitStack()
+        if kernels.nodes is not None:
+            nodes.enter_context(observed_edges(kernels.nodes))
+            nodes.enter_context(kernels.nodes.hooked())
         noting = self._reads.noting()
         with FunctionMode(), without_fast_path(), running, seen, nodes, noting, kernels:
             output = self._run()

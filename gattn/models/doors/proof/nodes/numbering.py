@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
-from gattn.models.doors.proof.nodes.moving import MovesOfNodes
+from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.nodes.passing import Marked, Passing
 from gattn.models.doors.proof.probing.codes import NONE, decoded, words
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
@@ -97,12 +97,12 @@ class Numbering:
         self._walk, self._reads, self._call, self._root = walk, reads, call, (name, 0)
         self._count = 0
 
-    def found(self, given: Given, moves: MovesOfNodes, picks: Sequence[Pick]) -> Found:
+    def found(self, given: Given, kept: KeptRows, picks: Sequence[Pick]) -> Found:
         """Prove which nodes the graph layers are given."""
-        self._count = moves.count
+        self._count = kept.count
         is_random = any(one.by is By.CHANCE or one.kernel in _NOT_FOLLOWED for one in picks)
         plain = None if is_random else self._run(None, None)
-        found = Found(dict.fromkeys(moves.places[moves.first :], UNKNOWN))
+        found = Found({kept.places[n]: UNKNOWN for n in kept.unknown})
         if plain is None:
             return found
         calls = plain.calls
@@ -110,18 +110,19 @@ class Numbering:
         embedded: list[Tensor] = []
 
         def hidden(run: Run, some: Sequence[Tensor]) -> Sequence[Tensor]:
-            embedded.extend(some if run.place in moves.lookups else ())
+            embedded.extend(some if run.place in kept.lookups else ())
             return [torch.full_like(x, torch.nan) for x in some]
 
-        all_hidden = self._run(plain.decided, hidden, moves.lookups)
+        all_hidden = self._run(plain.decided, hidden, kept.lookups)
         found.orders = plain.by_values_in(all_hidden)
         found.by_values = any(found.orders)
         for rows in self._candidates([*sources(given), *embedded]):
             if any(len(sides[call.place]) < 2 for call in calls):
-                self._decode(rows, plain, sides, moves.lookups)
+                self._decode(rows, plain, sides, kept.lookups)
+        unknown = kept.unknown
         for number, call in enumerate(calls):
-            is_before = number < moves.first
-            numbers = None if is_before else _numbers(call, sides[call.place])
+            is_told = number not in unknown
+            numbers = None if is_told else _numbers(call, sides[call.place])
             if numbers is None:
                 found.numbers.pop(call.place, None)
             else:
