@@ -47,6 +47,13 @@ def is_trusted(module: nn.Module) -> bool:
     return type(module).__module__.startswith(_TRUSTED)
 
 
+def is_own(module: nn.Module) -> bool:
+    """Return whether a module is a layer of gattn."""
+    from gattn.engines.message_passing import EdgeAttention  # It needs torch-geometric.
+
+    return isinstance(module, EdgeAttention)
+
+
 def counts_up(index: Tensor) -> bool:
     """Return whether an index lists all numbers in order."""
     return torch.equal(index, torch.arange(len(index), device=index.device))

@@ -17,7 +17,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gattn.engines.call import AttentionCall
 from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
-from gattn.models.doors.proof.nodes.ends_given import counts_up, is_trusted, nodes_of, passing_of
+from gattn.models.doors.proof.nodes.ends_given import (
+    counts_up,
+    is_own,
+    is_trusted,
+    nodes_of,
+    passing_of,
+)
 from gattn.models.doors.proof.nodes.rules import Rules
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
@@ -53,6 +59,7 @@ class KeptRows:
         self._gathered: list[tuple[Tensor, Rows | None]] = []
         self._ends: list[Tensor] = []
         self._calls: list[Rows | None] = []
+        self._own: dict[nn.Module, Rows | None] = {}
         self.places: list[tuple[str, int]] = []
         """The calls of attention over edges: the module, and how many of its calls came before."""
         self.lookups: set[tuple[str, int]] = set()
@@ -86,9 +93,13 @@ class KeptRows:
         with ExitStack() as stack:
             layers: list[Any] = [x for x in self._names if is_a(x, "MessagePassing")]
             for layer in layers:
-                stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
+                if is_own(layer):  # It would run in another way if its messages were looked at.
+                    stack.callback(layer.register_forward_pre_hook(self._given).remove)
+                    stack.callback(layer.register_forward_hook(self._left).remove)
+                else:
+                    stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
             for module in filter(is_trusted, self._names):
-                stack.callback(module.register_forward_hook(self._normalized).remove)
+                stack.callback(module.register_forward_hook(self._left).remove)
             yield
 
     # Calls of attention over edges
@@ -109,7 +120,7 @@ class KeptRows:
 
         if isinstance(call.graph, EdgeList) and len(call.query) == 1:
             self._ends += [*call.graph.edge_index]
-            self._note(module, None)
+            self._note(module, self._own.get(module))
         return output
 
     def _note(self, module: nn.Module, rows: Rows | None) -> None:
@@ -193,10 +204,11 @@ class KeptRows:
         """Note where rows are gathered along edges, in a layer without message passing."""
         index = args[1][0] if kernel == "index" and len(args[1]) == 1 else args[-1]
         is_first = kernel == "index" or args[1] % max(args[0].dim(), 1) == 0
-        if isinstance(index, Tensor) and index.dim() == 1 and is_first:
-            if args[0].is_floating_point() and index.dtype == torch.long:
-                self._gathered.append((plain(index).clone(), self._of(args[0])))
-                del self._gathered[:-_MOST_GATHERS]
+        if not isinstance(index, Tensor) or index.dtype != torch.long or not is_first:
+            return
+        if index.dim() == 1 and args[0].is_floating_point():
+            self._gathered.append((plain(index).clone(), self._of(args[0])))
+            del self._gathered[:-_MOST_GATHERS]
 
     def _summed(self, args: Sequence[Any], result: Tensor) -> Rows | None:
         """Let sums over edges, of which there are not as many as nodes, belong to these."""
@@ -216,9 +228,15 @@ class KeptRows:
             rows = None if conv.node_dim % out.dim() else self._all_of(some, conv.node_dim)
             self._set(out, rows)
 
-    def _normalized(self, module: nn.Module, given: Sequence[Any], out: Any) -> None:
-        first = next((x for x in given if isinstance(x, Tensor)), None)
-        if first is not None and isinstance(out, Tensor) and out.shape == first.shape:
+    def _given(self, module: nn.Module, given: Sequence[Any]) -> None:
+        """Note whether a layer of gattn is given nodes."""
+        is_one = bool(given) and isinstance(given[0], Tensor) and given[0].dim() == 2
+        self._own[module] = self._of(given[0]) if is_one else None
+
+    def _left(self, module: nn.Module, given: Sequence[Any], out: Any) -> None:
+        """Let what a module made of each node belong to it."""
+        first = given[0] if given and isinstance(given[0], Tensor) else None
+        if first is not None and isinstance(out, Tensor) and out.dim() and len(out) == len(first):
             self._set(out, self._of(first))
 
     def _set(self, x: Tensor, rows: Rows | None) -> None:
