@@ -84,6 +84,7 @@ class AnyTracker(Tracker):
         runs.clear(self.modules.ids)
         if result is not None:
             self._continuing.end()
+        self._orders, self._are_in_order = None, lambda place: True
         if self.plan is not None and self._left_unread and result is not None:
             self.plan.check()
 

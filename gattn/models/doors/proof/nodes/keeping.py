@@ -178,8 +178,7 @@ class KeptRows:
             rows = self._summed(args, result)
         found = tensors_in((result,))
         if is_written and given:
-            is_part = given[0].numel() * given[0].itemsize < given[0].untyped_storage().nbytes()
-            if rows is None or (is_part and (rows or self._of(given[0]) is None)):
+            if rows is None or (_is_part(given[0]) and (rows or self._of(given[0]) is None)):
                 self._spoiled.add(place_of(given[0]))
                 return
             self._rows[given[0]] = rows
@@ -254,6 +253,11 @@ def _joined(some: Sequence[Rows | None]) -> Rows | None:
             return None
         found += rows
     return found
+
+
+def _is_part(x: Tensor) -> bool:
+    """Return whether a tensor may be a view of a larger one."""
+    return not place_of(x) or x.numel() * x.itemsize < x.untyped_storage().nbytes()
 
 
 def _are_same(one: Tensor, other: Tensor) -> bool:

@@ -6,7 +6,7 @@ of what it is given, and the rows that each layer is given tell which nodes they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -118,7 +118,7 @@ class Numbering:
         found.by_values = any(found.orders)
         for rows in self._candidates([*sources(given), *embedded]):
             if any(len(sides[call.place]) < 2 for call in calls):
-                self._decode(rows, plain, sides, kept.lookups)
+                self._decode(rows, plain, all_hidden, sides, kept.lookups)
         unknown = kept.unknown
         for number, call in enumerate(calls):
             is_told = number not in unknown
@@ -142,6 +142,7 @@ class Numbering:
         self,
         rows: _Rows,
         plain: Passing,
+        all_hidden: Passing | None,
         sides: dict[Place, dict[int, tuple[Tensor, int]]],
         lookups: set[Place],
     ) -> None:
@@ -165,7 +166,10 @@ class Numbering:
                     continue
                 seen = torch.stack([x.cpu() for x in marks if x is not None])
                 numbers = decoded(seen, torch.ones_like(seen), code)
-                if bool((numbers >= NONE).all()) and bool((numbers > NONE).any()):
+                whole = None if all_hidden is None else all_hidden.calls[number]
+                given = None if whole is None else (whole.keys, whole.queries)[side]
+                are_apart = bool(call.ends.names) or _distinct(numbers, rows.size) is not None
+                if are_apart and _is_told(numbers, given):
                     sides[call.place][side] = numbers, rows.size
 
     # Running the model
@@ -174,7 +178,7 @@ class Numbering:
         self,
         decided: list[Any] | None,
         marked: Callable[[Run, Sequence[Tensor]], Sequence[Tensor] | None] | None,
-        lookups: set[Place] = frozenset(),  # type: ignore[assignment]
+        lookups: Collection[Place] = (),
     ) -> Passing | None:
         """Run the model, with other numbers in what it is given; None if it failed."""
         passing = Passing(self._names, self._count, decided)
@@ -257,12 +261,28 @@ def _are_alike(some: Sequence[Marked], others: Sequence[Marked]) -> bool:
     )
 
 
+def _is_told(numbers: Tensor, given: Tensor | None) -> bool:
+    """Return whether nodes are those of some rows, or come from nothing that the model is given."""
+    if bool((numbers < NONE).any()) or not bool((numbers > NONE).any()):
+        return False
+    others = numbers == NONE
+    return not bool(others.any()) or (given is not None and not bool((others & given.cpu()).any()))
+
+
 def _distinct(numbers: Tensor, size: int) -> tuple[Tensor, int] | None:
-    """Let nodes that the data does not have follow it; return None if two have one number."""
-    is_added = numbers == NONE
-    added = torch.arange(size, size + int(is_added.sum()))
-    whole = numbers.masked_scatter(is_added, added)
-    return (whole, size + len(added)) if len(whole.unique()) == len(whole) else None
+    """Let nodes that are beyond those of the data follow these; None if it is not known which.
+
+    Where the model puts other features into nodes that stay in place, they are those of the data.
+    """
+    is_told, own = numbers != NONE, torch.arange(len(numbers))
+    if len(numbers) == size and torch.equal(numbers[is_told], own[is_told]):
+        return own, size
+    if len(numbers[is_told].unique()) < int(is_told.sum()):
+        return None
+    if not bool(is_told.all()) and int(is_told.sum()) < size:
+        return None
+    added = torch.arange(size, size + int((~is_told).sum()))
+    return numbers.masked_scatter(~is_told, added), size + len(added)
 
 
 def _is_plain(numbers: Tensor, count: int) -> bool:
