@@ -166,6 +166,157 @@ def test_nodes_are_not_known_if_an_edit_changes_which_are_pooled():
     assert run.trace.stacks["second"][0, 0].tokens == ()
 
 
+PERMUTES = torch.eye(NODES)[ORDER]
+
+
+class Features(nn.Module):
+    """One layer, on what a function makes of the features."""
+
+    def __init__(self, move, width=8):
+        super().__init__()
+        torch.manual_seed(0)
+        self.move, self.conv = move, gat(width, 8)
+        self.token = nn.Parameter(torch.randn(width))
+        self.register_buffer("permutes", PERMUTES)
+        self.eval()
+
+    def forward(self, x, edges):
+        return self.conv(self.move(self, x), edges)
+
+
+def shifted(model, x):
+    found = torch.zeros_like(x)
+    found[:-1], found[-1] = x[1:], x[0]
+    return found
+
+
+def ranked(model, x):
+    return torch.stack([x, x - 1, x - 2], -1).max(-1)[0].flip(0)
+
+
+MOVES = {
+    "interleaved": (lambda model, x: x.view(2, 4, 8).transpose(0, 1).reshape(8, 8), True),
+    "half": (lambda model, x: x.view(2, 4, 8)[1], True),
+    "shifted": (shifted, True),
+    "sorted": (lambda model, x: x[:, :1].sort(0).values.expand(-1, 8), True),
+    "ranked": (ranked, True),
+    "product": (lambda model, x: (x.t() @ model.permutes.t()).t(), False),
+    "linear": (lambda model, x: nn.functional.linear(x.t(), model.permutes).t(), False),
+    "where": (lambda model, x: torch.where(torch.arange(8)[:, None] % 2 == 0, x, x.flip(0)), False),
+    "pooled": (lambda model, x: x.view(4, 2, 8).mean(1), False),
+    "largest": (lambda model, x: x.view(4, 2, 8).amax(1), False),
+    "clusters": (lambda model, x: pyg.MeanAggregation()(x, torch.arange(8) // 2), False),
+}
+
+
+def shown(model, *inputs):
+    """Return the edges and tokens of a layer, and whether it is said that nodes are unknown."""
+    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+        warnings.simplefilter("always")
+        with capturing(model) as run:
+            model(*inputs)
+    told = ["cannot be proved which nodes" in str(one.message) for one in said]
+    return sorted(run.trace[0, 0].graph.edge_index.T.tolist()), told
+
+
+@pytest.mark.parametrize("name", MOVES)
+@torch.no_grad()
+def test_nodes_are_proved_whatever_kernel_moves_them(name):
+    move, is_proved = MOVES[name]
+    model = Features(move)
+    moved = move(model, X)
+    edges = torch.stack([torch.arange(len(moved) - 1), torch.arange(1, len(moved))])
+    found, told = shown(model, X, edges)
+    nodes = torch.arange(len(moved))
+    if is_proved:
+        nodes = (moved[:, None, :1] == X[None, :, :1]).all(-1).float().argmax(1)
+    assert found == sorted(nodes[edges].T.tolist())
+    assert told == ([] if is_proved else [True])
+
+
+@pytest.mark.parametrize(
+    ("move", "is_moved"),
+    [
+        (lambda model, kinds: nn.functional.one_hot(kinds, 5).float(), False),
+        (lambda model, kinds: nn.functional.one_hot(kinds.flip(0), 5).float(), True),
+        (lambda model, kinds: nn.functional.one_hot(kinds[ORDER], 5).float(), True),
+    ],
+)
+@torch.no_grad()
+def test_integers_that_are_moved_make_nodes_unknown(move, is_moved):
+    found, told = shown(Features(move, 5), torch.arange(NODES) % 5, EDGES)
+    assert found == sorted(EDGES.T.tolist())
+    assert told == [True] * is_moved
+
+
+class ByRow(nn.Module):
+    """A row of the edges of a cycle is a permutation of nodes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = gat()
+
+    def forward(self, x, edges):
+        return self.conv(x[edges[1]], torch.tensor([[0, 0], [1, 2]]))
+
+
+@torch.no_grad()
+def test_nodes_moved_by_a_row_of_the_edges():
+    cycle = torch.stack([torch.arange(NODES), (torch.arange(NODES) + 1) % NODES])
+    assert shown(ByRow().eval(), X, cycle) == ([[1, 2], [1, 3]], [])
+
+
+def masked(model, x):
+    x = x.clone()
+    x[[2, 5]] = model.token
+    return x
+
+
+@pytest.mark.parametrize(
+    ("move", "told"),
+    [
+        (masked, []),
+        (lambda model, x: torch.cat([model.token[None], x[1:]]), []),
+        (lambda model, x: masked(model, x)[ORDER], [True]),
+    ],
+)
+@torch.no_grad()
+def test_nodes_with_other_features_are_not_new_ones(move, told):
+    assert shown(Features(move), X, EDGES) == (sorted(EDGES.T.tolist()), told)
+
+
+class Joined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = gat()
+
+    def forward(self, x, y, edges):
+        return self.conv(torch.cat([x, y.flip(0)]), edges)
+
+
+@torch.no_grad()
+def test_nodes_of_another_input_are_not_new_ones():
+    assert shown(Joined().eval(), X[:3], X[3:], EDGES) == (sorted(EDGES.T.tolist()), [True])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, graph: x + x.mean(0),
+        lambda x, graph: x + pyg.global_mean_pool(x, graph)[graph],
+        lambda x, graph: pyg.PairNorm()(x),
+        lambda x, graph: pyg.GraphNorm(8)(x, graph),
+    ],
+)
+@torch.no_grad()
+def test_what_all_nodes_share_moves_none(make):
+    graph = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])
+    model = Features(lambda model, x: make(x, graph))
+    assert shown(model, X, EDGES) == (sorted(EDGES.T.tolist()), [])
+
+
 class Shuffled(Model):
     def between(self, x, edges):
         order = torch.randperm(len(x))

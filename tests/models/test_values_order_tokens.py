@@ -6,16 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from gattn import capturing
+from gattn import Ablate, All, capturing, edited
 
 NAMES = list("abcdefgh")
-X = torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(0))
+WIDTH = 6  # Not as many as tokens: what is square may be a mask.
+X = torch.randn(1, 8, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
     def forward(self, x):
         scores = self.query(x) @ self.key(x).mT / 3
@@ -30,7 +31,7 @@ class Model(nn.Module):
         self.eval()
 
     def make(self):
-        return nn.Linear(8, 1)
+        return nn.Linear(WIDTH, 1)
 
     def order(self, x):
         return self.between(x)[..., 0].argsort(1)[..., None].expand_as(x)
@@ -50,7 +51,7 @@ class Turning(nn.Module):
 class Sorting(nn.Module):
     def __init__(self):
         super().__init__()
-        self.score = nn.Linear(8, 1)
+        self.score = nn.Linear(WIDTH, 1)
 
     def forward(self, x):
         return x.gather(1, self.score(x)[..., 0].argsort(1)[..., None].expand_as(x))
@@ -61,8 +62,8 @@ class Experts(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.router = nn.Linear(8, 2)
-        self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+        self.router = nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(2)])
 
     def forward(self, x):
         flat = x.flatten(0, 1)
@@ -103,11 +104,11 @@ class SortedBack(Model):
         return self.second(x.gather(1, order.argsort(1)))
 
 
-def shown(model):
+def shown(model, x=X):
     with warnings.catch_warnings(record=True) as said, torch.no_grad():
         warnings.simplefilter("always")
         with capturing(model, tokens=NAMES, grid=(2, 4)) as run:
-            model(X)
+            model(x)
     told = [str(one.message) for one in said if "picks or orders tokens" in str(one.message)]
     heads = run.trace.stacks["first"][0, 0], run.trace.stacks["second"][0, 0]
     for head in heads:
@@ -136,3 +137,98 @@ def test_tokens_that_are_sorted_back_have_their_names():
     names, told = shown(SortedBack())
     assert names == ["", "abcdefgh"]
     assert told
+
+
+class PaddedLast(nn.Module):
+    """Moves rows of zeros, such as padding on the left, to the end."""
+
+    def forward(self, x):
+        order = (x.abs().amax(-1) == 0).long().argsort(dim=1, stable=True)
+        return x.gather(1, order[..., None].expand_as(x))
+
+
+class LowLast(nn.Module):
+    """Moves tokens to the end that are below what normal numbers ever are."""
+
+    def forward(self, x):
+        order = (-x[..., 0] - 6).relu().argsort(dim=1, stable=True)
+        return x.gather(1, order[..., None].expand_as(x))
+
+
+class TurnedIfLarge(nn.Module):
+    def forward(self, x):
+        order = ((x.mean((1, 2)) - 3).relu()[:, None] * -torch.arange(8.0)).argsort(
+            dim=1, stable=True
+        )
+        return x.gather(1, order[..., None].expand_as(x))
+
+
+def padded():
+    x = X.clone()
+    x[:, :3] = 0
+    return x
+
+
+def low():
+    x = X.clone()
+    x[:, :3, 0] = torch.tensor([-7.0, -8, -9])
+    return x
+
+
+class One(nn.Module):
+    """One layer of attention, to what a module makes of the input."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(0)
+        self.between, self.first = between(), Attention()
+
+    def forward(self, x):
+        return self.first(self.between(x))
+
+
+MOVING = [(PaddedLast, padded()), (LowLast, low()), (TurnedIfLarge, X + 5)]
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize(("between", "x"), MOVING)
+@torch.no_grad()
+def test_names_follow_what_the_very_values_of_a_call_decide(between, x, is_later):
+    model = One(between).eval()
+    given = [(X, "abcdefgh")] if is_later else []
+    for one, names in [*given, (x, ""), (X, "abcdefgh")]:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with capturing(model, tokens=NAMES, keep=All()) as run:
+                model(one)
+        assert "".join(run.trace[0, 0].tokens) == names
+        told = ["picks or orders tokens" in str(one.message) for one in said]
+        assert told == ([] if names else [True])
+        moved, layer = model.between(one), model.first
+        expected = (layer.query(moved) @ layer.key(moved).mT / 3).softmax(-1)[0]
+        torch.testing.assert_close(torch.from_numpy(run.trace[0, 0].to_dense()), expected)
+        assert torch.equal(moved, one) == bool(names)
+
+
+class SortedByNorm(Within):
+    """The order is that of the input unless something takes the first layer's output away."""
+
+    def make(self):
+        return nn.Identity()
+
+    def forward(self, x):
+        found = self.first(x) - x
+        is_zero = (found.abs().amax(-1) == 0).long() * -torch.arange(8)
+        order = is_zero.argsort(dim=1, stable=True)
+        return self.second(x.gather(1, order[..., None].expand_as(x)))
+
+
+@torch.no_grad()
+def test_names_are_left_out_where_an_edit_changes_what_values_decide():
+    model = SortedByNorm()
+    assert shown(model) == (["abcdefgh", "abcdefgh"], [])
+    said = pytest.warns(UserWarning, match="picks or orders tokens")
+    with said, edited(model, Ablate("zero", layer=0, stack="first")):
+        names, _ = shown(model)
+    assert names == ["abcdefgh", ""]
+    assert shown(model) == (["abcdefgh", "abcdefgh"], [])

@@ -70,21 +70,27 @@ class Orders:
 
     Parameters
     ----------
-    wanted : sequence of bytes
-        What they decided then, one digest after another; empty where no value did.
+    wanted : sequence of bytes, optional
+        What they decided then, one digest after another; empty where no value did. None where that
+        is to be noted, in `decided`.
     """
 
-    def __init__(self, wanted: Sequence[bytes]) -> None:
-        self._wanted, self._count, self._is_same = wanted, 0, True
-        if wanted:
+    def __init__(self, wanted: Sequence[bytes] | None = None) -> None:
+        self._wanted, self._count, self._is_same = wanted or (), 0, True
+        self.decided: list[bytes] | None = [] if wanted is None else None
+        if wanted or wanted is None:
             _thread.following.add(self)
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Look at a function that ran."""
-        if self._is_same and decides(func, args, kwargs, result):
-            number, self._count = self._count, self._count + 1
-            known = self._wanted[number] if number < len(self._wanted) else None
-            self._is_same = known == b"" or known == digest(result)
+        if not self._is_same or not decides(func, args, kwargs, result):
+            return
+        if self.decided is not None:
+            self.decided.append(digest(result))
+            return
+        number, self._count = self._count, self._count + 1
+        known = self._wanted[number] if number < len(self._wanted) else None
+        self._is_same = known == b"" or known == digest(result)
 
     def are_as_proved(self, count: int) -> bool:
         """Return whether values decided as in the proof so far, as many times."""

@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.frames import is_loaded
 from gattn.models.doors.interface import is_routed
-from gattn.models.doors.proof.nodes.moving import MovesOfNodes
+from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.constants import Constants
@@ -64,8 +64,8 @@ class Kernels(TorchDispatchMode):
         Which integers that the model is given are ids.
     moves : Moves
         Where tokens may have been moved.
-    nodes : MovesOfNodes, optional
-        Where the nodes of graph layers may have been moved, if there may be such layers.
+    nodes : KeptRows, optional
+        Which tensors have the nodes of the data as rows, if there may be layers on graphs.
     across : set of str
         The modules that multiply a softmax, and sum over another dimension than it does.
     images : set of tuple of int
@@ -92,7 +92,7 @@ class Kernels(TorchDispatchMode):
         self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
-        self.nodes = MovesOfNodes(model, constants) if is_loaded() else None
+        self.nodes = KeptRows(model, constants) if is_loaded() else None
 
     def __torch_dispatch__(
         self,
@@ -121,7 +121,7 @@ class Kernels(TorchDispatchMode):
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 2}
         self.moves.note(name, self._walk.running)
         if self.nodes is not None and self._walk.running:
-            self.nodes.note(name, args, given, self._walk.running[-1].place)
+            self.nodes.note(func, name, args, given, result, self._walk.running[-1].place)
         self.products.note(self._walk.innermost, name, args, result)
         is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
         everything = (*args, *given.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from math import prod
 from threading import RLock
 from typing import Any
@@ -37,6 +37,7 @@ from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
 from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
@@ -189,7 +190,7 @@ class _Proof:
         self._numbers.refuse(plan.layouts, plan.reasons)
         mixed = plan.leave_untold(best.alone)
         plan.are_tokens_first = best.batches.dim == 1
-        plan.unordered, plan.picked = unordered(
+        plan.unordered, plan.picked, plan.in_place = unordered(
             self.open, sites, plan.layouts, replays, best.batches
         )
         plan.unordered |= mixed | plan.of_rows()
@@ -201,21 +202,22 @@ class _Proof:
             or agreement.holds_once
             or self._numbers.is_passing
             or self._reads.are_by_values
+            or any(pick.by is By.VALUES for site in self.open for pick in site.picks)
             or plan.is_stale
         )
         return plan
 
     def _number(self) -> None:
         """Prove which nodes of the data graph layers are given."""
-        moves, plan = self._kernels.nodes, self._plan
-        if moves is None or moves.first == moves.count:
+        rows, plan = self._kernels.nodes, self._plan
+        if rows is None or not rows.unknown:
             return
         name = self._walk.name(self._called)
         found = Numbering(self._model, self._walk, self._reads, self._run, name).found(
-            self._given, moves, self._kernels.picks.found
+            self._given, rows, self._kernels.picks.found
         )
         plan.numbers, plan.orders = found.numbers, found.orders if found.by_values else ()
-        plan.integers, plan.is_stale = integers_of(self._given), found.by_values
+        plan.integers, plan.is_stale = integers_of(self._given), plan.is_stale or found.by_values
 
     def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
@@ -266,7 +268,10 @@ class _Proof:
         self._reads = Reads(self._walk, kernels.picks)
         running = self._walk.following(entered)
         seen = observed(see)
-        nodes = observed_edges(kernels.nodes) if kernels.nodes else nullcontext()
+        nodes = ExitStack()
+        if kernels.nodes is not None:
+            nodes.enter_context(observed_edges(kernels.nodes))
+            nodes.enter_context(kernels.nodes.hooked())
         noting = self._reads.noting()
         with FunctionMode(), without_fast_path(), running, seen, nodes, noting, kernels:
             output = self._run()

@@ -48,6 +48,7 @@ class AnyTracker(Tracker):
         super().__init__(model, known)
         self._caches: OwnCaches = _caches_of(known)
         self._continuing = Continuing(self._caches, self.progress)
+        self._are_in_order: Callable[[tuple[str, int]], bool] = lambda place: True
         self._layout: Layout | None = None
         self.needs_tokenizer = True
 
@@ -72,6 +73,8 @@ class AnyTracker(Tracker):
             are_first = self.plan is not None and self.plan.are_tokens_first
             self.progress.note_ids(self.modules.side, ids.T if are_first else ids, 0)
         self._orders = None if self.plan is None else self.plan.follow()
+        if self.plan is not None:
+            self._are_in_order = self.plan.follow_tokens()
         self.is_calling = True
 
     def end(self, result: Any) -> None:
@@ -81,6 +84,7 @@ class AnyTracker(Tracker):
         runs.clear(self.modules.ids)
         if result is not None:
             self._continuing.end()
+        self._orders, self._are_in_order = None, lambda place: True
         if self.plan is not None and self._left_unread and result is not None:
             self.plan.check()
 
@@ -172,7 +176,7 @@ class AnyTracker(Tracker):
     def place(self, call: SeenCall) -> Place:
         """Return where a call of the model's attention is."""
         where = self.modules.name(call.module), call.part
-        if self.plan is not None and not call.is_foreign and where in self.plan.unordered:
+        if not call.is_foreign and not self._are_in_order(where):
             call.is_named = False
         if call.tokens is not None and call.tokens.joined is not None:
             return self._joined(call, call.tokens, call.tokens.joined)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from gattn.models.read.layouts import Layout
@@ -50,10 +50,6 @@ class Proved(Protocol):
         """The calls that attend over something else than tokens, by module and number."""
 
     @property
-    def unordered(self) -> Collection[tuple[str, int]]:
-        """The calls whose tokens come in an order that is not known, by module and number."""
-
-    @property
     def numbers(self) -> Mapping[tuple[str, int], Numbers]:
         """Which nodes of the data those of calls over edges are, by module and number."""
 
@@ -63,3 +59,6 @@ class Proved(Protocol):
 
     def follow(self) -> Followed:
         """Follow what values decide in a call of the model."""
+
+    def follow_tokens(self) -> Callable[[tuple[str, int]], bool]:
+        """Follow in which calls tokens are in the order of the input, by module and number."""

@@ -6,28 +6,46 @@ A mixture of experts picks tokens and puts them back; a sort by a learned score 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
+from gattn.models.doors.graphs.orders import Orders
+from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.layouts.agreeing import Inputs, Told
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By
-from gattn.models.doors.proof.probing.one_run.walking import Given, Run
 from gattn.models.doors.proof.probing.replaying import Replays, Site
-from gattn.models.doors.proof.probing.taints import may_be_mask, replaced, sources
 from gattn.models.read.layouts import Layout
 
 Place = tuple[str, int]
 _FEWEST = 4
 """Fewer tokens may be in order by chance."""
 _READS = "_local_scalar_dense"
-_RUNS = 2
-"""With how many other values all tokens must be in place."""
+
+
+@dataclass(eq=False)
+class InPlace:
+    """The calls of which it was proved that their tokens are in place again.
+
+    Parameters
+    ----------
+    counts : dict
+        How many times values had decided before each of them.
+    decided : sequence of bytes
+        What they decided; it holds only as long as they decide the same.
+    makers : dict
+        The modules that picked or ordered tokens before each of them.
+    """
+
+    counts: dict[Place, int] = field(default_factory=dict)
+    decided: Sequence[bytes] = ()
+    makers: dict[Place, list[str]] = field(default_factory=dict)
 
 
 def unordered(
@@ -36,15 +54,22 @@ def unordered(
     layouts: Mapping[Place, list[Any]],
     replays: Replays,
     batches: Batches,
-) -> tuple[set[Place], list[str]]:
+) -> tuple[set[Place], list[str], InPlace]:
     """Say which calls have tokens in an order that is not known, and which modules made it."""
     picked = {site.place for site in sites if any(pick.by is not By.INPUTS for pick in site.picks)}
     if not picked:
-        return picked, []
-    picked -= _all_in_place(open_sites, layouts, replays, batches)
-    shown = [site for site in open_sites if site.place in picked & set(layouts)]
-    picks = [pick for site in shown for pick in site.picks if pick.by is not By.INPUTS]
-    return picked, sorted({pick.running[-1].name for pick in picks if pick.running})
+        return picked, [], InPlace()
+    found = _all_in_place(open_sites, layouts, replays, batches)
+    picked -= set(found.counts)
+    some = {place: _makers(one) for one in open_sites if (place := one.place) in layouts}
+    found.makers = {place: some[place] for place in found.counts}
+    return picked, sorted({name for one in picked & set(some) for name in some[one]}), found
+
+
+def _makers(site: Site) -> list[str]:
+    """Name the modules that picked or ordered tokens before a call."""
+    picks = [pick for pick in site.picks if pick.by is not By.INPUTS]
+    return sorted({pick.running[-1].name for pick in picks if pick.running})
 
 
 def _all_in_place(
@@ -52,12 +77,8 @@ def _all_in_place(
     layouts: Mapping[Place, list[Any]],
     replays: Replays,
     batches: Batches,
-) -> set[Place]:
-    """Prove which calls have tokens in the order of the input, whatever values picked before.
-
-    The model runs on other values, which decide otherwise, and again with NaN in coded tokens where
-    they decide as in that run.
-    """
+) -> InPlace:
+    """Prove which calls have tokens in the order of the input, as values decide on this one."""
     groups: dict[int, list[Told]] = {}
     for site in sites:
         told = layouts.get(site.place, [])
@@ -68,12 +89,12 @@ def _all_in_place(
         if _is_by_values(site):
             count = tokens.num_keys if tokens.num_given is None else tokens.num_given
             groups.setdefault(count, []).append(Told(site, layout))
-    return {
-        place
-        for count, some in groups.items()
-        if count >= _FEWEST
-        for place in _in_place(count, some, replays, batches)
-    }
+    found = InPlace()
+    for count, some in groups.items():
+        for place, decided in _in_place(count, some, replays, batches) if count >= _FEWEST else ():
+            found.counts[place] = len(decided)
+            found.decided = max(found.decided, decided, key=len)
+    return found
 
 
 def _is_by_values(site: Site) -> bool:
@@ -81,58 +102,40 @@ def _is_by_values(site: Site) -> bool:
     return By.VALUES in by and By.CHANCE not in by
 
 
-def _in_place(count: int, some: list[Told], replays: Replays, batches: Batches) -> Iterator[Place]:
+def _in_place(
+    count: int, some: list[Told], replays: Replays, batches: Batches
+) -> Iterator[tuple[Place, list[bytes]]]:
+    """Prove which calls have all tokens in place, and say what values had decided before each.
+
+    The model runs as it is, and again with NaN in coded tokens, where values decide as before.
+    """
     root = some[0].site.chain[-1]
     elements = max(n for one in some for n in one.tokens.sequences) + 1
     inputs = Inputs(root, replays.sources(root), (elements, count), batches)
     if not inputs.are_any:
         return
-    code = words(count)
-    left = list(some)
-    for seed in range(_RUNS):
-        noted = Deciding()
-        _run(replays, inputs, left, None, noted, seed)
-        for one in left:
-            one.runs.clear()
-        for row in code:
-            _run(replays, inputs, left, row, Deciding(noted.decided), seed)
-        left = [one for one in left if len(one.runs) == len(code) and _is_in_place(one, code)]
-        if not left:
-            return
-    yield from (one.site.place for one in left)
+    code, noted, orders = words(count), Deciding(), Orders()
+    known, last = {one.site: one for one in some}, some[-1].site
+    before: dict[Site, list[bytes]] = {}
 
+    def note(site: Site, call: RawCall) -> None:
+        before[site] = list(orders.decided or ())
 
-def _run(
-    replays: Replays,
-    inputs: Inputs,
-    some: list[Told],
-    row: Tensor | None,
-    mode: Deciding,
-    seed: int,
-) -> None:
-    """Run the model on other values, with NaN in marked tokens."""
-    known, root = {one.site: one for one in some}, some[0].site.chain[-1]
-    generator = torch.Generator().manual_seed(seed)
-    mark = None if row is None else inputs.marking(row)
+    seed()
+    replays.through(root, note, None, last, noted, is_plain=True)
+    for row in code:
 
-    def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
-        known_run = inputs.given_to(run)
-        if known_run is None:
-            return None
-        for n, x in enumerate(sources(given)):
-            if not may_be_mask(x) and inputs.dim(known_run, x.shape, n) is not None:
-                other = torch.randn(x.shape, generator=generator).to(x)
-                given = replaced(given, x, other)
-        return given if mark is None else (mark(run, module, given) or given)
-
-    def see(site: Site, call: RawCall) -> None:
-        with torch._C.DisableTorchFunction():
-            if row is not None:
+        def see(site: Site, call: RawCall, row: Tensor = row) -> None:
+            with torch._C.DisableTorchFunction():
                 if site in known:
                     known[site].look(call, row)
                 call.output.zero_()
 
-    replays.through(root, see, entered, some[-1].site, mode)
+        replays.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
+    for one in some:
+        decided = before.get(one.site)
+        if decided and len(one.runs) == len(code) and _is_in_place(one, code):
+            yield one.site.place, decided
 
 
 def _is_in_place(one: Told, code: Tensor) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from gattn.errors import CaptureError
 from gattn.models.doors.graphs.orders import Orders
+from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
 from gattn.models.read.layouts import Layout
 from gattn.models.read.on_graphs.numbers import Numbers
@@ -48,6 +49,8 @@ class Plan:
     unordered : set of (str, int)
         The calls whose tokens were picked or ordered by value or at random before, so that they
         are numbered as they come and may have no names.
+    in_place : InPlace
+        The calls whose tokens are in place again, as long as values decide the same.
     numbers : dict of (str, int)
         Which nodes of the data those of a call over edges are, by its module and how many of its
         calls came before, where they are others than they come.
@@ -87,6 +90,7 @@ class Plan:
     looking_up: list[str] = field(default_factory=list)
     picked: list[str] = field(default_factory=list)
     unordered: set[Place] = field(default_factory=set)
+    in_place: InPlace = field(default_factory=InPlace)
     numbers: dict[Place, Numbers] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
     adrift: set[str] = field(default_factory=set)
@@ -144,6 +148,24 @@ class Plan:
     def follow(self) -> Orders:
         """Follow what values decide in a call of the model."""
         return Orders(self.orders)
+
+    def follow_tokens(self) -> Callable[[Place], bool]:
+        """Follow what values decide in a call; what it returns says which calls keep their names.
+
+        Asked where a call of attention runs, it notes who moved the tokens of those that do not.
+        """
+        orders = Orders(self.in_place.decided)
+
+        def are_in_order(place: Place) -> bool:
+            if place in self.unordered:
+                return False
+            count = self.in_place.counts.get(place)
+            is_proved = count is None or orders.are_as_proved(count)
+            if not is_proved:
+                self.picked = sorted({*self.picked, *self.in_place.makers[place]})
+            return is_proved
+
+        return are_in_order
 
     def leave_untold(self, alone: Collection[Place]) -> set[Place]:
         """Leave out what was not proved beside what was, where that says nothing of the latter.

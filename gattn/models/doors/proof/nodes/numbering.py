@@ -6,7 +6,7 @@ of what it is given, and the rows that each layer is given tell which nodes they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
-from gattn.models.doors.proof.nodes.moving import MovesOfNodes
+from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.nodes.passing import Marked, Passing
 from gattn.models.doors.proof.probing.codes import NONE, decoded, words
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
@@ -97,12 +97,12 @@ class Numbering:
         self._walk, self._reads, self._call, self._root = walk, reads, call, (name, 0)
         self._count = 0
 
-    def found(self, given: Given, moves: MovesOfNodes, picks: Sequence[Pick]) -> Found:
+    def found(self, given: Given, kept: KeptRows, picks: Sequence[Pick]) -> Found:
         """Prove which nodes the graph layers are given."""
-        self._count = moves.count
+        self._count = kept.count
         is_random = any(one.by is By.CHANCE or one.kernel in _NOT_FOLLOWED for one in picks)
         plain = None if is_random else self._run(None, None)
-        found = Found(dict.fromkeys(moves.places[moves.first :], UNKNOWN))
+        found = Found({kept.places[n]: UNKNOWN for n in kept.unknown})
         if plain is None:
             return found
         calls = plain.calls
@@ -110,18 +110,19 @@ class Numbering:
         embedded: list[Tensor] = []
 
         def hidden(run: Run, some: Sequence[Tensor]) -> Sequence[Tensor]:
-            embedded.extend(some if run.place in moves.lookups else ())
+            embedded.extend(some if run.place in kept.lookups else ())
             return [torch.full_like(x, torch.nan) for x in some]
 
-        all_hidden = self._run(plain.decided, hidden, moves.lookups)
+        all_hidden = self._run(plain.decided, hidden, kept.lookups)
         found.orders = plain.by_values_in(all_hidden)
         found.by_values = any(found.orders)
         for rows in self._candidates([*sources(given), *embedded]):
             if any(len(sides[call.place]) < 2 for call in calls):
-                self._decode(rows, plain, sides, moves.lookups)
+                self._decode(rows, plain, all_hidden, sides, kept.lookups)
+        unknown = kept.unknown
         for number, call in enumerate(calls):
-            is_before = number < moves.first
-            numbers = None if is_before else _numbers(call, sides[call.place])
+            is_told = number not in unknown
+            numbers = None if is_told else _numbers(call, sides[call.place])
             if numbers is None:
                 found.numbers.pop(call.place, None)
             else:
@@ -141,6 +142,7 @@ class Numbering:
         self,
         rows: _Rows,
         plain: Passing,
+        all_hidden: Passing | None,
         sides: dict[Place, dict[int, tuple[Tensor, int]]],
         lookups: set[Place],
     ) -> None:
@@ -164,7 +166,10 @@ class Numbering:
                     continue
                 seen = torch.stack([x.cpu() for x in marks if x is not None])
                 numbers = decoded(seen, torch.ones_like(seen), code)
-                if bool((numbers >= NONE).all()) and bool((numbers > NONE).any()):
+                whole = None if all_hidden is None else all_hidden.calls[number]
+                given = None if whole is None else (whole.keys, whole.queries)[side]
+                are_apart = bool(call.ends.names) or _distinct(numbers, rows.size) is not None
+                if are_apart and _is_told(numbers, given):
                     sides[call.place][side] = numbers, rows.size
 
     # Running the model
@@ -173,7 +178,7 @@ class Numbering:
         self,
         decided: list[Any] | None,
         marked: Callable[[Run, Sequence[Tensor]], Sequence[Tensor] | None] | None,
-        lookups: set[Place] = frozenset(),  # type: ignore[assignment]
+        lookups: Collection[Place] = (),
     ) -> Passing | None:
         """Run the model, with other numbers in what it is given; None if it failed."""
         passing = Passing(self._names, self._count, decided)
@@ -256,12 +261,28 @@ def _are_alike(some: Sequence[Marked], others: Sequence[Marked]) -> bool:
     )
 
 
+def _is_told(numbers: Tensor, given: Tensor | None) -> bool:
+    """Return whether nodes are those of some rows, or come from nothing that the model is given."""
+    if bool((numbers < NONE).any()) or not bool((numbers > NONE).any()):
+        return False
+    others = numbers == NONE
+    return not bool(others.any()) or (given is not None and not bool((others & given.cpu()).any()))
+
+
 def _distinct(numbers: Tensor, size: int) -> tuple[Tensor, int] | None:
-    """Let nodes that the data does not have follow it; return None if two have one number."""
-    is_added = numbers == NONE
-    added = torch.arange(size, size + int(is_added.sum()))
-    whole = numbers.masked_scatter(is_added, added)
-    return (whole, size + len(added)) if len(whole.unique()) == len(whole) else None
+    """Let nodes that are beyond those of the data follow these; None if it is not known which.
+
+    Where the model puts other features into nodes that stay in place, they are those of the data.
+    """
+    is_told, own = numbers != NONE, torch.arange(len(numbers))
+    if len(numbers) == size and torch.equal(numbers[is_told], own[is_told]):
+        return own, size
+    if len(numbers[is_told].unique()) < int(is_told.sum()):
+        return None
+    if not bool(is_told.all()) and int(is_told.sum()) < size:
+        return None
+    added = torch.arange(size, size + int((~is_told).sum()))
+    return numbers.masked_scatter(~is_told, added), size + len(added)
 
 
 def _is_plain(numbers: Tensor, count: int) -> bool:

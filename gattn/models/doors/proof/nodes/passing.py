@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,14 +13,19 @@ from torch import Tensor, nn
 
 from gattn.engines.call import AttentionCall
 from gattn.engines.edge_list import EdgeList
-from gattn.models.doors.graphs.frames import PROPAGATES, frames, is_a, plain
+from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
+from gattn.models.doors.proof.nodes.ends_given import (
+    counts_up,
+    is_trusted,
+    nodes_of,
+    passing_of,
+)
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.read.on_graphs.seen_edges import Ends
 from gattn.models.watch.inside import is_inside
 
-_METHODS = ("message", "edge_update", "aggregate", "update")
 _GATHERS = frozenset(("__getitem__", "index_select"))
 _MOST_GATHERS = 64
 
@@ -71,11 +75,13 @@ class Passing(Deciding):
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Follow what the model's layers pass to each node."""
+        """Follow what the model's layers pass to each node, and what mixes nodes in place."""
         with ExitStack() as stack:
             layers: list[Any] = [x for x in self._names if is_a(x, "MessagePassing")]
             for layer in layers:
                 stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
+            for module in filter(is_trusted, self._names):
+                stack.callback(module.register_forward_hook(self._mixed).remove)
             yield
 
     # Calls of attention over edges
@@ -129,15 +135,11 @@ class Passing(Deciding):
         self, ends: Ends, frame: FrameType, scores: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
         """Find which nodes at the ends of a call's edges are marked."""
-        for one in frames(frame):
-            module = one.f_locals.get("self")
-            if one.f_code.co_name in PROPAGATES and is_a(module, "MessagePassing"):
-                known = dict(one.f_locals)
-                known |= known["kwargs"] if isinstance(known.get("kwargs"), dict) else {}
-                sources, targets = _nodes(module, known)
-                return _joined(sources, ends.num_keys), _joined(targets, ends.num_queries)
+        if (passing := passing_of(frame)) is not None:
+            sources, targets = _nodes(*passing)
+            return _joined(sources, ends.num_keys), _joined(targets, ends.num_queries)
         key, query = self._of_gathered(ends.key), self._of_gathered(ends.query)
-        if key is None and ends.is_bipartite and _counts_up(ends.key):  # A readout.
+        if key is None and ends.is_bipartite and counts_up(ends.key):  # A readout.
             key = scores.isnan().flatten(1).any(1) if len(scores) == len(ends.key) else None
         return _sized(key, ends.num_keys), _sized(query, ends.num_queries)
 
@@ -187,7 +189,18 @@ class Passing(Deciding):
             self._gathered.append((plain(index), _rows(x, 0)))
             del self._gathered[:-_MOST_GATHERS]
 
-    # Message passing
+    # Modules
+
+    def _mixed(self, module: nn.Module, given: Sequence[Any], out: Any) -> Any:
+        """Let each node that is normalized, or attends to all others, keep its own mark alone."""
+        first = next((x for x in given if isinstance(x, Tensor)), None)
+        if self.wanted is None or first is None or not isinstance(out, Tensor):
+            return None
+        with torch._C.DisableTorchFunction():
+            if out.shape != first.shape:
+                return None
+            marks = first.isnan().any(-1, keepdim=True)
+            return torch.where(marks, torch.nan, out.nan_to_num(0.0))
 
     def _passed(self, conv: Any, given: Sequence[Any], out: Any) -> Any:
         """Let each node that is passed messages keep its own mark, and take no others."""
@@ -206,17 +219,9 @@ class Passing(Deciding):
 
 def _nodes(conv: Any, known: Mapping[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
     """Find which nodes are marked in what message passing takes of keys and of queries."""
-    signatures = (inspect.signature(getattr(conv, name)).parameters for name in _METHODS)
-    names = {name[:-2] for one in signatures for name in one if name.endswith(("_i", "_j"))}
-    i, j = (1, 0) if conv.flow == "source_to_target" else (0, 1)
-    found: tuple[list[Tensor], list[Tensor]] = [], []
-    for name in names:
-        value = known.get(name)
-        pair = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, value)
-        for side, x in zip(found, (pair[j], pair[i]), strict=True):
-            if isinstance(x, Tensor) and x.is_floating_point() and x.dim():
-                side.append(_rows(x, conv.node_dim))
-    return found
+    keys, queries = nodes_of(conv, known)
+    dim = conv.node_dim
+    return [_rows(x, dim) for x in keys], [_rows(x, dim) for x in queries]
 
 
 def _rows(x: Tensor, dim: int) -> Tensor:
@@ -232,10 +237,6 @@ def _joined(marks: Sequence[Tensor], count: int) -> Tensor | None:
 
 def _sized(marks: Tensor | None, count: int) -> Tensor | None:
     return marks if marks is not None and len(marks) == count else None
-
-
-def _counts_up(index: Tensor) -> bool:
-    return torch.equal(index, torch.arange(len(index), device=index.device))
 
 
 def _without_marks(args: tuple[Any, ...]) -> tuple[Any, ...]:

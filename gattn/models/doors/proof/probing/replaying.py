@@ -120,12 +120,12 @@ class Sites:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Run without gradients and without normalization over tokens.
+def _quietly(*, is_plain: bool = False) -> Iterator[None]:
+    """Run without gradients and, unless plainly, without normalization over tokens.
 
     The functions are watched from outside: what a hook begins would not end where a run stops.
     """
-    with FunctionMode(), torch.no_grad(), Pointwise():
+    with FunctionMode(), torch.no_grad(), nullcontext() if is_plain else Pointwise():
         yield
 
 
@@ -203,14 +203,16 @@ class Replays:
         self,
         outer: Run,
         see: Callable[[Site, RawCall], None],
-        entered: Entered,
+        entered: Entered | None,
         last: Site,
         mode: AbstractContextManager[Any] | None = None,
+        *,
+        is_plain: bool = False,
     ) -> None:
         """Run a module again, and show each call of attention in it to a function, until the last.
 
         `see` says what the model continues with, in the call's output; a `mode` may change what
-        functions give.
+        functions give. A plain run is as the user's.
         """
         inner = [one for one in self.sites if outer in one.chain]
         waiting = {(one.module, one.counts[one.chain.index(outer)]): one for one in inner}
@@ -227,8 +229,8 @@ class Replays:
         args, kwargs = kept(self._given[outer.place])
         running, again = self._walk.following(entered), self._reads.repeated(_numbers(outer))
         # Models fail on NaN in many ways.
-        seen = observed(observe)
-        with suppress(Stop, Exception), _quietly(), running, again, seen, mode or nullcontext():
+        seen, quietly = observed(observe), _quietly(is_plain=is_plain)
+        with suppress(Stop, Exception), quietly, running, again, seen, mode or nullcontext():
             self._model.get_submodule(outer.name)(*args, **kwargs)
 
     def _run(

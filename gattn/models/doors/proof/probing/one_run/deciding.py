@@ -14,7 +14,8 @@ from gattn.models.doors.graphs.orders import decides, digest
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.watch.inside import is_inside
 
-_RANKS = frozenset(("sort", "topk"))
+_AFTER_A_NUMBER = frozenset(("topk", "kthvalue"))
+"""The dimension of these comes after how many, or which."""
 
 
 class Deciding(TorchFunctionMode):
@@ -70,12 +71,20 @@ class Deciding(TorchFunctionMode):
         is_by_values = any(x.is_floating_point() and bool(x.isnan().any()) for x in given)
         self._by_values.append(is_by_values)
         wanted = self.wanted[number]
-        if not isinstance(result, tuple) or name not in _RANKS:
+        if not isinstance(result, tuple) or len(result) != 2:
             return _copied(wanted)
-        dim = kwargs.get("dim", next(iter(args[1 + (name == "topk") :]), -1))
+        number = 2 if name in _AFTER_A_NUMBER else 1
+        dim = kwargs.get("dim", args[number] if len(args) > number else -1)
         dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
-        values = torch.take_along_dim(args[0], wanted[1], dim)
-        return type(result)((values, wanted[1].clone()))
+        kind: Any = type(result)
+        return kind((_along(given[0], wanted[1], dim), wanted[1].clone()))
+
+
+def _along(x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """Take the numbers of a tensor at the indices that a rank or an extreme gave."""
+    if index.dim() == x.dim():
+        return torch.take_along_dim(x, index, dim)
+    return torch.take_along_dim(x, index.unsqueeze(dim), dim).squeeze(dim)
 
 
 def _copied(result: Any) -> Any:

@@ -70,6 +70,8 @@ class Picks:
         self._running, self.constants = running, constants
         self._indices: Any = WeakTensorKeyDictionary()
         self._noise: Any = WeakTensorKeyDictionary()
+        self._compared: Any = WeakTensorKeyDictionary()
+        """Masks and integers by which code may branch, which `Reads` follows."""
 
     def begin(self, given: Any) -> None:
         """Follow the integers and masks that the model is given."""
@@ -101,7 +103,8 @@ class Picks:
             self._label(result, by)
             return
         if kernel in _READS and by is not None:  # A number decides what the code does.
-            self.found.append(Pick(by, kernel, tuple(self._running())))
+            if by is not By.VALUES or not self._are_compared(given):
+                self.found.append(Pick(by, kernel, tuple(self._running())))
             return
         if kernel in _NOISE:
             for x in (result, *given[:1]):
@@ -111,9 +114,27 @@ class Picks:
             by = own if by is None else max(by, own)
         elif kernel in _DRAWS or any(x in self._noise for x in given):
             by = By.CHANCE
+        elif self._compares(given, result):
+            by = By.VALUES
+            for x in tensors_in((result,)):
+                self._compared[x] = True
         elif kernel in _WHERE and by is None:
             by = By.INPUTS
         self._label(result, by)
+
+    def _compares(self, given: Sequence[Tensor], result: Any) -> bool:
+        """Return whether a kernel makes masks or integers of numbers, or of what one made so."""
+        if not all(map(_is_index, tensors_in((result,)))):
+            return False
+        floats = [x for x in given if x.is_floating_point()]
+        if any(place_of(x) not in self.constants and x.numel() > 1 for x in floats):
+            return True
+        return self._are_compared(given)
+
+    def _are_compared(self, given: Sequence[Tensor]) -> bool:
+        """Return whether what values decide among some tensors are masks and integers made so."""
+        by_values = [x for x in given if self._indices.get(x) is By.VALUES]
+        return bool(by_values) and all(x in self._compared for x in by_values)
 
     def _label(self, result: Any, by: By | None) -> None:
         for x in tensors_in((result,)) if by is not None else ():
