@@ -85,6 +85,18 @@ def test_random_sets_have_as_many_units_as_the_circuit_returned(monkeypatch: Any
     assert sizes[0] < found.graph["all_edges"], "edges without a path go"
 
 
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_a_note_says_that_an_answer_has_no_gradient(has_gradient: bool) -> None:
+    model, inputs = _random_model(0)
+
+    def answer() -> Any:
+        logits = model(**inputs).logits[0, -1]
+        return logits[TARGET] if has_gradient else logits[TARGET].item()
+
+    found = gattn.circuit(answer, model, units="heads", random=0, progress=False)
+    assert any("no finite gradient" in note for note in found.notes) != has_gradient
+
+
 @pytest.mark.parametrize(
     ("losses", "said"),
     [

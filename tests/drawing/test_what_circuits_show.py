@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from circuits_drawn import caption, drawn, made, names
+from matplotlib.text import Text
 
 
 @pytest.mark.parametrize("draw", ["draw", "draw_graph"])
@@ -80,3 +81,14 @@ def test_a_circuit_in_one_stack_of_several_says_in_which():
         bipartite=["cross"],
     )
     assert [text.get_text() for text in found.draw().get_yticklabels()] == ["decoder · 0", "1"]
+
+
+@pytest.mark.parametrize("draw", ["draw", "draw_graph"])
+@pytest.mark.parametrize(("losses", "legend"), [([0.5], True), ([0.5], False), ([], True)])
+def test_the_key_is_there_where_it_is_wanted_and_there_is_an_edge(draw, losses, legend):
+    rows = [((0, n), (1, n + 1), 0, 0, loss) for n, loss in enumerate(losses)]
+    found = made(rows, stacks={"decoder": [list("ab")] * 2}, layers={"decoder": 1})
+    places = [] if draw == "draw" else [{n: (n, n * n) for n in range(2)}]
+    ax = getattr(found, draw)(*places, legend=legend)
+    has_key = any("lost without" in text.get_text() for text in ax.findobj(Text))
+    assert has_key == bool(losses and legend)

@@ -243,7 +243,7 @@ def test_a_metric_that_is_no_number_without_edits_is_refused(llama, number):
     def broken(logits):
         return number
 
-    with pytest.raises(ModelError, match=f"Without edits the broken is {number}"):
+    with pytest.raises(ModelError, match=f"Without edits, broken is {number}"):
         gattn.effect(IDS, [Cut(0, 0)], llama, metric=broken, progress=False)
 
 

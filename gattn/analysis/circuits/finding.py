@@ -161,6 +161,8 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
     elif proof.faithfulness < limits.keep - _ROUGH:
         notes.append(f"{reached}: within rounding, that is enough")
     notes += _spare(proof, search)
+    if not runs.has_gradient:
+        notes.append("the answer has no finite gradient: units were ranked by runs without each")
     if len(proof.random) == 0 and random and runs.seconds < limits.stop and proof.units.any():
         notes.append("no other set has as many units of each layer, so there is no random one")
     if runs.slack > _ROUGH:

@@ -77,7 +77,8 @@ class Runs:
     """Measures a metric with only some units kept, all other edges ablated.
 
     `count` is how many runs there were, and `ran` is told as they end; each set of units runs once.
-    `has_stream` says whether tokens keep a residual stream, as they do not in graph networks.
+    `has_stream` says whether tokens keep a residual stream, as they do not in graph networks, and
+    `has_gradient` whether all slopes that were asked for could be taken.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Runs:
         self._messages = messages
         self.count = 0
         self.ran: Callable[[int], None] = _ignore
-        self.has_stream = True
+        self.has_stream = self.has_gradient = True
         self.begun = time.perf_counter()
         self.batch_size = self._copies() if runner.prompt.repeats else 1
         self._known: dict[bytes, float] = {}
@@ -103,8 +104,9 @@ class Runs:
         self.rounding: float = abs(masked - self.full)
         if not all(map(isfinite, (self.full, self.empty, masked))):
             raise ModelError(
-                f"Without edits the {measure} is {self.full}, with all attention ablated "
-                f"{self.empty}, and with all edges multiplied by 1 {masked}. Expected finite numbers, of which a circuit keeps a share."
+                f"Without edits, {measure} is {self.full}, with all attention ablated "
+                f"{self.empty}, and with all edges multiplied by 1 {masked}. Expected finite "
+                "numbers, of which a circuit keeps a share."
             )
 
     def _copies(self) -> int:
@@ -186,6 +188,7 @@ class Runs:
         for some in shares.split(self.batch_size):
             slopes = self._slopes(some[:, None] * torch.from_numpy(mask), self.groups.spread)
             if slopes is None:
+                self.has_gradient = False
                 return None
             total += slopes
         shares_of_units: Floats = total / (len(where) * self.range)

@@ -58,7 +58,9 @@ def add_axes(figure: Figure, *, legend: bool) -> Axes:
 def make_room(ax: Axes) -> None:
     """Make a figure of `add_axes` higher if its caption has more than two lines."""
     figure = ax.figure
-    caption = next(text for text in ax.texts if text.get_gid() == "gattn-caption")
+    caption = next((text for text in ax.texts if text.get_gid() == "gattn-caption"), None)
+    if caption is None:
+        return
     more = (caption.get_text().count("\n") - 1) * 1.3 * small_size()
     if not isinstance(figure, Figure) or more <= 0:
         return

@@ -51,6 +51,7 @@ def draw_circuit(
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
     labels: bool = True,
+    legend: bool = True,
 ) -> Axes:
     """Draw a circuit: tokens from left to right, layers upwards.
 
@@ -66,7 +67,7 @@ def draw_circuit(
     Parameters
     ----------
     circuit : Circuit
-        What to draw.
+        What to draw. `ax`, `cmap`, `labels` and `legend`: see `gattn.drawing`.
     """
     bands = bands_of(circuit, whole=True)
     whole = columns(bands) <= MOST_TOKENS and (
@@ -86,7 +87,8 @@ def draw_circuit(
     draw_nodes(ax, [(*place_of(bands, node), True) for node in circuit])
     set_up_bands(ax, bands, labels=labels)
     has_stream = any(facts["kind"] == "residual" for *_, facts in circuit.edges(data=True))
-    add_line_key(ax, pen, *key_of_kinds(pen, *["stream"] * has_stream))
+    if legend and len(sizes):
+        add_line_key(ax, pen, *key_of_kinds(pen, *["stream"] * has_stream))
     notes = [f"the {MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > MOST_EDGES else []
     say = partial(_say, ax, circuit, notes)
     say("")

@@ -81,7 +81,7 @@ def draw_circuit_graph(
         positions = {node: (float(where[node, 0]), float(where[node, 1])) for node in used}
         texts = fit({node: names[node] for node in used}, math.inf, rotations=(0,))
         write_at_nodes(ax, positions, texts, found, radius + 2.5, few=0)
-    if legend:
+    if legend and len(sizes):
         add_line_key(ax, pen)
     describe(ax, circuit.graph, title_of(circuit), [said_of(circuit)])
     if is_own:

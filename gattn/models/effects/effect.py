@@ -201,7 +201,7 @@ def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] 
     shape = f" the logits {tuple(row.shape)}" if isinstance(row, Tensor) and row.dim() else " it"
     advice = f"Expected a number: look for NaN or infinity in{shape}."
     if not edits and not np.isfinite(number):
-        raise ModelError(f"Without edits the {measure} is {number}. {advice}")
+        raise ModelError(f"Without edits, {measure} is {number}. {advice}")
     if np.isnan(number):
         made = ", ".join(map(repr, edits))
         raise EditError(f"With {made} the {measure} is NaN. {advice}")

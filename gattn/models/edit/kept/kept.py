@@ -87,8 +87,9 @@ class Given:
         if self.attention is not None and self.attention.shape != expected:
             found = tuple(self.attention.shape)
             raise EditError(
-                f"ablation= has attention (heads, queries, keys) {found}, and here it is "
-                f"{expected}: expected a text of as many tokens, run as a whole."
+                f"ablation= is another text, whose attention (heads, queries, keys) is {found}, "
+                f"and here it is {expected}: expected a text of as many tokens, run as a whole, or "
+                "'zero' or 'mean'."
             )
         keys = reading.keys
         if self.values is None and len(keys) != keys.end:
