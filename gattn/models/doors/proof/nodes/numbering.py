@@ -1,12 +1,12 @@
 """Proves which node of the data each node is that a graph layer is given.
 
-Where nothing may have moved nodes, that is known. Otherwise the model runs with NaN in coded nodes
-of what it is given, and the rows that each layer is given tell which nodes they are.
+Where only kernels ran that keep rows, that is known. Otherwise the model runs with NaN in coded
+nodes of what it is given, and the rows that each layer is given tell which nodes they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -21,7 +21,8 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.nodes.passing import Marked, Passing
-from gattn.models.doors.proof.probing.codes import NONE, decoded, words
+from gattn.models.doors.proof.nodes.telling import distinct, is_told, numbers_of
+from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.reading import Reads
@@ -121,8 +122,8 @@ class Numbering:
                 self._decode(rows, plain, all_hidden, sides, kept.lookups)
         unknown = kept.unknown
         for number, call in enumerate(calls):
-            is_told = number not in unknown
-            numbers = None if is_told else _numbers(call, sides[call.place])
+            is_kept = number not in unknown
+            numbers = None if is_kept else numbers_of(call, sides[call.place])
             if numbers is None:
                 found.numbers.pop(call.place, None)
             else:
@@ -161,15 +162,15 @@ class Numbering:
         for number, call in enumerate(plain.calls):
             for side in (0, 1):
                 marks = [(run.calls[number].keys, run.calls[number].queries)[side] for run in runs]
-                is_told = rows.are_several != bool(call.ends.names)
-                if is_told or side in sides[call.place] or any(x is None for x in marks):
+                is_other = rows.are_several != bool(call.ends.names)
+                if is_other or side in sides[call.place] or any(x is None for x in marks):
                     continue
                 seen = torch.stack([x.cpu() for x in marks if x is not None])
                 numbers = decoded(seen, torch.ones_like(seen), code)
                 whole = None if all_hidden is None else all_hidden.calls[number]
                 given = None if whole is None else (whole.keys, whole.queries)[side]
-                are_apart = bool(call.ends.names) or _distinct(numbers, rows.size) is not None
-                if are_apart and _is_told(numbers, given):
+                are_apart = bool(call.ends.names) or distinct(numbers, rows.size) is not None
+                if are_apart and is_told(numbers, given):
                     sides[call.place][side] = numbers, rows.size
 
     # Running the model
@@ -206,50 +207,6 @@ class Numbering:
         return passing if len(passing.calls) == self._count else None
 
 
-def _numbers(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> Numbers | None:
-    """Say which nodes those of a call are; None if they are those of the data as they come."""
-    ends = call.ends
-    if not ends.is_bipartite:
-        told = [_distinct(*sides[side]) for side in (0, 1) if side in sides]
-        if not told or any(one is None for one in told):
-            return UNKNOWN
-        first = told[0]
-        if first is None or any(not torch.equal(first[0], one[0]) for one in told if one):
-            return UNKNOWN
-        if _is_plain(first[0], first[1]):
-            return None
-        if call.is_own:
-            return UNKNOWN
-        return Numbers(first[0], first[0], first[1], first[1])
-    if ends.names:
-        names = ends.names.get("tokens", ()), ends.names.get("query_tokens", ())
-        known = all(side in sides and _are_named(sides[side][0], names[side]) for side in (0, 1))
-        return None if known else UNKNOWN
-    both: list[tuple[Tensor, int] | None] = []
-    for side, count in enumerate((ends.num_keys, ends.num_queries)):
-        if side not in sides:  # Queries of a readout are no nodes.
-            if side and _is_readout(call):
-                both.append(None)
-                continue
-            return UNKNOWN
-        one = _distinct(*sides[side])
-        if one is None:
-            return UNKNOWN
-        is_prefix = _is_plain(one[0], count)
-        both.append(None if is_prefix else one)
-    if both[0] is None and both[1] is None:
-        return None
-    if call.is_own:
-        return UNKNOWN
-    key, query = both
-    return Numbers(
-        None if key is None else key[0],
-        None if query is None else query[0],
-        ends.num_keys if key is None else key[1],
-        ends.num_queries if query is None else query[1],
-    )
-
-
 def _are_alike(some: Sequence[Marked], others: Sequence[Marked]) -> bool:
     """Return whether two runs attend over the same edges."""
     return len(some) == len(others) and all(
@@ -259,44 +216,6 @@ def _are_alike(some: Sequence[Marked], others: Sequence[Marked]) -> bool:
         and torch.equal(one.ends.query, other.ends.query)
         for one, other in zip(some, others, strict=True)
     )
-
-
-def _is_told(numbers: Tensor, given: Tensor | None) -> bool:
-    """Return whether nodes are those of some rows, or come from nothing that the model is given."""
-    if bool((numbers < NONE).any()) or not bool((numbers > NONE).any()):
-        return False
-    others = numbers == NONE
-    return not bool(others.any()) or (given is not None and not bool((others & given.cpu()).any()))
-
-
-def _distinct(numbers: Tensor, size: int) -> tuple[Tensor, int] | None:
-    """Let nodes that are beyond those of the data follow these; None if it is not known which.
-
-    Where the model puts other features into nodes that stay in place, they are those of the data.
-    """
-    is_told, own = numbers != NONE, torch.arange(len(numbers))
-    if len(numbers) == size and torch.equal(numbers[is_told], own[is_told]):
-        return own, size
-    if len(numbers[is_told].unique()) < int(is_told.sum()):
-        return None
-    if not bool(is_told.all()) and int(is_told.sum()) < size:
-        return None
-    added = torch.arange(size, size + int((~is_told).sum()))
-    return numbers.masked_scatter(~is_told, added), size + len(added)
-
-
-def _is_plain(numbers: Tensor, count: int) -> bool:
-    return torch.equal(numbers, torch.arange(count))
-
-
-def _are_named(numbers: Tensor, names: Sequence[str]) -> bool:
-    """Return whether nodes of several types have the numbers that their names say."""
-    return [int(name.split()[1]) for name in names] == numbers.tolist()
-
-
-def _is_readout(call: Marked) -> bool:
-    key = call.ends.key
-    return torch.equal(key, torch.arange(len(key), device=key.device))
 
 
 def integers_of(given: Any) -> bytes:

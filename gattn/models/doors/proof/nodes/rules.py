@@ -59,7 +59,7 @@ class Rules:
             return self._of(given[1]) if place_of(first) in self._constants else None
         if kernel in ("cat", "stack"):
             dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-            return self._all(given, shape) if dim % len(shape) else None
+            return self._all(given, first.shape) if dim % len(shape) else None
         if kernel in ("scatter", "scatter_", "gather"):
             return self._all(given, shape) if args[1] % len(shape) else None
         return self._of(first) if _keeps(kernel, first, args, kwargs, shape) else None
@@ -68,7 +68,7 @@ class Rules:
         """Join what is known of all that has as many rows; what is repeated for each has none."""
         found: Rows = ()
         for x in given:
-            if x.dim() < len(shape) - (x.dim() + 1 == len(shape) and len(x) == shape[0] > 1):
+            if x.dim() < len(shape):
                 continue
             own = () if len(x) == 1 < shape[0] or self._is_constant(x) else self._of(x)
             if own is None:
