@@ -228,15 +228,16 @@ class KeptRows:
             self._set(out, rows)
 
     def _given(self, module: nn.Module, given: Sequence[Any]) -> None:
-        """Note whether a layer of gattn is given nodes."""
-        is_one = bool(given) and isinstance(given[0], Tensor) and given[0].dim() == 2
-        self._own[module] = self._of(given[0]) if is_one else None
+        """Note whether a layer of gattn is given nodes, of one type or at both ends of edges."""
+        some = _nodes_given(given)
+        is_flat = all(x.dim() == 2 for x in some)
+        self._own[module] = self._all_of(some) if is_flat else None
 
     def _left(self, module: nn.Module, given: Sequence[Any], out: Any) -> None:
         """Let what a module made of each node belong to it."""
-        first = given[0] if given and isinstance(given[0], Tensor) else None
-        if first is not None and isinstance(out, Tensor) and out.dim() and len(out) == len(first):
-            self._set(out, self._of(first))
+        some = _nodes_given(given)
+        if some and isinstance(out, Tensor) and out.dim() and len(out) == len(some[-1]):
+            self._set(out, self._of(some[-1]))
 
     def _set(self, x: Tensor, rows: Rows | None) -> None:
         if rows is None:
@@ -244,6 +245,13 @@ class KeptRows:
         else:
             self._rows[x] = rows
             self._spoiled.discard(place_of(x))
+
+
+def _nodes_given(given: Sequence[Any]) -> list[Tensor]:
+    """Return the nodes that a module is given first: the keys, then the queries if others."""
+    first = given[0] if given else None
+    some = first if isinstance(first, (tuple, list)) else [first]
+    return [x for x in some if isinstance(x, Tensor)]
 
 
 def _joined(some: Sequence[Rows | None]) -> Rows | None:
