@@ -246,7 +246,7 @@ class Mixing(Attending):
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         hides = torch.arange(k.shape[2]) > at[:, None]
         weights = (q @ k.mT).masked_fill(hides, -torch.inf).softmax(-1)
-        a = self.mix(weights.movedim(1, -1)).movedim(-1, 1) @ v
+        a = torch.einsum("gh,bhqk->bgqk", self.mix.weight, weights) @ v
         return self.out(a.transpose(1, 2).flatten(2)), (k, v)
 
 
