@@ -131,7 +131,7 @@ class _Decomposing(Context, Generic[R]):
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch a model's modules."""
-        layers = _layers(model)
+        layers = layers_of(model)
         try:
             with (
                 hooks_on((x for x in model.modules() if id(x) in layers), enter=self._enter),
@@ -184,7 +184,7 @@ class _Decomposing(Context, Generic[R]):
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if takes_part(self):
-            given = _first((*args, *kwargs.values()))
+            given = first_of((*args, *kwargs.values()))
             self._running.append(RunningLayer(module, None if given is None else given.clone()))
 
     def _leave(
@@ -192,7 +192,7 @@ class _Decomposing(Context, Generic[R]):
     ) -> None:
         if not self._running or not takes_part(self):
             return
-        given, output = _first((*args, *kwargs.values())), _first(result)
+        given, output = first_of((*args, *kwargs.values())), first_of(result)
         if given is not None and output is not None:
             for layer in self._running:
                 layer.note(module, given, output, len(args) + len(kwargs) == 1)
@@ -265,7 +265,7 @@ def _listed(names: Sequence[str] | dict[str, int]) -> str:
     return " and ".join(repr(name) for name in names)
 
 
-def _layers(model: nn.Module) -> set[int]:
+def layers_of(model: nn.Module) -> set[int]:
     """Find the modules that are layers: those in lists of modules that are not nested.
 
     T5's sublayers are lists, too, but of different types of modules.
@@ -279,7 +279,7 @@ def _layers(model: nn.Module) -> set[int]:
     return found
 
 
-def _first(values: Any) -> Tensor | None:
+def first_of(values: Any) -> Tensor | None:
     """Find the first floating-point tensor."""
     if isinstance(values, Tensor):
         return values if values.is_floating_point() else None

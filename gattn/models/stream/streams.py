@@ -168,8 +168,11 @@ def _summed(
     )
     if not is_parallel:
         norm = next((norm for norm in norms if norm is not None), None)
-        is_post_norm = any(event.norm() is not None for event in ends)
-        found = replace(found, norm=norm, is_post_norm=is_post_norm)
+        found = replace(found, norm=norm)
+        for event in ends:
+            if (last := event.norm()) is not None:
+                given = widened(event.given).to(found.end.dtype)
+                return replace(found, end_norm=last, before_end=given), added
     return found, added
 
 

@@ -114,8 +114,10 @@ class Sublayer:
         The residual stream after the whole layer, MLP included.
     norm : FixedNorm, optional
         What reads y next, if that is a norm.
-    is_post_norm : bool
-        Whether that norm's output is the residual stream, as in BERT.
+    end_norm : FixedNorm, optional
+        The norm whose output is `end`, as in BERT, where that of `norm` is the residual stream.
+    before_end : Tensor (tokens, dim), optional
+        What that norm takes.
     is_parallel : bool
         Whether the MLP reads the same residual as the attention, as in GPT-NeoX.
     error : float
@@ -135,7 +137,8 @@ class Sublayer:
     after: Tensor
     end: Tensor
     norm: FixedNorm | None = None
-    is_post_norm: bool = False
+    end_norm: FixedNorm | None = None
+    before_end: Tensor | None = None
     is_parallel: bool = False
     error: float = 0.0
 
@@ -146,6 +149,11 @@ class Sublayer:
     def heads(self) -> int:
         """How many heads there are."""
         return len(self.values)
+
+    @property
+    def is_post_norm(self) -> bool:
+        """Whether norms give the residual stream, as in BERT."""
+        return self.end_norm is not None
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
         """Walk the attention by blocks of whole rows: which queries, and (heads, queries, keys).

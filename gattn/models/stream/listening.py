@@ -1,0 +1,360 @@
+r"""How a layer's queries and keys are made of the residual stream: as linear maps of its parts.
+
+With the statistics of norms as they are in a run, a query is :math:`q_i = Q_i x_i + c_i`, with a
+matrix for each token, in which rotations by position have their place; a key likewise. The model
+itself says what they are: it runs with the layer's norms held fixed, where :math:`Q_i` is the
+gradient, and with zeros in place of the stream, where :math:`c_i` is what comes out. That these
+give the model's queries and keys is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError, SelectionError
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.run.prompt import Prompt
+from gattn.models.stream.decomposing import first_of, layers_of
+from gattn.models.stream.parts import Stream, Writer
+from gattn.models.stream.rounding import is_half, tolerance
+from gattn.models.stream.sublayers import FixedNorm
+from gattn.models.watch.contexts import Context, takes_part
+from gattn.models.watch.hooks import hooks_on
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The queries or keys of a head as a linear map of the residual stream.
+
+    Parameters
+    ----------
+    vectors : Tensor (tokens, dim of the head)
+        What the model computed.
+    constant : Tensor (tokens, dim of the head)
+        What does not come from the stream: biases.
+    stream : Tensor (1, slots, dim of the model)
+        The stream before the layer, of which `computed` is made.
+    computed : Tensor (tokens, dim of the head)
+        The same as `vectors`, with a gradient to `stream`.
+    slots : Tensor
+        The tokens' slots in the stream.
+    """
+
+    vectors: Tensor
+    constant: Tensor
+    stream: Tensor
+    computed: Tensor
+    slots: Tensor
+
+    def of(self, parts: Tensor) -> Tensor:
+        """Return what parts of the stream (parts, tokens, dim) give: (parts, tokens, head dim)."""
+        found = parts.new_empty(*parts.shape[:2], self.vectors.shape[-1])
+        for n in range(self.vectors.shape[-1]):
+            row = self._row(n)
+            found[..., n] = torch.einsum("pnd,nd->pn", parts, row)
+        return found
+
+    def at(self, token: int) -> Tensor:
+        """Return the matrix of one token, (head dim, dim)."""
+        return torch.stack([self._row(n, token) for n in range(self.vectors.shape[-1])])
+
+    def _row(self, n: int, token: int | None = None) -> Tensor:
+        with torch.enable_grad():
+            some = self.computed[:, n] if token is None else self.computed[token, n]
+            (found,) = torch.autograd.grad(some.sum(), self.stream, retain_graph=True)
+        found = found[0, self.slots]
+        return found if token is None else found[token]
+
+    def check(self, parts: Tensor, what: str) -> None:
+        """Refuse unless the parts and the constant sum to the vectors."""
+        missing = (parts.sum(0) + self.constant - self.vectors).abs()
+        if bool((missing > tolerance(self.vectors) * self.vectors.abs().max()).any()):
+            error = float(missing.max() / self.vectors.abs().max())
+            raise CaptureError(
+                f"{what} are not linear in the residual stream, with norms held fixed: the parts "
+                f"leave a relative error of {error:.1e}. There is a function that gattn does not "
+                "hold fixed between the stream and the attention, such as a gate, a convolution "
+                "over tokens or a norm that is no module of its own."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Listened:
+    """What a layer's attention reads of the residual stream."""
+
+    call: SeenCall
+    place: Place
+    reading: Reading
+    residual: Tensor
+    embeddings: Stream
+    queries: Side
+    keys: Side
+
+
+def listened(prompt: Prompt, layer: int, head: int, stack: str | None) -> Listened:
+    """Run a model, and find how queries and keys of one head are made of the stream."""
+    plain = _Listening(layer, stack)
+    with torch.no_grad():
+        prompt.run(plain)
+        plain.check()
+        linear, zero = (_Listening(layer, stack, plain, is_zero) for is_zero in (False, True))
+        prompt.run(linear)
+        prompt.run(zero)
+    for one in (linear, zero):
+        one.check()
+    return plain.listened(linear, zero, head)
+
+
+class _Listening(Context):
+    """Watches how the stream before a layer comes to its attention.
+
+    Parameters
+    ----------
+    layer, stack
+        Where.
+    plain : _Listening, optional
+        What ran before, whose norms are held fixed.
+    is_zero : bool
+        Whether zeros stand in place of the stream.
+    """
+
+    reads_one_call = True
+
+    def __init__(
+        self,
+        layer: int,
+        stack: str | None,
+        plain: _Listening | None = None,
+        is_zero: bool = False,
+    ) -> None:
+        self._layer, self._asked = layer, stack
+        self._plain, self._is_zero = plain, is_zero
+        self._running: list[tuple[nn.Module, int]] = []
+        self._runs: dict[nn.Module, int] = {}
+        self._given: dict[nn.Module, Tensor] = {}
+        self._number, self._had_gradient = 0, False
+        self._stacks: dict[str, int] = {}
+        self._embedded: list[tuple[str, Tensor]] = []
+        self._embedding_norms: list[tuple[Tensor, FixedNorm]] = []
+        self._start: Tensor | None = None
+        self.norms: dict[int, FixedNorm | None] = {}
+        self.at: tuple[nn.Module, int] | None = None
+        self.given: Tensor | None = None
+        self.seen: tuple[SeenCall, Place, Reading] | None = None
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Watch a model's layers and the modules within them."""
+        layers = layers_of(model)
+        leaves = [x for x in model.modules() if not any(True for _ in x.children())]
+        self._names = {x: name for name, x in model.named_modules() if isinstance(x, nn.Embedding)}
+        try:
+            with (
+                hooks_on((x for x in model.modules() if id(x) in layers), self._enter, self._left),
+                hooks_on(leaves, leave=self._leave),
+            ):
+                yield
+        finally:
+            self._running, self._given = [], {}
+
+    # What happens while the model runs
+
+    def _enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if not takes_part(self):
+            return None
+        run = self._runs.get(module, 0)
+        self._runs[module] = run + 1
+        self._running.append((module, run))
+        given = first_of((*args, *kwargs.values()))
+        if given is None or self.seen is not None:
+            return None
+        self._number, self.norms = 0, {}
+        self._given[module] = given.detach().clone()
+        if self._plain is None or self._plain.at != (module, run):
+            return None
+        instead = torch.zeros_like(given) if self._is_zero else given.detach().clone()
+        if not self._is_zero:
+            instead.requires_grad_()
+            self._had_gradient = True
+            torch.set_grad_enabled(True)
+        self.given, self.at = instead, (module, run)
+        put = {id(given): instead}
+        return (
+            tuple(put.get(id(x), x) for x in args),
+            {name: put.get(id(x), x) for name, x in kwargs.items()},
+        )
+
+    def _left(self, *_: Any) -> None:
+        if takes_part(self) and self._running:
+            self._running.pop()
+        if not self._running and self._start is None:  # An encoder's are not the decoder's.
+            self._embedded, self._embedding_norms = [], []
+
+    def _leave(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> Tensor | None:
+        if not takes_part(self) or self.seen is not None:
+            return None
+        if module in self._names and isinstance(result, Tensor) and not self._running:
+            self._embedded.append((self._names[module], result.detach().clone()))
+        if len(args) + len(kwargs) != 1 or not isinstance(result, Tensor):
+            return None
+        given = first_of((*args, *kwargs.values()))
+        if given is None or given.shape != result.shape:
+            return None
+        if not self._running:
+            self._note_embedding(module, given, result)
+            return None
+        self._number += 1
+        if self._plain is None:
+            if not torch.equal(given, result):
+                both = (x.detach().flatten(0, -2) for x in (given, result))
+                self.norms[self._number] = FixedNorm.of(module, *both)
+            return None
+        if self.at is None or self._running[-1] != self.at:
+            return None
+        fixed = self._plain.norms.get(self._number)
+        if fixed is None:
+            return None
+        turned = fixed.turned(given) * fixed.factor.reshape(*given.shape[:-1], 1)
+        turned = turned.to(result.dtype)
+        if self._is_zero:
+            return turned + fixed.shift.to(result.dtype)
+        return result.detach() + (turned - turned.detach())
+
+    def _note_embedding(self, module: nn.Module, given: Tensor, result: Tensor) -> None:
+        if self._plain is None and self._embedded and result.dim() == 3 and self._start is None:
+            norm = FixedNorm.of(module, given[0].detach(), result[0].detach())
+            if norm is not None:
+                self._embedding_norms.append((given[0].detach().clone(), norm))
+
+    def wants(self, place: Place) -> bool:
+        """Return whether a call is the layer's self-attention."""
+        if place.is_bipartite:
+            return False
+        self._stacks[place.stack] = max(self._stacks.get(place.stack, 0), place.layer + 1)
+        if self._asked is None and len(self._stacks) > 1:
+            raise SelectionError(
+                f"The model has several stacks of self-attention, {' and '.join(self._stacks)}: "
+                f"choose one, as in stack={place.stack!r}."
+            )
+        if self._asked not in (None, place.stack):
+            return False
+        if place.layer == 0 and self._running:
+            self._start = self._given.get(self._running[-1][0])
+        return place.layer == self._layer
+
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
+        """Note the layer's queries and keys."""
+        if self._had_gradient:
+            torch.set_grad_enabled(False)
+        if len(readings) != 1 or len(readings[0].elements) != 1 or self.seen is not None:
+            raise CaptureError(
+                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected one "
+                "sequence. Run texts one by one."
+            )
+        if not readings[0].has_vectors or call.is_scores:
+            raise CaptureError(
+                f"{call.name} shows only its softmax, not its queries and keys: who wrote them is "
+                "unknown."
+            )
+        if is_half(call.query):
+            raise CaptureError(
+                f"{call.name} computes in {call.query.dtype}, whose rounding hides what scores are "
+                "made of: try model.float()."
+            )
+        if not self._running or self._running[-1][0] not in self._given:
+            raise CaptureError(
+                f"{call.name} is not in a list of layers that take the residual stream."
+            )
+        if self._plain is None:
+            self.at = self._running[-1]
+            self.given = self._given[self.at[0]]
+        self.seen = call, place, readings[0]
+
+    # What was found
+
+    def check(self) -> None:
+        """Refuse if the layer was not found."""
+        known = self._stacks.get(self._asked or next(iter(self._stacks), ""), 0)
+        if self.seen is None and not known:
+            named = f" in {self._asked!r}" if self._asked else ""
+            raise SelectionError(f"The model shows no self-attention{named}.")
+        if self.seen is None:
+            raise SelectionError(f"No layer {self._layer}; the model has layers 0 .. {known - 1}.")
+
+    def listened(self, linear: _Listening, zero: _Listening, head: int) -> Listened:
+        """Say how queries and keys of a head are made of the stream."""
+        assert self.seen is not None
+        assert self.given is not None
+        assert linear.given is not None
+        assert linear.seen is not None
+        assert zero.seen is not None
+        call, place, reading = self.seen
+        stream, linear_call, zero_reading = linear.given, linear.seen[0], zero.seen[2]
+        if not 0 <= head < reading.heads:
+            raise SelectionError(f"No head {head}; layer {place.layer} has 0 .. {reading.heads - 1}.")
+        slots = reading.queries.slots.to(self.given.device)
+
+        def side(name: str) -> Side:
+            vectors, constant = (
+                getattr(one.attention, name)[0, head] for one in (reading, zero_reading)
+            )
+            with torch.enable_grad():
+                tensor = getattr(linear_call, name)
+                own = tensor.shape[1] * head // reading.heads
+                computed = tensor[0, own, slots]
+            if not computed.requires_grad:
+                raise CaptureError(
+                    f"The {name} of {call.name} has no gradient to the residual stream: what it is "
+                    "made of is unknown."
+                )
+            return Side(vectors, constant, stream, computed, slots)
+
+        residual = self.given[0, slots]
+        return Listened(
+            call,
+            place,
+            reading,
+            residual,
+            self._embeddings(slots),
+            side("query"),
+            side("key"),
+        )
+
+    def _embeddings(self, slots: Tensor) -> Stream:
+        """Take the stream before the first layer apart, as far as it is a sum of embeddings."""
+        assert self._start is not None
+        start = self._start[0]
+        flat = [(name, x.reshape(-1, x.shape[-1])) for name, x in self._embedded]
+        some = [(name, x) for name, x in flat if x.shape == start.shape]
+        if not some:
+            return Stream([Writer("embedding")], start[None, slots])
+        writers = [Writer("embedding", name=name.rpartition(".")[2]) for name, _ in some]
+        parts = torch.stack([x for _, x in some])
+        total = parts.sum(0)
+        size = float((start * total).sum() / total.square().sum())
+        if _is_close(size * total, start):
+            size = 1.0 if _is_close(total, start) else size
+            return Stream(writers, size * parts[:, slots])
+        for given, norm in self._embedding_norms:
+            if _is_close(given, total) and _is_close(norm(total) + norm.shift, start):
+                shift = norm.shift.expand_as(start)[None]
+                writers.append(Writer("embedding", name="norm"))
+                return Stream(writers, torch.cat([norm(parts), shift])[:, slots])
+        return Stream([Writer("embedding")], start[None, slots])
+
+
+def _is_close(one: Tensor, other: Tensor) -> bool:
+    limit = tolerance(other) * other.abs().amax(-1, keepdim=True)
+    return one.shape == other.shape and bool(((one - other).abs() <= limit).all())
