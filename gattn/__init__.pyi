@@ -5,6 +5,7 @@ from . import errors as errors
 from . import surveys as surveys
 from . import testing as testing
 from .analysis.circuits.circuit import circuit as circuit
+from .analysis.scores.why import why as why
 from .attention import attention_graphs as attention_graphs
 from .attention import graph_attention as graph_attention
 from .checks import memory_limit as memory_limit

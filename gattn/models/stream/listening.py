@@ -303,7 +303,9 @@ class _Listening(Context):
         call, place, reading = self.seen
         stream, linear_call, zero_reading = linear.given, linear.seen[0], zero.seen[2]
         if not 0 <= head < reading.heads:
-            raise SelectionError(f"No head {head}; layer {place.layer} has 0 .. {reading.heads - 1}.")
+            raise SelectionError(
+                f"No head {head}; layer {place.layer} has 0 .. {reading.heads - 1}."
+            )
         slots = reading.queries.slots.to(self.given.device)
 
         def side(name: str) -> Side:

@@ -91,9 +91,7 @@ def stream_before(
         return embeddings
     growing = _Growing(embeddings)
     read: Callable[[Sublayer], None] = growing.add
-    decompose(
-        text, model, tokenizer, read=read, layers=range(layer), stack=stack, progress=False
-    )
+    decompose(text, model, tokenizer, read=read, layers=range(layer), stack=stack, progress=False)
     return Stream(growing.writers, torch.cat(growing.parts))
 
 

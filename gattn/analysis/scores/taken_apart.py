@@ -1,0 +1,374 @@
+"""The scores of one head as sums over pairs of parts, and what follows for its attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from gattn.analysis.reading.results import Array, Table, array
+from gattn.errors import CaptureError, SelectionError
+from gattn.models.stream.parts import Writer
+from gattn.names.tokens import find_token
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+End = Literal["query", "key"]
+_EXACT = 1e-5
+"""How far the sum may be from a score, relative to the product of the vectors' lengths."""
+_SHOWN = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Why:
+    r"""The scores of one head, taken apart: see `gattn.why`.
+
+    Parameters
+    ----------
+    stack, layer, head
+        The head.
+    tokens : tuple of str
+        The tokens' texts.
+    writers : tuple of Writer
+        What wrote the parts; the last is the bias of either side.
+    queries, keys : Tensor (writers, tokens, dim)
+        What each part gives of the queries, times the scale, and of the keys.
+    scores, attention : Tensor (queries, keys)
+        What the model computed; scores are -inf where there is no edge.
+    bias : Tensor (queries, keys), optional
+        What the model adds to scores.
+    softcap : float, optional
+        What caps scores before that.
+    has_sink : bool
+        Whether the softmax has a sink.
+    computed_from : str
+        What it was computed from, in words.
+    error : float
+        The largest difference between the sum of the parts and a score, relative to the product of
+        the lengths of query and key.
+    query, key : tuple of int
+        The edges that are asked about; without keys all.
+    """
+
+    stack: str
+    layer: int
+    head: int
+    tokens: tuple[str, ...]
+    writers: tuple[Writer, ...]
+    queries: Tensor
+    keys: Tensor
+    scores: Tensor
+    attention: Tensor
+    bias: Tensor | None = None
+    softcap: float | None = None
+    has_sink: bool = False
+    computed_from: str = ""
+    error: float = 0.0
+    query: tuple[int, ...] = ()
+    key: tuple[int, ...] | None = None
+
+    # What is asked
+
+    def among(self, queries: Sequence[int], keys: Sequence[int] | None) -> Why:
+        """Ask about edges."""
+        one = replace(self, query=tuple(queries), key=None if keys is None else tuple(keys))
+        if keys is not None and not bool(one._edges().any()):
+            raise SelectionError(
+                f"Head {self.layer}.{self.head} has no edge from the key {_named(self, keys)} to "
+                f"the query {_named(self, queries)}: expected keys that the queries may attend to."
+            )
+        return one
+
+    def _edges(self) -> Tensor:
+        """Return which edges are asked about, as booleans (queries, keys)."""
+        chosen = torch.zeros_like(self.scores, dtype=torch.bool)
+        keys = list(range(len(self.tokens)) if self.key is None else self.key)
+        chosen[torch.tensor(self.query)[:, None], torch.tensor(keys)] = True
+        return chosen & (self.scores > -torch.inf)
+
+    def _counted(self, contrast: int | str | None) -> Tensor:
+        """Return how much each edge counts: (queries, keys)."""
+        allowed = (self.scores > -torch.inf).double()
+        mean = self.attention / self.attention.sum(-1, keepdim=True).clamp_min(1e-300)
+        if self.key is None:
+            if contrast is not None:
+                raise SelectionError(
+                    "contrast= compares an edge with others, but no key= was asked about."
+                )
+            rows = torch.zeros_like(allowed)
+            rows[list(self.query)] = 1 / len(self.query)
+            return rows * (mean - allowed / allowed.sum(-1, keepdim=True).clamp_min(1))
+        edges = self._edges().double()
+        edges = edges / edges.sum()
+        if contrast is None:
+            return edges
+        if contrast == "mean":
+            return edges - edges.sum(-1, keepdim=True) * mean
+        other = find_token(contrast, range(len(self.tokens)), self.tokens, "contrast")
+        rows = edges.sum(-1)
+        if bool((allowed[:, other] * rows < rows).any()):
+            raise SelectionError(f"A query may not attend to the key {_named(self, [other])}.")
+        edges = edges.clone()
+        edges[:, other] -= rows
+        return edges
+
+    # Numbers
+
+    def matrix(self, contrast: int | str | None = None) -> Array:
+        """Return the score as a sum over pairs: one row per part of queries, one column per key's.
+
+        Parameters
+        ----------
+        contrast : int, str or "mean", optional
+            As in `table`.
+
+        Raises
+        ------
+        SelectionError
+            As in `table`.
+        """
+        counted = self._counted(contrast)
+        keys = torch.einsum("ij,bjd->bid", counted, self.keys)
+        terms = torch.einsum("aid,bid->ab", self.queries, keys)
+        names = [str(one) for one in self.writers]
+        return array(
+            terms.numpy(),
+            {"query_part": names, "key_part": names},
+            name="score",
+            computed_from=self.computed_from,
+            notes=self.notes,
+        )
+
+    def table(self, contrast: int | str | None = None) -> Table:
+        r"""List the pairs of parts that the score is a sum of, the largest first.
+
+        Where several edges are asked about, scores are means over them.
+
+        Parameters
+        ----------
+        contrast : int, str or "mean", optional
+            Take another key's score away, :math:`s_{ij} - s_{ik}`: a position or a text. "mean" is
+            the mean over all keys, weighted by the attention: :math:`s_{ij} - \sum_k A_{ik}
+            s_{ik}`, which is, to first order, how :math:`\log A_{ij}` depends on a part.
+
+        Returns
+        -------
+        Table
+            Columns ``query_part``, ``key_part``, ``score`` and ``share``, its share of the sum.
+            What the model adds to scores is a row named "added". Without keys, `score` is how much
+            higher the scores of the keys are that the queries attend to than those of all keys that
+            they may attend to, a mean over queries: :math:`\sum_j A_{ij} s_{ij} - \frac{1}{|N(i)|}
+            \sum_{j \in N(i)} s_{ij}`.
+
+        Raises
+        ------
+        SelectionError
+            If there is no such key, or there are no edges to compare.
+        """
+        matrix = self.matrix(contrast)
+        names = [str(one) for one in self.writers]
+        rows = [(one, other) for one in names for other in names]
+        values = matrix.to_numpy().flatten().tolist()
+        if self.bias is not None:
+            rows.append(("added", "added"))
+            counted = self._counted(contrast)
+            values.append(float((self.bias * counted).masked_fill(counted == 0, 0.0).sum()))
+        total = sum(values)
+        some = [
+            {"query_part": one, "key_part": other, "score": x, "share": x / total if total else 0.0}
+            for (one, other), x in zip(rows, values, strict=True)
+        ]
+        some.sort(key=lambda row: -abs(float(row["score"])))  # type: ignore[arg-type]
+        return Table.of(
+            some, name="score", computed_from=self.computed_from, notes=self.notes, total=total
+        )
+
+    def without(self, side: End = "key") -> Table:
+        r"""Say what the attention would be if a part were gone from all queries, or from all keys.
+
+        Norms stay as they are, which `gattn.Without` does not assume.
+
+        Parameters
+        ----------
+        side : {"query", "key"}
+            Whose part.
+
+        Returns
+        -------
+        Table
+            One row per part, the largest change first. Of edges that were asked about, the sum of
+            their ``attention`` (a mean over queries), that ``without`` the part, exactly, and the
+            ``change`` of it with its ``first_order``, :math:`-\sum_{ij} A_{ij} (\delta_{ij} -
+            \sum_k A_{ik} \delta_{ik})` for the part :math:`\delta` of the scores. Without keys, the
+            ``change`` is how much of a query's attention goes to other keys, a mean over queries:
+            :math:`\tfrac{1}{2} \sum_j |A'_{ij} - A_{ij}|`.
+
+        Raises
+        ------
+        SelectionError
+            If `side` is neither.
+        """
+        if side not in ("query", "key"):
+            raise SelectionError(f"side is 'query' or 'key', not {side!r:.40}.")
+        at = list(self.query)
+        query, key = self.queries.sum(0)[at], self.keys.sum(0)
+        edges, before = self._edges()[at], self.attention[at]
+        rows = []
+        for writer, own_query, own_key in zip(self.writers, self.queries, self.keys, strict=True):
+            part = own_query[at] @ key.T if side == "query" else query @ own_key.T
+            after = self._attention(at, query @ key.T - part)
+            if self.key is None:
+                change = (after - before).abs().sum(-1).mean() / 2
+                rows.append({"part": str(writer), "change": float(change)})
+                continue
+            first = before * self._slope(at, query @ key.T)
+            first = first * part - before * (first * part).sum(-1, keepdim=True)
+            kept = [float((x * edges).sum() / len(at)) for x in (before, after, -first)]
+            rows.append(
+                {
+                    "part": str(writer),
+                    "attention": kept[0],
+                    "without": kept[1],
+                    "change": kept[1] - kept[0],
+                    "first_order": kept[2],
+                }
+            )
+        rows.sort(key=lambda row: -abs(float(row["change"])))
+        made = Table.of(
+            rows, name="without", computed_from=self.computed_from, notes=self.notes, side=side
+        )
+        return made
+
+    def _capped(self, raw: Tensor) -> Tensor:
+        return raw if self.softcap is None else self.softcap * (raw / self.softcap).tanh()
+
+    def _slope(self, at: list[int], raw: Tensor) -> Tensor:
+        """Return the derivative of capped scores."""
+        if self.softcap is None:
+            return torch.ones_like(raw)
+        return 1 - (raw / self.softcap).tanh().square()
+
+    def _attention(self, at: list[int], raw: Tensor) -> Tensor:
+        """Return the attention of some queries, if q·k were other numbers."""
+        before = self.scores[at]
+        scores = self._capped(raw) + (0.0 if self.bias is None else self.bias[at])
+        scores = scores.masked_fill(before == -torch.inf, -torch.inf)
+        total = scores.logsumexp(-1, keepdim=True)
+        if self.has_sink:
+            mass = self.attention[at].sum(-1, keepdim=True).clamp(1e-300, 1)
+            sink = before.logsumexp(-1, keepdim=True) + ((1 - mass) / mass).log()
+            total = torch.logaddexp(total, sink)
+        return (scores - total).exp().nan_to_num()
+
+    def verified(self, name: str) -> Why:
+        """Refuse unless the parts sum to the scores that the model computed."""
+        query, key = self.queries.sum(0), self.keys.sum(0)
+        scores = self._capped(query @ key.T) + (0.0 if self.bias is None else self.bias)
+        allowed = self.scores > -torch.inf
+        missing = (scores - self.scores).masked_fill(~allowed, 0.0).abs()
+        size = query.norm(dim=-1)[:, None] * key.norm(dim=-1)
+        error = float((missing / size.clamp_min(1e-300)).max())
+        if error > _EXACT:
+            raise CaptureError(
+                f"The parts of the scores of {name} do not sum to what the model computed: they "
+                f"differ by {error:.1e} of the vectors' lengths. An edit that replaces scores is "
+                "open, or the model changes them in another way."
+            )
+        return replace(self, error=error)
+
+    # Seeing it
+
+    @property
+    def notes(self) -> list[str]:
+        """What to mind."""
+        found = ["norms are held as they are in this run"]
+        if self.softcap is not None:
+            found.append(f"scores are those before the soft cap of {self.softcap:g}")
+        return found
+
+    def to_networkx(self) -> nx.DiGraph[str]:
+        """Return a graph of parts: an edge from each part to the head, with its two sides.
+
+        Edges have ``query`` and ``key``, the sums over all pairs in which the part is on that side,
+        as in `table` without a contrast; nodes have ``kind``, ``layer`` and ``head``.
+        """
+        terms = self.matrix()
+        graph: nx.DiGraph[str] = nx.DiGraph(computed_from=self.computed_from)
+        name = f"{self.layer}.{self.head}"
+        graph.add_node(name, kind="head", layer=self.layer, head=self.head)
+        query, key = terms.sum("key_part").to_numpy(), terms.sum("query_part").to_numpy()
+        for writer, one, other in zip(self.writers, query, key, strict=True):
+            facts: dict[str, Any] = {"kind": writer.kind}
+            facts |= {n: x for n in ("layer", "head") if (x := getattr(writer, n)) is not None}
+            graph.add_node(str(writer), **facts)
+            graph.add_edge(str(writer), name, query=float(one), key=float(other))
+        return graph
+
+    def draw(
+        self,
+        contrast: int | str | None = None,
+        *,
+        most: int = _SHOWN,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Axes:
+        """Draw parts of queries against parts of keys: those with the largest numbers.
+
+        Parameters
+        ----------
+        contrast : int, str or "mean", optional
+            As in `table`.
+        most : int
+            How many parts each side shows; the others are summed up as one.
+        ax, options
+            As in `gattn.drawing.results.arrays_and_tables.draw_array`.
+
+        Raises
+        ------
+        SelectionError
+            As in `table`.
+        """
+        terms = _summed(_summed(self.matrix(contrast), 0, most), 1, most)
+        return terms.draw(ax=ax, **options)
+
+    def __repr__(self) -> str:
+        asked = "all keys" if self.key is None else _named(self, self.key)
+        first = (
+            f"Why head {self.layer}.{self.head} attends from {_named(self, self.query)} to {asked}"
+        )
+        return f"{first}\n{self.table().head(8).to_string(float_format='{:.2f}'.format)}"
+
+
+def _summed(terms: Array, axis: int, most: int) -> Array:
+    """Keep the parts with the largest numbers along an axis, and sum the others up."""
+    name = str(terms.dims[axis])
+    values = terms.to_numpy() if axis == 0 else terms.to_numpy().T
+    if len(values) <= most:
+        return terms
+    sizes = abs(values).sum(1)
+    chosen = sorted(sorted(range(len(values)), key=lambda n: -sizes[n])[: most - 1])
+    others = [n for n in range(len(values)) if n not in chosen]
+    labels = [*terms[name].to_numpy()[chosen].tolist(), f"{len(others)} others"]
+    kept = torch.from_numpy(values[chosen])
+    made = torch.cat([kept, torch.from_numpy(values[others]).sum(0, keepdim=True)])
+    other = str(terms.dims[1 - axis])
+    axes = {name: labels, other: terms[other].to_numpy().tolist()}
+    made = made if axis == 0 else made.T
+    return array(
+        made.numpy(),
+        axes if axis == 0 else {other: axes[other], name: labels},
+        name="score",
+        computed_from=str(terms.attrs["computed_from"]),
+        notes=terms.notes,
+    )
+
+
+def _named(why: Why, places: Sequence[int]) -> str:
+    if len(places) == len(why.tokens) > 3:
+        return "all tokens"
+    return ", ".join(f"{why.tokens[n]!r} ({n})" for n in places)
