@@ -139,8 +139,8 @@ class Why:
         return array(
             terms.numpy(),
             {"query_part": names, "key_part": names},
-            name="score",
-            computed_from=self.computed_from,
+            name=f"why head {self.layer}.{self.head} attends",
+            computed_from=self._asked,
             notes=self.notes,
         )
 
@@ -179,13 +179,15 @@ class Why:
             counted = self._counted(contrast)
             values.append(float((self.bias * counted).masked_fill(counted == 0, 0.0).sum()))
         total = sum(values)
-        some = [
-            {"query_part": one, "key_part": other, "score": x, "share": x / total if total else 0.0}
-            for (one, other), x in zip(rows, values, strict=True)
-        ]
-        some.sort(key=lambda row: -abs(float(row["score"])))  # type: ignore[arg-type]
+        order = sorted(range(len(rows)), key=lambda n: -abs(values[n]))
+        some = {
+            "query_part": [rows[n][0] for n in order],
+            "key_part": [rows[n][1] for n in order],
+            "score": [values[n] for n in order],
+            "share": [values[n] / total if total else 0.0 for n in order],
+        }
         return Table.of(
-            some, name="score", computed_from=self.computed_from, notes=self.notes, total=total
+            some, name="score", computed_from=self._asked, notes=self.notes, total=total
         )
 
     def without(self, side: End = "key") -> Table:
@@ -218,7 +220,7 @@ class Why:
         at = list(self.query)
         query, key = self.queries.sum(0)[at], self.keys.sum(0)
         edges, before = self._edges()[at], self.attention[at]
-        rows = []
+        rows: list[dict[str, Any]] = []
         for writer, own_query, own_key in zip(self.writers, self.queries, self.keys, strict=True):
             part = own_query[at] @ key.T if side == "query" else query @ own_key.T
             after = self._attention(at, query @ key.T - part)
@@ -239,10 +241,9 @@ class Why:
                 }
             )
         rows.sort(key=lambda row: -abs(float(row["change"])))
-        made = Table.of(
-            rows, name="without", computed_from=self.computed_from, notes=self.notes, side=side
+        return Table.of(
+            rows, name="without", computed_from=self._asked, notes=self.notes, side=side
         )
-        return made
 
     def _capped(self, raw: Tensor) -> Tensor:
         return raw if self.softcap is None else self.softcap * (raw / self.softcap).tanh()
@@ -284,6 +285,12 @@ class Why:
     # Seeing it
 
     @property
+    def _asked(self) -> str:
+        """What it was computed from, and which edges are asked about."""
+        key = "" if self.key is None else f" to {_named(self, self.key)}"
+        return f"{self.computed_from}, from {_named(self, self.query)}{key}"
+
+    @property
     def notes(self) -> list[str]:
         """What to mind."""
         found = ["norms are held as they are in this run"]
@@ -298,7 +305,7 @@ class Why:
         as in `table` without a contrast; nodes have ``kind``, ``layer`` and ``head``.
         """
         terms = self.matrix()
-        graph: nx.DiGraph[str] = nx.DiGraph(computed_from=self.computed_from)
+        graph: nx.DiGraph[str] = nx.DiGraph(computed_from=self._asked)
         name = f"{self.layer}.{self.head}"
         graph.add_node(name, kind="head", layer=self.layer, head=self.head)
         query, key = terms.sum("key_part").to_numpy(), terms.sum("query_part").to_numpy()
@@ -362,7 +369,7 @@ def _summed(terms: Array, axis: int, most: int) -> Array:
     return array(
         made.numpy(),
         axes if axis == 0 else {other: axes[other], name: labels},
-        name="score",
+        name=str(terms.name),
         computed_from=str(terms.attrs["computed_from"]),
         notes=terms.notes,
     )

@@ -1,0 +1,250 @@
+"""Scores taken apart, held to dense algebra, to hand-made models and to the models' own scores."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import gattn
+from benchmarks import zoo
+from gattn.errors import CaptureError, GattnError, SelectionError, ShapeError
+
+IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
+
+
+@pytest.fixture
+def gpt2(tiny):
+    return tiny("gpt2", dtype=torch.float64)
+
+
+def states(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+
+
+def test_the_first_layer_is_embeddings_alone(gpt2):
+    """GPT-2 by hand: a layer norm held fixed, and the parts of q and k by its own matrices."""
+    found = gattn.why(IDS, gpt2, layer=0, head=1, query=6, key=2)
+    block, ids = gpt2.h[0], torch.tensor(IDS)
+    heads, width = gpt2.config.n_head, gpt2.config.n_embd
+    parts = torch.stack([gpt2.wte(ids), gpt2.wpe(torch.arange(len(ids)))])
+    deviation = (parts.sum(0).var(-1, unbiased=False) + block.ln_1.eps).sqrt()[:, None]
+    normed = (parts - parts.mean(-1, keepdim=True)) / deviation * block.ln_1.weight
+    normed = torch.cat([normed, block.ln_1.bias.expand(1, len(ids), width)])
+    weight, bias = block.attn.c_attn.weight, block.attn.c_attn.bias
+    q, k, _ = (normed @ weight).split(width, dim=-1)
+    q[2] += bias[:width]
+    k[2] += bias[width : 2 * width]
+    q, k = (x.unflatten(-1, (heads, -1))[:, :, 1] for x in (q, k))
+    expected = torch.einsum("ad,bd->ab", q[:, 6], k[:, 2]) * q.shape[-1] ** -0.5
+    matrix = found.matrix()
+    assert matrix["query_part"].to_numpy().tolist() == ["wte", "wpe", "bias"]
+    np.testing.assert_allclose(matrix, expected.detach(), atol=1e-12)
+    assert found.error < 1e-12
+
+
+def test_heads_and_mlps_by_hand(gpt2):
+    """A head's part is what its values, and the output projection's rows, give."""
+    found = gattn.why(IDS, gpt2, layer=1, head=0, query=7, key=3)
+    names = [str(one) for one in found.writers]
+    heads = gpt2.config.n_head
+    of_heads = [f"0.{n}" for n in range(heads)]
+    assert names == ["wte", "wpe", *of_heads, "bias 0", "mlp 0", "bias"]
+    before, after = states(gpt2, IDS)[:2]
+    block, other = gpt2.h[0], gpt2.h[1]
+    with torch.no_grad():
+        normed = block.ln_1(before)
+        values = block.attn.c_attn(normed).split(gpt2.config.n_embd, -1)[2][0]
+        values = values.unflatten(-1, (heads, -1))
+        attention = torch.as_tensor(np.stack([h.to_dense() for h in gattn.capture(IDS, gpt2)[0]]))
+        matrices = block.attn.c_proj.weight.unflatten(0, (heads, -1))
+        written = torch.einsum("hij,jhv,hvd->hid", attention, values, matrices)
+        middle = before[0] + written.sum(0) + block.attn.c_proj.bias
+        mlp = block.mlp(block.ln_2(middle))
+        parts = [gpt2.wte.weight[IDS], gpt2.wpe.weight[: len(IDS)], *written]
+        parts = torch.stack([*parts, block.attn.c_proj.bias.expand_as(mlp), mlp])
+        torch.testing.assert_close(parts.sum(0), after[0], atol=1e-6, rtol=0)
+        deviation = (after[0].var(-1, unbiased=False) + other.ln_1.eps).sqrt()[:, None]
+        normed = (parts - parts.mean(-1, keepdim=True)) / deviation * other.ln_1.weight
+        q, k = (normed @ other.attn.c_attn.weight).split(gpt2.config.n_embd, -1)[:2]
+        q, k = (x.unflatten(-1, (heads, -1))[:, :, 0] for x in (q, k))
+        expected = torch.einsum("ad,bd->ab", q[:, 7], k[:, 3]) * q.shape[-1] ** -0.5
+    np.testing.assert_allclose(found.matrix()[:-1, :-1], expected, atol=1e-6)
+
+
+FAMILIES = ["gpt2", "llama", "qwen3", "gemma2", "gpt_oss", "bert", "albert", "olmo2", "gpt_neox"]
+FURTHER = ["opt", "mistral", "cohere", "granite", "glm4", "distilbert", "modernbert", "vit", "falcon"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*FAMILIES, *(pytest.param(x, marks=pytest.mark.slow) for x in FURTHER)])
+def test_tables_sum_to_the_models_scores(name):
+    specimen = zoo.specimen(name)
+    model = specimen.model
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    head = gattn.capture(inputs, model, scores=True)[1, 1]
+    graph = head.to_networkx()
+    scores = {(key, query): x for key, query, x in graph.edges(data="score")}
+    for (key, query), score in list(scores.items())[-3:]:
+        found = gattn.why(inputs, model, layer=1, head=1, query=query, key=key)
+        table = found.table()
+        if found.softcap is None:
+            limit = 1e-5 * float(found.queries.sum(0).norm(dim=-1).max())
+            limit *= float(found.keys.sum(0).norm(dim=-1).max())
+            assert table["score"].sum() == pytest.approx(score, abs=limit)
+            assert table["share"].sum() == pytest.approx(1)
+        assert found.error < 1e-5
+        assert any(str(one).startswith("0.") for one in found.writers)
+
+
+def planted(tiny):
+    """A Llama in which the keys of layer 1 read only what head 0.1 writes."""
+    model = tiny("llama", dtype=torch.float64)
+    width, half = model.config.hidden_size, model.config.hidden_size // 2
+    size = model.config.head_dim
+    with torch.no_grad():
+        model.embed_tokens.weight[:, half:] = 0
+        first, second = model.layers[0], model.layers[1]
+        out = first.self_attn.o_proj.weight
+        out[half:] = 0
+        out[half:, size : 2 * size] = torch.randn(width - half, size, dtype=torch.double)
+        out[:half, size : 2 * size] = 0
+        first.mlp.down_proj.weight[half:] = 0
+        second.self_attn.k_proj.weight[:, :half] = 0
+    return model
+
+
+def test_a_planted_composition_is_found(tiny):
+    model = planted(tiny)
+    found = gattn.why(IDS, model, layer=1, head=0, query=8, key=4)
+    by_key = found.matrix().sum("query_part").to_series()
+    assert abs(by_key["0.1"]) > 0.01
+    assert by_key.drop("0.1").abs().max() < 1e-9 * abs(by_key["0.1"])
+    assert by_key.sum() == pytest.approx(found.scores[8, 4].item(), abs=1e-6)
+    table = found.without("key").set_index("part")
+    alone = found.without("key").iloc[0]
+    assert alone["part"] == "0.1"
+    assert table["change"].drop("0.1").abs().max() < 1e-9
+    # All scores are 0 without it, so attention is even.
+    assert alone["without"] == pytest.approx(1 / 9)
+
+
+def test_attention_without_a_part_is_the_softmax_without_it(tiny):
+    model = tiny("gpt2", dtype=torch.float64)
+    found = gattn.why(IDS, model, layer=1, head=1, query=[5, 8], key=[0, 2])
+    query, key = found.queries.sum(0), found.keys.sum(0)
+    for side in ("query", "key"):
+        table = found.without(side).set_index("part")
+        for n, name in enumerate(map(str, found.writers)):
+            q, k = (query - found.queries[n], key) if side == "query" else (query, key - found.keys[n])
+            scores = (q @ k.T).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
+            expected = scores.softmax(-1)[[5, 8]][:, [0, 2]].sum() / 2
+            assert table["without"][name] == pytest.approx(float(expected), abs=1e-9)
+    attention = found.attention[[5, 8]][:, [0, 2]].sum() / 2
+    assert table["attention"].tolist() == pytest.approx([float(attention)] * len(table))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_the_first_order_is_the_derivative(tiny, name):
+    """Gemma 2 caps its scores."""
+    model = tiny(name, "eager" if name == "gemma2" else "sdpa", dtype=torch.float64)
+    found = gattn.why(IDS, model, layer=1, head=0, query=8, key=5)
+    query, key = found.queries.sum(0)[8], found.keys.sum(0)
+    table = found.without("key").set_index("part")
+    cap = found.softcap or 1e9
+    for n, name in enumerate(map(str, found.writers)):
+
+        def attention(share, n=n):
+            raw = (key - share * found.keys[n]) @ query
+            scores = cap * (raw / cap).tanh() + (0 if found.bias is None else found.bias[8])
+            return scores.masked_fill(found.scores[8] == -torch.inf, -torch.inf).softmax(-1)[5]
+
+        share = torch.zeros((), dtype=torch.double, requires_grad=True)
+        (slope,) = torch.autograd.grad(attention(share), share)
+        assert table["first_order"][name] == pytest.approx(float(slope), abs=1e-7)
+
+
+def test_sinks_take_part(tiny):
+    model = tiny("gpt-oss", "eager")
+    found = gattn.why(IDS, model, layer=1, head=0)
+    assert found.has_sink
+    nothing = found._attention(list(range(9)), found.queries.sum(0) @ found.keys.sum(0).T)
+    torch.testing.assert_close(nothing, found.attention, atol=1e-5, rtol=0)
+    assert float(found.attention.sum(-1).max()) < 1
+
+
+def test_contrasts(gpt2):
+    found = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    row, attention = found.scores[8], found.attention[8]
+    assert found.table(5)["score"].sum() == pytest.approx(float(row[3] - row[5]), abs=1e-6)
+    mean = float((attention * row).sum())
+    assert found.table("mean")["score"].sum() == pytest.approx(float(row[3]) - mean, abs=1e-6)
+    whole = gattn.why(IDS, gpt2, layer=1, head=0, query=[4, 8])
+    allowed = [(found.attention[i, : i + 1] * found.scores[i, : i + 1]).sum() for i in (4, 8)]
+    even = [found.scores[i, : i + 1].mean() for i in (4, 8)]
+    expected = float(sum(allowed) - sum(even)) / 2
+    assert whole.table()["score"].sum() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_whole_head_as_a_graph(gpt2):
+    found = gattn.why(IDS, gpt2, layer=1, head=1)
+    graph = found.to_networkx()
+    assert nx.is_directed_acyclic_graph(graph)
+    assert set(graph.predecessors("1.1")) == {str(one) for one in found.writers}
+    total = found.matrix().sum().item()
+    for side in ("query", "key"):
+        assert sum(x for *_, x in graph.edges(data=side)) == pytest.approx(total)
+    table = found.without("key")
+    assert table["change"].between(0, 1).all()
+    assert table["change"].is_monotonic_decreasing
+
+
+def test_parts_of_ones_own(gpt2):
+    before = states(gpt2, IDS)[1][0]
+    direction = F.normalize(torch.randn(before.shape[1], dtype=torch.double), dim=0)
+    feature = (before @ direction)[:, None] * direction
+    found = gattn.why(IDS, gpt2, layer=1, head=0, query=6, key=6, parts={"feature": feature})
+    assert [str(one) for one in found.writers] == ["feature", "error", "bias"]
+    plain = gattn.why(IDS, gpt2, layer=1, head=0, query=6, key=6)
+    assert found.matrix().sum().item() == pytest.approx(plain.matrix().sum().item())
+    with pytest.raises(ShapeError, match=r"'feature' must be a tensor \(tokens, dim\)"):
+        gattn.why(IDS, gpt2, layer=1, head=0, parts={"feature": feature[1:]})
+
+
+def test_edits_that_are_open_take_part(gpt2):
+    plain = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    with gattn.edited(gpt2, gattn.Ablate(layer=0, head=1)):
+        found = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    by_key = found.matrix().sum("query_part").to_series()
+    assert by_key["0.1"] == 0
+    assert plain.matrix().sum("query_part").to_series()["0.1"] != 0
+
+
+def test_nothing_of_the_model_changes(gpt2):
+    before = states(gpt2, IDS)
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in gpt2.modules()]
+    gattn.why(IDS, gpt2, layer=1, head=0)
+    assert torch.is_grad_enabled()
+    assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in gpt2.modules()]
+    assert all(p.grad is None for p in gpt2.parameters())
+    for one, other in zip(before, states(gpt2, IDS), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_cannot_be_taken_apart_is_refused(tiny, gpt2):
+    with pytest.raises(CaptureError, match=r"try model\.float\(\)"):
+        gattn.why(IDS, tiny("gpt2", dtype=torch.bfloat16), layer=1, head=0)
+    with pytest.raises(CaptureError, match="shows only its softmax"):
+        gattn.why(IDS, zoo.specimen("bloom").model, layer=0, head=0)
+    with pytest.raises(SelectionError, match="No head 9"):
+        gattn.why(IDS, gpt2, layer=1, head=9)
+    with pytest.raises(SelectionError, match="No layer 7"):
+        gattn.why(IDS, gpt2, layer=7, head=0)
+    with pytest.raises(SelectionError, match="no edge from the key"):
+        gattn.why(IDS, gpt2, layer=1, head=0, query=2, key=5)
+    found = gattn.why(IDS, gpt2, layer=1, head=0)
+    with pytest.raises(SelectionError, match="no key= was asked about"):
+        found.table("mean")
+    with pytest.raises(GattnError, match="side is"):
+        found.without("value")
