@@ -121,7 +121,8 @@ def why(
         vectors = side.of(stream.parts)
         side.check(vectors, f"The {name} of {found.call.name}")
         sides.append(torch.cat([vectors, side.constant[None].to(vectors)]).double().cpu())
-    made = _made(found, head, stream, sides, texts)
+    with torch.no_grad():
+        made = _made(found, head, stream, sides, texts)
     size, edits = counted(len(texts), "token"), open_edits(prompt.model)
     source = Source(model_name(prompt.model), found.place.stack, size=size, edits=edits)
     made = replace(made, computed_from=f"{source}, head {layer}.{head}")
