@@ -4,7 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
+from torch.nn.functional import normalize
 
 import gattn
 from benchmarks import zoo
@@ -219,7 +219,7 @@ def test_a_whole_head_as_a_graph(gpt2):
 
 def test_parts_of_ones_own(gpt2):
     before = states(gpt2, IDS)[1][0]
-    direction = F.normalize(torch.randn(before.shape[1], dtype=torch.double), dim=0)
+    direction = normalize(torch.randn(before.shape[1], dtype=torch.double), dim=0)
     feature = (before @ direction)[:, None] * direction
     found = gattn.why(IDS, gpt2, layer=1, head=0, query=6, key=6, parts={"feature": feature})
     assert [str(one) for one in found.writers] == ["feature", "error", "bias"]
