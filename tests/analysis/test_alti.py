@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.vectors import alti as interactions
 from gattn.analysis.vectors.alti import alti
-from gattn.models.stream.decomposing import decompose
+from gattn.models.decompose.decomposing import decompose
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21, 40, 11]
 

@@ -20,7 +20,7 @@ from gattn.analysis import route_importances, routes
 from gattn.analysis.vectors.importances import FLOOR, _nearness, importances, kept, proximity
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.stream.decomposing import decompose
+from gattn.models.decompose.decomposing import decompose
 
 SHARES = st.floats(0.01, 1)
 TEXT = "The river tall green lamp river tall green lamp river tall green"

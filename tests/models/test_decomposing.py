@@ -10,7 +10,7 @@ import transformers
 import gattn
 from benchmarks import zoo
 from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.models.stream.decomposing import decompose
+from gattn.models.decompose.decomposing import decompose
 from gattn.models.stream.sublayers import FixedNorm
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]

@@ -19,7 +19,7 @@ from gattn.models.edit.applying import parts as parts_of
 from gattn.models.load.loading import model_name
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
-from gattn.models.stream.listening import Listened, listened
+from gattn.models.decompose.listening import Listened, listened
 from gattn.models.stream.parts import Stream, Writer, stream_before
 from gattn.names.tokens import find_tokens
 

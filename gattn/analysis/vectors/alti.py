@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gattn.analysis.reading.results import Array
 from gattn.analysis.vectors.contributions import labelled, output_of
-from gattn.models.stream.decomposing import decompose
+from gattn.models.decompose.decomposing import decompose
 from gattn.names.choices import LayerChoice
 
 if TYPE_CHECKING:

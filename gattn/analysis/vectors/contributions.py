@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gattn.analysis.reading.results import Array, array
 from gattn.errors import SelectionError
-from gattn.models.stream.decomposing import decompose
-from gattn.models.stream.decomposition import Decomposition
+from gattn.models.decompose.decomposing import decompose
+from gattn.models.decompose.decomposition import Decomposition
 from gattn.names.choices import LayerChoice
 
 if TYPE_CHECKING:

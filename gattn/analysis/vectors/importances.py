@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gattn.analysis.reading.results import Array, array
 from gattn.errors import SelectionError
-from gattn.models.stream.decomposing import decompose
+from gattn.models.decompose.decomposing import decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.names.choices import LayerChoice
 

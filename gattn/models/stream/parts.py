@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.models.run.functions import Runnable
-from gattn.models.stream.decomposing import decompose
+from gattn.models.decompose.decomposing import decompose
 from gattn.models.stream.rounding import tolerance
 
 if TYPE_CHECKING:

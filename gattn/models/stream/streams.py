@@ -1,6 +1,6 @@
 """Finds what a layer's attention adds to the residual stream, from what its modules did.
 
-`gattn.models.stream.decomposing` says how.
+`gattn.models.decompose.decomposing` says how.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.run.record.linear_maps import linear_map, takes
+from gattn.models.stream.linear_maps import linear_map, takes
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
 from gattn.models.stream.sublayers import FixedNorm, Sublayer
 from gattn.normalizers.base import widened

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.run.record.linear_maps import (
+from gattn.models.stream.linear_maps import (
     LinearMap,
     is_unaltered,
     linear_map,

@@ -36,7 +36,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.prompt import Prompt
-from gattn.models.stream.decomposition import Decomposition, R
+from gattn.models.decompose.decomposition import Decomposition, R
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part

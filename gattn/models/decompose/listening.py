@@ -22,7 +22,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.prompt import Prompt
-from gattn.models.stream.decomposing import first_of, layers_of
+from gattn.models.decompose.decomposing import first_of, layers_of
 from gattn.models.stream.parts import Stream, Writer
 from gattn.models.stream.rounding import is_half, tolerance
 from gattn.models.stream.sublayers import FixedNorm

@@ -1,0 +1,1 @@
+"""Runs a model, and takes what its attention adds to the residual stream, or reads of it, apart."""
