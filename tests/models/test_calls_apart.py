@@ -12,9 +12,9 @@ from pairs import all_pairs, in_turn
 
 from gattn import Cut, Scale, capture, capturing, edited
 from gattn.errors import CaptureError, EditError
+from gattn.models.decompose.decomposing import decompose
 from gattn.models.edit.unmet import Unmet
 from gattn.models.effects.copying import LayerCopies
-from gattn.models.decompose.decomposing import decompose
 
 TEXTS = [[5, 17, 42, 17, 8], [9, 3], [33, 21, 11], [7, 7, 7, 7], [12, 13, 14, 15, 16, 17], [59, 58]]
 MODELS = [("llama", "sdpa"), ("bloom", "eager"), ("bert", "eager")]

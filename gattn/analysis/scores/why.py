@@ -15,12 +15,13 @@ from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.rules.keys import list_keys
+from gattn.models.decompose.before import stream_before
+from gattn.models.decompose.listening import Listened, listened
 from gattn.models.edit.applying import parts as parts_of
 from gattn.models.load.loading import model_name
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
-from gattn.models.decompose.listening import Listened, listened
-from gattn.models.stream.parts import Stream, Writer, stream_before
+from gattn.models.stream.parts import Stream, Writer
 from gattn.names.tokens import find_tokens
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from gattn.analysis.vectors.importances import Norm, check_norm
 from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
+from gattn.models.decompose.decomposing import decompose
+from gattn.models.decompose.decomposition import Decomposition
 from gattn.models.load.token_texts import names_of
 from gattn.models.run.functions import Runnable, resolved_for
 from gattn.models.run.opening import opened
-from gattn.models.decompose.decomposing import decompose
-from gattn.models.decompose.decomposition import Decomposition
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
 from gattn.names.tokens import find_token

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from gattn.edit_records import in_words
 from gattn.errors import CaptureError, SelectionError
+from gattn.models.decompose.decomposition import Decomposition, R
 from gattn.models.load.loading import model_name
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -36,7 +37,6 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.prompt import Prompt
-from gattn.models.decompose.decomposition import Decomposition, R
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, SelectionError
+from gattn.models.decompose.decomposing import first_of, layers_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.prompt import Prompt
-from gattn.models.decompose.decomposing import first_of, layers_of
-from gattn.models.stream.parts import Stream, Writer
+from gattn.models.stream.embeddings import Embedded
+from gattn.models.stream.parts import Stream
 from gattn.models.stream.rounding import is_half, tolerance
 from gattn.models.stream.sublayers import FixedNorm
 from gattn.models.watch.contexts import Context, takes_part
@@ -142,8 +143,7 @@ class _Listening(Context):
         self._given: dict[nn.Module, Tensor] = {}
         self._number, self._had_gradient = 0, False
         self._stacks: dict[str, int] = {}
-        self._embedded: list[tuple[str, Tensor]] = []
-        self._embedding_norms: list[tuple[Tensor, FixedNorm]] = []
+        self._embedded = Embedded()
         self._start: Tensor | None = None
         self.norms: dict[int, FixedNorm | None] = {}
         self.at: tuple[nn.Module, int] | None = None
@@ -155,7 +155,7 @@ class _Listening(Context):
         """Watch a model's layers and the modules within them."""
         layers = layers_of(model)
         leaves = [x for x in model.modules() if not any(True for _ in x.children())]
-        self._names = {x: name for name, x in model.named_modules() if isinstance(x, nn.Embedding)}
+        self._names = {module: name for name, module in model.named_modules()}
         try:
             with (
                 hooks_on((x for x in model.modules() if id(x) in layers), self._enter, self._left),
@@ -198,22 +198,23 @@ class _Listening(Context):
         if takes_part(self) and self._running:
             self._running.pop()
         if not self._running and self._start is None:  # An encoder's are not the decoder's.
-            self._embedded, self._embedding_norms = [], []
+            self._embedded = Embedded()
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> Tensor | None:
         if not takes_part(self) or self.seen is not None:
             return None
-        if module in self._names and isinstance(result, Tensor) and not self._running:
-            self._embedded.append((self._names[module], result.detach().clone()))
-        if len(args) + len(kwargs) != 1 or not isinstance(result, Tensor):
-            return None
+        is_alone = len(args) + len(kwargs) == 1
         given = first_of((*args, *kwargs.values()))
-        if given is None or given.shape != result.shape:
+        if not isinstance(result, Tensor):
             return None
         if not self._running:
-            self._note_embedding(module, given, result)
+            if self._start is None and self._plain is None:
+                known = given if is_alone else None
+                self._embedded.note(self._names.get(module, ""), module, known, result)
+            return None
+        if not is_alone or given is None or given.shape != result.shape:
             return None
         self._number += 1
         if self._plain is None:
@@ -231,12 +232,6 @@ class _Listening(Context):
         if self._is_zero:
             return turned + fixed.shift.to(result.dtype)
         return result.detach() + (turned - turned.detach())
-
-    def _note_embedding(self, module: nn.Module, given: Tensor, result: Tensor) -> None:
-        if self._plain is None and self._embedded and result.dim() == 3 and self._start is None:
-            norm = FixedNorm.of(module, given[0].detach(), result[0].detach())
-            if norm is not None:
-                self._embedding_norms.append((given[0].detach().clone(), norm))
 
     def wants(self, place: Place) -> bool:
         """Return whether a call is the layer's self-attention."""
@@ -297,6 +292,7 @@ class _Listening(Context):
         """Say how queries and keys of a head are made of the stream."""
         assert self.seen is not None
         assert self.given is not None
+        assert self._start is not None
         assert linear.given is not None
         assert linear.seen is not None
         assert zero.seen is not None
@@ -329,34 +325,11 @@ class _Listening(Context):
             place,
             reading,
             residual,
-            self._embeddings(slots),
+            _at(self._embedded.stream(self._start[0]), slots),
             side("query"),
             side("key"),
         )
 
-    def _embeddings(self, slots: Tensor) -> Stream:
-        """Take the stream before the first layer apart, as far as it is a sum of embeddings."""
-        assert self._start is not None
-        start = self._start[0]
-        flat = [(name, x.reshape(-1, x.shape[-1])) for name, x in self._embedded]
-        some = [(name, x) for name, x in flat if x.shape == start.shape]
-        if not some:
-            return Stream([Writer("embedding")], start[None, slots])
-        writers = [Writer("embedding", name=name.rpartition(".")[2]) for name, _ in some]
-        parts = torch.stack([x for _, x in some])
-        total = parts.sum(0)
-        size = float((start * total).sum() / total.square().sum())
-        if _is_close(size * total, start):
-            size = 1.0 if _is_close(total, start) else size
-            return Stream(writers, size * parts[:, slots])
-        for given, norm in self._embedding_norms:
-            if _is_close(given, total) and _is_close(norm(total) + norm.shift, start):
-                shift = norm.shift.expand_as(start)[None]
-                writers.append(Writer("embedding", name="norm"))
-                return Stream(writers, torch.cat([norm(parts), shift])[:, slots])
-        return Stream([Writer("embedding")], start[None, slots])
 
-
-def _is_close(one: Tensor, other: Tensor) -> bool:
-    limit = tolerance(other) * other.abs().amax(-1, keepdim=True)
-    return one.shape == other.shape and bool(((one - other).abs() <= limit).all())
+def _at(stream: Stream, slots: Tensor) -> Stream:
+    return Stream(stream.writers, stream.parts[:, slots])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -10,14 +9,9 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.run.functions import Runnable
-from gattn.models.decompose.decomposing import decompose
 from gattn.models.stream.rounding import tolerance
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from gattn.models.load.loading import Model
     from gattn.models.stream.sublayers import FixedNorm, Sublayer
 
 Kind = Literal["embedding", "head", "mlp", "bias", "given", "error"]
@@ -78,32 +72,21 @@ class Stream:
             )
 
 
-def stream_before(
-    layer: int,
-    embeddings: Stream,
-    text: Runnable,
-    model: Model,
-    tokenizer: PreTrainedTokenizerBase | None,
-    stack: str,
-) -> Stream:
-    """Take the residual stream before a layer apart; that before the first one is given."""
-    if not layer:
-        return embeddings
-    growing = _Growing(embeddings)
-    read: Callable[[Sublayer], None] = growing.add
-    decompose(text, model, tokenizer, read=read, layers=range(layer), stack=stack, progress=False)
-    return Stream(growing.writers, torch.cat(growing.parts))
-
-
-class _Growing:
+class Growing:
     """A stream to which layer after layer is added."""
 
     def __init__(self, embeddings: Stream) -> None:
         self.writers, self.parts = list(embeddings.writers), [embeddings.parts]
+        self.depth = 0
+
+    def stream(self) -> Stream:
+        """Return the stream before the next layer."""
+        return Stream(list(self.writers), torch.cat(self.parts))
 
     def add(self, sublayer: Sublayer) -> None:
         """Add a layer's heads, its biases and its MLP."""
         layer, heads = sublayer.layer, _heads(sublayer)
+        self.depth = layer + 1
         self._append([Writer("head", layer, n) for n in range(len(heads))], heads)
         bias = sublayer.bias.clone()[None]
         self._append([Writer("bias", layer)], bias)
