@@ -29,6 +29,7 @@ from .models.edit.swap import ModelScore as ModelScore
 from .models.edit.swap import Swap as Swap
 from .models.edit.tensors.patch import Ablate as Ablate
 from .models.edit.tensors.patch import Patch as Patch
+from .models.edit.without import Without as Without
 from .models.effects.effect import effect as effect
 from .models.effects.estimates import estimate as estimate
 from .models.load.loading import load_model as load_model

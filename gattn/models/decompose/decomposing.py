@@ -37,6 +37,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.prompt import Prompt
+from gattn.models.stream.layers import first_of, layers_of
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
@@ -263,27 +264,3 @@ class _Decomposing(Context, Generic[R]):
 
 def _listed(names: Sequence[str] | dict[str, int]) -> str:
     return " and ".join(repr(name) for name in names)
-
-
-def layers_of(model: nn.Module) -> set[int]:
-    """Find the modules that are layers: those in lists of modules that are not nested.
-
-    T5's sublayers are lists, too, but of different types of modules.
-    """
-    lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
-    found = set()
-    for name, one in lists.items():
-        is_inside = any(name.startswith(f"{other}.") for other in lists)
-        if not is_inside or len({type(module) for module in one}) == 1:
-            found |= {id(module) for module in one}
-    return found
-
-
-def first_of(values: Any) -> Tensor | None:
-    """Find the first floating-point tensor."""
-    if isinstance(values, Tensor):
-        return values if values.is_floating_point() else None
-    if isinstance(values, dict):
-        values = tuple(values.values())
-    some = values if isinstance(values, (tuple, list)) else ()
-    return next((x for x in some if isinstance(x, Tensor) and x.is_floating_point()), None)

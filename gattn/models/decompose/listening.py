@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.decompose.decomposing import first_of, layers_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.embeddings import Embedded
+from gattn.models.stream.layers import first_of, layers_of
 from gattn.models.stream.parts import Stream
 from gattn.models.stream.rounding import is_half, tolerance
 from gattn.models.stream.sublayers import FixedNorm

@@ -23,6 +23,7 @@ from gattn.models.doors.functions.calling.raw_call import is_observed
 from gattn.models.read.seen_call import LEAST, SeenCall
 from gattn.models.watch.contexts import present
 from gattn.models.watch.inside import inside, outside
+from gattn.models.watch.listening import is_listening
 from gattn.models.watch.taking_part import take_part
 
 _READABLE = ("eager", "sdpa")
@@ -69,7 +70,7 @@ def _routed(get_interface: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(get_interface)
     def answer(interface: Any, implementation: str, default: Callable[..., Any]) -> Any:
         function = get_interface(interface, implementation, default)
-        return _wrapped(function, implementation) if present() else function
+        return _wrapped(function, implementation) if present() or is_listening() else function
 
     return answer
 

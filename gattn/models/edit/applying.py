@@ -15,6 +15,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.graphs import Use
 from gattn.models.edit.part import EdgePart, Part
 from gattn.models.edit.swap import Swap
+from gattn.models.edit.without import Heard
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.normalizers import Normalizer, Softmax
@@ -52,6 +53,9 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
         call = replace(
             call, graph=graph, weight=weight, normalizer=normalizer, edge_features=features
         )
+    for edit in edits:
+        if isinstance(edit, Heard):
+            call = edit.instead(call, own)
     if any(edit.gives_values for edit in after):
         call = replace(call, value=_values(call, own, after, reading))
     kind = EdgePart if reading.lists_edges else Part

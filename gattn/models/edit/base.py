@@ -37,6 +37,8 @@ class Edit(Described):
     """Whether it changes values or outputs."""
     spans_stacks = False
     """Whether one edit may change several stacks."""
+    runs_alone = False
+    """Whether only one text may run at once."""
 
     def __post_init__(self) -> None:
         if (named := named_by(self.layer)) is not None:

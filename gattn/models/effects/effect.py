@@ -166,7 +166,8 @@ def measured(
 
     size = runner.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, EditError)
-    size = size if runner.prompt.repeats else 1
+    runs_alone = any(edit.runs_alone for some in edits for edit in some)
+    size = size if runner.prompt.repeats and not runs_alone else 1
     found: list[float] = []
     with (
         torch.no_grad(),

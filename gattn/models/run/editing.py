@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,14 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.unmet import Seen, Unmet
 from gattn.models.edit.where.tokens import KnownTokens
+from gattn.models.edit.without import Without
 from gattn.models.load.loading import check_module
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
+from gattn.models.run.hearing import Hearing
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.run.patching import Sources
@@ -53,6 +55,7 @@ class _Call:
     located: dict[tuple[int, str, int, bool], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
     here: dict[tuple[int, str, int, int], Edit | None] = field(default_factory=dict)
+    heard: list[Edit] = field(default_factory=list)
 
 
 class Editing(Context):
@@ -78,6 +81,11 @@ class Editing(Context):
         self._calls: dict[Tracker, _Call] = {}
         self._ends: dict[Tracker, Ends] = {}
         self.backward = Backward()
+        self._hearing = Hearing(self, [edit for some in edits for edit in some])
+
+    def watching(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Watch the residual stream, if an edit names parts of it."""
+        return self._hearing.watching(model) if self._hearing else nullcontext()
 
     def begin(self, tracker: Tracker) -> None:
         """Note whether the backward pass will run the model's layers again."""
@@ -89,6 +97,8 @@ class Editing(Context):
         )
         with_gradient = torch.is_grad_enabled()
         self._calls[tracker] = _Call(is_checkpointed and with_gradient, with_gradient)
+        if self._hearing:
+            self._hearing.begin(tracker)
 
     def of(self, sequence: int) -> Sequence[Edit]:
         """Return the edits of a sequence, as given."""
@@ -110,13 +120,30 @@ class Editing(Context):
             if self._unclear is not None:
                 return []  # Refused at the end of the call, when all stacks are known.
             here = [self._locate(edit, place, sequence, tracker) for edit in found]
-            applied.append([edit for edit in here if edit is not None])
+            known = [edit for edit in here if edit is not None]
+            applied.append([self._in_stream(edit, call, place, now) for edit in known])
         if not any(applied):
             return []
         if now.may_checkpoint and tracker.is_calling and is_in_checkpoint():
             now.is_checkpointed = True
             now.awaits_backward = tracker.model.training
         return applied
+
+    def _in_stream(self, edit: Edit, call: SeenCall, place: Place, now: _Call) -> Edit:
+        if not isinstance(edit, Without):
+            return edit
+        heard = self._hearing.heard(edit, call, place)
+        now.given[id(heard)] = now.given.get(id(edit), edit)
+        now.heard.append(heard)
+        return heard
+
+    def wants(self, place: Place) -> bool:
+        """Return whether an edit names parts of the stream that a call writes."""
+        return bool(self._hearing) and self._hearing.wants(place)
+
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
+        """Note what a call writes to the stream."""
+        self._hearing.see(call, place, readings)
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
         known = self._stack_of.setdefault(id(edit), place.stack)
@@ -125,6 +152,7 @@ class Editing(Context):
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Refuse an edit that could be meant for several stacks, and gradients taken too late."""
+        self._hearing.end(tracker)
         if tracker in self._calls and self._calls[tracker].is_checkpointed:
             self.backward.guard(result)
         if self._unclear is not None:
@@ -133,6 +161,10 @@ class Editing(Context):
                 f"{self._unclear} does not say which stack to edit, and the model has {stacks}: "
                 f"name one, as in stack={self._stack_of[id(self._unclear)]!r}."
             )
+
+    def broke(self, tracker: Tracker) -> None:
+        """Forget a call that broke off."""
+        self._hearing.end(tracker)
 
     def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit | None:
         now = self._calls[tracker]
@@ -227,7 +259,8 @@ def check_edits(edits: Iterable[object]) -> None:
         )
     if wrong:
         raise EditError(
-            "An edit is one of Cut, Scale, Restrict, Use, Swap, Only, Patch or Ablate, not "
+            "An edit is one of Cut, Scale, Restrict, Use, Swap, Only, Patch, Ablate or "
+            "Without, not "
             f"{wrong[0]!r:.60}."
         )
 
@@ -250,9 +283,10 @@ def edited(
     model : nn.Module
         A transformers model, or any other PyTorch model, as in `gattn.capturing`.
     *edits : Edit
-        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Only`, `Patch`, `Ablate`; those of a head apply
-        in this order, except that all that change who may attend to whom, or the scores, come
-        before those that change attention, and these before those that change outputs.
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`, `Only`, `Patch`, `Ablate`, `Without`; those of a
+        head apply in this order, except that all that change what heads read, who may attend to
+        whom, or the scores, come before those that change attention, and these before those that
+        change outputs.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
     tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional

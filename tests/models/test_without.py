@@ -1,0 +1,208 @@
+"""Path patching, held to hooks on plain models."""
+
+import pytest
+import torch
+from torch import nn
+
+import gattn
+from benchmarks import zoo
+from gattn.errors import CaptureError, EditError
+
+IDS = torch.tensor([[5, 17, 42, 17, 8, 33, 59, 3, 21]])
+
+
+@pytest.fixture
+def gpt2(tiny):
+    return tiny("gpt2", dtype=torch.float64)
+
+
+def written_by(model, head):
+    """What a head of layer 0 of GPT-2 adds to the stream, by a hook on its output projection."""
+    projection, found = model.transformer.h[0].attn.c_proj, []
+    hook = projection.register_forward_hook(lambda _, given, __: found.append(given[0]))
+    with torch.no_grad():
+        model(IDS)
+    hook.remove()
+    size = model.config.n_embd // model.config.n_head
+    rows = slice(head * size, (head + 1) * size)
+    return found[0][..., rows] @ projection.weight[rows]
+
+
+def patched(model, layer, head, side, written):
+    """Run GPT-2 with a head's queries, keys or values made of the stream without something."""
+    block, streams = model.transformer.h[layer], []
+    size, width = model.config.n_embd // model.config.n_head, model.config.n_embd
+    first = {"query": 0, "key": width, "value": 2 * width}[side] + head * size
+
+    def put(module, given, output):
+        with torch.no_grad():
+            other = block.ln_1(streams[0] - written) @ module.weight + module.bias
+        output = output.clone()
+        output[..., first : first + size] = other[..., first : first + size]
+        return output
+
+    hooks = [
+        block.register_forward_pre_hook(lambda _, given: streams.append(given[0])),
+        block.attn.c_attn.register_forward_hook(put),
+    ]
+    with torch.no_grad():
+        found = model(IDS, use_cache=False).logits
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("side", ["query", "key", "value"])
+def test_it_is_path_patching_by_hooks(tiny, side, implementation):
+    model = tiny("gpt2", implementation, dtype=torch.float64)
+    plain = model(IDS).logits
+    for by in ("zero", "mean"):
+        written = written_by(model, 2)
+        written = written - written.mean(1, keepdim=True) if by == "mean" else written
+        expected = patched(model, 1, 3, side, written)
+        edit = gattn.Without("0.2", side=side, layer=1, head=3, by=by)
+        with torch.no_grad(), gattn.edited(model, edit):
+            found = model(IDS).logits
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+        assert (expected - plain).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("side", ["query", "key", "value"])
+def test_all_heads_of_a_llama_do_not_hear_an_mlp(tiny, side):
+    """With rotations, and fewer key heads than heads."""
+    model = tiny("mistral")
+    layers, seen = model.model.layers, {}
+    hooks = [
+        layers[0].mlp.register_forward_hook(lambda _, __, output: seen.update(mlp=output)),
+        layers[1].register_forward_pre_hook(lambda _, given: seen.update(stream=given[0])),
+    ]
+    projection = getattr(layers[1].self_attn, f"{side[0]}_proj")
+
+    def put(module, given, output):
+        return nn.functional.linear(
+            layers[1].input_layernorm(seen["stream"] - seen["mlp"]), module.weight, module.bias
+        )
+
+    hooks.append(projection.register_forward_hook(put))
+    with torch.no_grad():
+        expected = model(IDS, use_cache=False).logits
+        for hook in hooks:
+            hook.remove()
+        with gattn.edited(model, gattn.Without("mlp 0", side=side, layer=1)):
+            found = model(IDS, use_cache=False).logits
+        plain = model(IDS).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert (plain - expected).abs().max() > 1e-4
+
+
+FAMILIES = ["gpt2", "llama", "qwen3", "gemma2", "bert", "albert", "olmo2", "gpt_neox", "cohere"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_layer_that_hears_nothing_attends_evenly(name):
+    """Without all parts the stream is 0, or what rounding leaves, and all tokens are alike to it.
+
+    Rotations turn constant queries and keys, so they are compared with the layer on zeros.
+    """
+    specimen = zoo.specimen(name)
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    found = gattn.why(inputs, specimen.model, layer=1, head=0)
+    parts = [str(one) for one in found.writers[:-1]]
+    edit = gattn.Without(parts, side="key", layer=1, head=0, by="mean")
+    with gattn.edited(specimen.model, edit):
+        edited = gattn.capture(inputs, specimen.model, scores=True)[1, 0]
+    plain = gattn.capture(inputs, specimen.model, scores=True)[1, 0]
+    assert abs(edited.to_dense() - plain.to_dense()).max() > 1e-4
+    with gattn.edited(specimen.model, gattn.Without(parts[-1], layer=1, head=1)):
+        other = gattn.capture(inputs, specimen.model, scores=True)[1, 0]
+    assert (other.to_dense() == plain.to_dense()).all()
+
+
+def test_what_is_predicted_is_near_what_is_measured(tiny):
+    """Norms held fixed, `why` predicts the attention without a part; `Without` measures it."""
+    model = tiny("gpt2", dtype=torch.float64)
+    found = gattn.why(IDS[0].tolist(), model, layer=1, head=0, query=8, key=8)
+    for side in ("query", "key"):
+        predicted = found.without(side).set_index("part")
+        for part in predicted.index.drop("bias"):
+            edit = gattn.Without(part, side=side, layer=1, head=0)
+            with gattn.edited(model, edit):
+                measured = gattn.capture(IDS[0].tolist(), model)[1, 0].to_dense()[8, 8]
+            assert measured == pytest.approx(predicted["without"][part], abs=0.02)
+
+
+def test_effects_and_other_edits(gpt2):
+    ids = IDS[0].tolist()
+    edits = [gattn.Without("0.1", side=side, layer=1, head=0) for side in ("query", "value")]
+    table = gattn.effect(ids, edits, gpt2, progress=False)
+    assert (table["effect"].abs() > 0).all()
+    with torch.no_grad(), gattn.edited(gpt2, edits[0], gattn.Cut(layer=1, head=0, query=8, key=3)):
+        both = gattn.capture(ids, gpt2)
+    with gattn.edited(gpt2, edits[0]):
+        one = gattn.capture(ids, gpt2)
+    assert both[1, 0].to_dense()[8, 3] == 0
+    assert one[1, 0].to_dense()[8, 3] > 0
+    assert one[1, 0].edits == (edits[0],)
+    assert (both[1, 0].to_dense()[:8] == one[1, 0].to_dense()[:8]).all()
+
+
+def test_what_was_cut_before_is_not_in_the_parts(gpt2):
+    """Parts are those of this run: a head without edges writes nothing that could be taken away."""
+    ids = IDS[0].tolist()
+    cut = gattn.Cut(layer=0, head=1, renormalize=False)
+    with gattn.edited(gpt2, cut):
+        expected = gattn.capture(ids, gpt2)[1, 0].to_dense()
+    with gattn.edited(gpt2, cut, gattn.Without("0.1", layer=1, head=0)):
+        found = gattn.capture(ids, gpt2)[1, 0].to_dense()
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_nothing_is_left(gpt2):
+    plain = gpt2(IDS).logits
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in gpt2.modules()]
+    with torch.no_grad(), gattn.edited(gpt2, gattn.Without("0.1", layer=1)):
+        gpt2(IDS)
+        gpt2(IDS)
+    assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in gpt2.modules()]
+    assert torch.equal(gpt2(IDS).logits, plain)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"part": 1}, "part names what wrote to the stream"),
+        ({"part": []}, "part names what wrote to the stream"),
+        ({"part": "0.1", "side": "both"}, "side is one of"),
+        ({"part": "0.1", "by": "noise"}, "by is 'zero' or 'mean'"),
+    ],
+)
+def test_wrong_fields(options, message):
+    with pytest.raises(EditError, match=message):
+        gattn.Without(**options)
+
+
+def test_what_cannot_be_done_is_refused(tiny, gpt2):
+    edit = gattn.Without("0.1", layer=1, head=0)
+    with pytest.raises(EditError, match="what wrote the stream before layer 1 is wte, wpe, 0.0"):
+        with torch.no_grad(), gattn.edited(gpt2, gattn.Without("1.1", layer=1)):
+            gpt2(IDS)
+    with pytest.raises(EditError, match="one whole text at a time"):
+        with torch.no_grad(), gattn.edited(gpt2, edit):
+            gpt2(IDS.repeat(2, 1))
+    with torch.no_grad():
+        past = gpt2(IDS[:, :4]).past_key_values
+    with pytest.raises(EditError, match="use_cache=False"):
+        with torch.no_grad(), gattn.edited(gpt2, edit):
+            gpt2(IDS[:, 4:], past_key_values=past)
+    with pytest.raises(EditError, match="gradients"), gattn.edited(gpt2, edit):
+        gpt2(IDS)
+    with pytest.raises(EditError, match=r"try model\.float\(\)"):
+        with torch.no_grad(), gattn.edited(tiny("gpt2", dtype=torch.bfloat16), edit) as _:
+            tiny("gpt2", dtype=torch.bfloat16)
+            raise EditError("try model.float()")
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2).eval()
+    with pytest.raises((EditError, CaptureError)):
+        with torch.no_grad(), gattn.edited(encoder, edit):
+            encoder(torch.randn(1, 5, 16))
