@@ -120,9 +120,10 @@ def test_a_layer_that_hears_nothing_attends_evenly(name):
     assert (other.to_dense() == plain.to_dense()).all()
 
 
-def test_what_is_predicted_is_near_what_is_measured(tiny):
-    """Norms held fixed, `why` predicts the attention without a part; `Without` measures it."""
-    model = tiny("gpt2", dtype=torch.float64)
+def test_without_a_norm_what_is_predicted_is_measured(gpt2):
+    """`why` holds norms fixed, `Without` does not; where there is none, they agree."""
+    model = gpt2
+    model.transformer.h[1].ln_1 = nn.Identity()
     found = gattn.why(IDS[0].tolist(), model, layer=1, head=0, query=8, key=8)
     for side in ("query", "key"):
         predicted = found.without(side).set_index("part")
@@ -130,7 +131,7 @@ def test_what_is_predicted_is_near_what_is_measured(tiny):
             edit = gattn.Without(part, side=side, layer=1, head=0)
             with gattn.edited(model, edit):
                 measured = gattn.capture(IDS[0].tolist(), model)[1, 0].to_dense()[8, 8]
-            assert measured == pytest.approx(predicted["without"][part], abs=0.02)
+            assert measured == pytest.approx(predicted["without"][part], abs=1e-9)
 
 
 def test_effects_and_other_edits(gpt2):
@@ -183,26 +184,28 @@ def test_wrong_fields(options, message):
         gattn.Without(**options)
 
 
+def run(model, edit, ids=IDS, **options):
+    with torch.no_grad(), gattn.edited(model, edit):
+        model(ids, **options)
+
+
 def test_what_cannot_be_done_is_refused(tiny, gpt2):
     edit = gattn.Without("0.1", layer=1, head=0)
-    with pytest.raises(EditError, match="what wrote the stream before layer 1 is wte, wpe, 0.0"):
-        with torch.no_grad(), gattn.edited(gpt2, gattn.Without("1.1", layer=1)):
-            gpt2(IDS)
+    with pytest.raises(EditError, match=r"what wrote the stream before layer 1 is wte, wpe, 0\.0"):
+        run(gpt2, gattn.Without("1.1", layer=1))
     with pytest.raises(EditError, match="one whole text at a time"):
-        with torch.no_grad(), gattn.edited(gpt2, edit):
-            gpt2(IDS.repeat(2, 1))
+        run(gpt2, edit, IDS.repeat(2, 1))
     with torch.no_grad():
         past = gpt2(IDS[:, :4]).past_key_values
     with pytest.raises(EditError, match="use_cache=False"):
-        with torch.no_grad(), gattn.edited(gpt2, edit):
-            gpt2(IDS[:, 4:], past_key_values=past)
+        run(gpt2, edit, IDS[:, 4:], past_key_values=past)
     with pytest.raises(EditError, match="gradients"), gattn.edited(gpt2, edit):
         gpt2(IDS)
-    with pytest.raises(EditError, match=r"try model\.float\(\)"):
-        with torch.no_grad(), gattn.edited(tiny("gpt2", dtype=torch.bfloat16), edit) as _:
-            tiny("gpt2", dtype=torch.bfloat16)
-            raise EditError("try model.float()")
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, batch_first=True), 2).eval()
-    with pytest.raises((EditError, CaptureError)):
-        with torch.no_grad(), gattn.edited(encoder, edit):
-            encoder(torch.randn(1, 5, 16))
+    with pytest.raises(EditError, match="needs single precision"):
+        run(tiny("gpt2", dtype=torch.bfloat16), edit)
+    layer = nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    with pytest.raises(CaptureError, match="what its edges add is unknown"):
+        run(nn.TransformerEncoder(layer, 2).eval(), edit, torch.randn(1, 5, 16))
+    with pytest.raises(EditError, match="does not route its attention"):
+        embedding = gattn.Without("embedding", layer=0, head=0)
+        run(nn.TransformerEncoder(layer, 2).eval(), embedding, torch.randn(1, 5, 16))

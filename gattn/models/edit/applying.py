@@ -55,7 +55,7 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
         )
     for edit in edits:
         if isinstance(edit, Heard):
-            call = edit.instead(call, own)
+            call = edit.instead(call, heads, own)
     if any(edit.gives_values for edit in after):
         call = replace(call, value=_values(call, own, after, reading))
     kind = EdgePart if reading.lists_edges else Part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from torch import Tensor
 
@@ -101,8 +101,11 @@ class Heard(Edit):
     def __repr__(self) -> str:
         return self.text
 
-    def instead(self, call: AttentionCall, own: Sequence[int]) -> AttentionCall:
-        """Put it into some heads of a call."""
+    def instead(
+        self, call: AttentionCall, heads: Sequence[int], own: Sequence[int]
+    ) -> AttentionCall:
+        """Put it into some heads, which have `own` numbers in a call."""
         before = cast("Tensor", getattr(call, self.side)).clone()
-        before[:, own] = self.given[:, own].to(before)
-        return replace(call, **{self.side: before})
+        before[:, own] = self.given[:, heads].to(before)
+        changed: dict[str, Any] = {self.side: before}
+        return replace(call, **changed)

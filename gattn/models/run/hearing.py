@@ -116,16 +116,18 @@ class Hearing:
         stream = self._stream(state, place, given)
         stream.check(widened(given[0]), call.name)
         instead = given - _part(edit, stream, place).to(given.dtype)
-        box = {id(given): instead}
-        args = tuple(box.get(id(x), x) for x in running.args)
-        kwargs = {name: box.get(id(x), x) for name, x in running.kwargs.items()}
-        kwargs |= {name: None for name in kwargs if name in _CACHES}
+
+        def put(x: Any) -> Any:  # A cache would hold the layer's keys twice.
+            return instead if x is given else None if _is_cache(x) else x
+
+        args = tuple(map(put, running.args))
+        kwargs = {name: put(x) for name, x in running.kwargs.items()}
         with without_contexts():
             nested = first_call(lambda: running.layer.module.forward(*args, **kwargs))
-        if nested is None:
+        if nested is None or nested.key.shape != call.key.shape:
             raise EditError(
                 f"{edit}: {call.name} does not route its attention through transformers' "
-                "interface, so what it would read is not known."
+                "interface, or has a cache of its own, so what it would read is not known."
             )
         tensor = widened(taken(getattr(nested, edit.side), 2, place.keys[0]))
         groups = call.query.shape[1] // tensor.shape[1]
@@ -200,7 +202,8 @@ class Hearing:
         state.growing[part.stack].add(part)
 
 
-_CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
+def _is_cache(x: Any) -> bool:
+    return any(kind.__name__ == "Cache" for kind in type(x).__mro__)
 
 
 def _part(edit: Without, stream: Stream, place: Place) -> Tensor:

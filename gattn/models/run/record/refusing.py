@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gattn.errors import CaptureError
+from gattn.models.edit.without import Heard
 from gattn.models.read.following import Progress
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
@@ -14,7 +15,7 @@ def refuse_contributions(
     call: SeenCall, reading: Reading, place: Place, *, are_projected: bool
 ) -> None:
     """Refuse contributions of what shows no values, or no output projection."""
-    if any(edit.gives_values for edit in reading.edits):
+    if any(edit.gives_values or isinstance(edit, Heard) for edit in reading.edits):
         raise CaptureError(
             f"The values or outputs of {call.name} are patched, so contributions are not those "
             "of its attention: leave out contributions=."
