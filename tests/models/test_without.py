@@ -204,8 +204,8 @@ def test_what_cannot_be_done_is_refused(tiny, gpt2):
     with pytest.raises(EditError, match="needs single precision"):
         run(tiny("gpt2", dtype=torch.bfloat16), edit)
     layer = nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    embedding = gattn.Without("embedding", layer=0, head=0)
     with pytest.raises(CaptureError, match="what its edges add is unknown"):
         run(nn.TransformerEncoder(layer, 2).eval(), edit, torch.randn(1, 5, 16))
     with pytest.raises(EditError, match="does not route its attention"):
-        embedding = gattn.Without("embedding", layer=0, head=0)
         run(nn.TransformerEncoder(layer, 2).eval(), embedding, torch.randn(1, 5, 16))
