@@ -52,6 +52,7 @@ EDITS: dict[str, Callable[[], Any]] = {
     "Swap": lambda: gattn.Swap(layer=LAYER, head=HEAD, normalizer=gattn.Sparsemax()),
     "Patch": lambda: gattn.Patch(OTHER, layer=LAYER, head=HEAD),
     "Ablate": lambda: gattn.Ablate("mean", layer=LAYER, head=HEAD, what="attention"),
+    "Without": lambda: gattn.Without("1.1", side="key", layer=LAYER, head=HEAD),
 }
 
 
