@@ -115,7 +115,8 @@ class Editing(Context):
             return []
         if now.may_checkpoint and tracker.is_calling and is_in_checkpoint():
             now.is_checkpointed = True
-            now.awaits_backward = tracker.model.training
+            now.awaits_backward = tracker.model.training and call.is_seen_again
+            self.backward.is_lost |= not call.is_seen_again
         return applied
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
