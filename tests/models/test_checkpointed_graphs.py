@@ -60,7 +60,7 @@ def gradient(kind, edges, is_reentrant, *edits):
 
 @pytest.mark.parametrize("is_reentrant", [True, False])
 @pytest.mark.parametrize(
-    "kind, edges, where",
+    ("kind", "edges", "where"),
     [
         (conv, EDGES, {"stack": "graph", "layer": 1}),
         (own, EDGES, {"stack": "graph", "layer": 1}),

@@ -66,7 +66,7 @@ def rows(model, outer, inner):
 def test_what_a_whole_moves_before_a_part_is_refused(kind, is_inside):
     model = made(kind, True)
     contexts = [capturing(model), edited(model.second, CUT)]
-    with pytest.raises(CaptureError, match="on a model and on a part of it, and .* have other"):
+    with pytest.raises(CaptureError, match=r"on a model and on a part of it, and .* have other"):
         rows(model, *(contexts if is_inside else contexts[::-1]))
 
 

@@ -1,4 +1,4 @@
-"""Refuses contexts on a model and on a part of it that number the same nodes or tokens otherwise."""
+"""Refuses contexts on a model and a part of it that give the same tokens other numbers."""
 
 from __future__ import annotations
 

@@ -194,7 +194,9 @@ class _Proof:
         plan.unordered, plan.picked, plan.in_place = unordered(
             self.open, sites, plan.layouts, replays, best.batches
         )
-        plan.unordered |= mixed | plan.of_rows()
+        switched = {site.place: site.chain[-1].name for site in agreement.switched}
+        plan.unordered |= mixed | plan.of_rows() | set(switched)
+        plan.picked = sorted({*plan.picked, *switched.values()})
         self._number()
         plan.read = self._kernels.picks.own.read()
         plan.is_stale = (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
 from gattn.models.read.on_graphs.seen_edges import Ends
 
 

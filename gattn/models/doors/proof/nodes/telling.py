@@ -84,7 +84,7 @@ def distinct(numbers: Tensor, size: int) -> tuple[Tensor, int] | None:
 
 
 def of_tokens(seen: Tensor, code: Tensor) -> Tensor | None:
-    """Number tokens 0, 1, ... if they come in the order of the input; None if none is told.
+    """Return 0, 1, ... if tokens come in the order of the input; None if none is told.
 
     Mixed tokens are in place if each has its own mark, too.
     """

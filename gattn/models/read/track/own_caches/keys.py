@@ -162,7 +162,9 @@ def codes_of(few: Tensor) -> Tensor:
         kinds = torch.stack([few, *(few.to(dtype) for dtype in _ROUNDED)]).double()
         factors = odd_numbers((heads, size, *(1,) * (few.dim() - 2))).to(kinds.device)
         bits = kinds.view(torch.int64)
-        bits = bits ^ (bits >> 32)  # The lowest ones of what was rounded are zeros, which products keep.
+        bits = bits ^ (
+            bits >> 32
+        )  # The lowest ones of what was rounded are zeros, which products keep.
         return (bits * factors).sum((1, 2)).movedim(0, -1).cpu()
 
 

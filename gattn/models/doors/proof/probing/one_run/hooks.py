@@ -96,8 +96,8 @@ def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> frozenset
         hook.is_tried = True
         if not hook.acts:
             del hooks[number]
-    codes = [{_code_of(hook._hook) for *_, hook in found if hook.acts == acts} for acts in (False, True)]
-    return frozenset(code for code in codes[0] - codes[1] if code is not None)
+    idle, acting = ({_code_of(x._hook) for *_, x in found if x.acts == acts} for acts in (0, 1))
+    return frozenset(code for code in idle - acting if code is not None)
 
 
 def _code_of(hook: Any) -> CodeType | None:
