@@ -490,7 +490,11 @@ def test_attention_that_becomes_something_else_is_refused(change, name):
     [
         (TalkingHeads, 1, r"^0 \(TalkingHeads\) mixes the attention of its heads before it meets "),
         (Differential, 1, r"^0 \(Differential\) mixes the attention of its heads before it meets "),
-        (TalkingHeads, 2, r"values, and so does 1: what is shown and edited are the softmaxes"),
+        (
+            TalkingHeads,
+            2,
+            r"values, and so does 1 more module: what is shown and edited are the softmaxes",
+        ),
         (Gated, 3, r"several softmaxes before it meets the values, and so do 2 more modules:"),
     ],
 )

@@ -29,6 +29,29 @@ def test_a_key_is_told_by_every_head_and_its_value(dtype):
             assert changed.nonzero().tolist() == [[1, 2]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_keys_of_few_bits_have_numbers_of_their_own(dtype):
+    torch.manual_seed(0)
+    count = 20_000
+    keys = torch.randn(1, 2, count, 8).to(dtype)
+    codes = codes_of(keys)
+    unlike = len(keys[0].movedim(1, 0).flatten(1).unique(dim=0))
+    assert unlike == count
+    assert all(len(codes[0, :, kind].unique()) == count for kind in range(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_the_last_bit_of_each_number_tells_keys_apart(dtype):
+    torch.manual_seed(0)
+    few = torch.randn(1, 2, 1, 8, dtype=torch.float64).to(dtype)
+    one = torch.tensor(torch.inf, dtype=dtype)
+    for head in range(2):
+        for n in range(8):
+            other = few.clone()
+            other[0, head, 0, n] = few[0, head, 0, n].nextafter(one)
+            assert codes_of(other)[0, 0, 0] != codes_of(few)[0, 0, 0]
+
+
 def test_layers_are_numbered_at_once_as_one_by_one():
     torch.manual_seed(0)
     few = [few_of(call(torch.float32)) for _ in range(3)]

@@ -35,7 +35,9 @@ def model():
 def test_layers_are_counted_among_what_is_shown(model, batch):
     x = torch.randn(batch, TOKENS, WIDTH)
     with torch.no_grad():
-        told = pytest.warns(UserWarning, match=r"2 modules of Residual .*blocks\.0")
+        told = pytest.warns(
+            UserWarning, match=r"^blocks\.0 \(Channels\) attends .*, and so does 1 more"
+        )
         with told as found, capturing(model) as run:
             output = model(x)
         assert len(found) == 1
@@ -51,7 +53,7 @@ def test_layers_are_counted_among_what_is_shown(model, batch):
     assert all(len(trace) == 2 * HEADS for trace in run.traces)
 
 
-@pytest.mark.filterwarnings("ignore:2 modules")
+@pytest.mark.filterwarnings("ignore:blocks.0 .Channels. attends over channels")
 def test_edits_reach_what_is_shown(model):
     x = torch.randn(2, TOKENS, WIDTH)
     with torch.no_grad():
@@ -89,7 +91,7 @@ class Convolved(nn.Module):
 def test_what_is_proved_neither_way_is_left_out_beside_what_is_proved(batch):
     torch.manual_seed(0)
     model, x = Residual(Attention(), Convolved()).eval(), torch.randn(batch, 9, WIDTH)
-    told = pytest.warns(UserWarning, match=r"1 module of Residual .* blocks\.1, .* not proved: its")
+    told = pytest.warns(UserWarning, match=r"^blocks\.1 \(Convolved\) sums .* not proved: its")
     with told as found, capturing(model) as run:
         model(x)
     assert len(found) == 1
@@ -144,7 +146,7 @@ class SoftExperts(nn.Module):
 def test_a_part_that_cannot_be_read_leaves_the_others(kind, batch):
     torch.manual_seed(0)
     model, x = Residual(Attention(), kind()).eval(), torch.randn(batch, TOKENS, WIDTH)
-    told = pytest.warns(UserWarning, match=r"1 module of Residual .* blocks\.1, .* not proved: ")
+    told = pytest.warns(UserWarning, match=r"^blocks\.1 \(\w+\) sums .* not proved: ")
     with told, capturing(model) as run:
         model(x)
     wanted, _ = attended(model.blocks[0], model.norms[0](x))
@@ -193,7 +195,7 @@ def test_channels_of_images_are_no_tokens(split, turned, batch):
     if turned:
         model.channels.turned = True
     x = torch.randn(batch, WIDTH, 3, 4)
-    told = pytest.warns(UserWarning, match=r"1 module .*over channels")
+    told = pytest.warns(UserWarning, match=r"\) attends over channels")
     with torch.no_grad(), told, capturing(model) as run:
         model(x)
     for trace, wanted in zip(run.traces, model.seen, strict=True):
@@ -228,7 +230,7 @@ class Clusters(nn.Module):
 def test_what_sums_over_other_than_its_softmax_is_named_beside_attention(batch):
     torch.manual_seed(0)
     model, x = Clusters().eval(), torch.randn(batch, TOKENS, WIDTH)
-    told = pytest.warns(UserWarning, match=r"does not show its attention, the model itself")
+    told = pytest.warns(UserWarning, match=r"^The model itself \(Clusters\) does not show")
     with torch.no_grad(), told, capturing(model) as run:
         model(x)
     with torch.no_grad():

@@ -351,7 +351,7 @@ class Clustered(Model):
 @torch.no_grad()
 def test_nodes_that_are_not_known_have_no_names_and_a_stack_of_their_own(kind):
     model = kind()
-    said = r"second \(GATConv\) attends over nodes of which it cannot be proved"
+    said = r"second \(GATConv\) attends over nodes, or tokens, of which it cannot be proved"
     with pytest.warns(UserWarning, match=said), capturing(model, tokens=NAMES) as run:
         model(X, EDGES)
     assert run.trace.stacks["graph"][0, 0].tokens == tuple(NAMES)

@@ -232,3 +232,62 @@ def test_names_are_left_out_where_an_edit_changes_what_values_decide():
         names, _ = shown(model)
     assert names == ["abcdefgh", ""]
     assert shown(model) == (["abcdefgh", "abcdefgh"], [])
+
+
+class Switched(Model):
+    """Values turn all tokens round, by a mask or by a number made of one; `kind` says how."""
+
+    limit = -9.0
+
+    def make(self):
+        return nn.Identity()
+
+    def moved(self, x):
+        return torch.where(x.mean() > self.limit, x.flip(1), x)
+
+    def forward(self, x):
+        return self.second(self.moved(self.first(x)))
+
+
+class Blended(Switched):
+    def moved(self, x):
+        share = (x.mean() > self.limit).float()
+        return share * x.flip(1) + (1 - share) * x
+
+
+class EachToken(Switched):
+    def moved(self, x):
+        return torch.where(x[..., :1] > 0, x.flip(1), x)
+
+
+class SortedNumbers(Switched):
+    def moved(self, x):
+        return x.sort(dim=1).values
+
+
+class TopNumbers(Switched):
+    def moved(self, x):
+        return x.topk(8, dim=1)[0][:, :]
+
+
+@pytest.mark.parametrize("limit", [-9.0, 9.0])
+@pytest.mark.parametrize("kind", [Switched, Blended, EachToken, SortedNumbers, TopNumbers])
+def test_names_are_left_out_where_values_choose_tokens_without_an_index(kind, limit):
+    model = kind()
+    model.limit = limit
+    names, (told,) = shown(model)
+    assert names == ["abcdefgh", ""]
+    assert f"({kind.__name__}) picks or orders tokens" in told
+
+
+class Clipped(Switched):
+    """Values decide how large tokens are, and which are left out of a sum, but move none."""
+
+    def moved(self, x):
+        x = torch.where(x > 0, x, 0.1 * x.flip(1).flip(1))
+        x = torch.where(x.norm() > 1, x / x.norm(), x)
+        return x * (x >= x.topk(3, dim=1)[0][:, -1:]) + (x.mean() > 3).float() * x
+
+
+def test_names_stay_where_values_choose_between_numbers_of_the_same_token():
+    assert shown(Clipped()) == (["abcdefgh", "abcdefgh"], [])

@@ -15,6 +15,7 @@ from torch import Tensor
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
 from gattn.errors import CaptureError, ModelError
 from gattn.models.edit.kept.kept import Kept, Messages, kept_in_call
+from gattn.models.edit.unmet import nodes_not_known
 from gattn.models.effects.metrics import Measure
 from gattn.models.effects.runner import Runner
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
@@ -61,9 +62,11 @@ class Masking(Context):
     def _kept(self, call: SeenCall, place: Place) -> Kept | None:
         some = self._edges.slices.get((place.stack, place.layer))
         if some is None:
+            is_adrift = call.is_foreign and not call.is_named
+            why = f"; {nodes_not_known(place.stack)}" if is_adrift else ""
             raise CaptureError(
                 f"{call.name} attends in layer {place.layer} of {place.stack!r}, where the first "
-                "run had no edges: a circuit is found of runs that are alike."
+                f"run had no edges: a circuit is found of runs that are alike{why}."
             )
         weights = self._weights[:, some]
         head, query, key = self._edges.tensors[some, 2:].T

@@ -38,6 +38,8 @@ class Seen:
     layers: dict[str, int] = field(default_factory=dict)
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     names: dict[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    adrift: list[str] = field(default_factory=list)
+    """The stacks of layers over nodes of which it is not known which they are."""
 
     def note(self, place: Place) -> None:
         """Note a call."""
@@ -60,6 +62,15 @@ class Seen:
             f"{stack!r} (layer{'s' * (count > 1)} 0{f' .. {count - 1}' if count > 1 else ''})"
             for stack, count in self.layers.items()
         )
+
+
+def nodes_not_known(stack: str) -> str:
+    """Say why a layer is a stack of its own in a run, and what to do."""
+    return (
+        f"{stack!r} is a stack of its own in this run, as it is not known which nodes it is given: "
+        "the model picks or moves nodes by their values, and edits before may change which. Edit "
+        "only layers after it picks nodes, or call the part of the model after that by itself"
+    )
 
 
 class Unmet:
@@ -107,12 +118,14 @@ class Unmet:
         if not seen.layers:
             return ["every call of the model failed, or showed no attention"]
         if self._edit.stack is not None and self._edit.stack not in seen.layers:
-            return [f"the model has no stack {self._edit.stack!r}; it has {seen.stacks}"]
+            missing = f"the model has no stack {self._edit.stack!r}; it has {seen.stacks}"
+            return [missing, *map(nodes_not_known, seen.adrift[:1])]
         stack = self._edit.stack or next(iter(seen.layers))
         reasons = []
         wrong = [n for n in self._named["layer"] if n >= seen.layers[stack]]
         if wrong:
             reasons.append(f"there is no layer {min(wrong)}; the model has {seen.stacks}")
+            reasons += map(nodes_not_known, seen.adrift[:1])
         for name in ("query", "key"):
             reasons += self._reasons_of(name, stack, seen)
         return reasons or [self._no_edge(seen.counts.get((stack, "key"), 0))]

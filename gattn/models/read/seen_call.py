@@ -64,6 +64,8 @@ class SeenCall:
         Whether its tokens are nodes of a graph, and no tokens whose ids the model is given.
     is_named : bool
         Whether it is known which tokens of the input its tokens are, so that they may have names.
+    is_seen_again : bool
+        Whether edits reach it where a backward pass computes it again, as in a checkpoint.
     is_shown : bool
         Whether some context looks at it.
     token_names : mapping
@@ -98,6 +100,7 @@ class SeenCall:
     stack: str = ""
     is_foreign: bool = False
     is_named: bool = True
+    is_seen_again: bool = True
     is_shown: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -114,6 +114,16 @@ class TokenMap:
         """The positions of each element's keys."""
         return self._positions(self.keys, self.num_keys)
 
+    def are_those_of(self, other: TokenMap) -> bool:
+        """Return whether slots are the same tokens of the same sequences as in another map."""
+        sides = (
+            (self.query_positions, other.query_positions),
+            (self.key_positions, other.key_positions),
+        )
+        return self.sequences == other.sequences and all(
+            torch.equal(torch.stack(list(one)), torch.stack(list(two))) for one, two in sides
+        )
+
     def cells_of(self, count: int) -> Tensor:
         """Return the cell of each of a graph's tokens; padding of windows comes after the grid."""
         if self.cells is not None:

@@ -19,16 +19,24 @@ _LATE = (
     "Gradient checkpointing, or an autograd function that runs a module, computes attention again "
     "in the backward pass, which would miss the edits: call backward() inside the context."
 )
+_LOST = (
+    "Gradient checkpointing computes attention over listed edges, or of a layer of gattn, again in "
+    "the backward pass, where no edit reaches it: run the model without checkpointing."
+)
 
 
 @dataclass(eq=False)
 class Backward:
-    """Whether the context of some edits is still open when gradients are taken."""
+    """Whether the context of some edits is still open when gradients are taken.
+
+    It `is_lost` to what the backward pass computes again, even then.
+    """
 
     is_late: bool = False
+    is_lost: bool = False
 
     def guard(self, result: Any) -> None:
-        """Refuse gradients of what a model returned once the context has closed."""
+        """Refuse gradients of what a model returned, if edits miss what is computed for them."""
         if not isinstance(result, (Tensor, tuple, list, dict)):
             result = vars(result) if hasattr(result, "__dict__") else result
         for x in tree_leaves(result):
@@ -36,6 +44,8 @@ class Backward:
                 x.register_hook(self._check)
 
     def _check(self, gradient: Tensor) -> None:
+        if self.is_lost:
+            raise EditError(_LOST)
         if self.is_late:
             refuse()
 

@@ -112,6 +112,8 @@ class Editing(Context):
         now.stack, now.layer, now.names = place.stack, place.layer, call.token_names
         now.is_named = call.is_named
         self._seen.note(place)
+        if call.is_foreign and not call.is_named and place.stack not in self._seen.adrift:
+            self._seen.adrift.append(place.stack)
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
             found = [edit for edit in self.of(sequence) if edit.applies(place)]
@@ -126,7 +128,8 @@ class Editing(Context):
             return []
         if now.may_checkpoint and tracker.is_calling and is_in_checkpoint():
             now.is_checkpointed = True
-            now.awaits_backward = tracker.model.training
+            now.awaits_backward = tracker.model.training and call.is_seen_again
+            self.backward.is_lost |= not call.is_seen_again
         return applied
 
     def _in_stream(self, edit: Edit, call: SeenCall, place: Place, now: _Call) -> Edit:

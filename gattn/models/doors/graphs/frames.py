@@ -9,7 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gattn.models.read.on_graphs.numbers import AS_THEY_COME, Numbers
 from gattn.models.watch.calls import Calls
+from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
 
 _HOMES = ("conv", "aggr")
 PROPAGATES = ("propagate", "edge_updater")
@@ -28,6 +30,16 @@ def owner_of(frame: FrameType | None, running: Sequence[Calls]) -> nn.Module | N
         if isinstance(module, nn.Module) and any(calls.owns(module) for calls in running):
             return module
     return None
+
+
+def numbers_of(module: nn.Module) -> Numbers | None:
+    """Return the numbers of a layer's nodes, which all watched models must give alike."""
+    some = [tracker.numbers(module) for tracker in trackers_of(module)]
+    for one in some[1:]:
+        if not (one or AS_THEY_COME).are_those_of(some[0] or AS_THEY_COME):
+            raise numbered_twice(type(module).__name__, "nodes")
+    unknown = (one for one in some if one is not None and not one.is_known)
+    return next(unknown, some[0] if some else None)
 
 
 def frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -30,6 +30,22 @@ class Observer(Protocol):
 
 
 observer: ContextVar[Observer | None] = ContextVar("observer_of_edges", default=None)
+_is_own: ContextVar[bool] = ContextVar("is_own", default=False)
+
+
+def is_own() -> bool:
+    """Return whether a layer of gattn computes attention, which a proof is shown afterwards."""
+    return _is_own.get()
+
+
+@contextmanager
+def of_own_layer() -> Iterator[None]:
+    """Say that what runs is a layer of gattn."""
+    token = _is_own.set(True)
+    try:
+        yield
+    finally:
+        _is_own.reset(token)
 
 
 @contextmanager

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from gattn.engines import edges, watching
 from gattn.engines.call import AttentionCall, naming_shapes
-from gattn.engines.edge_list import EdgeList
 from gattn.engines.scoring import score_edges
 from gattn.engines.watching import Run, Watcher
-from gattn.models.doors.graphs.frames import owner_of
-from gattn.models.doors.graphs.observing import observer
+from gattn.models.doors.graphs.frames import numbers_of, owner_of
+from gattn.models.doors.graphs.observing import observer, of_own_layer
 from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.numbers import Numbers
 from gattn.models.read.on_graphs.own_calls import OwnCall, has_parallel_edges, read_own
@@ -56,13 +55,11 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
     if not running or module is None:
         before = _before.get()
         return run(call) if before is None else before(layer, call, run)
-    with inside():
+    with inside(), of_own_layer():
         output = run(call)
         if (see := observer.get()) is not None:
             output = see.own(module, call, output)
-    owner = next((calls for calls in running if calls.owns(module)), None)
-    is_graph = isinstance(call.graph, EdgeList) and len(call.query) == 1
-    numbers = owner.tracker.numbers(module) if is_graph and owner is not None else None
+    numbers = numbers_of(module)
     if has_parallel_edges(call):
         return _seen_in_parallel(module, call, output, numbers)
     rows = output.transpose(1, 2)

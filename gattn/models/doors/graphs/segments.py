@@ -17,7 +17,7 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.doors.functions.mode import paused
 from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends
-from gattn.models.doors.graphs.frames import owner_of, plain
+from gattn.models.doors.graphs.frames import numbers_of, owner_of, plain
 from gattn.models.doors.graphs.landing import Travel, follow
 from gattn.models.doors.graphs.observing import observer
 from gattn.models.doors.graphs.putting_back import put_back
@@ -124,8 +124,7 @@ def _seen(
             f"The attention of {type(owner).__name__} cannot be read: {error}."
         ) from error
     part = 0 if ends.kind else runs.next(module)
-    calls = next(calls for calls in running if calls.owns(module))
-    numbers = calls.tracker.numbers(module)
+    numbers = numbers_of(module)
     known = replace(ends if numbers is None else numbers.of(ends), module=module)
     is_named = numbers is None or numbers.is_known
     with paused():

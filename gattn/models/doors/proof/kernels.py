@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.frames import is_loaded
+from gattn.models.doors.graphs.observing import is_own
 from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.probing.integers import Integers
@@ -108,7 +109,7 @@ class Kernels(TorchDispatchMode):
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         tensors = tensors_in((args, given))
         if name.startswith(_WHOLES):
-            self._last = Event(self._walk.innermost, is_seen=is_routed())
+            self._last = Event(self._walk.innermost, is_seen=_is_known())
             self.events.append(self._last)
             self.takings.forget()
         elif name in _SOFTMAXES:
@@ -154,7 +155,7 @@ class Kernels(TorchDispatchMode):
         if scores.dim() > 1:
             dim = rest[0] if rest else given.get("dim", -1)
             is_last = dim % scores.dim() == scores.dim() - 1
-            event = Event(self._walk.innermost, is_last, is_routed())
+            event = Event(self._walk.innermost, is_last, _is_known())
             memory = StorageWeakRef(result.untyped_storage())
             self._softmaxes[result] = _Softmax(event, result.numel(), memory, result.stride(dim))
 
@@ -228,6 +229,11 @@ def _summed(tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
     """Return the factors of a product, and over which dimension of each it sums."""
     first, second = tensors[-2:]
     return [(first, -1), (second, max(-2, -second.dim()))]
+
+
+def _is_known() -> bool:
+    """Return whether transformers' interface, or a layer of gattn, shows what runs now."""
+    return is_routed() or is_own()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from math import prod
 from threading import RLock
 from typing import Any
@@ -110,10 +111,10 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     try:
         with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad(), paused():
             twin = copied(model, with_hooks=True)
-            keep_acting(twin, name, lambda: _called(twin.get_submodule(name), given))
+            idle = keep_acting(twin, name, lambda: _called(twin.get_submodule(name), given))
             with attached(twin, Context()), paused(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
-                return _Proof(twin, name, given, original=model).plan()
+                return replace(_Proof(twin, name, given, original=model).plan(), idle_hooks=idle)
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
@@ -193,7 +194,9 @@ class _Proof:
         plan.unordered, plan.picked, plan.in_place = unordered(
             self.open, sites, plan.layouts, replays, best.batches
         )
-        plan.unordered |= mixed | plan.of_rows()
+        switched = {site.place: site.chain[-1].name for site in agreement.switched}
+        plan.unordered |= mixed | plan.of_rows() | set(switched)
+        plan.picked = sorted({*plan.picked, *switched.values()})
         self._number()
         plan.read = self._kernels.picks.own.read()
         plan.is_stale = (

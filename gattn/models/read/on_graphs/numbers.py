@@ -44,8 +44,18 @@ class Numbers:
             found = replace(found, query=query, num_queries=self.num_queries)
         return found
 
+    def are_those_of(self, other: Numbers) -> bool:
+        """Return whether another call's nodes have the same numbers."""
+        sides = (self.keys, other.keys), (self.queries, other.queries)
+        return all(one is two or _are_equal(one, two) for one, two in sides)
 
+
+AS_THEY_COME = Numbers()
 UNKNOWN = Numbers(is_known=False)
+
+
+def _are_equal(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and torch.equal(one, other)
 
 
 def _numbered(numbers: Tensor, index: Tensor) -> Tensor:

@@ -65,6 +65,7 @@ class OwnCall(SeenCall):
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             is_foreign=isinstance(call.graph, EdgeList),
             is_named=is_named,
+            is_seen_again=False,
             attention=on_token_graph(call, name, is_bipartite),
         )
 

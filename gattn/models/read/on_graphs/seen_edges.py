@@ -100,6 +100,7 @@ class SeenEdges(SeenCall):
             part=part,
             is_foreign=True,
             is_named=is_named,
+            is_seen_again=False,
             token_names=ends.names if is_named else {},
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             ends=ends,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
@@ -19,7 +19,9 @@ from gattn.models.doors.functions.calling.multihead import Running
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.runs import runs
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
+from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
 from gattn.models.watch.taking_part import take_part
 
 _NO_OWNERS = (nn.Softmax, nn.Softmax2d, nn.Dropout, nn.Identity)
@@ -202,9 +204,9 @@ def handed(call: RawCall) -> SeenCall | None:
         )
     if tracker.proves and not tracker.is_calling:
         tracker.layers.again(tracker.modules.name(call.module))  # Only a part that runs again may.
-    layout = tracker.layout(call.module, call.ordinal, call.lead) or usual(
-        call.lead, None if call.running is None else call.running.heads
-    )
+    proved = tracker.layout(call.module, call.ordinal, call.lead)
+    _check_parts(call, proved, tracker)
+    layout = proved or usual(call.lead, None if call.running is None else call.running.heads)
     before: list[SeenCall] = []
 
     def seen(name: str) -> SeenCall:
@@ -229,6 +231,18 @@ def handed(call: RawCall) -> SeenCall | None:
         weights = layout.unfold(weights, call.weights.shape[:-2])
     call.weights = weights
     return found
+
+
+def _check_parts(call: RawCall, layout: Layout | None, first: Tracker) -> None:
+    """Refuse contexts on a model and a part of it to which a call's slots are other tokens."""
+    known = None if layout is None else layout.tokens
+    for tracker in trackers_of(call.module):
+        found = None
+        if tracker is not first:
+            with suppress(CaptureError):  # What is not proved has no numbers of its own.
+                found = tracker.layout(call.module, call.ordinal, call.lead)
+        if known and found and found.tokens and not known.are_those_of(found.tokens):
+            raise numbered_twice(named(call.module), "tokens")
 
 
 def named(module: nn.Module) -> str:

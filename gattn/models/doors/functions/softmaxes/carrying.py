@@ -16,7 +16,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     is_followed,
     operands,
 )
-from gattn.models.doors.functions.softmaxes.mixing import is_scale, mixed_key
+from gattn.models.doors.functions.softmaxes.mixing import ONE, is_scale, mixed_dims
 from gattn.models.doors.functions.softmaxes.slicing import fits, index_of, sliced
 from gattn.models.doors.functions.softmaxes.sums import MULTIPLIES
 
@@ -81,17 +81,19 @@ def carried(
         return replace(followed, scores=torch.empty(result.shape, device="meta"))
     if not keeps_numbers(func, args):
         mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
-        key = mixed_key(func, args, kwargs, followed, result)
-        altered = followed.altered_by(name, result, key)
+        key, placed = mixed_dims(func, args, kwargs, followed, result)
+        altered = followed.altered_by(name, result, key, placed)
         return replace(altered, is_scaled=followed.is_scaled and is_scale(func) and mixtures < 2)
     if not followed.altered:
         scores = func(scores, *args[1:], **kwargs)
     key = _key(func, args, kwargs, followed, result)
     if key is None and (folded := _folded(func, followed, result)) is not None:
-        altered = followed.altered_by(name, result, result.dim() - 1)
+        placed = _placed(func, args, kwargs, followed, result)
+        altered = followed.altered_by(name, result, result.dim() - 1, placed)
         return replace(altered, folded=folded)
     if key is None or (not followed.altered and scores.shape != result.shape):
         return followed.altered_by(name, result)
+    followed = replace(followed, placed=_placed(func, args, kwargs, followed, result))
     if followed.altered:
         return replace(followed, scores=torch.empty(result.shape, device="meta"), key=key)
     if dropped is not None:
@@ -193,6 +195,34 @@ def _key(
     marked = func(before.new_empty(shape, device="meta"), *args[1:], **kwargs)
     found = [n for n, size in enumerate(marked.shape) if size > 1]
     return found[0] if len(found) == 1 else None
+
+
+def _placed(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
+) -> tuple[int | None, int | None]:
+    """Find the dimensions of queries and of texts in what a function of shapes gave.
+
+    A tensor without memory, whose dimensions have sizes of their own, shows where they went.
+    """
+    (query, text), before = followed.sides, followed.scores.shape
+    if func in _RESHAPES:
+        is_first = text == 0 and result.shape[:1] == before[:1]
+        if text is not None and not is_first:
+            return None, None
+        keys = followed.folded or before[-1]
+        stays = query == len(before) - 2 and result.shape[-2:] == before[-2:]
+        is_unfolded = followed.folded and result.shape[-1] == keys
+        is_one = query is not None and (query == ONE or before[query] == 1)
+        return ONE if is_one else result.dim() - 2 if stays or is_unfolded else None, text
+    sizes = [1 if size == 1 else 2 + n for n, size in enumerate(before)]
+    marked = list(func(followed.scores.new_empty(sizes, device="meta"), *args[1:], **kwargs).shape)
+
+    def moved(dim: int | None) -> int | None:
+        if dim is None or dim == ONE or before[dim] == 1:
+            return None if dim is None else ONE
+        return marked.index(sizes[dim]) if sizes[dim] in marked else None
+
+    return moved(query), moved(text)
 
 
 _RESHAPES = frozenset(

@@ -47,7 +47,8 @@ class Followed:
     of the others. It is `unnormalized` by a function, "exp" or a mask, until its rows are divided
     by their sums; where it met values before, `late` tells how. Numbers that were `picked` by their
     values, as the largest ones are, may be those of experts. Where the keys' dimension holds
-    queries, too, `folded` is the number of keys, which come last in it.
+    queries, too, `folded` is the number of keys, which come last in it. The dimensions of queries
+    and of texts are `placed` elsewhere than at the softmax once it was turned round.
     """
 
     source: Source
@@ -65,6 +66,18 @@ class Followed:
     late: Late | None = None
     is_picked: bool = False
     folded: int = 0
+    placed: tuple[int | None, int | None] | None = None
+
+    @property
+    def sides(self) -> tuple[int | None, int | None]:
+        """The dimensions of queries and of texts: None if it is not known, or there is none.
+
+        At a softmax, queries come before the keys if these are last, and texts before heads.
+        """
+        if self.placed is not None:
+            return self.placed
+        dims = self.scores.dim()
+        return self.key - 1 if 0 < self.key == dims - 1 else None, 0 if dims > 3 else None
 
     def with_others(self, found: Iterable[Followed]) -> Followed:
         """Note that other softmaxes went into it."""
@@ -72,7 +85,13 @@ class Followed:
         others = dict.fromkeys(one for one in sources if one is not self.source)
         return replace(self, others=tuple(dict.fromkeys((*self.others, *others))))
 
-    def altered_by(self, what: str, result: Tensor, key: int | None = None) -> Followed:
+    def altered_by(
+        self,
+        what: str,
+        result: Tensor,
+        key: int | None = None,
+        placed: tuple[int | None, int | None] = (None, None),
+    ) -> Followed:
         """Note that its numbers were changed; in a mixture, `key` is where the keys are now."""
         is_mixture = self.is_mixture and key is not None and self.dropped is None
         altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
@@ -80,7 +99,8 @@ class Followed:
         if result.is_floating_point():
             self.source.read(what)
         sizes = torch.empty(result.shape, device="meta")
-        return replace(self, altered=altered, scores=sizes, key=where, is_mixture=is_mixture)
+        now = replace(self, altered=altered, scores=sizes, key=where, is_mixture=is_mixture)
+        return replace(now, placed=placed)
 
     def write(self, found: Product, weights: Tensor) -> None:
         """Put edited attention into the tensors that hold it, which the model may read or return.

@@ -28,6 +28,9 @@ _PRODUCTS = frozenset(
 )
 _LINEAR = _SCALES | _SUMS | _PRODUCTS
 _ROUNDING = 1e-9
+Sides = tuple[int | None, int | None]
+ONE = -9
+"""The place of queries of which there is one: it is no other dimension's."""
 
 
 def is_scale(func: Any) -> bool:
@@ -35,10 +38,12 @@ def is_scale(func: Any) -> bool:
     return getattr(func, "__name__", "") in _SCALES
 
 
-def mixed_key(
+def mixed_dims(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
-) -> int | None:
-    """Return the dimension of the keys in a mixture; None if a function makes something else.
+) -> tuple[int | None, Sides]:
+    """Return the dimension of keys in a mixture, None if a function makes something else.
+
+    Also return those of queries and of texts, as in `Followed.sides`.
 
     A mixture is linear in the attention, and weighs all keys alike; a bias may be added to it. So
     the function f is run again on random numbers x and y instead: f(c P x + y) - f(y) is c P (f(x)
@@ -46,9 +51,10 @@ def mixed_key(
     with c that multiply these, f(c x) - f(0) is c (f(x) - f(0)).
     """
     if getattr(func, "__name__", "") not in _LINEAR:
-        return None
+        return None, (None, None)
     with torch.no_grad(), _disable_current_modes():  # It is no part of the model.
-        return _Trial(func, args, kwargs, followed, result).key()
+        trial = _Trial(func, args, kwargs, followed, result)
+        return trial.key(), trial.sides
 
 
 class _Trial:
@@ -69,6 +75,7 @@ class _Trial:
         self._keys = followed.folded or self._size
         self._generator = torch.Generator().manual_seed(0)
         self._drawn: dict[int, Tensor] = {}
+        self.sides: Sides = followed.sides
 
     def key(self) -> int | None:
         """Return the dimension of the keys in what a mixture gives; None if it gives none."""
@@ -105,38 +112,38 @@ class _Trial:
         return None
 
     def _is_of_heads(self, one: Tensor, bias: Tensor) -> bool:
-        """Return whether at most one dimension is mixed, which holds neither queries nor texts.
+        """Return whether at most one dimension is mixed, which holds neither queries nor texts."""
+        key, dims = self._followed.key, range(len(self._sizes))
+        if self._followed.folded and self._place(key, self._keys, one, bias) is None:
+            return False
+        places = {n: self._place(n, 1, one, bias) for n in dims if n != key}
+        query, text = self._followed.sides
+        self.sides = (
+            None if query is None else places.get(query, query),
+            None if text is None else places.get(text, text),
+        )
+        mixed = [n for n, place in places.items() if place is None]
+        is_known = query is not None or bool(self._followed.folded)
+        return not mixed or (is_known and len(mixed) == 1 and mixed[0] not in (query, text))
 
-        Where sizes do not tell them apart, queries are beside the keys.
+    def _place(self, dim: int, inner: int, one: Tensor, bias: Tensor) -> int | None:
+        """Return where a dimension is kept, of so many numbers in each place; None if it is mixed.
+
+        A dimension of one place is nowhere else.
         """
-        key, dims = self._followed.key, len(self._sizes)
-        if self._followed.folded and not self._keeps(key, self._keys, one, bias):
-            return False
-        mixed = [n for n in range(dims) if n != key and not self._keeps(n, 1, one, bias)]
-        if not mixed:
-            return True
-        has_folded = bool(self._followed.folded)
-        if len(mixed) > 1 or (mixed[0] == 0 and dims > 3 - has_folded):
-            return False
-        beside = key - 1 if key == dims - 1 else key + 1
-        rest = [n for n in range(dims) if n not in (0, key, *mixed)]
-        are_told = self._sizes[mixed[0]] != self._keys in [self._sizes[n] for n in rest]
-        return has_folded or mixed[0] != beside or are_told
-
-    def _keeps(self, dim: int, inner: int, one: Tensor, bias: Tensor) -> bool:
-        """Return whether the places along a dimension, of so many numbers each, are kept apart."""
         size = self._sizes[dim]
         if size // inner == 1:
-            return True
+            return ONE
         factors = self._factors(size // inner).repeat_interleave(inner)
         given = self._ran(lambda x, its: _times(self._own(x), factors, dim))
         if given is None:
-            return False
+            return None
         least = _ROUNDING * float(given.abs().max()) if given.numel() else 0.0
         places = [n for n, count in enumerate(one.shape) if count == size]
-        return any(
-            bool(((_times(one, factors, n) - (given - bias)).abs() <= least).all()) for n in places
-        )
+        for n in sorted(places, key=lambda n: n != dim):
+            if bool(((_times(one, factors, n) - (given - bias)).abs() <= least).all()):
+                return n
+        return None
 
     def _ran(self, made: Callable[[Tensor, Followed], Tensor]) -> Tensor | None:
         """Run the function on what is made in place of attention; None if it fails."""

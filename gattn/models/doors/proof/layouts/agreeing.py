@@ -22,6 +22,7 @@ from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run
 from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.doors.proof.probing.switching import Switching
 from gattn.models.doors.proof.probing.taints import (
     may_be_mask,
     reached,
@@ -152,11 +153,14 @@ class Agreement:
     ----------
     holds_once : bool
         Whether integers and masks that the model is given may decide where tokens move.
+    switched : set of Site
+        The calls before which masks of values may have moved tokens.
     """
 
     def __init__(self, replays: Replays, moves: Moves, batches: Batches) -> None:
         self._replays, self._moves, self._batches = replays, moves, batches
         self.holds_once = False
+        self.switched: set[Site] = set()
 
     def settle(
         self, sites: Sequence[Site], layouts: dict[Place, list[Any]], reasons: dict[Place, str]
@@ -207,7 +211,7 @@ class Agreement:
         half = torch.rand(count, generator=torch.Generator().manual_seed(0)) < 0.5
         code = words(count) if is_few else torch.stack((half, ~half))
         self._run(some, inputs, code)
-        moved = [one for one in some if one.has_moved(code)]
+        moved = [one for one in some if one.has_moved(code) and one.site not in self.switched]
         if any(pick.kernel in _TAKES for one in some for pick in one.site.picks):
             self.holds_once = True
         if moved and not is_few:
@@ -225,6 +229,7 @@ class Agreement:
         known, first = {one.site: one for one in some}, _first(some)
         all_sites = [one.site for one in some]
         outer = all_sites[0].chain[-1] if inputs.are_any else self._replays.common(all_sites)
+        switching = Switching()
         for one in some:
             one.runs.clear()
         for row in code:
@@ -232,6 +237,8 @@ class Agreement:
 
             def see(site: Site, call: RawCall, row: Tensor = row) -> None:
                 one = known.get(site)
+                if one is not None and switching.moves:
+                    self.switched.add(site)
                 rows = None if one is None else one.look(call, row)
                 call.output.zero_()
                 if one in first and one is not None and not inputs.are_any:
@@ -239,7 +246,7 @@ class Agreement:
                 if rows is not None:  # What has no residual stream carries positions, too.
                     call.output.masked_fill_(rows.to(call.output.device), torch.nan)
 
-            self._replays.through(outer, see, inputs.marking(row), some[-1].site)
+            self._replays.through(outer, see, inputs.marking(row), some[-1].site, switching)
             if any(len(one.runs) != before + 1 for one in some):
                 for one in some:  # It failed on NaN.
                     one.runs = [*one.runs[:before], _unknown(one)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 
 from gattn.errors import CaptureError
 from gattn.models.doors.graphs.orders import Orders
@@ -56,6 +57,8 @@ class Plan:
         calls came before, where they are others than they come.
     orders : sequence of bytes
         What values decided before; `numbers` hold as long as they decide the same.
+    idle_hooks : collection of code
+        The user's hooks that change nothing: what they decide by values does not matter.
     adrift : set of str
         The modules that are given nodes of which it is not known which of the data they are.
     integers : bytes
@@ -93,6 +96,7 @@ class Plan:
     in_place: InPlace = field(default_factory=InPlace)
     numbers: dict[Place, Numbers] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
+    idle_hooks: Collection[CodeType] = ()
     adrift: set[str] = field(default_factory=set)
     integers: bytes = b""
     refused: str = ""
@@ -147,14 +151,14 @@ class Plan:
 
     def follow(self) -> Orders:
         """Follow what values decide in a call of the model."""
-        return Orders(self.orders)
+        return Orders(self.orders, self.idle_hooks)
 
     def follow_tokens(self) -> Callable[[Place], bool]:
         """Follow what values decide in a call; what it returns says which calls keep their names.
 
         Asked where a call of attention runs, it notes who moved the tokens of those that do not.
         """
-        orders = Orders(self.in_place.decided)
+        orders = Orders(self.in_place.decided, self.idle_hooks)
 
         def are_in_order(place: Place) -> bool:
             if place in self.unordered:

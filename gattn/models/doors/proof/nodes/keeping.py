@@ -25,6 +25,7 @@ from gattn.models.doors.proof.nodes.ends_given import (
     passing_of,
 )
 from gattn.models.doors.proof.nodes.rules import Rules
+from gattn.models.doors.proof.probing.moving import MOVES
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
@@ -60,6 +61,8 @@ class KeptRows:
         self._ends: list[Tensor] = []
         self._calls: list[Rows | None] = []
         self._own: dict[nn.Module, Rows | None] = {}
+        self._own_names = tuple(f"{x}." for module, x in self._names.items() if is_own(module))
+        self._may_move = False
         self.places: list[tuple[str, int]] = []
         """The calls of attention over edges: the module, and how many of its calls came before."""
         self.lookups: set[tuple[str, int]] = set()
@@ -121,6 +124,8 @@ class KeptRows:
         if isinstance(call.graph, EdgeList) and len(call.query) == 1:
             self._ends += [*call.graph.edge_index]
             self._note(module, self._own.get(module))
+        else:
+            self._note(module, None if self._may_move else ())
         return output
 
     def _note(self, module: nn.Module, rows: Rows | None) -> None:
@@ -169,6 +174,8 @@ class KeptRows:
         if is_written and kernel in _FILLS:
             return
         given = tensors_in((args, kwargs))
+        if kernel in MOVES and not f"{place[0]}.".startswith(self._own_names):
+            self._may_move = True
         if kernel in _GATHERS:
             self._gather(kernel, args)
         if kernel == "embedding" and self._of(args[1]) is not None:

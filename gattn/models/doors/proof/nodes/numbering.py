@@ -21,7 +21,7 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.nodes.passing import Marked, Passing
-from gattn.models.doors.proof.nodes.telling import distinct, is_told, numbers_of
+from gattn.models.doors.proof.nodes.telling import distinct, is_told, numbers_of, of_tokens
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import By, Pick
@@ -166,6 +166,10 @@ class Numbering:
                 if is_other or side in sides[call.place] or any(x is None for x in marks):
                     continue
                 seen = torch.stack([x.cpu() for x in marks if x is not None])
+                if call.has_tokens:
+                    if (tokens := of_tokens(seen, code)) is not None:
+                        sides[call.place][side] = tokens, rows.size
+                    continue
                 numbers = decoded(seen, torch.ones_like(seen), code)
                 whole = None if all_hidden is None else all_hidden.calls[number]
                 given = None if whole is None else (whole.keys, whole.queries)[side]

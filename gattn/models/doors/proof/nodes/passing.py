@@ -17,6 +17,7 @@ from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.nodes.ends_given import (
     counts_up,
+    is_own,
     is_trusted,
     nodes_of,
     passing_of,
@@ -35,7 +36,8 @@ class Marked:
     """A call of attention over edges in a run: which of its nodes are marked.
 
     `place` is its module and how many of its calls came before, `orders` how many times values had
-    decided before. Marks are None where nothing tells.
+    decided before. Marks are None where nothing tells. A call of a layer of gattn `is_own`; over
+    tokens, not nodes of one graph, its marks are those of all sequences, one after another.
     """
 
     place: tuple[str, int]
@@ -44,6 +46,7 @@ class Marked:
     queries: Tensor | None
     orders: int
     is_own: bool = False
+    has_tokens: bool = False
 
 
 class Passing(Deciding):
@@ -79,6 +82,8 @@ class Passing(Deciding):
         with ExitStack() as stack:
             layers: list[Any] = [x for x in self._names if is_a(x, "MessagePassing")]
             for layer in layers:
+                if is_own(layer):  # It would run in another way if its messages were looked at.
+                    continue
                 stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
             for module in filter(is_trusted, self._names):
                 stack.callback(module.register_forward_hook(self._mixed).remove)
@@ -104,15 +109,15 @@ class Passing(Deciding):
         """Note a call of a layer of gattn."""
         with torch._C.DisableTorchFunction():
             queries, keys = (x.isnan().any(-1).any(1) for x in (call.query, call.key))
-            if isinstance(call.graph, EdgeList) and len(queries) == 1:
-                sizes = keys.shape[1], queries.shape[1]
-                key, query = call.graph.edge_index
-                ends = Ends(module, key, query, *sizes, call.graph.is_bipartite)
-                self._note(module, ends, keys[0], queries[0], is_own=True)
+            is_graph = isinstance(call.graph, EdgeList) and len(queries) == 1
+            key, query = call.graph.edge_index if is_graph else torch.empty(2, 0)
+            sizes = keys.shape[1], queries.shape[1]
+            ends = Ends(module, key, query, *sizes, call.graph.is_bipartite)
+            how = {"is_own": True, "has_tokens": not is_graph}
+            self._note(module, ends, keys.flatten(), queries.flatten(), **how)
             if self.wanted is None:
                 return output
-            marks = queries.reshape(*queries.shape, *(1,) * (output.dim() - 2))
-            return torch.where(marks, torch.nan, output.nan_to_num(0.0))
+            return torch.where(queries[:, None, :, None], torch.nan, output.nan_to_num(0.0))
 
     def _note(
         self,
@@ -120,14 +125,13 @@ class Passing(Deciding):
         ends: Ends,
         keys: Tensor | None,
         queries: Tensor | None,
-        *,
-        is_own: bool = False,
+        **how: bool,
     ) -> None:
         name = self._names[module]
         number = self._counts.get(name, 0)
         self._counts[name] = number + 1
         orders = len(self.decided)
-        self.calls.append(Marked((name, number), ends, keys, queries, orders, is_own))
+        self.calls.append(Marked((name, number), ends, keys, queries, orders, **how))
         if len(self.calls) == self._count:
             raise Stop
 

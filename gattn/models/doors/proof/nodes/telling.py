@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 
 from gattn.models.doors.proof.nodes.passing import Marked
-from gattn.models.doors.proof.probing.codes import NONE
+from gattn.models.doors.proof.probing.codes import NONE, decoded
 from gattn.models.read.on_graphs.numbers import UNKNOWN, Numbers
 
 
 def numbers_of(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> Numbers | None:
     """Say which nodes those of a call are; None if they are those of the data as they come."""
     ends = call.ends
+    if call.has_tokens:
+        in_place = [_is_plain(numbers, len(numbers)) for numbers, _ in sides.values()]
+        return None if in_place and all(in_place) else UNKNOWN
     if not ends.is_bipartite:
         told = [distinct(*sides[side]) for side in (0, 1) if side in sides]
         if not told or any(one is None for one in told):
@@ -78,6 +81,21 @@ def distinct(numbers: Tensor, size: int) -> tuple[Tensor, int] | None:
         return None
     added = torch.arange(size, size + int((~is_told).sum()))
     return numbers.masked_scatter(~is_told, added), size + len(added)
+
+
+def of_tokens(seen: Tensor, code: Tensor) -> Tensor | None:
+    """Return 0, 1, ... if tokens come in the order of the input; None if none is told.
+
+    Mixed tokens are in place if each has its own mark, too.
+    """
+    numbers = decoded(seen, torch.ones_like(seen), code)
+    told, are_mixed = numbers[numbers > NONE], numbers < NONE
+    if not bool(seen.any()) or len(told.unique()) < len(told):
+        return None
+    is_plain = not bool((told.diff() < 0).any())
+    if bool(are_mixed.any()):
+        is_plain &= seen.shape == code.shape and not bool((code & ~seen)[:, are_mixed].any())
+    return torch.arange(len(numbers)) if is_plain else numbers
 
 
 def _is_plain(numbers: Tensor, count: int) -> bool:

@@ -9,6 +9,8 @@ from gattn.models.doors.proof.probing.one_run.walking import Run
 _ANYWHERE = frozenset(("flip", "roll", "rot90", "cat", "constant_pad_nd"))
 _ANYWHERE |= {"index", "index_select", "gather", "take", "index_put", "index_put_", "scatter"}
 _OUTSIDE = frozenset(("permute", "transpose", "as_strided", "convolution", "unfold", "im2col"))
+MOVES = _ANYWHERE | _OUTSIDE
+"""The kernels that may move tokens."""
 
 
 class Moves:
@@ -20,7 +22,7 @@ class Moves:
 
     def note(self, kernel: str, running: Sequence[Run]) -> None:
         """Look at a kernel that ran."""
-        if running and (kernel in _ANYWHERE or kernel in _OUTSIDE):
+        if running and kernel in MOVES:
             self._found.append((len(self._sites), kernel in _ANYWHERE, running[-1]))
 
     def attended(self, run: Run) -> None:

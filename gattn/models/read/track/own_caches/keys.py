@@ -161,7 +161,11 @@ def codes_of(few: Tensor) -> Tensor:
         few = few.movedim((-3, -1), (0, 1))  # Sums over the first dimensions are faster.
         kinds = torch.stack([few, *(few.to(dtype) for dtype in _ROUNDED)]).double()
         factors = odd_numbers((heads, size, *(1,) * (few.dim() - 2))).to(kinds.device)
-        return (kinds.view(torch.int64) * factors).sum((1, 2)).movedim(0, -1).cpu()
+        bits = kinds.view(torch.int64)
+        bits = bits ^ (
+            bits >> 32
+        )  # The lowest ones of what was rounded are zeros, which products keep.
+        return (bits * factors).sum((1, 2)).movedim(0, -1).cpu()
 
 
 def are_those(known: Tensor, read: Tensor) -> Tensor:

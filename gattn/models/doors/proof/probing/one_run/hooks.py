@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -58,8 +58,10 @@ class Acting:
         return self._hook(module, *given) if is_new or is_written else None
 
 
-def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> None:
+def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> frozenset[CodeType]:
     """Run a copy of a model, and keep only those of the user's hooks on it that act.
+
+    Returns the code of the others.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> None:
                     hooks[number] = Acting(hook, path or type(module).__name__)
                     found.append((hooks, number, hooks[number]))
     if not found:
-        return
+        return frozenset()
     state = State(twin, held_by(one for _, _, one in found))
     try:
         with _Writes(state):
@@ -94,6 +96,17 @@ def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> None:
         hook.is_tried = True
         if not hook.acts:
             del hooks[number]
+    idle, acting = ({_code_of(x._hook) for *_, x in found if x.acts == acts} for acts in (0, 1))
+    return frozenset(code for code in idle - acting if code is not None)
+
+
+def _code_of(hook: Any) -> CodeType | None:
+    """Return the code of a hook, if it is written in Python."""
+    if isinstance(hook, partial):
+        return _code_of(hook.func)
+    function = getattr(hook, "__func__", hook)
+    function = function if isinstance(function, FunctionType) else type(hook).__call__
+    return getattr(function, "__code__", None)
 
 
 class _Writes(TorchDispatchMode):

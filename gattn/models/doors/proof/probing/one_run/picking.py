@@ -16,6 +16,9 @@ from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run
 
 _ORDERS = frozenset(("sort", "argsort", "topk", "kthvalue", "argmax", "argmin", "msort"))
+_RANKS = {"sort": 1, "topk": 2, "kthvalue": 2, "msort": 1}
+"""What gives numbers by rank, and which argument is the dimension."""
+_VIEWS = frozenset(("slice", "select", "view", "expand", "unsqueeze", "squeeze", "alias", "detach"))
 _NOISE = frozenset(("rand", "rand_like", "uniform", "uniform_", "bernoulli", "bernoulli_", "randn"))
 _DRAWS = frozenset(("randperm", "multinomial", "randint", "randint_like"))
 _WHERE = frozenset(("nonzero", "nonzero_static"))
@@ -70,6 +73,8 @@ class Picks:
         self._running, self.constants = running, constants
         self._indices: Any = WeakTensorKeyDictionary()
         self._noise: Any = WeakTensorKeyDictionary()
+        self._ranked: Any = WeakTensorKeyDictionary()
+        """Numbers that are ranked over another dimension than the last, which may be tokens."""
         self._compared: Any = WeakTensorKeyDictionary()
         """Masks and integers by which code may branch, which `Reads` follows."""
 
@@ -92,6 +97,8 @@ class Picks:
         given = tensors_in((args, kwargs))
         if not is_random and self.own.note(kernel, given, result):
             return
+        for pick in [self._ranked[x] for x in given if x in self._ranked]:
+            self._use_ranked(pick, kernel, result)
         by = max((self._indices[x] for x in given if x in self._indices), default=None)
         if kernel in _TAKES or kernel in _PUTS:
             if by is None and any(x.dtype.itemsize == 1 and _is_index(x) for x in given[1:]):
@@ -112,6 +119,9 @@ class Picks:
         elif kernel in _ORDERS:
             own = By.VALUES if given and given[0].is_floating_point() else By.INPUTS
             by = own if by is None else max(by, own)
+            if own is By.VALUES and _ranks_rows(kernel, given[0], args, kwargs):
+                pick = Pick(By.VALUES, kernel, tuple(self._running()))
+                self._ranked[tensors_in((result,))[0]] = pick
         elif kernel in _DRAWS or any(x in self._noise for x in given):
             by = By.CHANCE
         elif self._compares(given, result):
@@ -121,6 +131,14 @@ class Picks:
         elif kernel in _WHERE and by is None:
             by = By.INPUTS
         self._label(result, by)
+
+    def _use_ranked(self, pick: Pick, kernel: str, result: Any) -> None:
+        """Note where tokens are continued with that were ranked; to compare them moves none."""
+        found = [x for x in tensors_in((result,)) if x.is_floating_point()]
+        for x in found if kernel in _VIEWS else ():
+            self._ranked[x] = pick
+        if found and kernel not in _VIEWS:
+            self.found.append(pick)
 
     def _compares(self, given: Sequence[Tensor], result: Any) -> bool:
         """Return whether a kernel makes masks or integers of numbers, or of what one made so."""
@@ -156,6 +174,15 @@ class Picks:
         if kernel in _TAKES or kernel == "_unsafe_index":
             return place_of(given[0]) not in self.constants
         return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])
+
+
+def _ranks_rows(kernel: str, x: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a kernel gives numbers by their rank over another dimension than the last."""
+    if kernel not in _RANKS or x.dim() < 2:
+        return False
+    number, default = _RANKS[kernel], 0 if kernel == "msort" else -1
+    dim = kwargs.get("dim", args[number] if len(args) > number else default)
+    return bool(dim % x.dim() != x.dim() - 1 and x.shape[dim] > 1)
 
 
 def tensors_in(given: Iterable[Any]) -> list[Tensor]:
