@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from circuits_by_hand import EDGE, QUIET, TEXT
 from matplotlib.figure import Figure
 
 import gattn
 from gattn.analysis.circuits.found import Circuit, percent
-from gattn.errors import SelectionError
+from gattn.errors import EditError, FileError, SelectionError
+from gattn.files import digraphs
 
 
 def test_the_documentation_tells_what_is_found(river):
@@ -19,12 +21,31 @@ def test_the_documentation_tells_what_is_found(river):
     assert f"# {river}\n" in page.read_text(encoding="utf-8")
 
 
+def test_rows_of_a_table_are_edges_and_what_else_there_is_says_so(river):
+    rows = gattn.Only(river.table()[EDGE].to_numpy())
+    assert torch.equal(rows.edges, river.only().edges["decoder"])
+    for given, said in (
+        (river, "a Circuit, which makes its own"),
+        (river.table(), "a Table: pass"),
+    ):
+        with pytest.raises(EditError, match=said):
+            gattn.Only(given)
+
+
+@pytest.mark.parametrize(("ablation", "is_told"), [("mean", True), (["A dog sat."], False)])
+def test_a_mean_over_tokens_to_be_predicted_is_told(embedded, ablation, is_told):
+    found = gattn.circuit(
+        "red green lamp red", *embedded, metric="loss", ablation=ablation, random=0, **QUIET
+    )
+    assert any("later tokens" in note for note in found.notes) == is_told
+
+
 def test_zero_has_no_sign(river):
     found = river.copy()
     found.graph.update(faithfulness=-1e-5, completeness=1.0002)
     assert "edges keep 0.0% of" in str(found)
     assert str(found).endswith("without them 0.0% is left")
-    assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0%", "-134%", "95%"]
+    assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0%", "−134%", "95%"]
 
 
 def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it(river):
@@ -95,6 +116,20 @@ def test_it_comes_back_from_a_file(river, tmp_path):
     assert dict(again.edges) == dict(river.edges)
     assert again.units().equals(river.units())
     assert again.only().record == river.only().record
+
+
+@pytest.mark.parametrize("suffix", ["json", "graphml"])
+def test_what_an_older_gattn_wrote_is_refused(river, tmp_path, suffix, monkeypatch):
+    path = tmp_path / f"circuit.{suffix}"
+    monkeypatch.setitem(digraphs._SCHEMAS, "Circuit", 1)
+    gattn.save(river, path)
+    assert gattn.load(path).depth == 4
+    monkeypatch.setitem(digraphs._SCHEMAS, "Circuit", 2)
+    with pytest.raises(FileError, match="schema '1', but this gattn reads schema 2: an older"):
+        gattn.load(path)
+    monkeypatch.setitem(digraphs._SCHEMAS, "Circuit", 0)
+    with pytest.raises(FileError, match="a newer gattn"):
+        gattn.load(path)
 
 
 def test_what_a_graph_cannot_hold_is_not_made_up(embedded):

@@ -167,6 +167,11 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
         notes.append("no other set has as many units of each layer, so there is no random one")
     if runs.slack > _ROUGH:
         notes.append(f"shares are rounded by {runs.slack:.1g}: load the model in float32")
+    if runs.shows_what_follows:
+        notes.append(
+            "messages that are left out carry the mean over later tokens, too, which are those to "
+            "be predicted: pass ablation= a list of texts, or 'zero'"
+        )
     if proof.faithfulness > 1 + max(runs.slack, _ROUGH):
         notes.append("it keeps more than all: some of what is left out works against the answer")
     return proof, notes

@@ -288,4 +288,4 @@ def key_side(stack: str) -> str:
 
 def percent(share: float, digits: int) -> str:
     """Write a share in per cent, zero without a sign."""
-    return f"{round(share, digits + 2) + 0.0:.{digits}%}"
+    return f"{round(share, digits + 2) + 0.0:,.{digits}%}".replace("-", "−")
