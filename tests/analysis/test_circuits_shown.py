@@ -1,6 +1,5 @@
 """Circuits as pictures, graphs, text and files."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +7,11 @@ import pandas as pd
 import pytest
 import torch
 from circuits_by_hand import EDGE, QUIET, TEXT
+from made_circuits import made
 from matplotlib.figure import Figure
 
 import gattn
-from gattn.analysis.circuits.found import Circuit, percent
+from gattn.analysis.circuits.found import percent
 from gattn.errors import EditError, FileError, SelectionError
 from gattn.files import digraphs
 
@@ -80,26 +80,19 @@ def test_an_edge_of_the_graph_has_only_losses_that_were_measured(embedded, river
     assert not any("loss" in name for *_, facts in heads.edges(data=True) for name in facts)
 
 
-def test_each_curve_has_a_name_even_where_two_cross_in_their_middles():
-    places = [((0, 9), (1, 11)), ((0, 10), (1, 10))]
-    rows = [["decoder", 0, head, to[1], key[1], 1.0] for head, (key, to) in enumerate(places)]
-    found = Circuit(
-        kind="edges",
-        edges=2,
-        all_edges=9,
-        faithfulness=1.0,
-        completeness=1.0,
-        random="[]",
-        has_stream=True,
-        layers=json.dumps({"decoder": 4}),
-        names=json.dumps({"decoder": [list("abcdefghijkl")] * 2}),
-        tokens=json.dumps({"decoder": list("abcdefghijkl")}),
-        rows=json.dumps(rows),
-        units=json.dumps({"fields": ["stack", *EDGE], "rows": [[*row, 1.0] for row in rows]}),
+def test_circuits_that_tests_make_hold_what_found_ones_do(river):
+    found = made(
+        [((0, 1), (1, 2), 0, 0, 1.0)], stacks={"decoder": [list("abc")] * 2}, layers={"decoder": 1}
     )
-    for head, (key, to) in enumerate(places):
-        kind = "self" if key[1] == to[1] else "attention"
-        found.add_edge(key, to, kind=kind, layer=0, **{f"head_{head}": 1.0, f"loss_{head}": 1.0})
+    assert set(found.graph) == set(river.graph)
+    assert {name: type(value) for name, value in found.graph.items()} == {
+        name: type(value) for name, value in river.graph.items()
+    }
+
+
+def test_each_curve_has_a_name_even_where_two_cross_in_their_middles():
+    rows = [((0, 9), (1, 11), 0, 0, 1.0), ((0, 10), (1, 10), 0, 1, 1.0)]
+    found = made(rows, stacks={"decoder": [list("abcdefghijkl")] * 2}, layers={"decoder": 4})
     for inches in ((3.3, 2.6), (8, 5)):
         figure = Figure(inches)
         ax = found.draw(ax=figure.add_subplot())

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from circuit_samples import circuit_of
 from decoding import Decoded
 from looking import LAMP, readings, settle, state
+from made_circuits import made_of
 from playwright.sync_api import expect
 from samples import HOSTILE, trace_of, words
 
@@ -105,7 +105,7 @@ def test_each_edge_joins_two_nodes_of_the_graph_and_has_the_loss_of_its_unit(kin
 
 def test_a_loss_that_time_did_not_allow_is_none(lamp):
     trace = trace_of(words(5))
-    found = circuit_of(trace, [(0, 1, 3, 2, float("nan")), (1, 0, 4, 3, 0.5)])
+    found = made_of(trace, [(0, 1, 3, 2, float("nan")), (1, 0, 4, 3, 0.5)])
     assert [edge["loss"] for edge in header(found)["circuit"]["edges"]] == [0.5, None]
 
 
@@ -144,7 +144,7 @@ def test_units_that_are_not_edges_are_listed_with_their_losses(look_at_circuit, 
 
 def test_losses_that_were_not_measured_are_no_bars_and_stay_in_their_column(look_at_circuit):
     trace = trace_of(words(5))
-    found = circuit_of(trace, [(0, 1, 3, 2, float("nan")), (1, 0, 4, 3, 0.5)])
+    found = made_of(trace, [(0, 1, 3, 2, float("nan")), (1, 0, 4, 3, 0.5)])
     page = look_at_circuit(found, viewport={"width": 390, "height": 844})
     expect(page.locator("#caption")).to_contain_text("1 of 2 losses not measured (thinnest lines)")
     assert [row[2] for row in rows_of(page)] == ["0.500", "not measured"]
@@ -395,7 +395,7 @@ def test_a_circuit_in_one_stack_of_several_says_in_which_and_opens_there(look_at
 def hostile():
     trace = trace_of(HOSTILE, heads=2)
     last = len(HOSTILE) - 1
-    return circuit_of(trace, [(0, n % 2, n + 1, n, 0.9 - 0.02 * n) for n in range(last)])
+    return made_of(trace, [(0, n % 2, n + 1, n, 0.9 - 0.02 * n) for n in range(last)])
 
 
 def test_hostile_tokens_are_text_in_the_circuit(look_at_circuit, tmp_path):
