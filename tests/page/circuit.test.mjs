@@ -79,6 +79,18 @@ test("stacks lie above each other in their order, with the tokens of each below 
   assert.ok(Math.min(...labels) < second[1], "the decoder's tokens lie above the encoder's top");
 });
 
+test("on a phone the note above it has as many lines as it needs, above all curves", () => {
+  const edges = [edge([0, 0, 1], [0, 1, 4]), edge([0, 2, 0], [0, 3, 5])];
+  for (const [width, lines] of [[800, 1], [340, 2]]) {
+    const scene = viewer.circuitScene(pictureOf(circuitOf(edges), { width }));
+    const top = Math.min(...curves(scene).flatMap((path) => path.filter((_, i) => i % 2)));
+    const notes = scene.marks.filter(({ mark, x, y }) => mark === "text" && x === 8 && y < top);
+    assert.equal(notes.length, lines);
+    assert.equal(notes.map(({ text }) => text).join(" "), "upwards: from key to query; curves are named by their heads");
+    assert.ok(notes.every(({ text }) => viewer.textWidth(text, 11) <= width - 16));
+  }
+});
+
 test("an empty circuit is a picture without curves", () => {
   const scene = viewer.circuitScene(pictureOf(circuitOf([])));
   assert.deepEqual(curves(scene), []);

@@ -1,13 +1,13 @@
 // The circuit by layers: tokens side by side, stacks and their layers above each other.
 
 import { visible } from "../heads/texts.js";
-import { KEY_HEIGHT, curvesMark, fitLabels, labelRow, lineMark, noteMark, overhang, rectMark, scaleMarks } from "../scenes/marks.js";
+import { KEY_HEIGHT, curvesMark, fitLabels, labelRow, lineMark, noteMark, noteMarks, overhang, rectMark, scaleMarks } from "../scenes/marks.js";
 
 const MOST_NAMES = 40;
 const COURSE = Array.from({ length: 25 }, (_, n) => n / 24);
 
 /** Where nodes lie: `x` and `y` of (band, depth, position), and the labels of each band that fit. */
-function nodePlaces({ circuit, bands, width, height }) {
+function nodePlaces({ circuit, bands, width, height }, top) {
   const shown = circuit.bands.map((band, n) => band.tokens.map((position) => bands[n][position]));
   const loose = (width - 130) / Math.max(circuit.columns, 1);
   const fitAt = (pitch) => shown.map((tokens) => fitLabels(tokens, pitch, [0, 45, 90]));
@@ -21,7 +21,7 @@ function nodePlaces({ circuit, bands, width, height }) {
   const between = bases.slice(1).reduce((sum, base) => sum + under(base) + 14, 0);
   const high = Math.max(34, Math.min(110, (height - under(bases[0]) - between - 110) / Math.max(layers, 1)));
   const bottoms = new Map();
-  let up = 40 + layers * high + between;
+  let up = top + layers * high + between;
   const bottom = up;
   for (const base of bases) {
     if (base !== bases[0]) up -= under(base) + 14;
@@ -121,7 +121,8 @@ export function rangeOf(circuit) {
 /** A circuit by layers; each edge of a head is a curve, the pointed one on a bright ground. */
 export function circuitScene(picture) {
   const { circuit, look, width, scale, pointed } = picture;
-  const places = nodePlaces(picture);
+  const notes = noteMarks(look, 12, width, "upwards: from key to query; curves are named by their heads");
+  const places = nodePlaces(picture, 26 + 14 * notes.length);
   const { x, y, bottom } = places;
   const paths = pathsOf(circuit, places);
   const marks = groundMarks(picture, places);
@@ -133,7 +134,7 @@ export function circuitScene(picture) {
   }
   const nodes = new Map([...circuit.edges.flatMap(({ from, to }) => [from, to]), ...circuit.streams.flat()].map((node) => [String(node), node]));
   for (const node of nodes.values()) marks.push(rectMark(x(node) - 3, y(node) - 3, 6, 6, { radius: 3, fill: look.ink }));
-  marks.push(...nameMarks(picture, paths), noteMark(look, 8, 12, "upwards: from key to query; curves are named by their heads"));
+  marks.push(...nameMarks(picture, paths), ...notes);
   marks.push(...scaleMarks(picture, 8, bottom + 14, true));
   const courses = paths.map((path) => COURSE.map((s) => pointAt(path, s)));
   const hit = (px, py) => {
