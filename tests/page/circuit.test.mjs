@@ -60,10 +60,23 @@ test("everything lies in the picture, however many tokens and layers there are",
     for (const mark of scene.marks.filter(({ mark: kind }) => kind === "curves"))
       for (const path of mark.paths) {
         assert.ok(path.every(Number.isFinite));
-        assert.ok(path.filter((_, i) => i % 2 === 0).every((x) => x >= 0 && x <= scene.width + 30), `${n} tokens`);
+        assert.ok(path.filter((_, i) => i % 2 === 0).every((x) => x >= 0 && x <= scene.width), `${n} tokens`);
         assert.ok(path.filter((_, i) => i % 2).every((y) => y >= 0 && y <= scene.height), `${layers} layers`);
       }
   }
+});
+
+test("edges of many heads from the last token to itself lie in the picture, and so do their names", () => {
+  for (const width of [340, 800])
+    for (const size of [1, 4, 12]) {
+      const edges = Array.from({ length: size }, (_, head) => edge([0, 0, 12], [0, 1, 12], { head }));
+      const scene = viewer.circuitScene(pictureOf(circuitOf(edges, { n: 13, layers: 4 }), { width }));
+      const found = curves(scene);
+      assert.equal(new Set(found.map(String)).size, size);
+      assert.ok(found.every((path) => middle(path)[0] <= width - 8));
+      const names = scene.marks.filter(({ mark, text }) => mark === "text" && /^0\.\d+$/.test(text));
+      assert.ok(names.length && names.every(({ x, text }) => x + viewer.textWidth(text, 11) / 2 <= width));
+    }
 });
 
 test("stacks lie above each other in their order, with the tokens of each below it", () => {

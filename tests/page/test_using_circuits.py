@@ -125,6 +125,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(kind, request, look_at_circ
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
     page = look_at_circuit(found, **phone)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for name in page.locator("#numbers table.edges button:has(bdi)").all():
+        assert name.evaluate("n => n.scrollWidth <= n.clientWidth"), "the name of an edge is cut"
 
 
 def test_several_stacks_lie_above_each_other_and_all_their_edges_are_listed(
