@@ -1,5 +1,6 @@
 """Circuits as pictures, graphs, text and files."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from made_circuits import made
 from matplotlib.figure import Figure
 
 import gattn
+from gattn import progress
 from gattn.analysis.circuits.found import percent
 from gattn.errors import EditError, FileError, SelectionError
 from gattn.files import digraphs
@@ -38,6 +40,17 @@ def test_a_mean_over_tokens_to_be_predicted_is_told(embedded, ablation, is_told)
         "red green lamp red", *embedded, metric="loss", ablation=ablation, random=0, **QUIET
     )
     assert any("later tokens" in note for note in found.notes) == is_told
+
+
+def test_estimates_of_the_time_come_before_what_they_are_of(embedded, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_PATIENCE", 0)
+    found = gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=3)
+    first, second = re.findall(r"circuit, (.*): (\d+) x run, about", capsys.readouterr().err)
+    assert first == ("ranking and bisection", str(3 * 5 + len(f"{336:b}")))
+    assert second[0] == "leaving out units"
+    assert 3 < int(second[1]) <= found.graph["runs"]
+    gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=3, **QUIET)
+    assert not capsys.readouterr().err
 
 
 def test_zero_has_no_sign(river):

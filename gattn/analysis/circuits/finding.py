@@ -76,7 +76,7 @@ def find(
     runner, measure = asked(
         text, model, tokenizer, wanted.metric, wanted.position, target, other, default
     )
-    edges = EdgeList.of(_plain(runner, wanted.tokens))
+    edges = EdgeList.of(plain_run(runner, wanted.tokens))
     groups = Grouping.of(edges, wanted.units)
     messages = Sources(runner.model, runner.tokenizer).messages(ablation)
     runs = Runs(runner, measure, groups, messages)
@@ -108,7 +108,7 @@ def _written(ablation: Any) -> str:
     return json.dumps(ablation if is_told else None)
 
 
-def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
+def plain_run(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
     """Capture all edges of the plain run."""
     with (
         torch.no_grad(),

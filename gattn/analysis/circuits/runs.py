@@ -222,8 +222,12 @@ class Runs:
 
     def used(self, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which edges of a set (edges,) the answer depends on, as their slopes say."""
-        slopes = self._slopes(torch.from_numpy(kept)[None].float(), _itself)
+        slopes = self.slopes_at(torch.from_numpy(kept)[None].float())
         return kept if slopes is None else kept & (slopes != 0)
+
+    def slopes_at(self, weights: Tensor) -> Floats | None:
+        """Return the metric's slopes in weights (1, edges) on the attention of edges."""
+        return self._slopes(weights, _itself)
 
     def _slopes(self, weights: Tensor, spread: Callable[[Tensor], Tensor]) -> Floats | None:
         with torch.inference_mode(False), torch.enable_grad():
