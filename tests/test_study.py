@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gattn
+from benchmarks.estimates.sets import along_the_cut
 from benchmarks.faithfulness import page, study, texts
 
 RESULTS = json.loads(
@@ -59,3 +61,14 @@ def test_a_part_of_the_study_comes_out_again():
         for name in ("correlation", "deletion", "insertion"):
             if other.get(name) is not None:
                 np.testing.assert_allclose(one[name], other[name], atol=0.02, err_msg=str(other))
+
+
+@pytest.mark.slow
+def test_an_integral_along_the_way_to_a_cut_is_its_effect():
+    model, tokenizer = gattn.load_model()
+    given = "red green lamp red green", model.double(), tokenizer
+    ratios = along_the_cut(given, {"metric": "probability", "target": " lamp"}, [15])
+    found = [ratio for name, ratio in ratios.items() if name.endswith("15 points")]
+    assert len(found) == 3
+    # Gauss and Legendre's rule is exact up to the 30th order: these are smooth functions.
+    assert found == pytest.approx([1, 1, 1], abs=1e-3)

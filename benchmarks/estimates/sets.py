@@ -13,7 +13,7 @@ import torch
 import gattn
 from benchmarks.estimates import models
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
-from gattn.analysis.circuits.finding import _plain
+from gattn.analysis.circuits.finding import plain_run
 from gattn.analysis.circuits.runs import Runs
 from gattn.models.effects.asking import asked
 
@@ -33,7 +33,7 @@ def along_the_cut(
     runner, measure = asked(
         *given, options["metric"], None, options["target"], options["other"], "kl"
     )
-    edges = EdgeList.of(_plain(runner, None))
+    edges = EdgeList.of(plain_run(runner, None))
     runs = Runs(runner, measure, Grouping.of(edges, "edges"))
     found = gattn.estimate(
         *given, sample=0, renormalize=False, progress=False, keep=gattn.All(), **answer
@@ -52,7 +52,7 @@ def along_the_cut(
             for place, weight in zip((places + 1) / 2, weights / 2, strict=True):
                 shares = torch.ones(1, len(order), dtype=torch.float64)
                 shares[0, some] = 1 - place
-                slopes = runs._slopes(shares, lambda x: x)
+                slopes = runs.slopes_at(shares)
                 assert slopes is not None
                 total -= weight * slopes[some].sum()
             ratios[f"{share:.0%}, {count} points"] = float(total / (cut - runs.full))

@@ -14,7 +14,8 @@ from gattn.heads.from_networks import what_else
 from gattn.heads.head import AttentionGraph
 
 _MARK = "gattn"
-_SCHEMA = 1
+_SCHEMAS = {"Circuit": 2}
+"""The version of what files hold of a kind of graph; 1 of others."""
 _TABLE = "; graphs.table().to_csv(path) writes what was measured of them"
 
 
@@ -56,13 +57,17 @@ def marked(thing: Any) -> nx.DiGraph[Any]:
     """Turn a head or directed graph into a directed graph that remembers its type."""
     graph = as_digraph(thing).copy()
     kind = "AttentionGraph" if isinstance(thing, AttentionGraph) else _class_of(thing)
-    graph.graph[_MARK] = f"{kind} {_SCHEMA}"
+    graph.graph[_MARK] = f"{kind} {_schema_of(kind)}"
     return graph
 
 
 def _class_of(graph: nx.DiGraph[Any]) -> str:
     name = type(graph).__name__
     return name if GRAPHS.get(name) == type(graph).__module__ else "DiGraph"
+
+
+def _schema_of(kind: str) -> int:
+    return _SCHEMAS.get(kind, 1)
 
 
 def is_marked(graph: nx.Graph[Any]) -> bool:
@@ -93,10 +98,14 @@ def directed(graph: nx.Graph[Any], place: object) -> nx.DiGraph[Any]:
 def unmarked(graph: nx.DiGraph[Any], place: object) -> AttentionGraph | nx.DiGraph[Any]:
     """Undo `marked`; graphs that gattn did not write stay as they are."""
     kind, _, schema = str(graph.graph.pop(_MARK, "DiGraph 1")).partition(" ")
-    if schema != str(_SCHEMA) or kind not in ("AttentionGraph", "DiGraph", *GRAPHS):
+    known = str(_schema_of(kind))
+    if schema != known or kind not in ("AttentionGraph", "DiGraph", *GRAPHS):
+        writer = "a newer gattn may have written it"
+        if schema.isdecimal() and int(schema) < int(known):
+            writer = "an older gattn wrote it; make it again"
         raise FileError(
-            f"{place} holds {kind!r} of schema {schema!r}, but this gattn reads schema {_SCHEMA}: "
-            "a newer gattn may have written it."
+            f"{place} holds {kind!r} of schema {schema!r}, but this gattn reads schema {known}: "
+            f"{writer}."
         )
     if kind == "DiGraph":
         return graph

@@ -133,9 +133,23 @@ def test_a_model_whose_answer_ignores_attention_gives_the_empty_circuit():
     assert len(found.table()) == len(found.units()) == len(found.heads()) == 0
     assert np.isnan(found.minimality)
     assert "does not depend on attention" in found.notes[0]
+    plain = model(ids)
     with gattn.edited(model, found.only()):
-        assert torch.equal(model(ids), model(ids))
+        assert torch.equal(model(ids), plain)
     found.draw()
+
+
+def test_a_constant_that_a_metric_adds_changes_nothing(embedded):
+    model = copy.deepcopy(embedded[0]).double()
+    text, lamp = "red green lamp red green", embedded[1](" lamp")["input_ids"][-1]
+    alone, shifted = (
+        gattn.circuit(
+            text, model, embedded[1], metric=lambda z, c=c: z[-1, lamp] + c, random=0, **QUIET
+        )
+        for c in (0.0, 1e6)
+    )
+    assert edges_of(alone) == edges_of(shifted)
+    assert shifted.faithfulness == pytest.approx(alone.faithfulness, rel=1e-6)
 
 
 def test_fewer_edges_than_needed_are_never_exceeded_and_it_says_how_far_it_got(embedded):
@@ -202,6 +216,7 @@ def test_bad_requests_are_refused(embedded, given, said):
     [
         ({"ablation": "The"}, EditError, "expected a text of as many tokens"),
         ({"ablation": TEXT + " lamp"}, EditError, "expected a text of as many tokens"),
+        ({"ablation": []}, EditError, r"ablation=\[\] has no text"),
         ({"ablation": 0}, EditError, "ablation is 'zero', 'mean', a list of texts"),
         ({"metric": lambda logits: logits.sum() * torch.nan}, ModelError, "is nan"),
     ],
@@ -270,6 +285,7 @@ def test_mean_values_take_the_place_of_what_is_left_out(embedded, ablation, tmp_
     gattn.save(found, tmp_path / "circuit.graphml")
     only = gattn.load(tmp_path / "circuit.graphml").only()
     runs = [gattn.Ablate(ablation, what="values"), only]
+    assert not any("later tokens" in note for note in found.notes)
     empty, kept = gattn.effect(
         TEXT, runs, model, tokenizer, metric="probability", target=" lamp", **QUIET
     )["edited"]

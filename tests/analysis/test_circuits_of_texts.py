@@ -1,5 +1,7 @@
 """Circuits of several texts, and the roles of their edges."""
 
+import pickle
+
 import numpy as np
 import pytest
 from circuits_by_hand import QUIET, edges_of
@@ -30,6 +32,17 @@ def test_several_texts_have_a_circuit_each(several, embedded):
     assert statistics.loc["faithfulness", "high"] == pytest.approx(max(values))
     with pytest.raises(SelectionError, match="target= has 2 entries for 3 texts"):
         gattn.circuit(TEXTS, *embedded, target=[" lamp", " cat"], **QUIET)
+    with pytest.raises(SelectionError, match="list of texts is empty"):
+        gattn.circuit([], *embedded, **QUIET)
+
+
+def test_what_one_circuit_has_is_asked_of_one(several):
+    with pytest.raises(AttributeError, match=r"as in several\[0\]\.to_html"):
+        several.to_html()
+    with pytest.raises(AttributeError, match=r"have no 'to_htm'\.$"):
+        several.to_htm()
+    copied = pickle.loads(pickle.dumps(several[:1]))
+    assert edges_of(copied[0]) == edges_of(several[0])
 
 
 def test_edges_of_texts_of_several_lengths_are_compared_by_their_roles(several):
@@ -100,4 +113,4 @@ def test_no_circuits_have_no_roles_and_one_is_of_one_text(several):
     assert len(none.roles()) == len(none.intersection()) == len(none.table()) == 0
     assert none.draw().get_title() == "circuits of 0 texts"
     assert one.draw().get_title() == "circuits of 1 text"
-    assert repr(one).startswith("Circuits(1 text,")
+    assert repr(one) == "Circuits(1 text)"

@@ -1,17 +1,21 @@
 """Circuits as pictures, graphs, text and files."""
 
-import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from circuits_by_hand import EDGE, QUIET, TEXT
+from made_circuits import made
 from matplotlib.figure import Figure
 
 import gattn
-from gattn.analysis.circuits.found import Circuit, percent
-from gattn.errors import SelectionError
+from gattn import progress
+from gattn.analysis.circuits.found import percent
+from gattn.errors import EditError, FileError, SelectionError
+from gattn.files import digraphs
 
 
 def test_the_documentation_tells_what_is_found(river):
@@ -19,12 +23,42 @@ def test_the_documentation_tells_what_is_found(river):
     assert f"# {river}\n" in page.read_text(encoding="utf-8")
 
 
+def test_rows_of_a_table_are_edges_and_what_else_there_is_says_so(river):
+    rows = gattn.Only(river.table()[EDGE].to_numpy())
+    assert torch.equal(rows.edges, river.only().edges["decoder"])
+    for given, said in (
+        (river, "a Circuit, which makes its own"),
+        (river.table(), "a Table: pass"),
+    ):
+        with pytest.raises(EditError, match=said):
+            gattn.Only(given)
+
+
+@pytest.mark.parametrize(("ablation", "is_told"), [("mean", True), (["A dog sat."], False)])
+def test_a_mean_over_tokens_to_be_predicted_is_told(embedded, ablation, is_told):
+    found = gattn.circuit(
+        "red green lamp red", *embedded, metric="loss", ablation=ablation, random=0, **QUIET
+    )
+    assert any("later tokens" in note for note in found.notes) == is_told
+
+
+def test_estimates_of_the_time_come_before_what_they_are_of(embedded, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_PATIENCE", 0)
+    found = gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=3)
+    first, second = re.findall(r"circuit, (.*): (\d+) x run, about", capsys.readouterr().err)
+    assert first == ("ranking and bisection", str(3 * 5 + len(f"{336:b}")))
+    assert second[0] == "leaving out units"
+    assert 3 < int(second[1]) <= found.graph["runs"]
+    gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=3, **QUIET)
+    assert not capsys.readouterr().err
+
+
 def test_zero_has_no_sign(river):
     found = river.copy()
     found.graph.update(faithfulness=-1e-5, completeness=1.0002)
     assert "edges keep 0.0% of" in str(found)
     assert str(found).endswith("without them 0.0% is left")
-    assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0%", "-134%", "95%"]
+    assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0%", "−134%", "95%"]
 
 
 def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it(river):
@@ -59,26 +93,19 @@ def test_an_edge_of_the_graph_has_only_losses_that_were_measured(embedded, river
     assert not any("loss" in name for *_, facts in heads.edges(data=True) for name in facts)
 
 
-def test_each_curve_has_a_name_even_where_two_cross_in_their_middles():
-    places = [((0, 9), (1, 11)), ((0, 10), (1, 10))]
-    rows = [["decoder", 0, head, to[1], key[1], 1.0] for head, (key, to) in enumerate(places)]
-    found = Circuit(
-        kind="edges",
-        edges=2,
-        all_edges=9,
-        faithfulness=1.0,
-        completeness=1.0,
-        random="[]",
-        has_stream=True,
-        layers=json.dumps({"decoder": 4}),
-        names=json.dumps({"decoder": [list("abcdefghijkl")] * 2}),
-        tokens=json.dumps({"decoder": list("abcdefghijkl")}),
-        rows=json.dumps(rows),
-        units=json.dumps({"fields": ["stack", *EDGE], "rows": [[*row, 1.0] for row in rows]}),
+def test_circuits_that_tests_make_hold_what_found_ones_do(river):
+    found = made(
+        [((0, 1), (1, 2), 0, 0, 1.0)], stacks={"decoder": [list("abc")] * 2}, layers={"decoder": 1}
     )
-    for head, (key, to) in enumerate(places):
-        kind = "self" if key[1] == to[1] else "attention"
-        found.add_edge(key, to, kind=kind, layer=0, **{f"head_{head}": 1.0, f"loss_{head}": 1.0})
+    assert set(found.graph) == set(river.graph)
+    assert {name: type(value) for name, value in found.graph.items()} == {
+        name: type(value) for name, value in river.graph.items()
+    }
+
+
+def test_each_curve_has_a_name_even_where_two_cross_in_their_middles():
+    rows = [((0, 9), (1, 11), 0, 0, 1.0), ((0, 10), (1, 10), 0, 1, 1.0)]
+    found = made(rows, stacks={"decoder": [list("abcdefghijkl")] * 2}, layers={"decoder": 4})
     for inches in ((3.3, 2.6), (8, 5)):
         figure = Figure(inches)
         ax = found.draw(ax=figure.add_subplot())
@@ -95,6 +122,20 @@ def test_it_comes_back_from_a_file(river, tmp_path):
     assert dict(again.edges) == dict(river.edges)
     assert again.units().equals(river.units())
     assert again.only().record == river.only().record
+
+
+@pytest.mark.parametrize("suffix", ["json", "graphml"])
+def test_what_an_older_gattn_wrote_is_refused(river, tmp_path, suffix, monkeypatch):
+    path = tmp_path / f"circuit.{suffix}"
+    monkeypatch.setitem(digraphs._SCHEMAS, "Circuit", 1)
+    gattn.save(river, path)
+    assert gattn.load(path).depth == 4
+    monkeypatch.setitem(digraphs._SCHEMAS, "Circuit", 2)
+    with pytest.raises(FileError, match="schema '1', but this gattn reads schema 2: an older"):
+        gattn.load(path)
+    monkeypatch.setitem(digraphs._SCHEMAS, "Circuit", 0)
+    with pytest.raises(FileError, match="a newer gattn"):
+        gattn.load(path)
 
 
 def test_what_a_graph_cannot_hold_is_not_made_up(embedded):

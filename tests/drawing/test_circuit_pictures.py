@@ -5,7 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from circuits_drawn import caption, curves, drawn, made, names
+from circuits_drawn import caption, curves, drawn, names
+from made_circuits import made
 from torch import nn
 
 import gattn

@@ -4,8 +4,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from circuits_drawn import caption, drawn, made, names
+from circuits_drawn import caption, drawn, names
+from made_circuits import made
 from matplotlib.text import Text
+
+import gattn
 
 
 @pytest.mark.parametrize("draw", ["draw", "draw_graph"])
@@ -59,12 +62,35 @@ def test_small_axes_in_a_layout_have_no_names_on_each_other_and_no_cut_side():
         for a, b in combinations(boxes, 2)
     ]
     assert not any(wide > 1 and high > 1 for wide, high in overlaps)
+    assert not covered(ax, boxes)
     side = ax.yaxis.label.get_window_extent()
     assert side.y0 >= 0
     assert side.y1 <= ax.figure.bbox.y1
     told = {text for name in names(ax) for text in heads_in(name.get_text())}
     every = {f"{layer}.{head}" for layer in range(4) for head in range(3)}
     assert all(name in told or name in caption(ax) for name in every)
+
+
+def covered(ax, boxes):
+    """List the nodes, and the numbers of layers, that names cover."""
+    (nodes,) = (c for c in ax.collections if c.get_gid() == "gattn-nodes")
+    spots = ax.transData.transform(nodes.get_offsets())
+    layers = [text.get_window_extent() for text in ax.get_yticklabels()]
+    return [spot for spot in spots for box in boxes if box.contains(*spot)] + [
+        layer for layer in layers for box in boxes if box.overlaps(layer)
+    ]
+
+
+@pytest.mark.parametrize("units", ["heads", "tokens"])
+def test_names_cover_no_nodes_and_no_numbers_of_layers(units):
+    text = "The river tall green lamp river tall green lamp river tall green"
+    found = gattn.circuit(text, target=" lamp", units=units, random=0, progress=False)
+    for inches in ((3.3, 2.8), (6.75, 4.5)):
+        ax = drawn(found, inches)
+        ax.figure.draw_without_rendering()
+        boxes = [text.get_bbox_patch().get_window_extent() for text in names(ax)]
+        assert boxes
+        assert not covered(ax, boxes)
 
 
 def heads_in(name):

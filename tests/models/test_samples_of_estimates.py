@@ -122,6 +122,9 @@ def test_a_table_names_its_edges(tokenizer, tiny):
         assert rows["key_token"].tolist() == [graph.tokens[key] for key in graph.key]
         assert rows["query_token"].tolist() == [graph.tokens[query] for query in graph.query]
     assert len(found) == sum(graph.graph.num_edges for graph in trace.heads())
+    assert found.attrs["notes"] == [
+        "no effect was measured; that of many edges together is not the sum of estimates"
+    ]
     assert found["effect"].isna().all()
     assert np.isnan(found.attrs["correlation"])
 

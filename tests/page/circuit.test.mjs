@@ -60,10 +60,23 @@ test("everything lies in the picture, however many tokens and layers there are",
     for (const mark of scene.marks.filter(({ mark: kind }) => kind === "curves"))
       for (const path of mark.paths) {
         assert.ok(path.every(Number.isFinite));
-        assert.ok(path.filter((_, i) => i % 2 === 0).every((x) => x >= 0 && x <= scene.width + 30), `${n} tokens`);
+        assert.ok(path.filter((_, i) => i % 2 === 0).every((x) => x >= 0 && x <= scene.width), `${n} tokens`);
         assert.ok(path.filter((_, i) => i % 2).every((y) => y >= 0 && y <= scene.height), `${layers} layers`);
       }
   }
+});
+
+test("edges of many heads from the last token to itself lie in the picture, and so do their names", () => {
+  for (const width of [340, 800])
+    for (const size of [1, 4, 12]) {
+      const edges = Array.from({ length: size }, (_, head) => edge([0, 0, 12], [0, 1, 12], { head }));
+      const scene = viewer.circuitScene(pictureOf(circuitOf(edges, { n: 13, layers: 4 }), { width }));
+      const found = curves(scene);
+      assert.equal(new Set(found.map(String)).size, size);
+      assert.ok(found.every((path) => middle(path)[0] <= width - 8));
+      const names = scene.marks.filter(({ mark, text }) => mark === "text" && /^0\.\d+$/.test(text));
+      assert.ok(names.length && names.every(({ x, text }) => x + viewer.textWidth(text, 11) / 2 <= width));
+    }
 });
 
 test("stacks lie above each other in their order, with the tokens of each below it", () => {
@@ -77,6 +90,18 @@ test("stacks lie above each other in their order, with the tokens of each below 
   assert.equal(texts(scene).filter((text) => text === "t0").length, 2);
   const labels = scene.marks.filter(({ mark, text }) => mark === "text" && text === "t1").map(({ y }) => y);
   assert.ok(Math.min(...labels) < second[1], "the decoder's tokens lie above the encoder's top");
+});
+
+test("on a phone the note above it has as many lines as it needs, above all curves", () => {
+  const edges = [edge([0, 0, 1], [0, 1, 4]), edge([0, 2, 0], [0, 3, 5])];
+  for (const [width, lines] of [[800, 1], [340, 2]]) {
+    const scene = viewer.circuitScene(pictureOf(circuitOf(edges), { width }));
+    const top = Math.min(...curves(scene).flatMap((path) => path.filter((_, i) => i % 2)));
+    const notes = scene.marks.filter(({ mark, x, y }) => mark === "text" && x === 8 && y < top);
+    assert.equal(notes.length, lines);
+    assert.equal(notes.map(({ text }) => text).join(" "), "upwards: from key to query; curves are named by their heads");
+    assert.ok(notes.every(({ text }) => viewer.textWidth(text, 11) <= width - 16));
+  }
 });
 
 test("an empty circuit is a picture without curves", () => {

@@ -4,6 +4,9 @@ import os
 import shutil
 
 import pytest
+import torch
+
+import gattn
 
 FLAGS = [
     "--no-sandbox",
@@ -90,6 +93,50 @@ def look_at(visit, tmp_path):
     def open_page(trace, fragment="", *, other=None, edits="", **options):
         path = tmp_path / "page.html"
         trace.to_html(path, other=other, edits=edits)
+        page = visit(path, fragment=f"#{fragment}" if fragment else "", **options)
+        settle(page)
+        return page
+
+    return open_page
+
+
+@pytest.fixture(scope="session")
+def lamp():
+    """A circuit of edges."""
+    from looking import LAMP
+
+    return gattn.circuit(LAMP, target=" lamp", progress=False, random=2)
+
+
+@pytest.fixture(scope="session")
+def heads():
+    """A circuit of heads."""
+    text = "red green lamp red green"
+    return gattn.circuit(text, units="heads", keep=0.5, progress=False, random=2)
+
+
+@pytest.fixture(scope="session")
+def several():
+    """A circuit in an encoder and its decoder."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config).double().eval()
+    given = {"input_ids": [3, 4, 5, 6], "decoder_input_ids": [0, 7, 8]}
+    return gattn.circuit(given, model, keep=0.7, progress=False, random=2)
+
+
+@pytest.fixture
+def look_at_circuit(visit, tmp_path):
+    """Open the page of a circuit."""
+    from looking import settle
+
+    def open_page(found, fragment="", **options):
+        path = tmp_path / "circuit.html"
+        found.to_html(path)
         page = visit(path, fragment=f"#{fragment}" if fragment else "", **options)
         settle(page)
         return page

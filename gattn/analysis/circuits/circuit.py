@@ -52,7 +52,7 @@ def circuit(
 ) -> Circuit: ...
 @overload
 def circuit(
-    text: list[str],
+    text: list[str] | tuple[str, ...],
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -61,7 +61,7 @@ def circuit(
     **options: Unpack[Options],
 ) -> Circuits: ...
 def circuit(
-    text: Runnable | list[str],
+    text: Runnable | list[str] | tuple[str, ...],
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -180,6 +180,8 @@ def circuit(
         tokens,
     )
     texts = list(text) if isinstance(text, (list, tuple)) else []
+    if isinstance(text, (list, tuple)) and not texts:
+        raise SelectionError("The list of texts is empty: expected at least one text.")
     if not texts or not all(isinstance(one, str) for one in texts):
         return find(cast("Runnable", text), model, tokenizer, target, other, ablation, wanted)
     known = resolved(model, tokenizer)

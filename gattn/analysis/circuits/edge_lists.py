@@ -91,6 +91,11 @@ class EdgeList:
             needed[self.rows[some, 4][on_path[some]]] = True
         return on_path
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether no query reads a later token."""
+        return bool((self.rows[:, 3] >= self.rows[:, 4]).all())
+
     def is_bipartite(self, stack: str) -> bool:
         """Return whether the keys of a stack are other tokens than its queries."""
         return next(iter(self.trace.stacks[stack].values())).graph.is_bipartite

@@ -76,7 +76,7 @@ def find(
     runner, measure = asked(
         text, model, tokenizer, wanted.metric, wanted.position, target, other, default
     )
-    edges = EdgeList.of(_plain(runner, wanted.tokens))
+    edges = EdgeList.of(plain_run(runner, wanted.tokens))
     groups = Grouping.of(edges, wanted.units)
     messages = Sources(runner.model, runner.tokenizer).messages(ablation)
     runs = Runs(runner, measure, groups, messages)
@@ -108,7 +108,7 @@ def _written(ablation: Any) -> str:
     return json.dumps(ablation if is_told else None)
 
 
-def _plain(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
+def plain_run(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
     """Capture all edges of the plain run."""
     with (
         torch.no_grad(),
@@ -167,6 +167,11 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
         notes.append("no other set has as many units of each layer, so there is no random one")
     if runs.slack > _ROUGH:
         notes.append(f"shares are rounded by {runs.slack:.1g}: load the model in float32")
+    if runs.shows_what_follows:
+        notes.append(
+            "messages that are left out carry the mean over later tokens, too, which are those to "
+            "be predicted: pass ablation= a list of texts, or 'zero'"
+        )
     if proof.faithfulness > 1 + max(runs.slack, _ROUGH):
         notes.append("it keeps more than all: some of what is left out works against the answer")
     return proof, notes

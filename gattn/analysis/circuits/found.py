@@ -46,8 +46,9 @@ class Circuit(Graph):
 
         F(C) = \frac{m(C) - m(\emptyset)}{m(\text{all}) - m(\emptyset)}.
 
-    ``trace`` has all edges of the plain run, without logits; a circuit from a file, or a part of
-    one, has None.
+    ``trace`` has all edges of the plain run, without logits, which the page shows: 4 bytes for each
+    in float32, in pickles too. ``found.trace = None`` lets it go; a circuit from a file, a part of
+    one, or what ``copy()`` gives has None.
     """
 
     trace: AttentionTrace | None = None
@@ -288,4 +289,4 @@ def key_side(stack: str) -> str:
 
 def percent(share: float, digits: int) -> str:
     """Write a share in per cent, zero without a sign."""
-    return f"{round(share, digits + 2) + 0.0:.{digits}%}"
+    return f"{round(share, digits + 2) + 0.0:,.{digits}%}".replace("-", "−")

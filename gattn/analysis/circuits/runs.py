@@ -34,6 +34,8 @@ _MOST_COPIES, _MEMORY = 32, 1 << 28
 """How many candidates run at once, at most, and in how many bytes: a CPU gains little from more."""
 _PER_EDGE = 64
 """The bytes that an edge of a layer takes while it runs, with its tokens' share."""
+_ROUNDED = {False: 1e-6, True: 1e-12}
+"""How far an answer is off at most, relative to its size, by whether it is in float64."""
 PATH = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where on the way from nothing to a set gradients are averaged."""
 HERE = (1.0,)
@@ -126,6 +128,12 @@ class Runs:
         return self._messages is not None
 
     @property
+    def shows_what_follows(self) -> bool:
+        """Whether other messages tell a causal model the tokens whose loss is measured."""
+        is_mean = self._messages is not None and self._messages.is_of_run
+        return is_mean and self.measure.is_loss and self.groups.edges.is_causal
+
+    @property
     def range(self) -> float:
         """How much of the metric there is to keep."""
         return self.full - self.empty
@@ -143,8 +151,21 @@ class Runs:
     @property
     def is_constant(self) -> bool:
         """Whether the metric is the same without any attention, within rounding."""
-        most = max(abs(self.full), abs(self.empty))
-        return abs(self.range) <= 10 * self.rounding + 1e-6 * most
+        return abs(self.range) <= 10 * self.rounding + self._blur()
+
+    def _blur(self) -> float:
+        """Find how far the metric moves if all numbers of an answer are off by their rounding.
+
+        A large number that a metric adds to what it reads of the answer does not move.
+        """
+        plain, least = self._plain, _ROUNDED[True] * abs(self.full)
+        if not isinstance(plain, Tensor) or not plain.is_floating_point():
+            return _ROUNDED[False] * max(abs(self.full), abs(self.empty))
+        size = _ROUNDED[plain.dtype == torch.float64]
+        draw = torch.Generator(plain.device).manual_seed(0)
+        noise = torch.randn(4, *plain.shape, generator=draw, device=plain.device, dtype=plain.dtype)
+        off = [float(self.measure(plain * (1 + size * x.sign()), plain)) for x in noise]
+        return max(least, *(abs(metric - self.full) for metric in off))
 
     def faithfulness(self, masks: Masks) -> Floats:
         """Return the share of the metric that each set of units (sets, units) keeps."""
@@ -204,8 +225,12 @@ class Runs:
 
     def used(self, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which edges of a set (edges,) the answer depends on, as their slopes say."""
-        slopes = self._slopes(torch.from_numpy(kept)[None].float(), _itself)
+        slopes = self.slopes_at(torch.from_numpy(kept)[None].float())
         return kept if slopes is None else kept & (slopes != 0)
+
+    def slopes_at(self, weights: Tensor) -> Floats | None:
+        """Return the metric's slopes in weights (1, edges) on the attention of edges."""
+        return self._slopes(weights, _itself)
 
     def _slopes(self, weights: Tensor, spread: Callable[[Tensor], Tensor]) -> Floats | None:
         with torch.inference_mode(False), torch.enable_grad():

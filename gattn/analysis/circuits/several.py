@@ -67,7 +67,17 @@ class Circuits(Sequence[Circuit]):
         return iter(self.found)
 
     def __repr__(self) -> str:
-        return f"Circuits({counted(len(self), 'text')}, stability {self.stability:.2f})"
+        stable = f", stability {self.stability:.2f}" if len(self) > 1 else ""
+        return f"Circuits({counted(len(self), 'text')}{stable})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say that one circuit of them has it."""
+            one = f": take that of one text, as in several[0].{name}" * hasattr(Circuit, name)
+            raise AttributeError(
+                f"Circuits of several texts have no {name!r}{one}.", name=name, obj=self
+            )
 
     def table(self) -> Table:
         """List the circuits.

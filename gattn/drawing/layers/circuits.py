@@ -210,7 +210,7 @@ def title_of(circuit: Circuit) -> str:
     count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
     if not count:
         return "circuit: no edge"
-    return f"circuit: {count:,} of {whole:,} edges keep {circuit.faithfulness:.0%}"
+    return f"circuit: {count:,} of {whole:,} edges keep {percent(circuit.faithfulness, 0)}"
 
 
 def said_of(circuit: Circuit) -> str:

@@ -37,6 +37,8 @@ MOST_HEADS = 3
 """How many heads of an edge are named."""
 LIMITS = 0.12, 0.42
 """How much room there is below the lowest layer and above the highest, in layers."""
+_NODE = 1.5
+"""How far a name stays above or below a node, in points."""
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
@@ -108,8 +110,9 @@ class LayeredEdges:
         """Name the heads of the strongest edges, where names do not overlap; return those named.
 
         A name stands in the middle of its edge, or along it where there is room beside it for the
-        name of another, not between the heights of `texts`, from low to high. Edges whose heads
-        have no name yet come before those that repeat one.
+        name of another, on no node, not left of the axes, where layers are numbered, and not
+        between the heights of `texts`, from low to high. Edges whose heads have no name yet come
+        before those that repeat one.
         """
         across, high = points(self._ax)
         low, top = self._ax.get_ylim()
@@ -119,7 +122,9 @@ class LayeredEdges:
             (line for line in self._found if line.name),
             key=lambda line: (abs(line.size), line.peak),
         )[::-1]
-        names = _Names(self._ax, unit, lines[:count], texts)
+        ends = [line.path.vertices[i] for line in self._found for i in (0, -1)]
+        nodes = np.unique(np.array(ends).reshape(-1, 2), axis=0)
+        names = _Names(self._ax, unit, lines[:count], texts, nodes)
         said: set[str] = set()
         for line in lines:
             if line.heads - said and names.write(line):
@@ -130,7 +135,10 @@ class LayeredEdges:
 
 
 class _Names:
-    """Writes names along curves where they meet no other name, away from other curves if it can."""
+    """Writes names along curves where they meet no other name and no node.
+
+    They stay away from other curves if they can.
+    """
 
     def __init__(
         self,
@@ -138,8 +146,10 @@ class _Names:
         unit: NDArray[np.float64],
         lines: Sequence[Line],
         texts: Sequence[tuple[float, float]],
+        nodes: NDArray[np.float64],
     ) -> None:
         self._ax, self._unit, self._texts = ax, unit, texts
+        self._nodes, self._left = nodes * unit, ax.get_xlim()[0] * unit[0]
         self._size = 0.7 * font_size()
         self._courses = {id(line): _points_of(line.path, _COURSE) * unit for line in lines}
         self._taken = np.zeros((0, 3))
@@ -157,7 +167,9 @@ class _Names:
         free = [
             (spot, not _is_near(at, others, wide, high))
             for spot, at in zip(spots, spots * self._unit, strict=True)
-            if not _is_near(at, self._taken[:, :2], (wide + self._taken[:, 2]) / 2, high)
+            if at[0] - wide / 2 > self._left
+            and not _is_near(at, self._nodes, wide / 2, high / 2 + _NODE)
+            and not _is_near(at, self._taken[:, :2], (wide + self._taken[:, 2]) / 2, high)
             and not any(low < spot[1] < top for low, top in self._texts)
         ]
         if not free:

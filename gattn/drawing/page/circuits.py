@@ -85,7 +85,8 @@ def _check(circuit: Circuit, trace: AttentionTrace) -> None:
         first = next(iter(trace.stacks.get(stack, {}).values()), None)
         if first is None:
             raise SelectionError(
-                f"The circuit is of another model: the trace has no stack {stack!r}."
+                f"The circuit is of the stack {stack!r}, which the trace does not have: pass the "
+                "whole trace of its own run, or write the page of the circuit, found.to_html(path)."
             )
         if [first.query_labels(), first.labels()] != tokens:
             raise SelectionError(

@@ -13,7 +13,6 @@ from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.heads.head_scores import SCORES
 from gattn.analysis.heads.head_table import head_table
 from gattn.analysis.reading.heads import Place
-from gattn.drawing.layers.circuits import MOST_EDGES
 from gattn.drawing.page.places import places_of
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import steps
@@ -46,8 +45,7 @@ def trace_entry(
 ) -> dict[str, Any]:
     """Describe a trace; `entries` are those of its packed graphs, in order.
 
-    ``circuitEdges`` says of a head how many edges a circuit has there, and of a stack how many the
-    page lists in all, null without a circuit.
+    ``circuitEdges`` says of a head how many edges a circuit has there.
     """
     marked = _in_heads(circuit)
     return {
@@ -56,7 +54,6 @@ def trace_entry(
             _stack(stack)
             | {
                 "text": (trace.text or text_of(next(iter(stack.values()))))[:_LONGEST],
-                "circuitEdges": None if circuit is None else min(marked.total(), MOST_EDGES),
                 "graphs": [
                     _graph(stack, place)
                     | {"circuitEdges": marked[stack.name, *place]}

@@ -99,6 +99,8 @@ def _column(table: pd.DataFrame, name: str) -> Tensor:
 
 def _notes(sets: Sequence[Mapping[str, float]]) -> list[str]:
     """Say where estimates of single edges do not add up to the effect of cutting them all."""
+    if not sets:
+        return ["no effect was measured; that of many edges together is not the sum of estimates"]
     found = [
         f"{one['effect']:.3g} for the largest {one['share']:.0%} (estimated {one['estimate']:.3g})"
         for one in sets

@@ -49,6 +49,11 @@ class Sources:
                 "ablation is 'zero', 'mean', a list of texts, over which the mean is taken, or one "
                 f"text, whose messages take the place of others, not {source!r}."
             )
+        if isinstance(source, (list, tuple)) and not source:
+            raise EditError(
+                f"ablation={source!r} has no text: expected at least one, over which the mean is "
+                "taken, or 'zero' or 'mean'."
+            )
         if are_texts(source):
             return Messages(source, values=self._once(source, "values", self._mean))
         both: tuple[What, What] = ("attention", "values")

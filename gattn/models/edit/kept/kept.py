@@ -35,6 +35,11 @@ class Messages:
     attention: Activations | None = None
     values: Activations | None = None
 
+    @property
+    def is_of_run(self) -> bool:
+        """Whether they are the mean over the positions of the same run."""
+        return self.values is None
+
     def of(self, place: Place) -> Given:
         """Return what is given in a call."""
         own = slice(place.head, place.head + 1) if place.heads else slice(None)

@@ -145,7 +145,18 @@ def _rows(given: Any) -> Tensor:
     if not is_right:
         raise EditError(
             "Only takes edges as rows (layer, head, query, key) of whole numbers that count from "
-            f"0, not {given!r:.80}."
+            f"0, not {_described(given)}."
         )
     found: Tensor = rows.long().cpu().unique(dim=0)
     return found
+
+
+def _described(given: Any) -> str:
+    """Describe what is no rows; a circuit makes its edit, and a table has rows among others."""
+    kind = type(given).__name__
+    if hasattr(given, "only"):
+        return f"a {kind}, which makes its own: found.only()"
+    if hasattr(given, "columns"):
+        rows = "table[['layer', 'head', 'query', 'key']].to_numpy()"
+        return f"a {kind}: pass {rows}, or take found.only(), the edit of a circuit"
+    return f"{given!r:.80}"

@@ -1,18 +1,42 @@
 // The circuit by layers: tokens side by side, stacks and their layers above each other.
 
 import { visible } from "../heads/texts.js";
-import { KEY_HEIGHT, curvesMark, fitLabels, labelRow, lineMark, noteMark, overhang, rectMark, scaleMarks } from "../scenes/marks.js";
+import { KEY_HEIGHT, curvesMark, fitLabels, labelRow, lineMark, noteMark, noteMarks, overhang, rectMark, scaleMarks } from "../scenes/marks.js";
 
 const MOST_NAMES = 40;
+const NAME = 18; // Half of a name's width, and some room.
 const COURSE = Array.from({ length: 25 }, (_, n) => n / 24);
 
+const columnOf = ({ bands }, [band, , position]) => bands[band].left + bands[band].tokens.indexOf(position);
+
+/** Of the edges between the same two nodes: which of them each edge is, and how many there are. */
+function fansOf({ edges }) {
+  const sizes = new Map();
+  const fans = edges.map(({ from, to }) => {
+    const name = `${from} ${to}`;
+    sizes.set(name, (sizes.get(name) ?? 0) + 1);
+    return { name, place: sizes.get(name) - 1 };
+  });
+  return fans.map(({ name, place }) => ({ place, size: sizes.get(name) }));
+}
+
+/** How far the edges of a column go to the right of it, one beside the other. */
+const bulgeOf = (pitch, { place, size }) => Math.min(0.45 * pitch, 26) + place * Math.min(12, 48 / size);
+
+/** How much room names and curves in the last column need to the right of it. */
+function roomRight(circuit, fans, pitch) {
+  const isIn = ({ from, to }) => [from, to].every((node) => columnOf(circuit, node) === circuit.columns - 1);
+  return circuit.edges.reduce((most, edge, n) => (isIn(edge) ? Math.max(most, 0.75 * bulgeOf(pitch, fans[n]) + NAME) : most), NAME);
+}
+
 /** Where nodes lie: `x` and `y` of (band, depth, position), and the labels of each band that fit. */
-function nodePlaces({ circuit, bands, width, height }) {
+function nodePlaces({ circuit, bands, width, height }, fans, top) {
   const shown = circuit.bands.map((band, n) => band.tokens.map((position) => bands[n][position]));
   const loose = (width - 130) / Math.max(circuit.columns, 1);
   const fitAt = (pitch) => shown.map((tokens) => fitLabels(tokens, pitch, [0, 45, 90]));
   const left = Math.max(110, ...fitAt(loose).map((labels) => overhang(labels, loose) + 12));
-  const pitch = (width - left - 20) / Math.max(circuit.columns, 1);
+  const right = Math.max(20, roomRight(circuit, fans, loose) - loose / 2);
+  const pitch = (width - left - right) / Math.max(circuit.columns, 1);
   const labels = fitAt(pitch);
   const bases = [...new Set(circuit.bands.map(({ base }) => base))].sort((a, b) => a - b);
   const under = (base) => Math.max(0, ...circuit.bands.map((band, n) => (band.base === base && band.hasNames ? labels[n].extent + 12 : 0)));
@@ -21,35 +45,29 @@ function nodePlaces({ circuit, bands, width, height }) {
   const between = bases.slice(1).reduce((sum, base) => sum + under(base) + 14, 0);
   const high = Math.max(34, Math.min(110, (height - under(bases[0]) - between - 110) / Math.max(layers, 1)));
   const bottoms = new Map();
-  let up = 40 + layers * high + between;
+  let up = top + layers * high + between;
   const bottom = up;
   for (const base of bases) {
     if (base !== bases[0]) up -= under(base) + 14;
     bottoms.set(base, up);
     up -= layersIn(base) * high;
   }
-  const x = ([band, , position]) => left + (circuit.bands[band].left + circuit.bands[band].tokens.indexOf(position) + 0.5) * pitch;
+  const x = (node) => left + (columnOf(circuit, node) + 0.5) * pitch;
   const y = ([band, depth]) => bottoms.get(circuit.bands[band].base) - depth * high;
   return { x, y, left, pitch, high, labels, shown, bottom: bottom + under(bases[0]) };
 }
 
 /** The control points of each edge; those of several heads between the same nodes fan out. */
-function pathsOf({ edges }, { x, y, pitch }) {
-  const seen = new Map();
-  const places = edges.map(({ from, to }) => {
-    const name = `${from} ${to}`;
-    seen.set(name, (seen.get(name) ?? 0) + 1);
-    return [name, seen.get(name) - 1];
-  });
+function pathsOf({ edges }, fans, { x, y, pitch }) {
   return edges.map(({ from, to }, n) => {
-    const [name, place] = places[n];
+    const { place, size } = fans[n];
     const [a, b, c, d] = [x(from), y(from), x(to), y(to)];
     const high = d - b;
     if (a === c) {
-      const out = Math.min(0.45 * pitch, 26) + 12 * place;
+      const out = bulgeOf(pitch, fans[n]);
       return [a, b, a + out, b + 0.25 * high, a + out, b + 0.75 * high, c, d];
     }
-    const off = 14 * (place - (seen.get(name) - 1) / 2);
+    const off = 14 * (place - (size - 1) / 2);
     return [a, b, a + off, b + 0.55 * high + off, c + off, b + 0.45 * high + off, c, d];
   });
 }
@@ -121,9 +139,11 @@ export function rangeOf(circuit) {
 /** A circuit by layers; each edge of a head is a curve, the pointed one on a bright ground. */
 export function circuitScene(picture) {
   const { circuit, look, width, scale, pointed } = picture;
-  const places = nodePlaces(picture);
+  const notes = noteMarks(look, 12, width, "upwards: from key to query; curves are named by their heads");
+  const fans = fansOf(circuit);
+  const places = nodePlaces(picture, fans, 26 + 14 * notes.length);
   const { x, y, bottom } = places;
-  const paths = pathsOf(circuit, places);
+  const paths = pathsOf(circuit, fans, places);
   const marks = groundMarks(picture, places);
   for (const [from, to] of circuit.streams) marks.push(lineMark(x(from), y(from), x(to), y(to), look.muted, 1.5));
   if (pointed !== null) marks.push(curvesMark([paths[pointed]], look.mark, scale.width(sizeOf(circuit, circuit.edges[pointed])) + 8));
@@ -133,7 +153,7 @@ export function circuitScene(picture) {
   }
   const nodes = new Map([...circuit.edges.flatMap(({ from, to }) => [from, to]), ...circuit.streams.flat()].map((node) => [String(node), node]));
   for (const node of nodes.values()) marks.push(rectMark(x(node) - 3, y(node) - 3, 6, 6, { radius: 3, fill: look.ink }));
-  marks.push(...nameMarks(picture, paths), noteMark(look, 8, 12, "upwards: from key to query; curves are named by their heads"));
+  marks.push(...nameMarks(picture, paths), ...notes);
   marks.push(...scaleMarks(picture, 8, bottom + 14, true));
   const courses = paths.map((path) => COURSE.map((s) => pointAt(path, s)));
   const hit = (px, py) => {

@@ -3,6 +3,7 @@
 import { count, grouped } from "../heads/texts.js";
 import { graphOf } from "../heads/state.js";
 import { $, element, tokenElement } from "../page/elements.js";
+import { named } from "../scenes/marks.js";
 import { edgeName, lossText, shareText, tokensOn } from "./edges.js";
 
 const MOST_UNITS = 200;
@@ -39,6 +40,7 @@ export function circuitTables(page, point, refill) {
   const rows = circuit.edges.slice(0, most).map((edge, n) => {
     const { head, key, query } = edgeName(page.shownCircuit, edge);
     const button = element("button", { type: "button", "aria-describedby": "pair" }, `${head}: `, ...tokenElement(key), " → ", ...tokenElement(query));
+    button.title = `${head}: ${named(key)} → ${named(query)}`;
     button.addEventListener("focus", () => point(n));
     button.disabled = !graphOf(page.traces[0], edge);
     button.addEventListener("click", () => goTo(page, edge));
@@ -79,5 +81,5 @@ function unitsTable({ circuit, traces: [{ stacks }] }) {
   const left = units.rows.length - MOST_UNITS;
   if (left > 0) rows.push(element("tr", {}, element("td", {}, element("small", {}, `and ${grouped(left)} more`))));
   const title = element("caption", {}, `${count(units.rows.length, units.kind.slice(0, -1))} of the circuit`);
-  return element("table", { class: "units" }, title, header(units.kind, "edges", "lost without", ""), element("tbody", {}, ...rows));
+  return element("table", { class: "units" }, title, header(units.kind.slice(0, -1), "edges", "lost without", ""), element("tbody", {}, ...rows));
 }

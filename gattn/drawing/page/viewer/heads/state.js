@@ -86,16 +86,16 @@ export function groundOf({ keys, queries }) {
   return kinds[0] === "layout" && (!queries || kinds[1] === "layout") ? "layout" : "";
 }
 
-const HAS = { layered: ({ queries }) => !queries, places: groundOf, circuit: ({ circuitEdges }) => circuitEdges != null };
+const HAS = { layered: ({ queries }) => !queries, places: groundOf, circuit: (stack, circuit) => circuit };
 
-/** The views that a stack has: layers only of self-attention, places only where they are known. */
-export const viewsOf = (stack) => VIEWS.filter((view) => HAS[view]?.(stack) ?? true);
+/** The views that a stack has: layers only of self-attention, places only where they are known; and a circuit if there is one. */
+export const viewsOf = (stack, circuit = null) => VIEWS.filter((view) => !HAS[view] || HAS[view](stack, circuit));
 
 /** The view that a page opens with. */
-export const firstView = (stack) => (viewsOf(stack).includes("circuit") ? "circuit" : "arcs");
+export const firstView = (circuit) => (circuit ? "circuit" : "arcs");
 
 /** Fit a state to the data: names and numbers that do not exist become the first, or the nearest. */
-export function settled(state, traces) {
+export function settled(state, traces, circuit = null) {
   const { stacks } = traces[0];
   const inCircuit = stacks.find(({ graphs }) => graphs.some(({ circuitEdges }) => circuitEdges));
   const stack = stackOf(traces[0], state.stack) ?? inCircuit ?? stacks.find(({ queries }) => !queries) ?? stacks[0];
@@ -108,8 +108,8 @@ export function settled(state, traces) {
     layer: graph.layer,
     head: graph.head,
     side: stack.queries ? state.side : "key",
-    view: viewsOf(stack).includes(state.view) ? state.view : firstView(stack),
-    edge: state.edge === null || !(state.edge < stack.circuitEdges) ? null : state.edge,
+    view: viewsOf(stack, circuit).includes(state.view) ? state.view : firstView(circuit),
+    edge: state.edge !== null && state.edge < (circuit?.edges.length ?? 0) ? state.edge : null,
     token: state.token === null || state.token >= size ? null : state.token,
     keys: within(state.keys, stack.keys.tokens.length),
     queries: within(state.queries, (stack.queries ?? stack.keys).tokens.length),

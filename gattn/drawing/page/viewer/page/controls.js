@@ -19,9 +19,9 @@ export function dress(page) {
 }
 
 export function fillControls(page) {
-  const { state, stack } = page;
+  const { state, stack, circuit } = page;
   const graph = page.shownGraph;
-  const titles = { layered: `${stack.name}: all layers, mean over heads`, circuit: `circuit: ${visible(page.circuit?.title ?? "", 200)}` };
+  const titles = { layered: `${stack.name}: all layers, mean over heads`, circuit: `circuit: ${visible(circuit?.title ?? "", 200)}` };
   $("head-title").textContent = titles[state.view] ?? headText(graph);
   $("view").setAttribute("aria-label", `${state.view === "circuit" ? "edges of the circuit" : "tokens"}: choose one with the arrow keys`);
   const options = (select, names, value) => {
@@ -45,8 +45,8 @@ export function fillControls(page) {
     const isChosen = button.value === state.view;
     button.setAttribute("aria-checked", String(isChosen));
     button.tabIndex = isChosen ? 0 : -1;
-    button.disabled = !viewsOf(stack).includes(button.value);
-    button.hidden = ["places", "circuit"].includes(button.value) && !page.traces[0].stacks.some((one) => viewsOf(one).includes(button.value));
+    button.disabled = !viewsOf(stack, circuit).includes(button.value);
+    button.hidden = ["places", "circuit"].includes(button.value) && !page.traces[0].stacks.some((one) => viewsOf(one, circuit).includes(button.value));
   }
   $("threshold-label").textContent = { difference: "change ≥", "all three": "attention, change ≥" }[state.show] ?? "attention ≥";
   $("threshold").value = String(Math.round(100 * Math.sqrt(state.threshold ?? 0)));

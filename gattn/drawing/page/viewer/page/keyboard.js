@@ -118,7 +118,7 @@ export function listenToControls(page) {
   $("save-png").addEventListener("click", () => save(page, "png"));
   document.addEventListener("keydown", (event) => pressed(page, event));
   addEventListener("hashchange", () => {
-    page.state = settled(fromFragment(location.hash), page.traces);
+    page.state = settled(fromFragment(location.hash), page.traces, page.circuit);
     page.render();
   });
   page.darkness.addEventListener("change", () => page.render());
@@ -159,7 +159,7 @@ function pressed(page, event) {
     0: () => page.update({ keys: null, queries: null }),
     Escape: () => page.update({ token: null, level: null, edge: null }),
   };
-  VIEWS.forEach((view, i) => (actions[i + 1] = () => viewsOf(page.stack).includes(view) && page.update({ view })));
+  VIEWS.forEach((view, i) => (actions[i + 1] = () => viewsOf(page.stack, page.circuit).includes(view) && page.update({ view })));
   if (!Object.hasOwn(actions, event.key)) return;
   event.preventDefault();
   actions[event.key]();

@@ -17,7 +17,7 @@ export class Page {
     this.header = header;
     this.traces = this.header.traces;
     this.render = () => show(this);
-    this.state = settled(fromFragment(location.hash), this.traces);
+    this.state = settled(fromFragment(location.hash), this.traces, header.circuit);
     this.hover = null;
     this.decoded = new Map();
     this.memory = new Map();
@@ -200,7 +200,7 @@ export class Page {
   // The state
 
   update(patch) {
-    this.state = settled({ ...this.state, ...patch }, this.traces);
+    this.state = settled({ ...this.state, ...patch }, this.traces, this.circuit);
     this.hover = null;
     try {
       history.replaceState(null, "", `#${toFragment(this.saidState)}`);
@@ -224,7 +224,7 @@ export class Page {
 
   get saidState() {
     const said = { ...this.state };
-    if (said.view === firstView(this.stack)) said.view = DEFAULTS.view;
+    if (said.view === firstView(this.circuit)) said.view = DEFAULTS.view;
     if (this.traces.length < 2) said.show = DEFAULTS.show;
     if (this.traces[0].stacks.length < 2) said.stack = "";
     return said;

@@ -23,6 +23,7 @@ import { keptText } from "./describing.js";
 import { matchesIn } from "./finding.js";
 import { fillNumbers } from "./numbers.js";
 
+const UNMARKED = ["text", "grid"]; // They show one number per token, and no edges.
 const SCENES = { arcs, columns, matrix, text: textView, grid: patches, layout: nodes };
 
 function sceneOf(page, i, width, height) {
@@ -37,7 +38,7 @@ function sceneOf(page, i, width, height) {
   const { marked, size } = page.marked[i];
   const scene = SCENES[shown]({ ...common, stack: page.stack, image: page.image, head, focus, scale, marked, chosen: page.choices[i] });
   const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of this token` : "";
-  const inCircuit = page.circuit ? `; ${countText(page.graph().circuitEdges, size)}` : "";
+  const inCircuit = page.circuit ? `; ${countText(page.graph().circuitEdges, UNMARKED.includes(shown) ? 0 : size)}` : "";
   return { ...scene, caption: caption(head, page.choices[i]) + own + inCircuit };
 }
 
