@@ -19,6 +19,7 @@ from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, is_as_any, routes, unseen
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
+from gattn.models.load.walking import modules_of
 from gattn.models.read.on_graphs import merging
 from gattn.models.read.track.any_model import AnyTracker
 from gattn.models.read.track.runs import runs
@@ -101,4 +102,4 @@ def _uninstall(model: nn.Module) -> None:
             return
         for handle in handles:
             handle.remove()
-    runs.clear(map(id, model.modules()))  # Of copies of it, parts ran by themselves.
+    runs.clear(map(id, modules_of(model)))  # Of copies of it, parts ran by themselves.

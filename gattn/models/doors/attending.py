@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from gattn.models.load.loading import is_transformers
+from gattn.models.load.walking import modules_of
 
 _TOLD = frozenset(("output_attentions", "past_key_values"))
 """What a model of transformers takes that tells its attention, or continues a cache of theirs."""
@@ -17,7 +18,7 @@ _QUERIES = ("query", "q_proj", "q_lin", "q", "to_q", "qkv", "query_key_value", "
 
 def routes(model: nn.Module) -> bool:
     """Return whether a model's code routes its attention through transformers' interface."""
-    homes = {type(module).__module__ for module in model.modules()}
+    homes = {type(module).__module__ for module in modules_of(model)}
     return any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
 
 
@@ -29,7 +30,7 @@ def is_as_any(model: nn.Module) -> bool:
     """
     if not is_transformers(model):
         return True
-    homes = {type(module).__module__ for module in model.modules()}
+    homes = {type(module).__module__ for module in modules_of(model)}
     is_own = not any(home.startswith("transformers.models.") for home in homes)
     takes = inspect.signature(model.forward).parameters
     return is_own and not routes(model) and _TOLD.isdisjoint(takes)
@@ -53,7 +54,7 @@ def unseen(model: nn.Module) -> list[str]:
 
 def attending(model: nn.Module) -> frozenset[str]:
     """Name the modules of a model that ask the interface how to attend."""
-    kinds = {kind for kind in {type(module) for module in model.modules()} if _asks(kind)}
+    kinds = {kind for kind in {type(module) for module in modules_of(model)} if _asks(kind)}
     return frozenset(name for name, module in model.named_modules() if type(module) in kinds)
 
 

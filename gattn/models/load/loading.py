@@ -15,6 +15,7 @@ from torch import nn
 
 from gattn.errors import ModelError
 from gattn.models.load.trusting import check_files
+from gattn.models.load.walking import modules_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -283,6 +284,9 @@ def as_written(model: nn.Module) -> nn.Module:
     """Return the model that `torch.compile` wrapped, or the model itself."""
     while "_orig_mod" in model._modules:
         model = model.get_submodule("_orig_mod")
+    kinds = set(map(type, modules_of(model)))
+    if not any(issubclass(kind, (torch.fx.GraphModule, torch.jit.ScriptModule)) for kind in kinds):
+        return model
     for name, module in model.named_modules():
         is_graph = isinstance(module, torch.fx.GraphModule) and not _runs_modules(module)
         if is_graph or isinstance(module, torch.jit.ScriptModule):

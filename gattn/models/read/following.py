@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, NamedTuple
@@ -64,7 +64,7 @@ class Progress:
     origin: Origin | None = None
     left: int | None = None
     awaits: TensorWeakRef | None = None
-    layers: dict[tuple[str, int, int], list[Row]] = field(default_factory=dict)
+    layers: dict[tuple[str, int, int], Sequence[Row]] = field(default_factory=dict)
     memories: dict[tuple[str, int, int], Memory] = field(default_factory=dict)
     continued: set[int] = field(default_factory=set)
 

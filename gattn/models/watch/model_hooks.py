@@ -11,6 +11,7 @@ from weakref import ref
 from torch import nn
 
 from gattn.errors import CaptureError
+from gattn.models.load.walking import modules_of
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.calls import Calls
@@ -35,7 +36,7 @@ def hooked(
     """
     whole, handles = ref(model), []
     begins = _Begins(model, kinds)
-    for module in model.modules():
+    for module in modules_of(model):
         if counts_runs and not _is_plain(module):
             handles.append(module.register_forward_pre_hook(Hook(module, runs.begin)))
         if begins(module):

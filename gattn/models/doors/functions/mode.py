@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -20,14 +21,16 @@ from gattn.models.doors.functions import flex, scaled_dot_product
 from gattn.models.doors.functions.calling import multihead, reopened
 from gattn.models.doors.functions.calling.raw_call import owner
 from gattn.models.doors.functions.softmaxes import softmax
+from gattn.models.doors.functions.softmaxes.following import Following, softmaxes
 from gattn.models.doors.functions.softmaxes.written import BEGINNINGS
 from gattn.models.watch.inside import inside, is_inside
 
 Door = Callable[[TorchFunctionMode, Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
 Watch = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]
-watches: list[Watch] = []
-"""What is shown each function that ran, with what it gave."""
+watches: dict[Following[Any], Watch] = {}
+"""What is shown each function that ran, with what it gave, while something is followed."""
+_known = attrgetter("known")
 
 _F = nn.functional
 
@@ -61,6 +64,7 @@ _DOORS: dict[Any, Door] = {
     torch.autograd.backward: reopened.see,
     torch.autograd.grad: reopened.see,
 }
+_LOOKED_AT = frozenset((*_DOORS, *BEGINNINGS))
 
 
 class FunctionMode(TorchFunctionMode):
@@ -77,22 +81,26 @@ class FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Let a door see a function, if there is one for it."""
+        """Let a door see a function, if there is one for it, or what it takes is followed."""
         given = kwargs or {}
-        door = _DOORS.get(func)
-        if is_inside():
+        if is_inside() or not (func in _LOOKED_AT or softmaxes.known or any(map(_known, watches))):
             return func(*args, **given)
-        if door is not None:
+        if (door := _DOORS.get(func)) is not None:
             return door(self, func, args, given)
         begin = BEGINNINGS.get(func)
         finish = None if begin is None else begin(args, given)
-        follow = softmax.awaits_product()
-        result = softmax.follow(func, args, given) if follow else func(*args, **given)
+        follow = softmax.follow if softmaxes.known else _run
+        result = follow(func, args, given)
         if finish is not None:
             finish(result)
-        for watch in watches:
-            watch(func, args, given, result)
+        for of, watch in watches.items():
+            if of.known:
+                watch(func, args, given, result)
         return result
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return func(*args, **kwargs)
 
 
 @contextmanager

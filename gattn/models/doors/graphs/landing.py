@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,11 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.doors.functions.calling.dropouts import dropped_by
 from gattn.models.doors.functions.mode import watches
-from gattn.models.doors.functions.softmaxes.following import WITHOUT_NUMBERS, operands
+from gattn.models.doors.functions.softmaxes.following import (
+    WITHOUT_NUMBERS,
+    Following,
+    operands,
+)
 from gattn.models.doors.graphs.frames import plain
 from gattn.models.watch.taking_part import dropped
 
@@ -39,17 +42,12 @@ class Travel:
     has_met: bool = False
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.known: dict[int, tuple[ref[Tensor], Travel]] = {}
-
-
-_thread = _Thread()
+_messages: Following[tuple[ref[Tensor], Travel]] = Following()
 
 
 def follow(attention: Tensor, travel: Travel) -> None:
     """Follow the attention of edges, or what was made of it."""
-    name, where = id(attention), _thread.known
+    name, where = id(attention), _messages.known
 
     def forget(gone: ref[Tensor]) -> None:
         if name in where and where[name][0] is gone:
@@ -60,7 +58,7 @@ def follow(attention: Tensor, travel: Travel) -> None:
 
 def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
     """Follow what a function made of attention, and check where it sums messages up."""
-    if not _thread.known or not isinstance(result, Tensor) or func in WITHOUT_NUMBERS:
+    if not isinstance(result, Tensor) or func in WITHOUT_NUMBERS:
         return
     given = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
     found = next((travel for x in given if (travel := _travel(x)) is not None), None)
@@ -78,7 +76,7 @@ def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: An
 
 
 def _travel(x: Tensor) -> Travel | None:
-    entry = _thread.known.get(id(x))
+    entry = _messages.known.get(id(x))
     return entry[1] if entry is not None and entry[0]() is x else None
 
 
@@ -100,4 +98,4 @@ def _check(travel: Travel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         )
 
 
-watches.append(_see)
+watches[_messages] = _see

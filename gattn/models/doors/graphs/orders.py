@@ -7,18 +7,18 @@ holds as long as values decide the same.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from types import CodeType
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 
 from gattn.models.doors.functions.mode import FunctionMode, watches
+from gattn.models.doors.functions.softmaxes.following import Following
 from gattn.models.doors.graphs.frames import frames
 
 _DRAWS = frozenset(("randperm", "randint", "randint_like", "bernoulli", "bernoulli_"))
@@ -87,7 +87,8 @@ class Orders:
         self._idle = idle
         self.decided: list[bytes] | None = [] if wanted is None else None
         if wanted or wanted is None:
-            _thread.following.add(self)
+            name, where = id(self), _orders.known
+            where[name] = ref(self, lambda gone: where.pop(name, None))
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Look at a function that ran."""
@@ -107,21 +108,15 @@ class Orders:
         return not self._wanted or (self._is_same and self._count == count)
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.following: WeakSet[Orders] = WeakSet()
-
-
-_thread = _Thread()
+_orders: Following[ref[Orders]] = Following()
 
 
 def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-    if not _thread.following:
-        return
     outer = _get_current_function_mode_stack()
     if not any(isinstance(mode, FunctionMode) for mode in outer):  # Those are shown it, too.
-        for orders in list(_thread.following):
-            orders.note(func, args, kwargs, result)
+        for one in list(_orders.known.values()):
+            if (orders := one()) is not None:
+                orders.note(func, args, kwargs, result)
 
 
-watches.append(_see)
+watches[_orders] = _see

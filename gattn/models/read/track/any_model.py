@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -184,7 +184,7 @@ class AnyTracker(Tracker):
             _write_out(call)
         keys = None if call.is_foreign else OwnKeys.of(call, lambda: self.mask(call))
         is_split = bool(self.layers.start_of_split(call))
-        place = None if keys is None else self._own_place(call, keys)
+        place = None if keys is None or is_split else self._own_place(call, keys)
         if place is not None:
             return place
         is_adrift = keys is not None and keys.others_are_read and not is_split
@@ -195,12 +195,10 @@ class AnyTracker(Tracker):
 
         Keys that come before its own, and that no call was seen to read, are those of no text.
         """
-        if self.layers.start_of_split(call):
-            return None
         is_cross, call.is_cross = call.is_cross, False
         name = self._continuing.name(self.modules.name(call.module), call.part)
+        stack_of = cache(partial(self._stack, call))
         if self.is_calling:
-            stack_of = partial(self._stack, call)
             sides = self._continuing.sides(call, name, stack_of, keys)
         else:
             sides = self._continuing.again(name)
@@ -210,7 +208,8 @@ class AnyTracker(Tracker):
         if self.progress is not self._continuing.progress:
             self.progress = self._continuing.progress
             self.tokens = Tokens(self.modules, self.given, self.progress)
-        stack, layer, _ = self._numbered(call)
+        stack = stack_of()
+        layer = self._next_layer(name[0], stack)
         self.layers.note(call, 0)
         assert call.tokens is not None
         return Place(stack, layer, False, *sides, list(call.tokens.sequences))

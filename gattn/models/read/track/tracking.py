@@ -139,9 +139,11 @@ class Tracker:
         start = self.layers.start_of_split(call) if self.is_calling else 0
         if start:
             return stack, self.layers.last(name), start
-        if self.is_calling:
-            return stack, self.layers.next(name, stack), 0
-        return stack, self.layers.again(name), 0
+        return stack, self._next_layer(name, stack), 0
+
+    def _next_layer(self, name: str, stack: str) -> int:
+        """Return the number of the layer in which a module attends."""
+        return self.layers.next(name, stack) if self.is_calling else self.layers.again(name)
 
     def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
         """Say what the leading dimensions of a call's tensors are, if more than their number tells.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
 import torch
@@ -149,22 +149,23 @@ class Late:
     followed: Followed
 
 
-class _Thread(threading.local):
+Known = TypeVar("Known")
+
+
+class Following(threading.local, Generic[Known]):
+    """What is followed in a thread, by the identities of what it is."""
+
     def __init__(self) -> None:
-        self.known: dict[int, tuple[ref[Tensor], Followed, int]] = {}
+        self.known: dict[int, Known] = {}
 
 
-_thread = _Thread()
-
-
-def known() -> Mapping[int, tuple[ref[Tensor], Followed, int]]:
-    """Return the tensors that are followed in this thread."""
-    return _thread.known
+softmaxes: Following[tuple[ref[Tensor], Followed, int]] = Following()
+"""The tensors that hold the numbers of a softmax."""
 
 
 def note(tensor: Tensor, followed: Followed) -> None:
     """Follow a tensor."""
-    name, where = id(tensor), _thread.known
+    name, where = id(tensor), softmaxes.known
 
     def forget(gone: ref[Tensor]) -> None:
         if name in where and where[name][0] is gone:
@@ -180,13 +181,13 @@ def version_of(tensor: Tensor) -> int:
 
 def is_followed(one: Tensor) -> bool:
     """Return whether a tensor is followed, whatever was done to it in place."""
-    entry = _thread.known.get(id(one))
+    entry = softmaxes.known.get(id(one))
     return entry is not None and entry[0]() is one
 
 
 def seen_before(one: Any) -> Followed | None:
     """Return what is known of a tensor, with what was done to it in place."""
-    entry = _thread.known.get(id(one))
+    entry = softmaxes.known.get(id(one))
     tensor = None if entry is None else entry[0]()
     if entry is None or tensor is None or tensor is not one:
         return None
@@ -198,10 +199,10 @@ def seen_before(one: Any) -> Followed | None:
 
 def forget_scores(source: Source) -> None:
     """Let go of the scores of a softmax that has met its values."""
-    for name, (tensor, followed, version) in list(_thread.known.items()):
+    for name, (tensor, followed, version) in list(softmaxes.known.items()):
         if followed.source is source:
             empty = torch.empty(followed.scores.shape, device="meta")
-            _thread.known[name] = tensor, replace(followed, scores=empty, dropped=None), version
+            softmaxes.known[name] = tensor, replace(followed, scores=empty, dropped=None), version
     source.scores = torch.empty(source.scores.shape, device="meta")
 
 

@@ -31,7 +31,6 @@ from gattn.models.doors.functions.softmaxes.following import (
     all_found_in,
     forget_scores,
     found_in,
-    known,
     note,
     operands,
     with_edits,
@@ -261,8 +260,3 @@ def _altered(source: Source, found: Product, followed: Followed, kind: str) -> R
         number=source.number if is_alike and followed.is_mixture and source.is_plain else None,
         is_written=source.is_written,
     )
-
-
-def awaits_product() -> bool:
-    """Return whether any softmax has not met its values yet."""
-    return bool(known())

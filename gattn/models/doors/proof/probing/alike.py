@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_flatten
 
 from gattn.models.doors.proof.probing.describing import Description
 from gattn.models.doors.proof.probing.one_run.hooks import acting, described
+from gattn.models.load.walking import modules_of
 
 _IGNORED = frozenset(vars(nn.Module()))
 
@@ -66,12 +67,14 @@ def state_of(model: nn.Module) -> object:
     """
     found: list[object] = []
     description, kinds = Description(), set()
-    for module in model.modules():
-        found += (type(module), module.training, *described(module))
-        if type(module).__module__.startswith("torch.nn.modules") and not module._modules:
+    for module in modules_of(model):
+        kind = type(module)
+        found += (kind, module.training, *described(module))
+        if kind.__module__.startswith("torch.nn.modules") and not module._modules:
             continue
-        kinds.add(type(module))
-        for held in (vars(module), module._buffers):
-            found += [description(value) for name, value in held.items() if name not in _IGNORED]
+        kinds.add(kind)
+        own = vars(module)
+        found += [description(own[name]) for name in own if name not in _IGNORED]
+        found += map(description, module._buffers.values())
     code = {kind: description.code(kind) for kind in kinds}
     return tuple(found), frozenset(code.items())

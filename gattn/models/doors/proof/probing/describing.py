@@ -24,7 +24,9 @@ from torch import Tensor, nn
 from gattn.models.doors.proof.probing.one_run.digests import digest, hashed
 from gattn.models.doors.proof.probing.one_run.state import attributes_of, place_of
 
-_PLAIN = (int, float, complex, bool, str, bytes, range, type(None), torch.dtype, torch.device)
+_PLAIN = frozenset(
+    (int, float, complex, bool, str, bytes, range, type(None), torch.dtype, torch.device)
+)
 _NAMED = (type, BuiltinFunctionType, ModuleType)
 _LISTS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict)

@@ -17,7 +17,7 @@ from gattn.models.read.following import Memory, Origin, Progress, Row
 from gattn.models.read.layouts import Layout
 from gattn.models.read.places import Side
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.track.own_caches.keys import OwnKeys, are_those, codes_of
+from gattn.models.read.track.own_caches.keys import OwnKeys, are_those
 from gattn.models.read.track.own_caches.refusing import (
     SEVERAL_PARTS,
     moved,
@@ -25,7 +25,7 @@ from gattn.models.read.track.own_caches.refusing import (
     too_early,
     unknown,
 )
-from gattn.models.read.track.own_caches.steps import Step, sides_of, steps_as
+from gattn.models.read.track.own_caches.steps import Begun, Step, sides_of, steps_as
 from gattn.models.read.track.own_caches.texts import Name, OwnCaches
 
 
@@ -45,7 +45,6 @@ class Continuing:
         self._runs: Counter[tuple[str, int]] = Counter()
         self._sides: dict[Name, tuple[list[Side], list[Side]]] = {}
         self._anew: set[str] = set()
-        self._begun: list[tuple[Name, Tensor, Tensor]] = []
         self._source: Progress | None = None
         self._steps: list[Step] = []
         self._length = 0
@@ -136,11 +135,8 @@ class Continuing:
         return self._sides[name]
 
     def _whole(self, name: Name, stack: str, keys: OwnKeys) -> tuple[list[Side], list[Side]]:
-        """Return both sides of a call whose slots are all tokens of texts that begin with them.
-
-        Its keys are given their numbers when the model's call ends, with those of other layers.
-        """
-        self._begun.append((name, keys.few, keys.real))
+        """Return both sides of a call whose slots are all tokens of texts that begin with them."""
+        self.progress.layers[name] = Begun(keys.few, keys.real)
         self.progress.real[stack] = keys.real
         whole = [Side(keys.slots[0], 0)] * len(keys.slots)
         self._sides[name] = whole, whole
@@ -224,20 +220,8 @@ class Continuing:
             raise CaptureError(SEVERAL_PARTS)
         if self._source is not None:
             self._source.continued.update(self.rows)
-        self._note_begun()
         if self.progress.layers:
             self._caches.note(self.progress)
-
-    def _note_begun(self) -> None:
-        """Give the keys of texts that begin their numbers, those of alike layers at once."""
-        alike: dict[object, list[tuple[Name, Tensor, Tensor]]] = {}
-        for one in self._begun:
-            few = one[1]
-            alike.setdefault((few.shape, few.dtype, few.device), []).append(one)
-        for some in alike.values():
-            codes = codes_of(torch.stack([few for _, few, _ in some]))
-            for (name, _, real), its in zip(some, codes, strict=True):
-                self.progress.layers[name] = list(map(Row, its, real))
 
 
 def _positions(steps: Sequence[Step]) -> list[tuple[int, int]]:

@@ -142,8 +142,11 @@ def ordered(length: int) -> Tensor:
 def few_of(call: SeenCall) -> Tensor:
     """Copy a few numbers of each key, and of its value, in all heads: (..., heads, slots, n)."""
     few = max(FEW // call.key.shape[1], 1)
-    with torch.inference_mode(False), torch.no_grad():
-        return torch.cat([x[..., :few] for x in (call.key, call.value)], -1)
+    key, value = call.key.detach(), call.value.detach()
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):
+            return torch.cat((key[..., :few], value[..., :few]), -1)
+    return torch.cat((key[..., :few], value[..., :few]), -1)
 
 
 def codes_of(few: Tensor) -> Tensor:

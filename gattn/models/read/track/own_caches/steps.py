@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -12,7 +12,10 @@ from torch import Tensor
 from gattn.models.hugging_face.caches import nearest
 from gattn.models.read.following import Row
 from gattn.models.read.places import Side
-from gattn.models.read.track.own_caches.keys import OwnKeys, are_those
+from gattn.models.read.track.own_caches.keys import OwnKeys, are_those, codes_of
+
+_MANY = 2**14
+"""How many numbers of one layer's keys are kept at most."""
 
 
 class Step(NamedTuple):
@@ -24,6 +27,44 @@ class Step(NamedTuple):
     row: int
     stop: int
     earlier: Tensor
+
+
+class Begun(Sequence[Row]):
+    """What a layer has read of texts that begin: its keys get numbers once they are asked for.
+
+    A text that nothing continues never asks. Of long texts only the numbers are kept.
+
+    Parameters
+    ----------
+    few : Tensor (elements, heads, slots, n)
+        A few numbers of each key, by `few_of`.
+    real : Tensor (elements, slots)
+        Which are no padding.
+    """
+
+    def __init__(self, few: Tensor, real: Tensor) -> None:
+        self._read: Tensor | list[Row] = few
+        self._real = real
+        if few.numel() > _MANY:
+            self._rows()
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        return self._rows()[index]
+
+    def _rows(self) -> list[Row]:
+        read = self._read
+        if isinstance(read, Tensor):
+            self._read = read = list(map(Row, codes_of(read), self._real))
+        return read
 
 
 class Part(Enum):
