@@ -131,7 +131,7 @@ class _Decomposing(Context, Generic[R]):
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch a model's modules."""
-        layers = _layers(model)
+        layers = layer_modules(model)
         try:
             with (
                 hooks_on((x for x in model.modules() if id(x) in layers), enter=self._enter),
@@ -265,7 +265,7 @@ def _listed(names: Sequence[str] | dict[str, int]) -> str:
     return " and ".join(repr(name) for name in names)
 
 
-def _layers(model: nn.Module) -> set[int]:
+def layer_modules(model: nn.Module) -> set[int]:
     """Find the modules that are layers: those in lists of modules that are not nested.
 
     T5's sublayers are lists, too, but of different types of modules.
