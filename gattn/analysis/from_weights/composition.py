@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,14 +87,13 @@ def compose(
     Elhage et al. (2021), A mathematical framework for transformer circuits.
     """
     runs = LinearRuns(model, tokenizer, stack)
-    layers = layer_weights(runs)
+    layers = centred(layer_weights(runs))
     if len(layers) < 2:
         raise CaptureError(
             f"{runs.name} has one layer of self-attention: expected at least two, as heads compose "
             "with those of earlier layers."
         )
-    is_centred = reads_centred(layers)
-    writers = [_writing(one, is_centred) for one in layers]
+    writers = [_writing(one) for one in layers]
     rows = []
     for n in walk(range(1, len(layers)), "composition", "layer", progress=progress):
         sides = _reading(layers[n])
@@ -101,7 +101,7 @@ def compose(
         for earlier, found in zip(layers, scores, strict=False):
             rows.append(_pairs(layers[n].layer, earlier.layer, found))
     table = {name: np.concatenate([row[name] for row in rows]) for name in (*INDEX, *SIDES)}
-    dim = runs.width - is_centred
+    dim = runs.width - reads_centred(layers)
     notes = [f"random matrices: {dim**-0.5:.3f}", *stream_notes(runs)]
     made = Composition.of(
         table,
@@ -121,6 +121,13 @@ def reads_centred(layers: list[LayerWeights]) -> bool:
         for layer in layers
         for x in (layer.query, layer.key, layer.value)
     )
+
+
+def centred(layers: list[LayerWeights]) -> list[LayerWeights]:
+    """Leave out the mean of what heads write, if no head reads it."""
+    if not reads_centred(layers):
+        return layers
+    return [replace(x, output=x.output - x.output.mean(-1, keepdim=True)) for x in layers]
 
 
 def stream_notes(runs: LinearRuns) -> list[str]:
@@ -145,12 +152,9 @@ def _reading(layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _writing(layer: LayerWeights, is_centred: bool) -> Tensor:
+def _writing(layer: LayerWeights) -> Tensor:
     """Return for each head what writes, as long as W_OV: (heads, value dim, dim)."""
-    output = layer.output
-    if is_centred:
-        output = output - output.mean(-1, keepdim=True)
-    return root(layer.value) @ output
+    return root(layer.value) @ layer.output
 
 
 def _scores(writer: Tensor, sides: tuple[Tensor, ...]) -> Tensor:
