@@ -1,0 +1,156 @@
+"""The two ends of a residual stream: what tokens put into it, and what logits read of it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.models.load.loading import input_device
+from gattn.models.load.token_texts import names_of, spellings_of
+from gattn.models.stream.fixed_norms import (
+    inputs_replaced,
+    outputs_replaced,
+    rows_of,
+)
+from gattn.models.stream.layer_weights import affine_map
+from gattn.models.stream.linear_runs import LinearRuns
+from gattn.models.stream.rounding import tolerance
+from gattn.models.watch.contexts import Context
+from gattn.models.watch.hooks import hooks_on
+
+_AT_ONCE = 256
+
+
+class Vocabulary:
+    """The tokens of a model as vectors of its residual stream, with the norms held fixed.
+
+    Parameters
+    ----------
+    runs : LinearRuns
+        The model.
+    """
+
+    def __init__(self, runs: LinearRuns) -> None:
+        self._runs = runs
+        self._embedding: nn.Module = runs.model.get_input_embeddings()
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """What each token puts into the stream, without its position: (tokens, dim)."""
+        with torch.no_grad():
+            ids = torch.arange(len(self), device=input_device(self._runs.model))
+            embedded = self._embedding(ids)
+            weight, _ = self._map(embedded.shape[-1])
+            return embedded.to(weight) @ weight
+
+    def __len__(self) -> int:
+        weight: Any = self._embedding.weight
+        return len(weight)
+
+    def _map(self, width: int) -> tuple[Tensor, Tensor]:
+        """Return how an embedding gets into the stream: a weight, and what is added to it."""
+        probes = self._runs.probes(width)
+        found = torch.cat([self._streams(some, 1)[:, 0] for some in probes.split(_AT_ONCE)])
+        return affine_map("What embeddings put into the residual stream", probes, found)
+
+    def _streams(self, rows: Tensor, length: int) -> Tensor:
+        """Return what the first layer reads where all tokens have these embeddings."""
+        found: list[Tensor] = []
+
+        def note(module: nn.Module, given: Tensor) -> Tensor:
+            found.append(given.detach())
+            return given
+
+        def put_in(given: Tensor) -> Tensor:
+            return rows[:, None].to(given).expand_as(given)
+
+        runs = self._runs
+        with runs.norms.fixed(), outputs_replaced(self._embedding, put_in):
+            with inputs_replaced(runs.modules[:1], note):
+                runs.run(Context(), len(rows), length)
+        return found[0].to(rows)
+
+    # What logits read
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Return the logits of vectors in place of the last layer's output: (rows, tokens).
+
+        They are those of the unembedding alone, before caps and scales.
+        """
+        runs, found = self._runs, []
+        unembedding = runs.model.get_output_embeddings()
+        if unembedding is None or (
+            runs.model.config.is_encoder_decoder and runs.stack == "encoder"
+        ):
+            raise CaptureError(
+                f"{runs.name} has no logits of the {runs.stack} stack: expected a language model, "
+                "such as one of AutoModelForCausalLM."
+            )
+
+        def put_in(given: Tensor) -> Tensor:
+            return rows[:, None].to(given).expand_as(given)
+
+        def note(module: nn.Module, args: Any, kwargs: Any, result: Tensor) -> None:
+            found.append(rows_of(result).to(rows))
+
+        with runs.norms.fixed(), outputs_replaced(runs.modules[-1], put_in):
+            with hooks_on([unembedding], leave=note):
+                runs.run(Context(), len(rows), 1)
+        return found[0]
+
+    def written(self, vector: Tensor) -> Tensor:
+        """Return by how much a vector changes each token's logit: (tokens,)."""
+        zero, once, twice = self.logits(torch.stack([0 * vector, vector, 2 * vector]))
+        found = once - zero
+        if not (twice - zero - 2 * found).abs().max() <= 4 * tolerance(vector) * twice.abs().max():
+            raise CaptureError(_NOT_LINEAR)
+        return found
+
+    @cached_property
+    def read_and_written(self) -> Tensor:
+        """The sum over tokens of what each reads of the stream, times what it puts in: (dim, dim).
+
+        It is U E, for logits x U and vectors E of all tokens, summed in blocks.
+        """
+        probes = self._runs.probes(self._runs.width)
+        size = min(_AT_ONCE, max((1 << 24) // len(self), 1))
+        found = [self.logits(some)[:, : len(self)] @ self.vectors for some in probes.split(size)]
+        weight, _ = affine_map("Logits", probes, torch.cat(found))
+        return weight
+
+    # The tokens' names
+
+    def names(self, ids: list[int]) -> tuple[str, ...]:
+        """Name tokens by their texts."""
+        return names_of(ids, self._runs.tokenizer)
+
+    def id_of(self, token: int | str) -> int:
+        """Find a token by its id or its text."""
+        if isinstance(token, int):
+            if 0 <= token < len(self):
+                return token
+            raise SelectionError(f"No token {token}; the model has 0 .. {len(self) - 1}.")
+        tokenizer = self._runs.tokenizer
+        if tokenizer is None:
+            raise ModelError("A token's text needs tokenizer=; without one, pass its id.")
+        ids = tokenizer.encode(token, add_special_tokens=False)
+        if len(ids) == 1:
+            return int(ids[0])
+        found = [n for n in range(len(tokenizer)) if token in spellings_of([n], tokenizer)[1]]
+        if len(found) == 1:
+            return found[0]
+        shown = ", ".join(map(repr, names_of(ids, tokenizer)))
+        raise SelectionError(
+            f"{token!r} is {len(ids)} tokens, {shown}: expected one; a word within a text is "
+            f"{' ' + token!r}, with the space before it."
+        )
+
+
+_NOT_LINEAR = (
+    "The logits are no linear function of the residual stream, even with the norms held fixed: "
+    "what a head writes has no effect of its own on them."
+)
