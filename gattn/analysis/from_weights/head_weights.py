@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -210,11 +210,39 @@ class HeadWeights:
     def copying(self) -> float:
         r"""How far the head raises the logits of the tokens that it attends to: from -1 to 1.
 
-        :math:`\\sum \\operatorname{Re} \\lambda_i / \\sum |\\lambda_i|` over the eigenvalues of the
+        :math:`\sum \operatorname{Re} \lambda_i / \sum |\lambda_i|` over the eigenvalues of the
         full OV circuit :math:`W_E W_{OV} W_U`: 1 if all are positive, as in heads that copy, -1 if
         the head lowers them. They are those of a matrix as wide as the head.
         """
         return share(self.ov.right @ self.vocabulary.read_and_written @ self.ov.left)
+
+    @cached_property
+    def matching(self) -> float:
+        r"""How far a query scores keys that hold its own token highest: from -1 to 1.
+
+        As `copying`, with the eigenvalues of the full QK circuit :math:`W_E W_{QK} W_E^\top`.
+        """
+        return share(self.qk.right @ self.vocabulary.products @ self.qk.left)
+
+    def reading(self, earlier: HeadWeights) -> HeadWeights:
+        r"""Return the head where its keys hold only what an earlier head wrote (K-composition).
+
+        The QK circuit is then :math:`W_{QK} W_{OV}^\top` with the OV circuit of the earlier head:
+        its keys are the tokens that the earlier head attends to. An induction head that reads a
+        previous-token head so has a high `matching`.
+
+        Parameters
+        ----------
+        earlier : HeadWeights
+            A head of an earlier layer of the same model.
+        """
+        if earlier.layer >= self.layer or earlier.qk.shape != self.qk.shape:
+            raise SelectionError(
+                f"Head {self.layer}.{self.head} reads heads of earlier layers of the same model, "
+                f"not {earlier.layer}.{earlier.head}."
+            )
+        source = f"{self.computed_from}, reading {earlier.layer}.{earlier.head}"
+        return replace(self, qk=self.qk @ earlier.ov.T, computed_from=source)
 
     def _top(self, numbers: Tensor, k: int, name: str) -> Table:
         best = numbers.topk(min(whole("k", k, least=1), len(numbers)))

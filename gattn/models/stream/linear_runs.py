@@ -93,6 +93,12 @@ class LinearRuns:
         """The dimension of the residual stream."""
         return self.sublayers[0].residual.shape[-1]
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether the model makes logits of this stack's output."""
+        is_encoder = self.model.config.is_encoder_decoder and self.stack == "encoder"
+        return self.model.get_output_embeddings() is not None and not is_encoder
+
     def inputs(self, rows: int, length: int) -> dict[str, Tensor]:
         """Return any token ids, as the model takes them: (rows, length)."""
         config: Any = self.model.config

@@ -47,6 +47,11 @@ class Vocabulary:
             weight, _ = self._map(embedded.shape[-1])
             return embedded.to(weight) @ weight
 
+    @cached_property
+    def products(self) -> Tensor:
+        """The sum over tokens of the products of what they put into the stream: (dim, dim)."""
+        return self.vectors.T @ self.vectors
+
     def __len__(self) -> int:
         weight: Any = self._embedding.weight
         return len(weight)
@@ -83,9 +88,7 @@ class Vocabulary:
         """
         runs, found = self._runs, []
         unembedding = runs.model.get_output_embeddings()
-        if unembedding is None or (
-            runs.model.config.is_encoder_decoder and runs.stack == "encoder"
-        ):
+        if not runs.has_logits or unembedding is None:
             raise CaptureError(
                 f"{runs.name} has no logits of the {runs.stack} stack: expected a language model, "
                 "such as one of AutoModelForCausalLM."
