@@ -5,10 +5,10 @@ from . import errors as errors
 from . import surveys as surveys
 from . import testing as testing
 from .analysis.circuits.circuit import circuit as circuit
-from .attention import attention_graphs as attention_graphs
-from .attention import graph_attention as graph_attention
 from .analysis.from_weights.composition import compose as compose
 from .analysis.from_weights.head_weights import head_weights as head_weights
+from .attention import attention_graphs as attention_graphs
+from .attention import graph_attention as graph_attention
 from .checks import memory_limit as memory_limit
 from .files import load as load
 from .files import save as save

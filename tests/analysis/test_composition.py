@@ -145,7 +145,9 @@ def test_what_it_does_not_take():
     one = built("Llama", "ForCausalLM", **SMALL | {"num_hidden_layers": 1})
     with pytest.raises(CaptureError, match="one layer"):
         gattn.compose(one)
-    t5 = transformers.T5Config(vocab_size=60, d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=4)
+    t5 = transformers.T5Config(
+        vocab_size=60, d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=4
+    )
     t5.decoder_start_token_id = 0
     model = transformers.T5ForConditionalGeneration(t5).double().eval()
     with pytest.raises(SelectionError, match="several stacks"):
@@ -158,5 +160,5 @@ def test_what_it_does_not_take():
         gattn.compose(built("GPT2", "LMHeadModel", **SMALL_GPT2).train())
     squared = built("Llama", "ForCausalLM", **SMALL)
     squared.model.layers[1].self_attn.k_proj.register_forward_hook(lambda m, x, y: y.square())
-    with pytest.raises(CaptureError, match="keys of model.layers.1.self_attn are not a linear"):
+    with pytest.raises(CaptureError, match=r"keys of model\.layers\.1\.self_attn are not a linear"):
         gattn.compose(squared)

@@ -93,23 +93,23 @@ def compose(
             f"{runs.name} has one layer of self-attention: expected at least two, as heads compose "
             "with those of earlier layers."
         )
-    writers = [_writing(one) for one in layers]
+    writers = [writing(one) for one in layers]
     rows = []
     for n in walk(range(1, len(layers)), "composition", "layer", progress=progress):
-        sides = _reading(layers[n])
-        scores = [_scores(writer, sides) for writer in writers[:n]]
-        for earlier, found in zip(layers, scores, strict=False):
-            rows.append(_pairs(layers[n].layer, earlier.layer, found))
+        sides = reading(layers[n])
+        rows += [
+            _pairs(layers[n].layer, earlier.layer, scores(writer, sides))
+            for earlier, writer in zip(layers[:n], writers, strict=False)
+        ]
     table = {name: np.concatenate([row[name] for row in rows]) for name in (*INDEX, *SIDES)}
-    dim = runs.width - reads_centred(layers)
-    notes = [f"random matrices: {dim**-0.5:.3f}", *stream_notes(runs)]
+    expected = baseline(runs, layers)
     made = Composition.of(
         table,
         name="composition",
         computed_from=f"the weights of {runs.name}, {runs.stack} stack",
-        notes=notes,
+        notes=[f"random matrices: {expected:.3f}", *stream_notes(runs)],
         index=INDEX,
-        baseline=dim**-0.5,
+        baseline=expected,
     )
     return made.sort_index()
 
@@ -130,6 +130,11 @@ def centred(layers: list[LayerWeights]) -> list[LayerWeights]:
     return [replace(x, output=x.output - x.output.mean(-1, keepdim=True)) for x in layers]
 
 
+def baseline(runs: LinearRuns, layers: list[LayerWeights]) -> float:
+    """Return the composition that random matrices have."""
+    return float((runs.width - reads_centred(layers)) ** -0.5)
+
+
 def stream_notes(runs: LinearRuns) -> list[str]:
     """Say what stands between the layers that weights alone do not tell."""
     if any(part.is_post_norm for part in runs.sublayers):
@@ -143,7 +148,7 @@ def root(matrix: Tensor) -> Tensor:
     return found
 
 
-def _reading(layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
+def reading(layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
     """Return what reads on each side, as long as W_QK or W_OV: (heads, dim, head dim)."""
     return (
         layer.query @ root(layer.key).mT,
@@ -152,13 +157,13 @@ def _reading(layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _writing(layer: LayerWeights) -> Tensor:
+def writing(layer: LayerWeights) -> Tensor:
     """Return for each head what writes, as long as W_OV: (heads, value dim, dim)."""
     return root(layer.value) @ layer.output
 
 
-def _scores(writer: Tensor, sides: tuple[Tensor, ...]) -> Tensor:
-    """Return the scores of all heads that write and read: (3, heads that read, heads that write)."""
+def scores(writer: Tensor, sides: tuple[Tensor, ...]) -> Tensor:
+    """Return the scores of heads on each side: (sides, heads that read, heads that write)."""
     found = []
     for side in sides:
         (count, width), (read, columns) = writer.shape[:2], side.shape[::2]

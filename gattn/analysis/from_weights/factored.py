@@ -72,7 +72,8 @@ class FactoredMatrix:
 
     def eigenvalues(self) -> Tensor:
         """Return the eigenvalues that can differ from zero: those of ``right @ left``."""
-        return torch.linalg.eigvals(self.right @ self.left)
+        values: Tensor = torch.linalg.eigvals(self.right @ self.left)
+        return values
 
     def __repr__(self) -> str:
         rows, columns = self.shape

@@ -15,7 +15,7 @@ from gattn.analysis.from_weights.factored import FactoredMatrix
 from gattn.analysis.reading.results import Table, column
 from gattn.checks import whole
 from gattn.errors import SelectionError
-from gattn.models.stream.layer_weights import LayerWeights, layer_weights, rotations
+from gattn.models.stream.layer_weights import layer_weights, rotations
 from gattn.models.stream.linear_runs import LinearRuns
 from gattn.models.stream.vocabulary import Vocabulary
 
@@ -71,7 +71,9 @@ def head_weights(
     if found is None:
         raise SelectionError(f"No layer {layer}; the model has layers 0 .. {len(layers) - 1}.")
     if not 0 <= head < len(found.query):
-        raise SelectionError(f"No head {head}; layer {layer} has heads 0 .. {len(found.query) - 1}.")
+        raise SelectionError(
+            f"No head {head}; layer {layer} has heads 0 .. {len(found.query) - 1}."
+        )
     turned = rotations(runs, layers, distance)[layers.index(found)][head]
     query = found.scale * found.query[head] @ turned
     notes = stream_notes(runs)

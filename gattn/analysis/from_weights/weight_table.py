@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gattn.analysis.from_weights.composition import centred, stream_notes
+from gattn.analysis.from_weights.composition import centred, reading, scores, stream_notes, writing
 from gattn.analysis.from_weights.head_weights import share
 from gattn.analysis.heads.head_table import head_table
 from gattn.analysis.reading.results import Table
-from gattn.models.load.loading import input_device
+from gattn.errors import CaptureError
 from gattn.models.run.capturing import capture
 from gattn.models.stream.fixed_norms import inputs_replaced, outputs_replaced
 from gattn.models.stream.layer_weights import LayerWeights, layer_weights
@@ -52,11 +52,12 @@ def weight_table(
           of the mean embedding: what positions alone do. The model's own norms and positions take
           part, and each layer reads the embeddings;
         - ``copying``: the share of positive eigenvalues of the full OV circuit
-          :math:`W_E W_{OV} W_U`, as in `HeadWeights.copying`; NaN if the model has no linear logits;
+          :math:`W_E W_{OV} W_U`, as in `HeadWeights.copying`; NaN where no logits are linear in
+          the stream;
         - ``matching``: the same of the full QK circuit :math:`W_E W_{QK} W_E^\top`;
-        - ``induction``: ``matching`` where the keys are read through the OV circuit of the head of
-          an earlier layer with the highest ``previous_token``, times that number; NaN in the first
-          layer.
+        - ``induction``: the K-composition (`gattn.compose`) with an earlier head, times the
+          ``previous_token`` of that head: the largest such product. Induction heads read in a key
+          what came before it, as a previous-token head writes it there. NaN in the first layer.
 
     Raises
     ------
@@ -69,25 +70,28 @@ def weight_table(
     """
     runs = LinearRuns(model, tokenizer, stack)
     layers, vocabulary = centred(layer_weights(runs)), Vocabulary(runs)
-    before = previous_tokens(runs)
-    logits = vocabulary.read_and_written if runs.has_logits else None
-    rows, best, writer = [], float("nan"), None
-    for one in walk(layers, "weights", "layer", progress=progress):
+    before = previous_tokens(runs, vocabulary).to(layers[0].query)
+    notes, logits = stream_notes(runs), None
+    try:
+        logits = vocabulary.read_and_written
+    except CaptureError as error:
+        notes.append(f"no copying: {error}")
+    rows = []
+    for n, one in enumerate(walk(layers, "weights", "layer", progress=progress)):
+        sides = reading(one)[1:2]
+        read = [scores(writing(earlier), sides)[0] for earlier in layers[:n]]
+        best = (torch.cat(read, dim=1) * before[:n].flatten()).amax(1) if n else None
         for head in range(len(one.query)):
-            row = {"layer": one.layer, "head": head, "previous_token": before[one.layer, head]}
+            row = {"layer": one.layer, "head": head, "previous_token": float(before[n, head])}
             row["copying"] = _copying(one, head, logits)
-            row["matching"] = _matching(one, head, vocabulary.products)
-            row["induction"] = best * _matching(one, head, vocabulary.products, writer)
+            row["matching"] = share(one.key[head].T @ vocabulary.products @ one.query[head])
+            row["induction"] = float("nan") if best is None else float(best[head])
             rows.append(row)
-        strongest = max(range(len(one.query)), key=lambda head: before[one.layer, head])
-        if writer is None or before[one.layer, strongest] > best:
-            best = before[one.layer, strongest]
-            writer = one.value[strongest], one.output[strongest]
     return Table.of(
         rows,
         name="weights",
         computed_from=f"the weights of {runs.name}, {runs.stack} stack",
-        notes=stream_notes(runs),
+        notes=notes,
         index=("layer", "head"),
     )
 
@@ -99,20 +103,8 @@ def _copying(layer: LayerWeights, head: int, logits: Tensor | None) -> float:
     return share(layer.output[head] @ logits @ layer.value[head])
 
 
-def _matching(
-    layer: LayerWeights, head: int, products: Tensor, writer: tuple[Tensor, Tensor] | None = None
-) -> float:
-    """Return the share of positive eigenvalues of a full QK circuit, its keys those of a writer."""
-    key = layer.key[head]
-    if writer is not None:
-        value, output = writer
-        key = value @ (output @ key)
-    return share(key.T @ products @ layer.query[head])
-
-
-def previous_tokens(runs: LinearRuns) -> dict[tuple[int, int], float]:
-    """Return each head's mean attention to the token before, where all tokens are alike."""
-    embedding = runs.model.get_input_embeddings()
+def previous_tokens(runs: LinearRuns, vocabulary: Vocabulary) -> Tensor:
+    """Return the mean attention to the token before where all are alike: (layers, heads)."""
     known = getattr(runs.model.config.get_text_config(), "max_position_embeddings", None)
     length = min(_LENGTH, known or _LENGTH)
     streams: list[Tensor] = []
@@ -122,15 +114,11 @@ def previous_tokens(runs: LinearRuns) -> dict[tuple[int, int], float]:
         return streams[0].to(given)
 
     inputs = runs.inputs(1, length)
-    with torch.no_grad():
-        ids = torch.arange(len(embedding.weight), device=input_device(runs.model))
-        mean = embedding(ids).mean(0)
+    mean = vocabulary.embeddings.mean(0)
     with (
-        outputs_replaced(embedding, lambda given: mean.expand_as(given)),
+        outputs_replaced(vocabulary.embedding, lambda given: mean.expand_as(given)),
         inputs_replaced(dict.fromkeys(runs.modules), put_in),
     ):
         trace = capture(inputs, runs.model, runs.tokenizer)
     table = head_table(trace.stacks[runs.stack], progress=False)
-    numbers = table["previous_token"].to_numpy()
-    layers, heads = (table.index.get_level_values(name) for name in ("layer", "head"))
-    return dict(zip(zip(layers, heads, strict=True), numbers.tolist(), strict=True))
+    return torch.tensor(table["previous_token"].unstack("head").to_numpy())

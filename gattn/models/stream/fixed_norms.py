@@ -97,4 +97,3 @@ def first_tensor(values: Iterable[Any]) -> Tensor | None:
 def rows_of(numbers: Tensor) -> Tensor:
     """Return vectors in any shape as rows (vectors, dim)."""
     return numbers.reshape(-1, numbers.shape[-1])
-

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,8 +15,7 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.decomposing import decompose, layer_modules
-from gattn.models.stream.fixed_norms import Norms, inputs_replaced, rows_of
-from gattn.models.stream.sublayers import Sublayer
+from gattn.models.stream.fixed_norms import Norms, inputs_replaced
 from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:

@@ -36,16 +36,24 @@ class Vocabulary:
 
     def __init__(self, runs: LinearRuns) -> None:
         self._runs = runs
-        self._embedding: nn.Module = runs.model.get_input_embeddings()
+        self.embedding: nn.Module = runs.model.get_input_embeddings()
 
     @cached_property
     def vectors(self) -> Tensor:
         """What each token puts into the stream, without its position: (tokens, dim)."""
+        probes = self._runs.probes(self.embeddings.shape[-1])
+        found = torch.cat([self._streams(some)[:, 0] for some in probes.split(_AT_ONCE)])
+        weight, _ = affine_map("What embeddings put into the residual stream", probes, found)
+        vectors: Tensor = self.embeddings.to(weight) @ weight
+        return vectors
+
+    @cached_property
+    def embeddings(self) -> Tensor:
+        """What the embedding gives for each token: (tokens, dim of embeddings)."""
         with torch.no_grad():
             ids = torch.arange(len(self), device=input_device(self._runs.model))
-            embedded = self._embedding(ids)
-            weight, _ = self._map(embedded.shape[-1])
-            return embedded.to(weight) @ weight
+            found: Tensor = self.embedding(ids)
+        return found
 
     @cached_property
     def products(self) -> Tensor:
@@ -53,17 +61,11 @@ class Vocabulary:
         return self.vectors.T @ self.vectors
 
     def __len__(self) -> int:
-        weight: Any = self._embedding.weight
+        weight: Any = self.embedding.weight
         return len(weight)
 
-    def _map(self, width: int) -> tuple[Tensor, Tensor]:
-        """Return how an embedding gets into the stream: a weight, and what is added to it."""
-        probes = self._runs.probes(width)
-        found = torch.cat([self._streams(some, 1)[:, 0] for some in probes.split(_AT_ONCE)])
-        return affine_map("What embeddings put into the residual stream", probes, found)
-
-    def _streams(self, rows: Tensor, length: int) -> Tensor:
-        """Return what the first layer reads where all tokens have these embeddings."""
+    def _streams(self, rows: Tensor) -> Tensor:
+        """Return what the first layer reads of a token with each embedding: (rows, 1, dim)."""
         found: list[Tensor] = []
 
         def note(module: nn.Module, given: Tensor) -> Tensor:
@@ -74,9 +76,12 @@ class Vocabulary:
             return rows[:, None].to(given).expand_as(given)
 
         runs = self._runs
-        with runs.norms.fixed(), outputs_replaced(self._embedding, put_in):
-            with inputs_replaced(runs.modules[:1], note):
-                runs.run(Context(), len(rows), length)
+        with (
+            runs.norms.fixed(),
+            outputs_replaced(self.embedding, put_in),
+            inputs_replaced(runs.modules[:1], note),
+        ):
+            runs.run(Context(), len(rows), 1)
         return found[0].to(rows)
 
     # What logits read
@@ -86,7 +91,8 @@ class Vocabulary:
 
         They are those of the unembedding alone, before caps and scales.
         """
-        runs, found = self._runs, []
+        runs = self._runs
+        found: list[Tensor] = []
         unembedding = runs.model.get_output_embeddings()
         if not runs.has_logits or unembedding is None:
             raise CaptureError(
@@ -100,15 +106,18 @@ class Vocabulary:
         def note(module: nn.Module, args: Any, kwargs: Any, result: Tensor) -> None:
             found.append(rows_of(result).to(rows))
 
-        with runs.norms.fixed(), outputs_replaced(runs.modules[-1], put_in):
-            with hooks_on([unembedding], leave=note):
-                runs.run(Context(), len(rows), 1)
+        with (
+            runs.norms.fixed(),
+            outputs_replaced(runs.modules[-1], put_in),
+            hooks_on([unembedding], leave=note),
+        ):
+            runs.run(Context(), len(rows), 1)
         return found[0]
 
     def written(self, vector: Tensor) -> Tensor:
         """Return by how much a vector changes each token's logit: (tokens,)."""
         zero, once, twice = self.logits(torch.stack([0 * vector, vector, 2 * vector]))
-        found = once - zero
+        found: Tensor = once - zero
         if not (twice - zero - 2 * found).abs().max() <= 4 * tolerance(vector) * twice.abs().max():
             raise CaptureError(_NOT_LINEAR)
         return found
