@@ -13,7 +13,7 @@ from gattn.analysis.heads.head_table import head_table
 from gattn.analysis.reading.results import Table
 from gattn.errors import CaptureError
 from gattn.models.run.capturing import capture
-from gattn.models.stream.fixed_norms import inputs_replaced, outputs_replaced
+from gattn.models.stream.fixed_norms import inputs_replaced
 from gattn.models.stream.layer_weights import LayerWeights, layer_weights
 from gattn.models.stream.linear_runs import LinearRuns
 from gattn.models.stream.vocabulary import Vocabulary
@@ -114,9 +114,8 @@ def previous_tokens(runs: LinearRuns, vocabulary: Vocabulary) -> Tensor:
         return streams[0].to(given)
 
     inputs = runs.inputs(1, length)
-    mean = vocabulary.embeddings.mean(0)
     with (
-        outputs_replaced(vocabulary.embedding, lambda given: mean.expand_as(given)),
+        vocabulary.replaced(vocabulary.embeddings.mean(0)),
         inputs_replaced(dict.fromkeys(runs.modules), put_in),
     ):
         trace = capture(inputs, runs.model, runs.tokenizer)

@@ -77,15 +77,17 @@ def inputs_replaced(
 
 
 @contextmanager
-def outputs_replaced(module: nn.Module, put_in: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Replace the first tensor that a module returns by what a function makes of it."""
+def outputs_replaced(
+    modules: Iterable[nn.Module], put_in: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Replace the first tensor that modules return by what a function makes of it."""
 
     def leave(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
         if isinstance(result, Tensor):
             return put_in(result)
         return (put_in(result[0]), *result[1:])
 
-    with hooks_on([module], leave=leave):
+    with hooks_on(modules, leave=leave):
         yield
 
 

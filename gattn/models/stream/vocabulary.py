@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -36,7 +38,19 @@ class Vocabulary:
 
     def __init__(self, runs: LinearRuns) -> None:
         self._runs = runs
-        self.embedding: nn.Module = runs.model.get_input_embeddings()
+        embedding = runs.model.get_input_embeddings()
+        if not isinstance(embedding, nn.Embedding):
+            raise CaptureError(
+                f"{runs.name} embeds tokens by a {type(embedding).__name__}: expected an "
+                "nn.Embedding, whose rows are what tokens put into the residual stream."
+            )
+        self.embedding = embedding
+        # Encoder and decoder may have modules of their own that share the weight.
+        self._sharing = [
+            module
+            for module in runs.model.modules()
+            if isinstance(module, nn.Embedding) and module.weight is embedding.weight
+        ]
 
     @cached_property
     def vectors(self) -> Tensor:
@@ -44,6 +58,11 @@ class Vocabulary:
         probes = self._runs.probes(self.embeddings.shape[-1])
         found = torch.cat([self._streams(some)[:, 0] for some in probes.split(_AT_ONCE)])
         weight, _ = affine_map("What embeddings put into the residual stream", probes, found)
+        if not weight.any():
+            raise CaptureError(
+                f"The {self._runs.stack} stack of {self._runs.name} does not read the embeddings "
+                "of tokens alone, so they are no vectors of its residual stream."
+            )
         vectors: Tensor = self.embeddings.to(weight) @ weight
         return vectors
 
@@ -61,8 +80,7 @@ class Vocabulary:
         return self.vectors.T @ self.vectors
 
     def __len__(self) -> int:
-        weight: Any = self.embedding.weight
-        return len(weight)
+        return len(self.embedding.weight)
 
     def _streams(self, rows: Tensor) -> Tensor:
         """Return what the first layer reads of a token with each embedding: (rows, 1, dim)."""
@@ -72,17 +90,20 @@ class Vocabulary:
             found.append(given.detach())
             return given
 
-        def put_in(given: Tensor) -> Tensor:
-            return rows[:, None].to(given).expand_as(given)
-
         runs = self._runs
         with (
             runs.norms.fixed(),
-            outputs_replaced(self.embedding, put_in),
+            self.replaced(rows[:, None]),
             inputs_replaced(runs.modules[:1], note),
         ):
             runs.run(Context(), len(rows), 1)
         return found[0].to(rows)
+
+    @contextmanager
+    def replaced(self, rows: Tensor) -> Iterator[None]:
+        """Replace all embeddings of tokens by rows that broadcast to (rows, tokens, dim)."""
+        with outputs_replaced(self._sharing, lambda given: rows.to(given).expand_as(given)):
+            yield
 
     # What logits read
 
@@ -108,7 +129,7 @@ class Vocabulary:
 
         with (
             runs.norms.fixed(),
-            outputs_replaced(runs.modules[-1], put_in),
+            outputs_replaced(runs.modules[-1:], put_in),
             hooks_on([unembedding], leave=note),
         ):
             runs.run(Context(), len(rows), 1)
