@@ -38,6 +38,7 @@ def main() -> None:
             "circuit": gattn.circuit(TEXT, target=" lamp", progress=False).draw(),
             "layers": circuit.draw(),
             "ribbons": circuit.draw("ribbons"),
+            "composition": gattn.compose(progress=False).draw(),
             "text": trace[2, 1].draw_text(),
         }
         for name, ax in drawn.items():

@@ -7,6 +7,7 @@ from .chains.mixing import mixing as mixing
 from .faithfulness.agreement import rank_agreement as rank_agreement
 from .faithfulness.curves import deletion_curve as deletion_curve
 from .faithfulness.curves import insertion_curve as insertion_curve
+from .from_weights.weight_table import weight_table as weight_table
 from .heads.compare import compare as compare
 from .heads.head_distances import head_distances as head_distances
 from .heads.head_groups import head_clusters as head_clusters

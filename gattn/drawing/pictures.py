@@ -32,6 +32,7 @@ PICTURES = {
     "Bottlenecks": "results.bottlenecks.draw_bottlenecks",
     "Circuit": "layers.circuits.draw_circuit",
     "Circuits": "results.circuits.draw_circuits",
+    "Composition": "results.head_tables.draw_composition",
     "Curves": "results.faithfulness.draw_curves",
     "HeadClusters": "results.head_maps.draw_head_clusters",
     "HeadComparison": "results.intervals.draw_comparison",

@@ -1,20 +1,25 @@
-"""Pictures of the head table: scores as colours, with the heads' labels."""
+"""Pictures of tables of heads: their scores as colours, and the composition of pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from pandas.api.types import is_float_dtype
 
+from gattn.analysis.from_weights.composition import SIDES, Composition
 from gattn.analysis.heads.even_attention import EVEN_COLUMNS
+from gattn.analysis.reading.results import array
 from gattn.drawing.canvas.colours import given_map
 from gattn.drawing.canvas.frame import new_axes, pitch
 from gattn.drawing.canvas.labels import fit, font_size
-from gattn.drawing.results.arrays_and_tables import draw_table
+from gattn.drawing.results.arrays_and_tables import draw_array, draw_table
+from gattn.errors import SelectionError
+from gattn.names.choices import written
 
 _NO_SHARES = ("entropy", "mean_distance", "edges", "edges_for_90")
 _LARGEST = 14.0
@@ -68,3 +73,52 @@ def _write_labels(ax: Axes, labels: Sequence[str]) -> None:
     beside.set_yticks(shown, [labels[i] for i in shown])
     beside.tick_params(length=0, labelsize=min(found.size, font_size()))
     beside.spines[:].set_visible(False)
+
+
+def draw_composition(
+    table: Composition,
+    side: Literal["query", "key", "value"] = "key",
+    *,
+    ax: Axes | None = None,
+    title: str | None = None,
+    **options: Any,
+) -> Axes:
+    """Draw the scores of one side: a row per head that reads, a column per head that writes.
+
+    Pairs without a score, such as heads of one layer, are grey.
+
+    Parameters
+    ----------
+    table : Composition
+        What `gattn.compose` gives, or some of its rows.
+    side : {"query", "key", "value"}
+        Which composition: of the queries, keys or values that are read.
+    title : str, optional
+        A title of your own; there is no caption then.
+    **options
+        As in the picture of an array, which this is.
+
+    Raises
+    ------
+    SelectionError
+        If there is no such side, or no score.
+    """
+    if side not in SIDES or side not in table:
+        raise SelectionError(f"side is one of {', '.join(map(repr, SIDES))}, not {side!r}.")
+    readers, writers = (
+        [(int(layer), int(head)) for layer, head in table.index.droplevel(others).unique()]
+        for others in (["from_layer", "from_head"], ["layer", "head"])
+    )
+    readers, writers = sorted(readers), sorted(writers)
+    values = np.full((len(readers), len(writers)), np.nan)
+    rows, columns = ({place: n for n, place in enumerate(some)} for some in (readers, writers))
+    for (layer, head, *writer), score in table[side].items():
+        values[rows[layer, head], columns[tuple(writer)]] = score
+    drawn = array(
+        values,
+        {"reads": list(map(written, readers)), "writes": list(map(written, writers))},
+        name=f"{side[0].upper()}-composition",
+        computed_from=table.computed_from,
+        notes=table.notes,
+    )
+    return draw_array(drawn, ax=ax, title=title, **options)

@@ -1,0 +1,1 @@
+"""Reads heads from their weights alone, without a text."""
