@@ -151,7 +151,7 @@ def _places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
     several = several_tokens(name, chosen)
     found = [place for one in several for place in find_tokens(one, places, texts, name)]
     if not found or len(set(found)) < len(found):
-        raise SelectionError(f"{name} names at least one, and each once, not {chosen!r:.80}.")
+        raise SelectionError(f"{name} names at least one token, and each once, not {chosen!r:.80}.")
     return found
 
 
