@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.reading.results import Array, Table, array
+from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.stream.parts import Writer
 from gattn.names.tokens import find_token
@@ -345,8 +346,9 @@ class Why:
         Raises
         ------
         SelectionError
-            As in `table`.
+            As in `table`, or if `most` is no number of parts.
         """
+        most = whole("most", most, 1, SelectionError)
         terms = _summed(_summed(self.matrix(contrast), 0, most), 1, most)
         return terms.draw(ax=ax, **options)
 

@@ -38,9 +38,10 @@ def run_why(options: argparse.Namespace) -> None:
     print(f"score {table.attrs['total']:.4g}, the sum over these pairs of parts:")
     _print_rows(table, _PAIRS)
     if found.key is not None:
-        for side, name in (("key", "keys"), ("query", "queries")):
-            print(f"\nattention without a part of the {name}:")
-            _print_rows(found.without(side), _PARTS)
+        print("\nattention without a part of the keys:")
+        _print_rows(found.without("key"), _PARTS)
+        print("\nattention without a part of the queries:")
+        _print_rows(found.without("query"), _PARTS)
     print_notes(table.notes)
     if options.output:
         if options.output.suffix.lower() == ".csv":
