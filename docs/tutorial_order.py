@@ -22,6 +22,7 @@ ORDER = [
     "plot_contributions",
     "plot_value_zeroing",
     "plot_information_flow_routes",
+    "plot_why_induction",
     "plot_pagerank",
     "plot_spectrum",
     "plot_topology",

@@ -535,3 +535,21 @@ def test_subgraphs_have_fewer_edges_than_a_ranking_needs(ran):
         assert found.faithfulness >= 0.9
         enough = [size for size, share in zip(sizes, shares, strict=True) if share >= 0.9]
         assert len(own) < min(enough, default=np.inf)
+
+
+def test_induction_heads_look_for_what_one_earlier_head_wrote(ran):
+    names, _ = ran["why_induction"]
+    measured = names["measured"]
+    for (layer, head), why in names["found"].items():
+        by_key = why.matrix().sum("query_part").to_series()
+        assert by_key["1.1"] > 0.9 * by_key.sum()
+        part = why.without("key").iloc[0]
+        assert part["part"] == "1.1"
+        column = measured[f"by {layer}.{head}"]
+        assert part["attention"] == pytest.approx(column["unchanged"], abs=1e-5)
+        assert part["without"] == pytest.approx(column["1.1 cut"], abs=0.01)
+        assert column["1.1, two edges cut"] < 0.02
+        others = column[[f"1.{n}, two edges cut" for n in (0, 2, 3)]]
+        assert others.to_numpy() == pytest.approx(column["unchanged"], abs=0.01)
+    assert measured.loc["1.1, two edges cut", "P(lamp)"] < 0.001
+    assert names["plain"][1, 1].to_dense()[5, 4] == pytest.approx(0.997, abs=1e-3)

@@ -32,9 +32,12 @@ LAYERS = [
 COMMAND = [
     {"terminal.consoles", "terminal.output", "arguments.values", "arguments.edits"},
     {"arguments.captures"},
-    {f"commands.{name}" for name in ("drawing", "measuring", "listing", "querying", "surveying")},
+    {
+        f"commands.{name}"
+        for name in ("drawing", "explaining", "measuring", "listing", "querying", "surveying")
+    },
     {"shared_arguments"},
-    {"survey_arguments"},
+    {"measuring_arguments", "survey_arguments"},
     {"parser"},
     {"command"},
     {"__init__", "__main__"},

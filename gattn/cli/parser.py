@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gattn import __version__
-from gattn.cli.arguments.values import REDUCTIONS, Parser, real, whole
+from gattn.cli.arguments.values import Parser, real, whole
 from gattn.cli.commands.drawing import run_compare, run_draw, run_heads, run_view
+from gattn.cli.commands.explaining import run_why
 from gattn.cli.commands.listing import run_export, run_models, run_tokens
 from gattn.cli.commands.measuring import run_circuit, run_effect, run_flow, run_routes
 from gattn.cli.commands.querying import TABLES, run_query, run_statistics
 from gattn.cli.commands.surveying import run_survey
+from gattn.cli.measuring_arguments import METRICS, add_answer, add_circuit, add_flow, add_why
 from gattn.cli.shared_arguments import (
     add_capture,
     add_edits,
@@ -29,8 +31,6 @@ from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
-METRICS = ("kl", "logit_difference", "probability", "loss")
-UNITS = ("edges", "pairs", "tokens", "heads")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -50,6 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         _circuit,
         _routes,
         _flow,
+        _why,
         _tokens,
         _survey,
         _query,
@@ -137,20 +138,8 @@ def _effect(commands: Commands) -> None:
     parser.add_argument(
         "--metric", choices=METRICS, default="kl", help="what to measure (default: kl)"
     )
-    _add_answer(parser)
+    add_answer(parser)
     add_output(parser, (".csv", *PICTURES))
-
-
-def _add_answer(parser: argparse.ArgumentParser) -> None:
-    """Add --position, --target and --other."""
-    add_position(parser, "the last; for the loss, all that have a next token")
-    for option, what in (
-        ("--target", 'the predicted token, such as " cat", for probability and logit_difference'),
-        ("--other", "the token to compare the target with, for logit_difference"),
-    ):
-        parser.add_argument(
-            option, action="append", metavar="TOKEN", help=f"{what}; repeat it for several"
-        )
 
 
 def _circuit(commands: Commands) -> None:
@@ -160,38 +149,7 @@ def _circuit(commands: Commands) -> None:
         run_circuit,
         "find the fewest edges of attention on which alone the model keeps its prediction",
     )
-    add_text(parser)
-    parser.add_argument(
-        "--metric",
-        choices=METRICS,
-        help="what to keep (default: logit_difference with --target and --other, probability with "
-        "--target, otherwise kl)",
-    )
-    _add_answer(parser)
-    parser.add_argument(
-        "--keep",
-        type=real,
-        default=0.9,
-        metavar="SHARE",
-        help="the share of the metric to keep, from the value without attention (default: 0.9)",
-    )
-    parser.add_argument(
-        "--units",
-        choices=UNITS,
-        default="edges",
-        help="what is kept or left out as a whole: an edge, all edges of a pair of tokens, all "
-        "from a token, or a head (default: edges)",
-    )
-    parser.add_argument(
-        "--ablation",
-        default="zero",
-        metavar="WHAT",
-        help="what takes the place of messages that are left out: zero, mean (the head's mean "
-        "value), or a text of as many tokens, whose messages do (default: zero)",
-    )
-    parser.add_argument("--max-edges", type=whole, metavar="N", help="keep at most N edges")
-    parser.add_argument("--seconds", type=real, metavar="S", help="stop the search after S seconds")
-    add_output(parser, (*PICTURES, *PAGES, *EXPORTS[1:]))
+    add_circuit(parser)
 
 
 def _routes(commands: Commands) -> None:
@@ -214,33 +172,17 @@ def _flow(commands: Commands) -> None:
     parser = _command(
         commands, "flow", run_flow, "rank tokens by how much flows from them to one token"
     )
-    add_text(parser)
-    parser.add_argument(
-        "--query",
-        default="-1",
-        metavar="TOKEN",
-        help="the token to which it flows: a position, or text, whose last match counts (default: "
-        "-1, the last)",
+    add_flow(parser)
+
+
+def _why(commands: Commands) -> None:
+    parser = _command(
+        commands,
+        "why",
+        run_why,
+        "say who wrote the queries and keys of a head: embeddings, heads, MLPs",
     )
-    parser.add_argument(
-        "--heads",
-        metavar="HEADS",
-        help="only these heads: numbers in each layer, as in 0,2, or [STACK:]LAYER.HEAD, as in "
-        "1.1,2.0",
-    )
-    parser.add_argument(
-        "--reduce",
-        default="mean",
-        choices=REDUCTIONS,
-        help="how to combine the heads of a layer (default: mean)",
-    )
-    parser.add_argument(
-        "--residual",
-        type=real,
-        metavar="R",
-        help="the residual stream's share of a layer's output (default: 0.5)",
-    )
-    add_output(parser, (*PICTURES, ".csv"))
+    add_why(parser)
 
 
 def _tokens(commands: Commands) -> None:

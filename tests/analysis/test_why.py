@@ -1,5 +1,6 @@
 """Scores taken apart, held to dense algebra, to hand-made models and to the models' own scores."""
 
+import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import pytest
@@ -204,6 +205,29 @@ def test_contrasts(gpt2):
     assert whole.table()["score"].sum() == pytest.approx(expected, abs=1e-6)
 
 
+def test_what_was_asked_is_said(gpt2):
+    found = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    for table in (found.table(5), found.matrix(5)):
+        assert table.computed_from.endswith("from '21' (8) to '17' (3), less that of '33' (5)")
+        assert table.notes == ["norms are held as they are in this run"]
+    assert found.table("mean").computed_from.endswith("less that of the mean key")
+    row = gattn.why(IDS, gpt2, layer=1, head=0, query=8)
+    assert row.table().notes[1:] == row.matrix().notes[1:] != []
+    assert "less the mean over all keys" in row.table().notes[1]
+
+
+def test_pictures_sum_the_smaller_parts_up(gpt2):
+    found = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    for most in (2, 4, 9):
+        shown = found.draw(most=most).images[0].get_array()
+        count = min(most, len(found.writers))
+        assert shown.size == count**2
+        assert float(shown.sum()) == pytest.approx(float(found.matrix().sum()))
+        plt.close("all")
+    with pytest.raises(SelectionError, match="most must be a whole number"):
+        found.draw(most=0)
+
+
 def test_a_whole_head_as_a_graph(gpt2):
     found = gattn.why(IDS, gpt2, layer=1, head=1)
     graph = found.to_networkx()
@@ -227,6 +251,12 @@ def test_parts_of_ones_own(gpt2):
     assert found.matrix().sum().item() == pytest.approx(plain.matrix().sum().item())
     with pytest.raises(ShapeError, match=r"'feature' must be a tensor \(tokens, dim\)"):
         gattn.why(IDS, gpt2, layer=1, head=0, parts={"feature": feature[1:]})
+    for name in ("error", "bias", "1.0"):
+        with pytest.raises(SelectionError, match=f"name '{name}'"):
+            gattn.why(IDS, gpt2, layer=1, head=0, parts={name: feature})
+    for wrong in ({}, feature):
+        with pytest.raises(SelectionError, match="a mapping from a name"):
+            gattn.why(IDS, gpt2, layer=1, head=0, parts=wrong)
 
 
 def test_edits_that_are_open_take_part(gpt2):

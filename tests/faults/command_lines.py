@@ -87,6 +87,15 @@ CIRCUIT = {
     "--other": TOKENS,
     "--model": MODELS,
 }
+WHY = {
+    "--layer": WHOLE,
+    "--head": WHOLE,
+    "--query": TOKENS,
+    "--key": TOKENS,
+    "--contrast": [*TOKENS, "mean"],
+    "--stack": ["decoder", "encoder", ""],
+    "--model": MODELS,
+}
 LAYOUTS = {"--layout": ["arcs", "columns", "circle", "matrix", "spring", ""]}
 GENERATE = {"--generate": [n for n in WHOLE if n != "99"]}
 OPTIONS = {
@@ -99,6 +108,7 @@ OPTIONS = {
     "circuit": CIRCUIT,
     "routes": {"--position": TOKENS, "--threshold": FLOATS, "--model": MODELS},
     "flow": FLOW,
+    "why": WHY,
     "tokens": {"--model": MODELS},
     "survey": SURVEY | EDITS,
     "query": {},

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.reading.results import Array, Table, array
+from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.stream.parts import Writer
 from gattn.names.tokens import find_token
@@ -109,7 +110,7 @@ class Why:
             return edges
         if contrast == "mean":
             return edges - edges.sum(-1, keepdim=True) * mean
-        other = find_token(contrast, range(len(self.tokens)), self.tokens, "contrast")
+        other = self._other(contrast)
         rows = edges.sum(-1)
         if bool((allowed[:, other] * rows < rows).any()):
             raise SelectionError(f"A query may not attend to the key {_named(self, [other])}.")
@@ -136,12 +137,13 @@ class Why:
         keys = torch.einsum("ij,bjd->bid", counted, self.keys)
         terms = torch.einsum("aid,bid->ab", self.queries, keys)
         names = [str(one) for one in self.writers]
+        of_all = ["scores are those of keys by their attention, less the mean over all keys"]
         return array(
             terms.numpy(),
             {"query_part": names, "key_part": names},
-            name=f"why head {self.layer}.{self.head} attends",
-            computed_from=self._asked,
-            notes=self.notes,
+            name=f"score of head {self.layer}.{self.head}",
+            computed_from=self._asked(contrast),
+            notes=self.notes if self.key is not None else [*self.notes, *of_all],
         )
 
     def table(self, contrast: int | str | None = None) -> Table:
@@ -187,7 +189,7 @@ class Why:
             "share": [values[n] / total if total else 0.0 for n in order],
         }
         return Table.of(
-            some, name="score", computed_from=self._asked, notes=self.notes, total=total
+            some, name="score", computed_from=matrix.computed_from, notes=matrix.notes, total=total
         )
 
     def without(self, side: End = "key") -> Table:
@@ -242,7 +244,7 @@ class Why:
             )
         rows.sort(key=lambda row: -abs(float(row["change"])))
         return Table.of(
-            rows, name="without", computed_from=self._asked, notes=self.notes, side=side
+            rows, name="without", computed_from=self._asked(), notes=self.notes, side=side
         )
 
     def _capped(self, raw: Tensor) -> Tensor:
@@ -284,11 +286,17 @@ class Why:
 
     # Seeing it
 
-    @property
-    def _asked(self) -> str:
-        """What it was computed from, and which edges are asked about."""
+    def _asked(self, contrast: int | str | None = None) -> str:
+        """Say what it was computed from, which edges are asked about, and beside what."""
         key = "" if self.key is None else f" to {_named(self, self.key)}"
-        return f"{self.computed_from}, from {_named(self, self.query)}{key}"
+        beside = ""
+        if contrast is not None:
+            other = "the mean key" if contrast == "mean" else _named(self, [self._other(contrast)])
+            beside = f", less that of {other}"
+        return f"{self.computed_from}, from {_named(self, self.query)}{key}{beside}"
+
+    def _other(self, contrast: int | str) -> int:
+        return find_token(contrast, range(len(self.tokens)), self.tokens, "contrast")
 
     @property
     def notes(self) -> list[str]:
@@ -305,7 +313,7 @@ class Why:
         as in `table` without a contrast; nodes have ``kind``, ``layer`` and ``head``.
         """
         terms = self.matrix()
-        graph: nx.DiGraph[str] = nx.DiGraph(computed_from=self._asked)
+        graph: nx.DiGraph[str] = nx.DiGraph(computed_from=self._asked())
         name = f"{self.layer}.{self.head}"
         graph.add_node(name, kind="head", layer=self.layer, head=self.head)
         query, key = terms.sum("key_part").to_numpy(), terms.sum("query_part").to_numpy()
@@ -338,8 +346,9 @@ class Why:
         Raises
         ------
         SelectionError
-            As in `table`.
+            As in `table`, or if `most` is no number of parts.
         """
+        most = whole("most", most, 1, SelectionError)
         terms = _summed(_summed(self.matrix(contrast), 0, most), 1, most)
         return terms.draw(ax=ax, **options)
 

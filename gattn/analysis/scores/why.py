@@ -60,6 +60,9 @@ def why(
     is verified that all this sums to the scores that the model computed. A soft cap is applied to
     the sum; what is taken apart is the score before it.
 
+    The MLP of a layer stands for all that the layer adds after its self-attention: experts, and in
+    a decoder that reads an encoder, cross-attention too.
+
     Parameters
     ----------
     text, model, tokenizer
@@ -86,7 +89,8 @@ def why(
     Raises
     ------
     SelectionError
-        If there is no such head, stack or token, or if there is none of the edges.
+        If there is no such head, stack or token, if there is none of the edges, or if `parts` are
+        not named.
     ShapeError
         If `parts` are not (tokens, dim).
     CaptureError
@@ -114,7 +118,7 @@ def why(
         stream = stream_before(layer, found.embeddings, text, model, tokenizer, own)
         stream.check(found.residual, found.call.name)
     else:
-        stream = _given(parts, found.residual)
+        stream = _given(parts, found.residual, f"{layer}.{head}")
     texts = prompt.texts(found.place.stack, None, len(found.residual))
     queries = _places("query", query, texts)
     sides = []
@@ -130,8 +134,18 @@ def why(
     return made.among(queries, None if key is None else _places("key", key, texts))
 
 
-def _given(parts: Mapping[str, Tensor], residual: Tensor) -> Stream:
-    """Take the stream apart as a caller says; what is left is the error."""
+def _given(parts: Mapping[str, Tensor], residual: Tensor, own: str) -> Stream:
+    """Take the stream apart as a caller says, for the head `own`; what is left is the error."""
+    if not isinstance(parts, Mapping) or not parts:
+        raise SelectionError(
+            f"parts is a mapping from a name of your own to a tensor, as in {{'feature': x}}, not "
+            f"{parts!r:.80}."
+        )
+    if taken := sorted({"error", "bias", own} & set(map(str, parts))):
+        raise SelectionError(
+            f"No part may have the name {taken[0]!r}, which stands for something else: choose "
+            "another."
+        )
     shape = tuple(residual.shape)
     for name, part in parts.items():
         if not isinstance(part, Tensor) or part.shape != residual.shape:
@@ -152,7 +166,7 @@ def _places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
     several = several_tokens(name, chosen)
     found = [place for one in several for place in find_tokens(one, places, texts, name)]
     if not found or len(set(found)) < len(found):
-        raise SelectionError(f"{name} names at least one, and each once, not {chosen!r:.80}.")
+        raise SelectionError(f"{name} names at least one token, and each once, not {chosen!r:.80}.")
     return found
 
 

@@ -1,0 +1,120 @@
+"""The arguments of `gattn circuit`, `flow` and `why`, and of what is measured."""
+
+from __future__ import annotations
+
+import argparse
+
+from gattn.cli.arguments.values import REDUCTIONS, real, whole
+from gattn.cli.shared_arguments import add_output, add_position, add_text
+from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
+
+METRICS = ("kl", "logit_difference", "probability", "loss")
+UNITS = ("edges", "pairs", "tokens", "heads")
+
+
+def add_answer(parser: argparse.ArgumentParser) -> None:
+    """Add --position, --target and --other."""
+    add_position(parser, "the last; for the loss, all that have a next token")
+    for option, what in (
+        ("--target", 'the predicted token, such as " cat", for probability and logit_difference'),
+        ("--other", "the token to compare the target with, for logit_difference"),
+    ):
+        parser.add_argument(
+            option, action="append", metavar="TOKEN", help=f"{what}; repeat it for several"
+        )
+
+
+def add_circuit(parser: argparse.ArgumentParser) -> None:
+    """Add what `run_circuit` reads."""
+    add_text(parser)
+    parser.add_argument(
+        "--metric",
+        choices=METRICS,
+        help="what to keep (default: logit_difference with --target and --other, probability with "
+        "--target, otherwise kl)",
+    )
+    add_answer(parser)
+    parser.add_argument(
+        "--keep",
+        type=real,
+        default=0.9,
+        metavar="SHARE",
+        help="the share of the metric to keep, from the value without attention (default: 0.9)",
+    )
+    parser.add_argument(
+        "--units",
+        choices=UNITS,
+        default="edges",
+        help="what is kept or left out as a whole: an edge, all edges of a pair of tokens, all "
+        "from a token, or a head (default: edges)",
+    )
+    parser.add_argument(
+        "--ablation",
+        default="zero",
+        metavar="WHAT",
+        help="what takes the place of messages that are left out: zero, mean (the head's mean "
+        "value), or a text of as many tokens, whose messages do (default: zero)",
+    )
+    parser.add_argument("--max-edges", type=whole, metavar="N", help="keep at most N edges")
+    parser.add_argument("--seconds", type=real, metavar="S", help="stop the search after S seconds")
+    add_output(parser, (*PICTURES, *PAGES, *EXPORTS[1:]))
+
+
+def add_flow(parser: argparse.ArgumentParser) -> None:
+    """Add what `run_flow` reads."""
+    add_text(parser)
+    parser.add_argument(
+        "--query",
+        default="-1",
+        metavar="TOKEN",
+        help="the token to which it flows: a position, or text, whose last match counts (default: "
+        "-1, the last)",
+    )
+    parser.add_argument(
+        "--heads",
+        metavar="HEADS",
+        help="only these heads: numbers in each layer, as in 0,2, or [STACK:]LAYER.HEAD, as in "
+        "1.1,2.0",
+    )
+    parser.add_argument(
+        "--reduce",
+        default="mean",
+        choices=REDUCTIONS,
+        help="how to combine the heads of a layer (default: mean)",
+    )
+    parser.add_argument(
+        "--residual",
+        type=real,
+        metavar="R",
+        help="the residual stream's share of a layer's output (default: 0.5)",
+    )
+    add_output(parser, (*PICTURES, ".csv"))
+
+
+def add_why(parser: argparse.ArgumentParser) -> None:
+    """Add what `run_why` reads."""
+    add_text(parser)
+    for option in ("layer", "head"):
+        parser.add_argument(
+            f"--{option}", type=whole, required=True, metavar="N", help="counted from 0"
+        )
+    for option, what, default in (
+        ("--query", "which attends", "all"),
+        ("--key", "to which it attends", "whatever queries attend to, next to all that they may"),
+    ):
+        parser.add_argument(
+            option,
+            action="append",
+            metavar="TOKEN",
+            help=f"the token {what}: a position, or text, which names every such token; repeat it "
+            f"for several (default: {default})",
+        )
+    parser.add_argument(
+        "--contrast",
+        metavar="TOKEN",
+        help="take away the score of another key, or of mean, the keys by their attention",
+    )
+    parser.add_argument(
+        "--stack", metavar="S", help="which stack, such as encoder, if the model has several"
+    )
+    add_output(parser, (".csv", *PICTURES))

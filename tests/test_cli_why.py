@@ -1,0 +1,105 @@
+"""`gattn why` prints what `gattn.why` finds."""
+
+import pandas as pd
+import pytest
+
+import gattn
+from gattn.cli import main
+
+TEXT = "The river tall green lamp river tall green lamp river tall green"
+WHY = ["why", TEXT, "--layer", "2", "--head", "0"]
+EDGE = [*WHY, "--query", "-1", "--key", "9"]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return gattn.why(TEXT, layer=2, head=0, query=-1, key=9)
+
+
+def rows_of(table, most):
+    """Write a table as it is to be printed: names, and three digits."""
+    numbers = table.head(most).to_numpy().tolist()
+    return [" ".join(x if isinstance(x, str) else f"{x:.3f}" for x in row) for row in numbers]
+
+
+def words_of(lines):
+    return [" ".join(line.split()) for line in lines]
+
+
+def test_why_prints_pairs_and_what_the_attention_would_be(found, capsys):
+    assert main(EDGE) == 0
+    asked, score, columns, *lines = capsys.readouterr().out.splitlines()
+    assert asked == (
+        "embedded, decoder stack, 13 tokens, head 2.0, from 'green' (12) to 'lamp' (9)"
+    )
+    assert score == "score 5.628, the sum over these pairs of parts:"
+    assert float(found.scores[12, 9]) == pytest.approx(5.628, abs=1e-3)
+    assert columns.split() == ["query_part", "key_part", "score", "share"]
+    assert words_of(lines[:20]) == rows_of(found.table(), 20)
+    more, blank, heading, columns, *lines = lines[20:]
+    assert (more, blank) == ("and 176 more, which gattn.why(...) lists", "")
+    assert heading == "attention without a part of the keys:"
+    assert columns.split() == ["part", "attention", "without", "change", "first_order"]
+    assert words_of(lines[:10]) == rows_of(found.without("key"), 10)
+    more, _, heading, _, *lines = lines[10:]
+    assert more == "and 4 more, which gattn.why(...) lists"
+    assert heading == "attention without a part of the queries:"
+    assert words_of(lines[:10]) == rows_of(found.without("query"), 10)
+    assert lines[11:] == ["norms are held as they are in this run"]
+
+
+def test_why_writes_tables_and_pictures(found, tmp_path, capsys):
+    path = tmp_path / "why.csv"
+    assert main([*EDGE, "--contrast", "2", "-o", str(path)]) == 0
+    written = pd.read_csv(path)
+    expected = found.table(2)
+    assert written.shape == expected.shape == (196, 4)
+    assert written["query_part"].tolist() == expected["query_part"].tolist()
+    assert written["score"].to_numpy() == pytest.approx(expected["score"].to_numpy())
+    said = capsys.readouterr().out
+    assert "to 'lamp' (9), less that of 'river' (2)" in said
+    assert f"{path}: 196 pairs" in said
+    assert main([*EDGE, "--contrast", "mean", "-o", str(tmp_path / "why.svg")]) == 0
+    drawn = (tmp_path / "why.svg").read_text()
+    for text in ("score of head 2.0", "mlp 1", "1.1", "less that of the mean key"):
+        assert text in drawn
+
+
+def test_why_of_a_row_and_of_several_tokens(capsys):
+    assert main([*WHY, "--query", "-1", "--stack", "decoder"]) == 0
+    said = capsys.readouterr().out
+    total = gattn.why(TEXT, layer=2, head=0, query=-1).table().attrs["total"]
+    assert f"score {total:.4g}, " in said
+    assert "attention without" not in said
+    assert "less the mean over all keys" in said
+    assert main([*WHY, "--query", "8", "--query", "12", "--key", " lamp"]) == 0
+    assert "from 'green' (8), 'green' (12) to 'lamp' (5), 'lamp' (9)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (WHY[:4], "required: --head. See gattn why --help."),
+        ([*WHY[:-1], "9"], "No head 9; layer 2 has 0 .. 3."),
+        ([*WHY[:3], "9", "--head", "0"], "No layer 9; the model has layers 0 .. 3."),
+        ([*WHY, "--query", "3", "--key", "12"], "has no edge from the key 'green' (12) to"),
+        ([*WHY, "--key", "zebra"], "No key 'zebra'"),
+        (
+            [*WHY, "--key", "9", "--key", "9"],
+            "key names at least one token, and each once, not [9, 9]",
+        ),
+        ([*WHY, "--query", "99"], "query must be a token's position, here 0 .. 12"),
+        ([*WHY, "--contrast", "mean"], "no --key was asked about"),
+        ([*EDGE, "--contrast", "lamp"], "'lamp' is at the positions 5, 9"),
+        ([*WHY, "--stack", "encoder"], "no self-attention in 'encoder'"),
+        ([*EDGE, "-o", "why.html"], "one of .csv, .svg"),
+    ],
+)
+def test_errors_are_one_line(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("gattn: ")
+    assert "\n" not in error
+    assert said in error
+    assert not list(tmp_path.iterdir())
