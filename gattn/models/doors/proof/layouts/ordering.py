@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.graphs.orders import Orders
+from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.layouts.agreeing import Told
 from gattn.models.doors.proof.layouts.batches import Batches

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 
 from gattn.errors import CaptureError
-from gattn.models.doors.graphs.orders import Orders
+from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
 from gattn.models.read.layouts import Layout
