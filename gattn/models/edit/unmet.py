@@ -38,7 +38,7 @@ class Seen:
     layers: dict[str, int] = field(default_factory=dict)
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     names: dict[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    adrift: list[str] = field(default_factory=list)
+    unknown_nodes: list[str] = field(default_factory=list)
     """The stacks of layers over nodes of which it is not known which they are."""
 
     def note(self, place: Place) -> None:
@@ -119,13 +119,13 @@ class Unmet:
             return ["every call of the model failed, or showed no attention"]
         if self._edit.stack is not None and self._edit.stack not in seen.layers:
             missing = f"the model has no stack {self._edit.stack!r}; it has {seen.stacks}"
-            return [missing, *map(nodes_not_known, seen.adrift[:1])]
+            return [missing, *map(nodes_not_known, seen.unknown_nodes[:1])]
         stack = self._edit.stack or next(iter(seen.layers))
         reasons = []
         wrong = [n for n in self._named["layer"] if n >= seen.layers[stack]]
         if wrong:
             reasons.append(f"there is no layer {min(wrong)}; the model has {seen.stacks}")
-            reasons += map(nodes_not_known, seen.adrift[:1])
+            reasons += map(nodes_not_known, seen.unknown_nodes[:1])
         for name in ("query", "key"):
             reasons += self._reasons_of(name, stack, seen)
         return reasons or [self._no_edge(seen.counts.get((stack, "key"), 0))]

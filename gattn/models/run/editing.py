@@ -112,8 +112,8 @@ class Editing(Context):
         now.stack, now.layer, now.names = place.stack, place.layer, call.token_names
         now.is_named = call.is_named
         self._seen.note(place)
-        if call.is_foreign and not call.is_named and place.stack not in self._seen.adrift:
-            self._seen.adrift.append(place.stack)
+        if call.is_foreign and not call.is_named and place.stack not in self._seen.unknown_nodes:
+            self._seen.unknown_nodes.append(place.stack)
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
             found = [edit for edit in self.of(sequence) if edit.applies(place)]

@@ -56,9 +56,9 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     picked = {name for plan in own for name in plan.picked}
     if shown and picked:
         told.of_picks(model, sorted(picked))
-    adrift = {name for plan in own for name in plan.adrift}
-    if shown and adrift:
-        told.of_nodes(model, sorted(adrift))
+    unknown_nodes = {name for plan in own for name in plan.unknown_nodes}
+    if shown and unknown_nodes:
+        told.of_nodes(model, sorted(unknown_nodes))
     silent = {name for plan in plans.values() for name in plan.silent}
     missed = {one for one in silent if not _is_within(one, shown)}
     missed |= {told.named(model, name) for plan in plans.values() for name in plan.unmet}

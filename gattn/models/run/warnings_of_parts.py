@@ -101,10 +101,10 @@ def of_picks(model: nn.Module, picked: Sequence[str]) -> None:
     )
 
 
-def of_nodes(model: nn.Module, adrift: Sequence[str]) -> None:
+def of_nodes(model: nn.Module, unknown_nodes: Sequence[str]) -> None:
     """Name the layers whose nodes are not known."""
     _warn(
-        [named(model, name) for name in adrift],
+        [named(model, name) for name in unknown_nodes],
         "attends over nodes, or tokens, of which it cannot be proved which nodes of the data they "
         "are, as the model may move, pick or make them itself",
         "they are numbered in the order in which the module is given them, and have no names. To "

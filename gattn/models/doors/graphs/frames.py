@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gattn.models.read.on_graphs.numbers import AS_THEY_COME, Numbers
+from gattn.models.read.on_graphs.numbers import AS_THEY_COME, NodeNumbers
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
 
@@ -32,7 +32,7 @@ def owner_of(frame: FrameType | None, running: Sequence[Calls]) -> nn.Module | N
     return None
 
 
-def numbers_of(module: nn.Module) -> Numbers | None:
+def numbers_of(module: nn.Module) -> NodeNumbers | None:
     """Return the numbers of a layer's nodes, which all watched models must give alike."""
     some = [tracker.numbers(module) for tracker in trackers_of(module)]
     for one in some[1:]:

@@ -17,7 +17,7 @@ from gattn.engines.watching import Run, Watcher
 from gattn.models.doors.graphs.frames import numbers_of, owner_of
 from gattn.models.doors.graphs.observing import observer, of_own_layer
 from gattn.models.doors.graphs.putting_back import put_back
-from gattn.models.read.on_graphs.numbers import Numbers
+from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.on_graphs.own_calls import OwnCall, has_parallel_edges, read_own
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import Ends, SeenEdges
@@ -77,7 +77,7 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
 
 
 def _seen_in_parallel(
-    layer: nn.Module, call: AttentionCall, output: Tensor, numbers: Numbers | None
+    layer: nn.Module, call: AttentionCall, output: Tensor, numbers: NodeNumbers | None
 ) -> Tensor:
     """Let the open contexts take part where several edges run from one node to another."""
     with inside(), naming_shapes(call):

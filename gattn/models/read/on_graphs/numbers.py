@@ -11,7 +11,7 @@ from gattn.models.read.on_graphs.seen_edges import Ends
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class NodeNumbers:
     """The numbers that the data gives to the nodes of one call of attention over edges.
 
     Parameters
@@ -44,14 +44,14 @@ class Numbers:
             found = replace(found, query=query, num_queries=self.num_queries)
         return found
 
-    def are_those_of(self, other: Numbers) -> bool:
+    def are_those_of(self, other: NodeNumbers) -> bool:
         """Return whether another call's nodes have the same numbers."""
         sides = (self.keys, other.keys), (self.queries, other.queries)
         return all(one is two or _are_equal(one, two) for one, two in sides)
 
 
-AS_THEY_COME = Numbers()
-UNKNOWN = Numbers(is_known=False)
+AS_THEY_COME = NodeNumbers()
+UNKNOWN = NodeNumbers(is_known=False)
 
 
 def _are_equal(one: Tensor | None, other: Tensor | None) -> bool:

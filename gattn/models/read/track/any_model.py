@@ -16,7 +16,7 @@ from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
-from gattn.models.read.on_graphs.numbers import UNKNOWN, Numbers
+from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
@@ -88,7 +88,7 @@ class AnyTracker(Tracker):
         if self.plan is not None and self._left_unread and result is not None:
             self.plan.check()
 
-    def numbers(self, module: nn.Module) -> Numbers | None:
+    def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
         if self.plan is None or not self.plan.numbers or self._orders is None:
             return None
@@ -99,7 +99,7 @@ class AnyTracker(Tracker):
         if found is not None and not self._orders.are_as_proved(found.orders):
             found = UNKNOWN
         if found is not None and not found.is_known:
-            self.plan.adrift.add(name)
+            self.plan.unknown_nodes.add(name)
         return found
 
     def _stack(self, call: SeenCall) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from gattn.models.read.layouts import Layout
-from gattn.models.read.on_graphs.numbers import Numbers
+from gattn.models.read.on_graphs.numbers import NodeNumbers
 
 
 class Followed(Protocol):
@@ -50,11 +50,11 @@ class Proved(Protocol):
         """The calls that attend over something else than tokens, by module and number."""
 
     @property
-    def numbers(self) -> Mapping[tuple[str, int], Numbers]:
+    def numbers(self) -> Mapping[tuple[str, int], NodeNumbers]:
         """Which nodes of the data those of calls over edges are, by module and number."""
 
     @property
-    def adrift(self) -> set[str]:
+    def unknown_nodes(self) -> set[str]:
         """The modules of which the nodes are not known."""
 
     def follow(self) -> Followed:

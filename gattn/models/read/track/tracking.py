@@ -14,7 +14,7 @@ from gattn.models.hugging_face.media import Belonging
 from gattn.models.read.following import Progress, Texts, rows_of
 from gattn.models.read.layouts import Layout
 from gattn.models.read.masks import Mask
-from gattn.models.read.on_graphs.numbers import Numbers
+from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.layers import LayersOfCall
@@ -152,7 +152,7 @@ class Tracker:
         """
         return None
 
-    def numbers(self, module: nn.Module) -> Numbers | None:
+    def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
         return None
 

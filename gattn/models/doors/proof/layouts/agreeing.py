@@ -11,24 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.layouts.assembling import check_apart, without_token
 from gattn.models.doors.proof.layouts.batches import Batches
+from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
-from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run
 from gattn.models.doors.proof.probing.replaying import Replays, Site
 from gattn.models.doors.proof.probing.switching import Switching
 from gattn.models.doors.proof.probing.taints import (
-    may_be_mask,
     reached,
-    replaced,
-    sources,
-    with_nan,
 )
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import TokenMap
@@ -200,7 +196,7 @@ class Agreement:
         root, order = some[0].site.chain[-1], [sites.index(one.site) for one in some]
         elements = max(n for one in some for n in one.tokens.sequences) + 1
         sizes = elements, count
-        inputs = Inputs(root, self._replays.sources(root), sizes, self._batches)
+        inputs = TokenInputs(root, self._replays.sources(root), sizes, self._batches)
         attending = {one.site.chain[0].name for one in some}
         begin = -1 if inputs.are_any else order[0]
         if begin == order[-1] or not self._moves.between(begin, order[-1], attending):
@@ -224,7 +220,7 @@ class Agreement:
             except UnprovedError as error:
                 yield one.site, str(error)
 
-    def _run(self, some: list[Told], inputs: Inputs, code: Tensor) -> None:
+    def _run(self, some: list[Told], inputs: TokenInputs, code: Tensor) -> None:
         """Run the model with NaN in marked tokens, by a code, and read what reaches each call."""
         known, first = {one.site: one for one in some}, _first(some)
         all_sites = [one.site for one in some]
@@ -273,70 +269,3 @@ def _unknown(one: Told) -> tuple[Pair, Pair]:
     elements, sizes = len(one.tokens.sequences), (one.site.queries, one.site.keys)
     queries, keys = (torch.zeros(elements, slots, dtype=torch.bool) for slots in sizes)
     return (queries, queries), (keys, keys)
-
-
-class Inputs:
-    """What a model is given or makes of ids, (elements, tokens, ...) or (tokens, elements, ...).
-
-    `are_any` says whether there is any. Masks, such as adjacency matrices, hold no tokens, unless
-    there is nothing else.
-    """
-
-    def __init__(
-        self, root: Run, given: Sequence[Tensor], sizes: tuple[int, int], batches: Batches
-    ) -> None:
-        self._sizes, self._root, self._batches = sizes, root, batches
-        lookups = [run for run in _inner(root) if run.looks_up]
-        self._ids = {run.place: run for run in lookups if self.dim(run, _shape(run)) is not None}
-        some = [x for n, x in enumerate(given) if self.dim(root, x.shape, n) is not None]
-        self._has_others = bool(self._ids) or not all(map(may_be_mask, some))
-        self.are_any = bool(some) or bool(self._ids)
-
-    def dim(self, run: Run, shape: tuple[int, ...], number: int = 0) -> int | None:
-        """Return the dimension of tokens in what a run is given; None if there is none.
-
-        Sizes do not tell it from the batch where there are as many elements as tokens.
-        """
-        elements, count = self._sizes
-        are_first = tuple(shape[:2]) == (elements, count)
-        are_second = tuple(shape[:1]) == (count,)
-        are_second &= elements == 1 or tuple(shape[1:2]) == (elements,)
-        if are_first and are_second and elements > 1:
-            owner = self._batches.owner(run, number)
-            are_first = owner is None or owner.dim != 1
-        return 1 if are_first else 0 if are_second else None
-
-    def given_to(self, run: Run) -> Run | None:
-        """Return the run that is given tokens here, the model's or an embedding's; None if none."""
-        known = self._ids.get(run.place, self._root)
-        return known if known.place == run.place else None
-
-    def marking(self, row: Tensor) -> Entered:
-        """Make what puts NaN into marked tokens as the model runs."""
-
-        def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
-            known = self.given_to(run)
-            if known is None:
-                return None
-            for n, x in enumerate(sources(given)):
-                if self._has_others and may_be_mask(x):
-                    continue
-                if (dim := self.dim(known, x.shape, n)) is not None:
-                    shape = [-1 if one == dim else 1 for one in range(x.dim())]
-                    given = replaced(given, x, with_nan(x, row.reshape(shape)))
-            return given
-
-        return entered
-
-
-def _shape(run: Run) -> tuple[int, ...]:
-    """Return the shape of what an embedding gave."""
-    shapes: Any = run.shapes
-    found: tuple[int, ...] = shapes[1][0][0]
-    return found
-
-
-def _inner(run: Run) -> Iterator[Run]:
-    yield run
-    for one in run.inner:
-        yield from _inner(one)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.graphs.orders import Orders
+from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.copying.random_numbers import seed
-from gattn.models.doors.proof.layouts.agreeing import Inputs, Told
+from gattn.models.doors.proof.layouts.agreeing import Told
 from gattn.models.doors.proof.layouts.batches import Batches
+from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By
@@ -111,7 +112,7 @@ def _in_place(
     """
     root = some[0].site.chain[-1]
     elements = max(n for one in some for n in one.tokens.sequences) + 1
-    inputs = Inputs(root, replays.sources(root), (elements, count), batches)
+    inputs = TokenInputs(root, replays.sources(root), (elements, count), batches)
     if not inputs.are_any:
         return
     code, noted, orders = words(count), Deciding(), Orders()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from types import CodeType
 
 from gattn.errors import CaptureError
-from gattn.models.doors.graphs.orders import Orders
+from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
 from gattn.models.read.layouts import Layout
-from gattn.models.read.on_graphs.numbers import Numbers
+from gattn.models.read.on_graphs.numbers import NodeNumbers
 
 Place = tuple[str, int]
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
@@ -59,7 +59,7 @@ class Plan:
         What values decided before; `numbers` hold as long as they decide the same.
     idle_hooks : collection of code
         The user's hooks that change nothing: what they decide by values does not matter.
-    adrift : set of str
+    unknown_nodes : set of str
         The modules that are given nodes of which it is not known which of the data they are.
     integers : bytes
         Describes the integers and masks that the model is given, if `numbers` hold for these only.
@@ -94,10 +94,10 @@ class Plan:
     picked: list[str] = field(default_factory=list)
     unordered: set[Place] = field(default_factory=set)
     in_place: InPlace = field(default_factory=InPlace)
-    numbers: dict[Place, Numbers] = field(default_factory=dict)
+    numbers: dict[Place, NodeNumbers] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
     idle_hooks: Collection[CodeType] = ()
-    adrift: set[str] = field(default_factory=set)
+    unknown_nodes: set[str] = field(default_factory=set)
     integers: bytes = b""
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.doors.proof.probing.taints import Pointwise, replaced, sources, with_nan
-from gattn.models.read.on_graphs.numbers import UNKNOWN, Numbers
+from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 
 Place = tuple[str, int]
 _NOT_FOLLOWED = frozenset(("tolist", "numpy", "__array__"))
@@ -51,7 +51,7 @@ class Found:
         Whether it holds only as long as values decide the same.
     """
 
-    numbers: dict[Place, Numbers] = field(default_factory=dict)
+    numbers: dict[Place, NodeNumbers] = field(default_factory=dict)
     orders: list[bytes] = field(default_factory=list)
     by_values: bool = False
 

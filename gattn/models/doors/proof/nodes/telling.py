@@ -9,10 +9,10 @@ from torch import Tensor
 
 from gattn.models.doors.proof.nodes.passing import Marked
 from gattn.models.doors.proof.probing.codes import NONE, decoded
-from gattn.models.read.on_graphs.numbers import UNKNOWN, Numbers
+from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 
 
-def numbers_of(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> Numbers | None:
+def numbers_of(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> NodeNumbers | None:
     """Say which nodes those of a call are; None if they are those of the data as they come."""
     ends = call.ends
     if call.has_tokens:
@@ -29,7 +29,7 @@ def numbers_of(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> Numbers
             return None
         if call.is_own:
             return UNKNOWN
-        return Numbers(first[0], first[0], first[1], first[1])
+        return NodeNumbers(first[0], first[0], first[1], first[1])
     if ends.names:
         names = ends.names.get("tokens", ()), ends.names.get("query_tokens", ())
         known = all(side in sides and _are_named(sides[side][0], names[side]) for side in (0, 1))
@@ -51,7 +51,7 @@ def numbers_of(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> Numbers
     if call.is_own:
         return UNKNOWN
     key, query = both
-    return Numbers(
+    return NodeNumbers(
         None if key is None else key[0],
         None if query is None else query[0],
         ends.num_keys if key is None else key[1],

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import CaptureError
-from gattn.models.doors.graphs.orders import decides, digest
+from gattn.models.doors.orders import decides, digest
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.watch.inside import is_inside
 

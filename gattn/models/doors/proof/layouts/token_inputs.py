@@ -1,0 +1,79 @@
+"""Finds what a model is given of tokens, and marks some of them with NaN as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from gattn.models.doors.proof.layouts.batches import Batches
+from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run
+from gattn.models.doors.proof.probing.taints import may_be_mask, replaced, sources, with_nan
+
+
+class TokenInputs:
+    """What a model is given or makes of ids, (elements, tokens, ...) or (tokens, elements, ...).
+
+    `are_any` says whether there is any. Masks, such as adjacency matrices, hold no tokens, unless
+    there is nothing else.
+    """
+
+    def __init__(
+        self, root: Run, given: Sequence[Tensor], sizes: tuple[int, int], batches: Batches
+    ) -> None:
+        self._sizes, self._root, self._batches = sizes, root, batches
+        lookups = [run for run in _inner(root) if run.looks_up]
+        self._ids = {run.place: run for run in lookups if self.dim(run, _shape(run)) is not None}
+        some = [x for n, x in enumerate(given) if self.dim(root, x.shape, n) is not None]
+        self._has_others = bool(self._ids) or not all(map(may_be_mask, some))
+        self.are_any = bool(some) or bool(self._ids)
+
+    def dim(self, run: Run, shape: tuple[int, ...], number: int = 0) -> int | None:
+        """Return the dimension of tokens in what a run is given; None if there is none.
+
+        Sizes do not tell it from the batch where there are as many elements as tokens.
+        """
+        elements, count = self._sizes
+        are_first = tuple(shape[:2]) == (elements, count)
+        are_second = tuple(shape[:1]) == (count,)
+        are_second &= elements == 1 or tuple(shape[1:2]) == (elements,)
+        if are_first and are_second and elements > 1:
+            owner = self._batches.owner(run, number)
+            are_first = owner is None or owner.dim != 1
+        return 1 if are_first else 0 if are_second else None
+
+    def given_to(self, run: Run) -> Run | None:
+        """Return the run that is given tokens here, the model's or an embedding's; None if none."""
+        known = self._ids.get(run.place, self._root)
+        return known if known.place == run.place else None
+
+    def marking(self, row: Tensor) -> Entered:
+        """Make what puts NaN into marked tokens as the model runs."""
+
+        def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
+            known = self.given_to(run)
+            if known is None:
+                return None
+            for n, x in enumerate(sources(given)):
+                if self._has_others and may_be_mask(x):
+                    continue
+                if (dim := self.dim(known, x.shape, n)) is not None:
+                    shape = [-1 if one == dim else 1 for one in range(x.dim())]
+                    given = replaced(given, x, with_nan(x, row.reshape(shape)))
+            return given
+
+        return entered
+
+
+def _shape(run: Run) -> tuple[int, ...]:
+    """Return the shape of what an embedding gave."""
+    shapes: Any = run.shapes
+    found: tuple[int, ...] = shapes[1][0][0]
+    return found
+
+
+def _inner(run: Run) -> Iterator[Run]:
+    yield run
+    for one in run.inner:
+        yield from _inner(one)
