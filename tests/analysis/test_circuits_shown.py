@@ -53,6 +53,18 @@ def test_estimates_of_the_time_come_before_what_they_are_of(embedded, monkeypatc
     assert not capsys.readouterr().err
 
 
+def test_where_shares_say_little_the_metric_itself_is_told(embedded, river):
+    text = "red green lamp red green"
+    found = gattn.circuit(text, *embedded, target=" lamp", random=0, **QUIET)
+    assert found.faithfulness > 2
+    (note,) = (note for note in found.notes if note.startswith("shares say little"))
+    told = [float(word.rstrip(",")) for word in note.split() if word[0].isdigit()]
+    (alone,) = gattn.effect(text, [found.only()], *embedded, target=" lamp", metric="probability",
+                            **QUIET)["edited"]  # fmt: skip
+    assert told == pytest.approx([found.graph["full"], found.graph["empty"], alone], rel=6e-3)
+    assert not river.notes
+
+
 def test_zero_has_no_sign(river):
     found = river.copy()
     found.graph.update(faithfulness=-1e-5, completeness=1.0002)
