@@ -162,3 +162,17 @@ def test_what_it_does_not_take():
     squared.model.layers[1].self_attn.k_proj.register_forward_hook(lambda m, x, y: y.square())
     with pytest.raises(CaptureError, match=r"keys of model\.layers\.1\.self_attn are not a linear"):
         gattn.compose(squared)
+
+
+def test_picture_has_a_row_for_each_reader():
+    pairs = gattn.compose(progress=False)
+    ax = pairs.draw("value")
+    assert [x.get_text() for x in ax.get_yticklabels()][:2] == ["1.0", "1.1"]
+    drawn = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
+    assert drawn.shape == (12, 12)
+    assert drawn[4, 5] == pytest.approx(pairs.loc[(2, 0, 1, 1), "value"])
+    assert np.isnan(drawn[:4, 4:]).all()
+    assert np.isfinite(drawn[4:, :8]).all()
+    assert "V-composition" in ax.get_title()
+    with pytest.raises(SelectionError, match="side is one of"):
+        pairs.draw("output")
