@@ -114,6 +114,67 @@ def test_tables_sum_to_the_models_scores(name):
         assert any(str(one).startswith("0.") for one in found.writers)
 
 
+def held(model, inputs):
+    """Hold a model's norms and the MLP of its first layer as they are in a run, by hooks."""
+    runs = {}
+
+    def note(module, given, result):
+        runs[module] = given[0], result
+
+    def norm(module, given, _):
+        x, (before, after) = given[0], runs[module]
+        if not isinstance(module, torch.nn.LayerNorm):
+            return x * (after / before)
+        deviation = (before.var(-1, unbiased=False, keepdim=True) + module.eps).sqrt()
+        return (x - x.mean(-1, keepdim=True)) / deviation * module.weight + module.bias
+
+    norms = [x for x in model.modules() if type(x).__name__.endswith("Norm")]
+    ends = ("layers.0.mlp.down_proj", "layer.0.output.dense")
+    (mlp,) = (x for name, x in model.named_modules() if name.endswith(ends))
+    hooks = [x.register_forward_hook(note) for x in (*norms, mlp)]
+    with torch.no_grad():
+        model(**inputs)
+    for one in hooks:
+        one.remove()
+    for one in norms:
+        one.register_forward_hook(norm)
+    mlp.register_forward_hook(lambda module, *_: runs[module][1])
+
+
+def scores_of(inputs, model, tokens):
+    graph = gattn.capture(inputs, model, scores=True)[1, 1].to_networkx()
+    found = torch.full((tokens, tokens), -torch.inf, dtype=torch.double)
+    for key, query, score in graph.edges(data="score"):
+        found[query, key] = score
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["bert", "llama", "olmo2", "gemma2"])
+def test_a_heads_part_is_what_scores_lose_when_it_is_cut(name):
+    """The model itself runs without a head, its norms and its MLP held; norms are of four kinds."""
+    specimen = zoo.specimen(name)
+    model = specimen.model.double()
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    found = gattn.why(inputs, model, layer=1, head=1)
+    held(model, inputs)
+    plain = scores_of(inputs, model, len(found.tokens))
+    assert torch.equal(plain.isinf(), found.scores.isinf())
+    torch.testing.assert_close(plain, found.scores, atol=1e-6, rtol=0)
+    names = [str(one) for one in found.writers]
+    for head in range(model.config.num_attention_heads):
+        at = names.index(f"0.{head}")
+        query, key = (x.sum(0) - x[at] for x in (found.queries, found.keys))
+        expected = query @ key.T
+        if found.softcap is not None:
+            expected = found.softcap * (expected / found.softcap).tanh()
+        with gattn.edited(model, gattn.Cut(layer=0, head=head, renormalize=False)):
+            scores = scores_of(inputs, model, len(found.tokens))
+        seen = ~plain.isinf()
+        torch.testing.assert_close(scores[seen], expected[seen], atol=1e-6, rtol=0)
+        assert float((scores - plain)[seen].abs().max()) > 1e-4
+
+
 def planted(tiny):
     """A Llama in which the keys of layer 1 read only what head 0.1 writes."""
     model = tiny("llama", dtype=torch.float64)
