@@ -122,7 +122,8 @@ class LayeredEdges:
             (line for line in self._found if line.name),
             key=lambda line: (abs(line.size), line.peak),
         )[::-1]
-        ends = [line.path.vertices[i] for line in self._found for i in (0, -1)]
+        paths = [np.asarray(line.path.vertices) for line in self._found]
+        ends = [path[i] for path in paths for i in (0, -1)]
         nodes = np.unique(np.array(ends).reshape(-1, 2), axis=0)
         names = _Names(self._ax, unit, lines[:count], texts, nodes)
         said: set[str] = set()

@@ -105,15 +105,16 @@ def draw_composition(
     """
     if side not in SIDES or side not in table:
         raise SelectionError(f"side is one of {', '.join(map(repr, SIDES))}, not {side!r}.")
-    readers, writers = (
-        [(int(layer), int(head)) for layer, head in table.index.droplevel(others).unique()]
-        for others in (["from_layer", "from_head"], ["layer", "head"])
-    )
-    readers, writers = sorted(readers), sorted(writers)
+    index = table.index.to_frame(index=False).astype(int)
+    pairs = [
+        ((layer, head), (from_layer, from_head))
+        for layer, head, from_layer, from_head in index.itertuples(index=False, name=None)
+    ]
+    readers, writers = (sorted({pair[n] for pair in pairs}) for n in (0, 1))
     values = np.full((len(readers), len(writers)), np.nan)
     rows, columns = ({place: n for n, place in enumerate(some)} for some in (readers, writers))
-    for (layer, head, *writer), score in table[side].items():
-        values[rows[layer, head], columns[tuple(writer)]] = score
+    for (reader, writer), score in zip(pairs, table[side].to_numpy(), strict=True):
+        values[rows[reader], columns[writer]] = score
     drawn = array(
         values,
         {"reads": list(map(written, readers)), "writes": list(map(written, writers))},
