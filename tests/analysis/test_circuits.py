@@ -139,19 +139,6 @@ def test_a_model_whose_answer_ignores_attention_gives_the_empty_circuit():
     found.draw()
 
 
-def test_a_constant_that_a_metric_adds_changes_nothing(embedded):
-    model = copy.deepcopy(embedded[0]).double()
-    text, lamp = "red green lamp red green", embedded[1](" lamp")["input_ids"][-1]
-    alone, shifted = (
-        gattn.circuit(
-            text, model, embedded[1], metric=lambda z, c=c: z[-1, lamp] + c, random=0, **QUIET
-        )
-        for c in (0.0, 1e6)
-    )
-    assert edges_of(alone) == edges_of(shifted)
-    assert shifted.faithfulness == pytest.approx(alone.faithfulness, rel=1e-6)
-
-
 def test_fewer_edges_than_needed_are_never_exceeded_and_it_says_how_far_it_got(embedded):
     found = gattn.circuit(
         TEXT, *embedded, target=" lamp", other=" river", max_edges=3, random=0, **QUIET

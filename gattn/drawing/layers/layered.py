@@ -122,9 +122,8 @@ class LayeredEdges:
             (line for line in self._found if line.name),
             key=lambda line: (abs(line.size), line.peak),
         )[::-1]
-        paths = [np.asarray(line.path.vertices) for line in self._found]
-        ends = [path[i] for path in paths for i in (0, -1)]
-        nodes = np.unique(np.array(ends).reshape(-1, 2), axis=0)
+        ends = [np.asarray(line.path.vertices)[[0, -1]] for line in self._found]
+        nodes = np.unique(np.concatenate([np.zeros((0, 2)), *ends]), axis=0)
         names = _Names(self._ax, unit, lines[:count], texts, nodes)
         said: set[str] = set()
         for line in lines:
