@@ -73,7 +73,7 @@ MIXED = {
 }
 
 
-def run(model, sizes):
+def called(model, sizes):
     texts, _, queries, keys = sizes
     torch.manual_seed(1)
     return model(torch.randn(texts, queries, WIDTH), torch.randn(texts, keys, WIDTH))
@@ -86,7 +86,7 @@ def test_talking_heads_show_their_softmaxes(kind, sizes):
     model = Model(TALKING[kind], sizes[1])
     said = pytest.warns(UserWarning, match="mixes the attention of its heads before it meets")
     with said, capturing(model, keep=All()) as found:
-        run(model, sizes)
+        called(model, sizes)
     for trace, shown in zip(found.traces, model.shown, strict=True):
         for head in range(sizes[1]):
             dense = torch.from_numpy(trace[0, head].to_dense())
@@ -101,9 +101,9 @@ def test_a_cut_is_made_before_heads_are_mixed(kind, sizes):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with edited(model, Cut(layer=0, head=1, query=2, key=3)):
-            found = run(model, sizes)
+            found = called(model, sizes)
     model.cut = 2, 3
-    torch.testing.assert_close(found, run(model, sizes), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, called(model, sizes), rtol=1e-5, atol=1e-6)
 
 
 @torch.no_grad()
@@ -115,4 +115,39 @@ def test_what_mixes_queries_or_texts_is_refused(kind, sizes):
     model = Model(MIXED[kind], sizes[1])
     said = r"is changed by .* between its softmax and its values"
     with pytest.raises(CaptureError, match=said), capturing(model):
-        run(model, sizes)
+        called(model, sizes)
+
+
+class OneHead(nn.Module):
+    """One head, whose attention is mixed across its first dimension: texts, or heads."""
+
+    def __init__(self, heads=1):
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.heads = heads
+        self.eval()
+
+    def forward(self, x):
+        query, key, value = (
+            layer(x)
+            if self.heads == 1
+            else layer(x).unflatten(-1, (self.heads, -1)).transpose(0, 1)
+            for layer in (self.query, self.key, self.value)
+        )
+        self.shown = (query @ key.mT).softmax(-1)
+        mixed = torch.einsum("ab,bij->aij", torch.eye(len(self.shown)).roll(1, 0), self.shown)
+        return mixed @ value
+
+
+@torch.no_grad()
+def test_a_first_dimension_is_mixed_only_if_it_holds_heads():
+    texts, heads = OneHead(), OneHead(4)
+    with pytest.raises(CaptureError, match="holds no heads, but texts"), capturing(texts):
+        texts(torch.randn(3, 6, WIDTH))
+    said = pytest.warns(UserWarning, match="mixes the attention of its heads")
+    with said, capturing(heads, keep=All()) as run:
+        heads(torch.randn(6, WIDTH))
+    for head in range(4):
+        dense = torch.from_numpy(run.trace[0, head].to_dense())
+        torch.testing.assert_close(dense, heads.shown[head], rtol=1e-5, atol=1e-6)

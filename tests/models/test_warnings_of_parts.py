@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from gattn.models.doors.proof.layouts.plan import Plan
-from gattn.models.run import warnings_of_parts as told
+from gattn.models.run.record import warnings_of_parts as told
 
 MODEL = nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.Linear(1, 1))
 PLAN = Plan(altered={("0", 0): "scaled", ("2", 0): "scaled"})

@@ -14,7 +14,7 @@ from gattn.models.doors.proof.kinds import Kinds, kinds_of
 from gattn.models.doors.proof.layouts.plan import Plan
 from gattn.models.doors.proof.proving import plan_of
 from gattn.models.load.loading import as_written
-from gattn.models.run import warnings_of_parts as told
+from gattn.models.run.record import warnings_of_parts as told
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context
 

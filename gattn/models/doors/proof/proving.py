@@ -60,6 +60,10 @@ _CALLS_ORIGINAL = (
     "a copy of it calls {} of the model itself, as a function does that was made with a module in "
     "it (a lambda in a list, a hook): hold the module, and call what it has"
 )
+_MIXES_TEXTS = (
+    "it adds up attention across a dimension that holds no heads, but texts, or what else it "
+    "attends to side by side"
+)
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Plan]] = WeakKeyDictionary()
@@ -160,6 +164,7 @@ class _Proof:
         self._merged: set[Place] = set()
         self._ranked: set[Place] = set()
         self._mixed: dict[int, list[Place]] = {}
+        self._across: set[Place] = set()
         self._numbers = Numbers(self._given)
 
     def plan(self) -> Plan:
@@ -266,6 +271,8 @@ class _Proof:
                 how = "scaled" if call.is_scaled else "mixed"
                 self._plan.altered[place[0], call.number] = how
                 self._mixed.setdefault(id(call.value), []).append(place)
+                if call.is_across:
+                    self._across.add(place)
                 values.append(call.value)
 
         self._reads = Reads(self._walk, kernels.picks)
@@ -334,6 +341,10 @@ class _Proof:
                 self._trust(site)
         for mixed in self._mixed.values():
             self._share_layout(mixed)
+        for place in self._across & self._plan.layouts.keys():
+            if not all(layout.heads for _, layout in self._plan.layouts[place]):
+                del self._plan.layouts[place]
+                self._plan.reasons[place] = _MIXES_TEXTS
         self._leave_out(best)
         return best
 

@@ -55,6 +55,8 @@ class RawCall:
         The function that changed the attention between softmax and values, if one did.
     is_scaled : bool
         Whether it was only multiplied with other numbers.
+    is_across : bool
+        Whether places of a leading dimension of it were added up, which must be heads.
     number : int, optional
         How many softmaxes came before one that was altered, within one run of the module.
     dropped : Tensor (..., queries, n), optional
@@ -80,6 +82,7 @@ class RawCall:
     running: Running | None = None
     altered: str = ""
     is_scaled: bool = False
+    is_across: bool = False
     number: int | None = None
     dropped: Tensor | None = None
     over_last: bool = True

@@ -81,9 +81,11 @@ def carried(
         return replace(followed, scores=torch.empty(result.shape, device="meta"))
     if not keeps_numbers(func, args):
         mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
-        key, placed = mixed_dims(func, args, kwargs, followed, result)
+        key, placed, is_across = mixed_dims(func, args, kwargs, followed, result)
         altered = followed.altered_by(name, result, key, placed)
-        return replace(altered, is_scaled=followed.is_scaled and is_scale(func) and mixtures < 2)
+        is_scaled = followed.is_scaled and is_scale(func) and mixtures < 2
+        is_across |= followed.is_across
+        return replace(altered, is_scaled=is_scaled, is_across=is_across)
     if not followed.altered:
         scores = func(scores, *args[1:], **kwargs)
     key = _key(func, args, kwargs, followed, result)

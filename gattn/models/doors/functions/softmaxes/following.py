@@ -48,7 +48,8 @@ class Followed:
     by their sums; where it met values before, `late` tells how. Numbers that were `picked` by their
     values, as the largest ones are, may be those of experts. Where the keys' dimension holds
     queries, too, `folded` is the number of keys, which come last in it. The dimensions of queries
-    and of texts are `placed` elsewhere than at the softmax once it was turned round.
+    and of texts are `placed` elsewhere than at the softmax once it was turned round. A mixture
+    `is_across` a leading dimension if it adds up its places: heads, where that is none of texts.
     """
 
     source: Source
@@ -67,6 +68,7 @@ class Followed:
     is_picked: bool = False
     folded: int = 0
     placed: tuple[int | None, int | None] | None = None
+    is_across: bool = False
 
     @property
     def sides(self) -> tuple[int | None, int | None]:

@@ -40,10 +40,11 @@ def is_scale(func: Any) -> bool:
 
 def mixed_dims(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
-) -> tuple[int | None, Sides]:
+) -> tuple[int | None, Sides, bool]:
     """Return the dimension of keys in a mixture, None if a function makes something else.
 
-    Also return those of queries and of texts, as in `Followed.sides`.
+    Also return those of queries and of texts, as in `Followed.sides`, and whether it is across a
+    leading dimension.
 
     A mixture is linear in the attention, and weighs all keys alike; a bias may be added to it. So
     the function f is run again on random numbers x and y instead: f(c P x + y) - f(y) is c P (f(x)
@@ -51,10 +52,10 @@ def mixed_dims(
     with c that multiply these, f(c x) - f(0) is c (f(x) - f(0)).
     """
     if getattr(func, "__name__", "") not in _LINEAR:
-        return None, (None, None)
+        return None, (None, None), False
     with torch.no_grad(), _disable_current_modes():  # It is no part of the model.
         trial = _Trial(func, args, kwargs, followed, result)
-        return trial.key(), trial.sides
+        return trial.key(), trial.sides, trial.is_across
 
 
 class _Trial:
@@ -76,6 +77,7 @@ class _Trial:
         self._generator = torch.Generator().manual_seed(0)
         self._drawn: dict[int, Tensor] = {}
         self.sides: Sides = followed.sides
+        self.is_across = False
 
     def key(self) -> int | None:
         """Return the dimension of the keys in what a mixture gives; None if it gives none."""
@@ -123,6 +125,7 @@ class _Trial:
             None if text is None else places.get(text, text),
         )
         mixed = [n for n, place in places.items() if place is None]
+        self.is_across = bool(mixed)
         is_known = query is not None or bool(self._followed.folded)
         return not mixed or (is_known and len(mixed) == 1 and mixed[0] not in (query, text))
 

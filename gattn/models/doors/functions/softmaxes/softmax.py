@@ -227,6 +227,7 @@ def _whole(source: Source, followed: Followed) -> RawCall:
         scores=scores,
         running=source.running,
         altered=followed.altered,
+        is_across=followed.is_across,
         number=source.number,
     )
 
@@ -257,6 +258,7 @@ def _altered(source: Source, found: Product, followed: Followed, kind: str) -> R
         running=source.running,
         altered=followed.altered,
         is_scaled=followed.is_scaled and not followed.others,
+        is_across=followed.is_across,
         number=source.number if is_alike and followed.is_mixture and source.is_plain else None,
         is_written=source.is_written,
     )
