@@ -246,3 +246,16 @@ def test_relative_biases_are_told():
     np.testing.assert_allclose(decoder.vocabulary.vectors, model.shared.weight.detach(), **EXACT)
     whole = model.shared.weight @ decoder.ov.to_dense() @ model.lm_head.weight.T
     assert decoder.copying == pytest.approx(share(torch.linalg.eigvals(whole.detach())), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_precisions_give_nearly_the_same(gpt2, dtype):
+    rounded = built("GPT2", "LMHeadModel", norms=True, **SMALL_GPT2).to(dtype)
+    size = {torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
+    one, other = (gattn.compose(x, progress=False) for x in (gpt2, rounded))
+    np.testing.assert_allclose(one, other, atol=size / 10)
+    assert one.attrs["baseline"] == other.attrs["baseline"]
+    one, other = (weight_table(x, progress=False) for x in (gpt2, rounded))
+    np.testing.assert_allclose(one["copying"], other["copying"], atol=size)
+    np.testing.assert_allclose(one["matching"], other["matching"], atol=size)
+    assert other.notes == []

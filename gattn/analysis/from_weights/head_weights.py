@@ -66,7 +66,7 @@ def head_weights(
     """
     distance = whole("distance", distance, least=0)
     runs = LinearRuns(model, tokenizer, stack)
-    layers = centred(layer_weights(runs))
+    layers = centred(runs, layer_weights(runs))
     found = next((one for one in layers if one.layer == layer), None)
     if found is None:
         raise SelectionError(f"No layer {layer}; the model has layers 0 .. {len(layers) - 1}.")

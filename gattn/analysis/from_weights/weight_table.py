@@ -69,7 +69,7 @@ def weight_table(
     Elhage et al. (2021), A mathematical framework for transformer circuits.
     """
     runs = LinearRuns(model, tokenizer, stack)
-    layers, vocabulary = centred(layer_weights(runs)), Vocabulary(runs)
+    layers, vocabulary = centred(runs, layer_weights(runs)), Vocabulary(runs)
     before = previous_tokens(runs, vocabulary).to(layers[0].query)
     notes, logits = stream_notes(runs), None
     try:

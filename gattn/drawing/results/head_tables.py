@@ -112,7 +112,8 @@ def draw_composition(
     readers, writers = sorted(readers), sorted(writers)
     values = np.full((len(readers), len(writers)), np.nan)
     rows, columns = ({place: n for n, place in enumerate(some)} for some in (readers, writers))
-    for (layer, head, *writer), score in table[side].items():
+    pairs = table.index.to_frame().to_numpy().tolist()
+    for (layer, head, *writer), score in zip(pairs, table[side], strict=True):
         values[rows[layer, head], columns[tuple(writer)]] = score
     drawn = array(
         values,

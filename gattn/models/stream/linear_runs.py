@@ -16,6 +16,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.decomposing import decompose, layer_modules
 from gattn.models.stream.fixed_norms import Norms, inputs_replaced
+from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from gattn.models.load.loading import Model
 
+UNIT = 64.0
 _TOKENS, _AT_ONCE = 8, 256
 
 
@@ -97,6 +99,17 @@ class LinearRuns:
         is_encoder = self.model.config.is_encoder_decoder and self.stack == "encoder"
         return self.model.get_output_embeddings() is not None and not is_encoder
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the model."""
+        kinds = (x.dtype for x in self.model.parameters() if x.is_floating_point())
+        return next(kinds, torch.float32)
+
+    @property
+    def tolerance(self) -> float:
+        """How large errors may be in the model's precision, relative to the largest number."""
+        return tolerance(torch.empty(0, dtype=self.dtype))
+
     def inputs(self, rows: int, length: int) -> dict[str, Tensor]:
         """Return any token ids, as the model takes them: (rows, length)."""
         config: Any = self.model.config
@@ -138,11 +151,18 @@ class LinearRuns:
             return prompt.run(context)[0]
 
     def probes(self, width: int) -> Tensor:
-        """Return the rows that tell an affine map: zero, units, and some to check it by."""
+        """Return the rows that tell an affine map: zero, units, and some to check it by.
+
+        Units are `UNIT` long, so that rounding of what is added hides less of them.
+        """
+        units = UNIT * torch.eye(width).to(input_device(self.model), self.dtype)
+        return torch.cat([units.new_zeros(1, width), units, self.random(4, width)])
+
+    def random(self, rows: int, width: int) -> Tensor:
+        """Return random rows, always the same."""
         generator = torch.Generator().manual_seed(0)
-        random = torch.randn(4, width, generator=generator, dtype=torch.float64)
-        rows = torch.cat([torch.zeros(1, width), torch.eye(width), random])
-        return rows.to(input_device(self.model), self.sublayers[0].residual.dtype)
+        found = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+        return found.to(input_device(self.model), self.dtype)
 
 
 def _putting(rows: Tensor) -> Any:

@@ -20,9 +20,9 @@ from gattn.models.stream.fixed_norms import (
 )
 from gattn.models.stream.layer_weights import affine_map
 from gattn.models.stream.linear_runs import LinearRuns
-from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import Context
 from gattn.models.watch.hooks import hooks_on
+from gattn.normalizers.base import widened
 
 _AT_ONCE = 256
 
@@ -71,7 +71,7 @@ class Vocabulary:
         """What the embedding gives for each token: (tokens, dim of embeddings)."""
         with torch.no_grad():
             ids = torch.arange(len(self), device=input_device(self._runs.model))
-            found: Tensor = self.embedding(ids)
+            found: Tensor = widened(self.embedding(ids))
         return found
 
     @cached_property
@@ -97,7 +97,7 @@ class Vocabulary:
             inputs_replaced(runs.modules[:1], note),
         ):
             runs.run(Context(), len(rows), 1)
-        return found[0].to(rows)
+        return widened(found[0])
 
     @contextmanager
     def replaced(self, rows: Tensor) -> Iterator[None]:
@@ -125,7 +125,7 @@ class Vocabulary:
             return rows[:, None].to(given).expand_as(given)
 
         def note(module: nn.Module, args: Any, kwargs: Any, result: Tensor) -> None:
-            found.append(rows_of(result).to(rows))
+            found.append(widened(rows_of(result)))
 
         with (
             runs.norms.fixed(),
@@ -139,7 +139,8 @@ class Vocabulary:
         """Return by how much a vector changes each token's logit: (tokens,)."""
         zero, once, twice = self.logits(torch.stack([0 * vector, vector, 2 * vector]))
         found: Tensor = once - zero
-        if not (twice - zero - 2 * found).abs().max() <= 4 * tolerance(vector) * twice.abs().max():
+        missing = (twice - zero - 2 * found).abs().max()
+        if not missing <= 4 * self._runs.tolerance * twice.abs().max():
             raise CaptureError(_NOT_LINEAR)
         return found
 
