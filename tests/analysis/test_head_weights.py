@@ -214,6 +214,8 @@ def test_what_it_does_not_take(llama, weights):
         gattn.head_weights(llama, layer=1, head=4)
     with pytest.raises(ContractError, match="distance must be a whole number"):
         gattn.head_weights(llama, layer=1, head=0, distance=-1)
+    with pytest.raises(ContractError, match="distance must be a whole number from 0 to 31, not 32"):
+        gattn.head_weights(llama, layer=1, head=0, distance=32)
     with pytest.raises(SelectionError, match=r"No token 60; the model has 0 \.\. 59"):
         weights.writes(60)
     with pytest.raises(ModelError, match="needs tokenizer="):

@@ -15,6 +15,7 @@ from gattn.analysis.from_weights.factored import FactoredMatrix
 from gattn.analysis.reading.results import Table, column
 from gattn.checks import whole
 from gattn.errors import SelectionError
+from gattn.models.load.limits import longest
 from gattn.models.stream.layer_weights import layer_weights, rotations
 from gattn.models.stream.linear_runs import LinearRuns
 from gattn.models.stream.vocabulary import Vocabulary
@@ -64,8 +65,9 @@ def head_weights(
     ----------
     Elhage et al. (2021), A mathematical framework for transformer circuits.
     """
-    distance = whole("distance", distance, least=0)
     runs = LinearRuns(model, tokenizer, stack)
+    limit = longest(runs.model)
+    distance = whole("distance", distance, least=0, most=None if limit is None else limit - 1)
     layers = centred(runs, layer_weights(runs))
     found = next((one for one in layers if one.layer == layer), None)
     if found is None:

@@ -12,6 +12,7 @@ from gattn.analysis.from_weights.head_weights import share
 from gattn.analysis.heads.head_table import head_table
 from gattn.analysis.reading.results import Table
 from gattn.errors import CaptureError
+from gattn.models.load.limits import longest
 from gattn.models.run.capturing import capture
 from gattn.models.stream.fixed_norms import inputs_replaced
 from gattn.models.stream.layer_weights import LayerWeights, layer_weights
@@ -105,8 +106,7 @@ def _copying(layer: LayerWeights, head: int, logits: Tensor | None) -> float:
 
 def previous_tokens(runs: LinearRuns, vocabulary: Vocabulary) -> Tensor:
     """Return the mean attention to the token before where all are alike: (layers, heads)."""
-    known = getattr(runs.model.config.get_text_config(), "max_position_embeddings", None)
-    length = min(_LENGTH, known or _LENGTH)
+    length = min(_LENGTH, longest(runs.model) or _LENGTH)
     streams: list[Tensor] = []
 
     def put_in(module: nn.Module, given: Tensor) -> Tensor:

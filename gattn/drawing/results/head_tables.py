@@ -105,14 +105,11 @@ def draw_composition(
     """
     if side not in SIDES or side not in table:
         raise SelectionError(f"side is one of {', '.join(map(repr, SIDES))}, not {side!r}.")
-    readers, writers = (
-        [(int(layer), int(head)) for layer, head in table.index.droplevel(others).unique()]
-        for others in (["from_layer", "from_head"], ["layer", "head"])
-    )
-    readers, writers = sorted(readers), sorted(writers)
+    pairs = table.index.to_frame().to_numpy().tolist()
+    readers = sorted({(layer, head) for layer, head, _, _ in pairs})
+    writers = sorted({(layer, head) for _, _, layer, head in pairs})
     values = np.full((len(readers), len(writers)), np.nan)
     rows, columns = ({place: n for n, place in enumerate(some)} for some in (readers, writers))
-    pairs = table.index.to_frame().to_numpy().tolist()
     for (layer, head, *writer), score in zip(pairs, table[side], strict=True):
         values[rows[layer, head], columns[tuple(writer)]] = score
     drawn = array(

@@ -20,7 +20,7 @@ from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
 
@@ -75,6 +75,7 @@ class LinearRuns:
                 f"{self.name} reads {takes}: weights are read while the model runs on token ids, "
                 "so expected a model of text."
             )
+        self.embedding = _embedding(self.model, self.name)
         self.norms = Norms()
         with self.norms.noted(self.model):
             found = decompose(
@@ -113,10 +114,8 @@ class LinearRuns:
     def inputs(self, rows: int, length: int) -> dict[str, Tensor]:
         """Return any token ids, as the model takes them: (rows, length)."""
         config: Any = self.model.config
-        embedded = self.model.get_input_embeddings()
-        known = len(embedded.weight) if isinstance(embedded, nn.Embedding) else _TOKENS
         padding = getattr(config.get_text_config(), "pad_token_id", None)
-        some = [n for n in range(_TOKENS + 1) if n != padding and n < known]
+        some = [n for n in range(_TOKENS + 1) if n != padding and n < self.embedding.num_embeddings]
         ids = torch.tensor([some[n % len(some)] for n in range(length)]).repeat(rows, 1)
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return given | ({"decoder_input_ids": ids} if config.is_encoder_decoder else {})
@@ -163,6 +162,20 @@ class LinearRuns:
         generator = torch.Generator().manual_seed(0)
         found = torch.randn(rows, width, generator=generator, dtype=torch.float64)
         return found.to(input_device(self.model), self.dtype)
+
+
+def _embedding(model: PreTrainedModel, name: str) -> nn.Embedding:
+    """Return the table of a model's tokens."""
+    try:
+        table: Any = model.get_input_embeddings()
+    except NotImplementedError:  # Some models hash their tokens, or have several tables.
+        table = None
+    if isinstance(table, nn.Embedding):
+        return table
+    raise CaptureError(
+        f"{name} has no one table of embeddings: expected an nn.Embedding, whose rows are what "
+        "tokens put into the residual stream."
+    )
 
 
 def _putting(rows: Tensor) -> Any:

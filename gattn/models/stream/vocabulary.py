@@ -38,18 +38,12 @@ class Vocabulary:
 
     def __init__(self, runs: LinearRuns) -> None:
         self._runs = runs
-        embedding = runs.model.get_input_embeddings()
-        if not isinstance(embedding, nn.Embedding):
-            raise CaptureError(
-                f"{runs.name} embeds tokens by a {type(embedding).__name__}: expected an "
-                "nn.Embedding, whose rows are what tokens put into the residual stream."
-            )
-        self.embedding = embedding
+        self.embedding = runs.embedding
         # Encoder and decoder may have modules of their own that share the weight.
         self._sharing = [
             module
             for module in runs.model.modules()
-            if isinstance(module, nn.Embedding) and module.weight is embedding.weight
+            if isinstance(module, nn.Embedding) and module.weight is self.embedding.weight
         ]
 
     @cached_property
