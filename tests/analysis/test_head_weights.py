@@ -261,3 +261,22 @@ def test_other_precisions_give_nearly_the_same(gpt2, dtype):
     np.testing.assert_allclose(one["copying"], other["copying"], atol=size)
     np.testing.assert_allclose(one["matching"], other["matching"], atol=size)
     assert other.notes == []
+
+
+def test_edits_change_no_weights_and_are_told(gpt2):
+    plain, pairs = weight_table(gpt2, progress=False), gattn.compose(gpt2, progress=False)
+    with gattn.edited(gpt2, gattn.Cut(layer=1, head=2)):
+        gpt2(torch.tensor([IDS]))
+        edited = weight_table(gpt2, progress=False)
+        assert gattn.compose(gpt2, progress=False).equals(pairs)
+    assert edited.loc[(1, 2), "previous_token"] != plain.loc[(1, 2), "previous_token"]
+    assert edited[["copying", "matching"]].equals(plain[["copying", "matching"]])
+    assert len(edited.attrs["edits"]) == 1
+
+
+def test_models_that_hash_their_tokens_are_refused():
+    config = transformers.CanineConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40
+    )
+    with pytest.raises(CaptureError, match="no one table of embeddings"):
+        gattn.head_weights(transformers.CanineModel(config).eval(), layer=0, head=0)

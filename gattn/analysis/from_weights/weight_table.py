@@ -14,6 +14,7 @@ from gattn.analysis.reading.results import Table
 from gattn.errors import CaptureError
 from gattn.models.load.limits import longest
 from gattn.models.run.capturing import capture
+from gattn.models.run.editing import open_edits
 from gattn.models.stream.fixed_norms import inputs_replaced
 from gattn.models.stream.layer_weights import LayerWeights, layer_weights
 from gattn.models.stream.linear_runs import LinearRuns
@@ -51,7 +52,7 @@ def weight_table(
 
         - ``previous_token``: the mean attention to the token before where all tokens are alike, 32
           of the mean embedding: what positions alone do. The model's own norms and positions take
-          part, and each layer reads the embeddings;
+          part, as do open edits, and each layer reads the embeddings;
         - ``copying``: the share of positive eigenvalues of the full OV circuit
           :math:`W_E W_{OV} W_U`, as in `HeadWeights.copying`; NaN where no logits are linear in
           the stream;
@@ -94,6 +95,7 @@ def weight_table(
         computed_from=f"the weights of {runs.name}, {runs.stack} stack",
         notes=notes,
         index=("layer", "head"),
+        edits=open_edits(runs.model),
     )
 
 
