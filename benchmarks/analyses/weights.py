@@ -38,7 +38,7 @@ def _build(side: str, size: int, device: str) -> Side:
     model: Any = GPT2LMHeadModel(GPT2Config(n_layer=size)).eval().to(device)
     if side == "gattn":
         compose = partial(gattn.compose, model, progress=False)
-        return Side(lambda: torch.from_numpy(compose().to_numpy()))
+        return Side(lambda: torch.tensor(compose().to_numpy()))
     return Side(lambda: _all_pairs(model).cpu())
 
 

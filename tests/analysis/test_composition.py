@@ -51,6 +51,24 @@ def neox_by_hand(model):
         yield *fused.mT.unbind(1), output.unflatten(0, (HEADS, DIM))
 
 
+def bert_by_hand(model):
+    """As `gpt2_by_hand`: a post-norm model, whose layers read what the last norm gave."""
+    for layer in model.bert.encoder.layer:
+        own, output = layer.attention.self, layer.attention.output.dense.weight.T
+        maps = [x.weight.unflatten(0, (HEADS, DIM)).mT for x in (own.query, own.key, own.value)]
+        yield *maps, output.unflatten(0, (HEADS, DIM))
+
+
+def phi3_by_hand(model):
+    """As `gpt2_by_hand`: queries, keys and values are one projection, with grouped keys."""
+    for layer in model.model.layers:
+        fused = layer.self_attn.qkv_proj.weight * layer.input_layernorm.weight
+        parts = fused.split([24, 12, 12])
+        heads = [x.unflatten(0, (-1, DIM)).mT for x in parts]
+        maps = [x.repeat_interleave(HEADS // len(x), 0) for x in heads]
+        yield *maps, layer.self_attn.o_proj.weight.T.unflatten(0, (HEADS, DIM))
+
+
 def norm(matrix):
     return float(torch.linalg.norm(matrix))
 
@@ -87,6 +105,13 @@ GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": DIM}
             lambda m: llama_by_hand(m.model.layers, 1.0, "post_attention_layernorm"),
         ),
         ("GPTNeoX", "ForCausalLM", SMALL, neox_by_hand),
+        ("Bert", "ForMaskedLM", SMALL, bert_by_hand),
+        (
+            "Phi3",
+            "ForCausalLM",
+            SMALL | {"num_key_value_heads": 2, "pad_token_id": 0},
+            phi3_by_hand,
+        ),
     ],
 )
 def test_scores_are_those_of_whole_matrices(kind, model_class, options, by_hand):

@@ -214,6 +214,8 @@ def test_what_it_does_not_take(llama, weights):
         gattn.head_weights(llama, layer=1, head=4)
     with pytest.raises(ContractError, match="distance must be a whole number"):
         gattn.head_weights(llama, layer=1, head=0, distance=-1)
+    with pytest.raises(ContractError, match="distance must be a whole number from 0 to 31, not 32"):
+        gattn.head_weights(llama, layer=1, head=0, distance=32)
     with pytest.raises(SelectionError, match=r"No token 60; the model has 0 \.\. 59"):
         weights.writes(60)
     with pytest.raises(ModelError, match="needs tokenizer="):
@@ -246,3 +248,35 @@ def test_relative_biases_are_told():
     np.testing.assert_allclose(decoder.vocabulary.vectors, model.shared.weight.detach(), **EXACT)
     whole = model.shared.weight @ decoder.ov.to_dense() @ model.lm_head.weight.T
     assert decoder.copying == pytest.approx(share(torch.linalg.eigvals(whole.detach())), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_precisions_give_nearly_the_same(gpt2, dtype):
+    rounded = built("GPT2", "LMHeadModel", norms=True, **SMALL_GPT2).to(dtype)
+    size = {torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
+    one, other = (gattn.compose(x, progress=False) for x in (gpt2, rounded))
+    np.testing.assert_allclose(one, other, atol=size / 10)
+    assert one.attrs["baseline"] == other.attrs["baseline"]
+    one, other = (weight_table(x, progress=False) for x in (gpt2, rounded))
+    np.testing.assert_allclose(one["copying"], other["copying"], atol=size)
+    np.testing.assert_allclose(one["matching"], other["matching"], atol=size)
+    assert other.notes == []
+
+
+def test_edits_change_no_weights_and_are_told(gpt2):
+    plain, pairs = weight_table(gpt2, progress=False), gattn.compose(gpt2, progress=False)
+    with gattn.edited(gpt2, gattn.Cut(layer=1, head=2)):
+        gpt2(torch.tensor([IDS]))
+        edited = weight_table(gpt2, progress=False)
+        assert gattn.compose(gpt2, progress=False).equals(pairs)
+    assert edited.loc[(1, 2), "previous_token"] != plain.loc[(1, 2), "previous_token"]
+    assert edited[["copying", "matching"]].equals(plain[["copying", "matching"]])
+    assert len(edited.attrs["edits"]) == 1
+
+
+def test_models_that_hash_their_tokens_are_refused():
+    config = transformers.CanineConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40
+    )
+    with pytest.raises(CaptureError, match="no one table of embeddings"):
+        gattn.head_weights(transformers.CanineModel(config).eval(), layer=0, head=0)

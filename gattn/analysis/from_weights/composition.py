@@ -13,7 +13,6 @@ from gattn.analysis.reading.results import Table
 from gattn.errors import CaptureError
 from gattn.models.decompose.layer_weights import LayerWeights, layer_weights
 from gattn.models.decompose.linear_runs import LinearRuns
-from gattn.models.stream.rounding import tolerance
 from gattn.progress import walk
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def compose(
     Elhage et al. (2021), A mathematical framework for transformer circuits.
     """
     runs = LinearRuns(model, tokenizer, stack)
-    layers = centred(layer_weights(runs))
+    layers = centred(runs, layer_weights(runs))
     if len(layers) < 2:
         raise CaptureError(
             f"{runs.name} has one layer of self-attention: expected at least two, as heads compose "
@@ -114,25 +113,25 @@ def compose(
     return made.sort_index()
 
 
-def reads_centred(layers: list[LayerWeights]) -> bool:
+def reads_centred(runs: LinearRuns, layers: list[LayerWeights]) -> bool:
     """Return whether no head reads the mean of the stream, as after layer norms."""
     return all(
-        bool((x.sum(-2).abs() <= tolerance(x) * x.abs().sum(-2).amax()).all())
+        bool((x.sum(-2).abs() <= runs.tolerance * x.abs().sum(-2).amax()).all())
         for layer in layers
         for x in (layer.query, layer.key, layer.value)
     )
 
 
-def centred(layers: list[LayerWeights]) -> list[LayerWeights]:
+def centred(runs: LinearRuns, layers: list[LayerWeights]) -> list[LayerWeights]:
     """Leave out the mean of what heads write, if no head reads it."""
-    if not reads_centred(layers):
+    if not reads_centred(runs, layers):
         return layers
     return [replace(x, output=x.output - x.output.mean(-1, keepdim=True)) for x in layers]
 
 
 def baseline(runs: LinearRuns, layers: list[LayerWeights]) -> float:
     """Return the composition that random matrices have."""
-    return float((runs.width - reads_centred(layers)) ** -0.5)
+    return float((runs.width - reads_centred(runs, layers)) ** -0.5)
 
 
 def stream_notes(runs: LinearRuns) -> list[str]:

@@ -18,6 +18,7 @@ from gattn.errors import SelectionError
 from gattn.models.decompose.layer_weights import layer_weights, rotations
 from gattn.models.decompose.linear_runs import LinearRuns
 from gattn.models.decompose.vocabulary import Vocabulary
+from gattn.models.load.limits import longest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,9 +65,10 @@ def head_weights(
     ----------
     Elhage et al. (2021), A mathematical framework for transformer circuits.
     """
-    distance = whole("distance", distance, least=0)
     runs = LinearRuns(model, tokenizer, stack)
-    layers = centred(layer_weights(runs))
+    limit = longest(runs.model)
+    distance = whole("distance", distance, least=0, most=None if limit is None else limit - 1)
+    layers = centred(runs, layer_weights(runs))
     found = next((one for one in layers if one.layer == layer), None)
     if found is None:
         raise SelectionError(f"No layer {layer}; the model has layers 0 .. {len(layers) - 1}.")

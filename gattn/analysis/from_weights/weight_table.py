@@ -16,7 +16,9 @@ from gattn.models.decompose.fixed_norms import inputs_replaced
 from gattn.models.decompose.layer_weights import LayerWeights, layer_weights
 from gattn.models.decompose.linear_runs import LinearRuns
 from gattn.models.decompose.vocabulary import Vocabulary
+from gattn.models.load.limits import longest
 from gattn.models.run.capturing import capture
+from gattn.models.run.editing import open_edits
 from gattn.progress import walk
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def weight_table(
 
         - ``previous_token``: the mean attention to the token before where all tokens are alike, 32
           of the mean embedding: what positions alone do. The model's own norms and positions take
-          part, and each layer reads the embeddings;
+          part, as do open edits, and each layer reads the embeddings;
         - ``copying``: the share of positive eigenvalues of the full OV circuit
           :math:`W_E W_{OV} W_U`, as in `HeadWeights.copying`; NaN where no logits are linear in
           the stream;
@@ -69,7 +71,7 @@ def weight_table(
     Elhage et al. (2021), A mathematical framework for transformer circuits.
     """
     runs = LinearRuns(model, tokenizer, stack)
-    layers, vocabulary = centred(layer_weights(runs)), Vocabulary(runs)
+    layers, vocabulary = centred(runs, layer_weights(runs)), Vocabulary(runs)
     before = previous_tokens(runs, vocabulary).to(layers[0].query)
     notes, logits = stream_notes(runs), None
     try:
@@ -93,6 +95,7 @@ def weight_table(
         computed_from=f"the weights of {runs.name}, {runs.stack} stack",
         notes=notes,
         index=("layer", "head"),
+        edits=open_edits(runs.model),
     )
 
 
@@ -105,8 +108,7 @@ def _copying(layer: LayerWeights, head: int, logits: Tensor | None) -> float:
 
 def previous_tokens(runs: LinearRuns, vocabulary: Vocabulary) -> Tensor:
     """Return the mean attention to the token before where all are alike: (layers, heads)."""
-    known = getattr(runs.model.config.get_text_config(), "max_position_embeddings", None)
-    length = min(_LENGTH, known or _LENGTH)
+    length = min(_LENGTH, longest(runs.model) or _LENGTH)
     streams: list[Tensor] = []
 
     def put_in(module: nn.Module, given: Tensor) -> Tensor:

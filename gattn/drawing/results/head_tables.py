@@ -105,16 +105,13 @@ def draw_composition(
     """
     if side not in SIDES or side not in table:
         raise SelectionError(f"side is one of {', '.join(map(repr, SIDES))}, not {side!r}.")
-    index = table.index.to_frame(index=False).astype(int)
-    pairs = [
-        ((layer, head), (from_layer, from_head))
-        for layer, head, from_layer, from_head in index.itertuples(index=False, name=None)
-    ]
-    readers, writers = (sorted({pair[n] for pair in pairs}) for n in (0, 1))
+    pairs = table.index.to_frame().to_numpy().tolist()
+    readers = sorted({(layer, head) for layer, head, _, _ in pairs})
+    writers = sorted({(layer, head) for _, _, layer, head in pairs})
     values = np.full((len(readers), len(writers)), np.nan)
     rows, columns = ({place: n for n, place in enumerate(some)} for some in (readers, writers))
-    for (reader, writer), score in zip(pairs, table[side].to_numpy(), strict=True):
-        values[rows[reader], columns[writer]] = score
+    for (layer, head, *writer), score in zip(pairs, table[side], strict=True):
+        values[rows[layer, head], columns[tuple(writer)]] = score
     drawn = array(
         values,
         {"reads": list(map(written, readers)), "writes": list(map(written, writers))},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.decompose.linear_runs import LinearRuns, Seen
+from gattn.models.decompose.linear_runs import UNIT, LinearRuns, Seen
 from gattn.models.stream.rounding import tolerance
 
 _CHECKED = 4
@@ -85,7 +85,7 @@ def affine_map(what: str, probes: Tensor, numbers: Tensor) -> tuple[Tensor, Tens
     The probes are those of `LinearRuns.probes`.
     """
     bias = numbers[..., 0, :].clone()
-    weight = numbers[..., 1:-_CHECKED, :] - bias[..., None, :]
+    weight = (numbers[..., 1:-_CHECKED, :] - bias[..., None, :]) / UNIT
     wanted, rows = numbers[..., -_CHECKED:, :], probes[-_CHECKED:].to(numbers)
     missing = (rows @ weight + bias[..., None, :] - wanted).abs().amax()
     if not missing <= tolerance(probes) * wanted.abs().amax():
@@ -111,16 +111,14 @@ def rotations(runs: LinearRuns, weights: list[LayerWeights], distance: int) -> l
     size = weights[0].query.shape[-1]
     if not distance:
         return [torch.eye(size).to(one.query).expand(len(one.query), -1, -1) for one in weights]
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(4 * size, runs.width, generator=generator, dtype=torch.float64)
-    rows = rows.to(weights[0].query)
-    found = []
-    for one, seen in zip(weights, runs.layers(rows, distance + 1), strict=True):
+    given = runs.random(4 * size, runs.width)
+    rows, found = given.to(weights[0].query), []
+    for one, seen in zip(weights, runs.layers(given, distance + 1), strict=True):
         start, turned = (rows @ one.query + one.biases[0][:, None]).double(), seen.query.double()
         half = len(rows) // 2
         solved = torch.linalg.lstsq(start[:, :half], turned[:, :half]).solution
         missing = (start[:, half:] @ solved - turned[:, half:]).abs().amax()
-        if not missing <= 10 * tolerance(rows) * turned.abs().amax():
+        if not missing <= 10 * tolerance(given) * turned.abs().amax():
             raise CaptureError(
                 f"The queries of layer {one.layer} at distance {distance} are not those at 0, "
                 "turned: the weights do not say how they score."

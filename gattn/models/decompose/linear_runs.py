@@ -17,13 +17,15 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.layers import layers_of
+from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
 
+UNIT = 64.0
 _TOKENS, _AT_ONCE = 8, 256
 
 
@@ -74,6 +76,7 @@ class LinearRuns:
                 f"{self.name} reads {takes}: weights are read while the model runs on token ids, "
                 "so expected a model of text."
             )
+        self.embedding = _embedding(self.model, self.name)
         self.norms = Norms()
         with self.norms.noted(self.model):
             found = decompose(
@@ -98,13 +101,22 @@ class LinearRuns:
         is_encoder = self.model.config.is_encoder_decoder and self.stack == "encoder"
         return self.model.get_output_embeddings() is not None and not is_encoder
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the model."""
+        kinds = (x.dtype for x in self.model.parameters() if x.is_floating_point())
+        return next(kinds, torch.float32)
+
+    @property
+    def tolerance(self) -> float:
+        """How large errors may be in the model's precision, relative to the largest number."""
+        return tolerance(torch.empty(0, dtype=self.dtype))
+
     def inputs(self, rows: int, length: int) -> dict[str, Tensor]:
         """Return any token ids, as the model takes them: (rows, length)."""
         config: Any = self.model.config
-        embedded = self.model.get_input_embeddings()
-        known = len(embedded.weight) if isinstance(embedded, nn.Embedding) else _TOKENS
         padding = getattr(config.get_text_config(), "pad_token_id", None)
-        some = [n for n in range(_TOKENS + 1) if n != padding and n < known]
+        some = [n for n in range(_TOKENS + 1) if n != padding and n < self.embedding.num_embeddings]
         ids = torch.tensor([some[n % len(some)] for n in range(length)]).repeat(rows, 1)
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return given | ({"decoder_input_ids": ids} if config.is_encoder_decoder else {})
@@ -139,11 +151,32 @@ class LinearRuns:
             return prompt.run(context)[0]
 
     def probes(self, width: int) -> Tensor:
-        """Return the rows that tell an affine map: zero, units, and some to check it by."""
+        """Return the rows that tell an affine map: zero, units, and some to check it by.
+
+        Units are `UNIT` long, so that rounding of what is added hides less of them.
+        """
+        units = UNIT * torch.eye(width).to(input_device(self.model), self.dtype)
+        return torch.cat([units.new_zeros(1, width), units, self.random(4, width)])
+
+    def random(self, rows: int, width: int) -> Tensor:
+        """Return random rows, always the same."""
         generator = torch.Generator().manual_seed(0)
-        random = torch.randn(4, width, generator=generator, dtype=torch.float64)
-        rows = torch.cat([torch.zeros(1, width), torch.eye(width), random])
-        return rows.to(input_device(self.model), self.sublayers[0].residual.dtype)
+        found = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+        return found.to(input_device(self.model), self.dtype)
+
+
+def _embedding(model: PreTrainedModel, name: str) -> nn.Embedding:
+    """Return the table of a model's tokens."""
+    try:
+        table: Any = model.get_input_embeddings()
+    except NotImplementedError:  # Some models hash their tokens, or have several tables.
+        table = None
+    if isinstance(table, nn.Embedding):
+        return table
+    raise CaptureError(
+        f"{name} has no one table of embeddings: expected an nn.Embedding, whose rows are what "
+        "tokens put into the residual stream."
+    )
 
 
 def _putting(rows: Tensor) -> Any:

@@ -20,9 +20,9 @@ from gattn.models.decompose.layer_weights import affine_map
 from gattn.models.decompose.linear_runs import LinearRuns
 from gattn.models.load.loading import input_device
 from gattn.models.load.token_texts import names_of, spellings_of
-from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import Context
 from gattn.models.watch.hooks import hooks_on
+from gattn.normalizers.base import widened
 
 _AT_ONCE = 256
 
@@ -38,18 +38,12 @@ class Vocabulary:
 
     def __init__(self, runs: LinearRuns) -> None:
         self._runs = runs
-        embedding = runs.model.get_input_embeddings()
-        if not isinstance(embedding, nn.Embedding):
-            raise CaptureError(
-                f"{runs.name} embeds tokens by a {type(embedding).__name__}: expected an "
-                "nn.Embedding, whose rows are what tokens put into the residual stream."
-            )
-        self.embedding = embedding
+        self.embedding = runs.embedding
         # Encoder and decoder may have modules of their own that share the weight.
         self._sharing = [
             module
             for module in runs.model.modules()
-            if isinstance(module, nn.Embedding) and module.weight is embedding.weight
+            if isinstance(module, nn.Embedding) and module.weight is self.embedding.weight
         ]
 
     @cached_property
@@ -71,7 +65,7 @@ class Vocabulary:
         """What the embedding gives for each token: (tokens, dim of embeddings)."""
         with torch.no_grad():
             ids = torch.arange(len(self), device=input_device(self._runs.model))
-            found: Tensor = self.embedding(ids)
+            found: Tensor = widened(self.embedding(ids))
         return found
 
     @cached_property
@@ -97,7 +91,7 @@ class Vocabulary:
             inputs_replaced(runs.modules[:1], note),
         ):
             runs.run(Context(), len(rows), 1)
-        return found[0].to(rows)
+        return widened(found[0])
 
     @contextmanager
     def replaced(self, rows: Tensor) -> Iterator[None]:
@@ -125,7 +119,7 @@ class Vocabulary:
             return rows[:, None].to(given).expand_as(given)
 
         def note(module: nn.Module, args: Any, kwargs: Any, result: Tensor) -> None:
-            found.append(rows_of(result).to(rows))
+            found.append(widened(rows_of(result)))
 
         with (
             runs.norms.fixed(),
@@ -139,7 +133,8 @@ class Vocabulary:
         """Return by how much a vector changes each token's logit: (tokens,)."""
         zero, once, twice = self.logits(torch.stack([0 * vector, vector, 2 * vector]))
         found: Tensor = once - zero
-        if not (twice - zero - 2 * found).abs().max() <= 4 * tolerance(vector) * twice.abs().max():
+        missing = (twice - zero - 2 * found).abs().max()
+        if not missing <= 4 * self._runs.tolerance * twice.abs().max():
             raise CaptureError(_NOT_LINEAR)
         return found
 
