@@ -38,6 +38,22 @@ CLAIMS = {
         lambda names: (names["factor"] != 0.1).all(),
         lambda names: len(names["run"].trace.tokens) == 12 + 5,
     ],
+    "docs/analyses/why.md": [
+        lambda names: round(names["found"].table().attrs["total"], 2) == 5.63,
+        lambda names: round(float(names["found"].matrix().sel(key_part="1.1").sum()), 2) == 5.12,
+        lambda names: names["found"].table()["share"].max() > 0.5,
+        lambda names: (
+            names["found"].table().loc[0, ["query_part", "key_part"]].tolist() == ["mlp 1", "1.1"]
+        ),
+        lambda names: (
+            names["found"].without("key").iloc[0].round(2).tolist()
+            == ["1.1", 0.24, 0.02, -0.22, -0.03]
+        ),
+        lambda names: (
+            names["found"].among([12], [5, 9]).without("key").iloc[0].round(2).tolist()
+            == ["1.1", 0.74, 0.04, -0.7, -0.48]
+        ),
+    ],
 }
 """What the texts say of the numbers that their code gives."""
 
