@@ -1,5 +1,7 @@
 """Scores taken apart, held to dense algebra, to hand-made models and to the models' own scores."""
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
@@ -327,6 +329,34 @@ def test_edits_that_are_open_take_part(gpt2):
     by_key = found.matrix().sum("query_part").to_series()
     assert by_key["0.1"] == 0
     assert plain.matrix().sum("query_part").to_series()["0.1"] != 0
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        gattn.Scale(0.5, layer=1, head=0),
+        gattn.Cut(layer=1, head=0, key=2, renormalize=False),
+        gattn.Swap(normalizer=gattn.Sparsemax(), layer=1, head=0),
+    ],
+)
+def test_attention_that_is_no_softmax_has_no_without(gpt2, edit):
+    with gattn.edited(gpt2, edit):
+        found = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    plain = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    np.testing.assert_allclose(found.matrix(), plain.matrix(), atol=1e-12)
+    with pytest.raises(CaptureError, match="not the softmax of its scores"):
+        found.without("key")
+    with gattn.edited(gpt2, gattn.Cut(layer=1, head=0, key=2)):
+        cut = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    assert cut.without("key")["attention"][0] > plain.without("key")["attention"][0]
+
+
+def test_scores_that_are_no_numbers_are_no_sum(gpt2):
+    found = gattn.why(IDS, gpt2, layer=1, head=0)
+    with pytest.raises(CaptureError, match="do not sum"):
+        replace(found, scores=found.scores * torch.nan).verified("the head")
+    with pytest.raises(CaptureError, match="do not sum"):
+        replace(found, scores=found.scores + 0.01).verified("the head")
 
 
 def test_nothing_of_the_model_changes(gpt2):

@@ -85,14 +85,29 @@ class HeadScores:
         """Refuse unless the parts sum to the scores that the model computed."""
         query, key = self.queries.sum(0), self.keys.sum(0)
         scores = self.capped(query @ key.T) + (0.0 if self.bias is None else self.bias)
-        allowed = self.scores > -torch.inf
+        allowed = self.scores != -torch.inf
         missing = (scores - self.scores).masked_fill(~allowed, 0.0).abs()
-        size = query.norm(dim=-1)[:, None] * key.norm(dim=-1)
-        error = float((missing / size.clamp_min(1e-300)).max())
-        if error > _EXACT:
+        error = float((missing / self._sizes().clamp_min(1e-300)).max())
+        if not error <= _EXACT:  # NaN is no error that is small.
             raise CaptureError(
                 f"The parts of the scores of {name} do not sum to what the model computed: they "
                 f"differ by {error:.1e} of the vectors' lengths. An edit that replaces scores is "
                 "open, or the model changes them in another way."
             )
         return replace(self, error=error)
+
+    def check_softmax(self, at: list[int]) -> None:
+        """Refuse unless the attention of some queries is the softmax of their scores."""
+        found = self.attention_of(at, self.queries.sum(0)[at] @ self.keys.sum(0).T)
+        limit = _EXACT + 4 * self.error * float(self._sizes()[at].max())
+        error = float((found - self.attention[at]).abs().max())
+        if not error <= limit:
+            raise CaptureError(
+                f"The attention of head {self.layer}.{self.head} is not the softmax of its scores: "
+                f"they differ by {error:.1e}, so what it would be without a part is unknown. An "
+                "edit that changes attention after the softmax, or another normalizer, is open."
+            )
+
+    def _sizes(self) -> Tensor:
+        """Return the products of the lengths of queries and keys."""
+        return self.queries.sum(0).norm(dim=-1)[:, None] * self.keys.sum(0).norm(dim=-1)

@@ -180,10 +180,13 @@ class Why(HeadScores):
         ------
         SelectionError
             If `side` is neither.
+        CaptureError
+            If the attention is not the softmax of the scores, as under an edit that scales it.
         """
         if side not in ("query", "key"):
             raise SelectionError(f"side is 'query' or 'key', not {side!r:.40}.")
         at = list(self.query)
+        self.check_softmax(at)
         query, key = self.queries.sum(0)[at], self.keys.sum(0)
         edges, before = self._edges()[at], self.attention[at]
         rows: list[dict[str, Any]] = []
