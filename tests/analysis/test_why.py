@@ -116,6 +116,26 @@ def test_tables_sum_to_the_models_scores(name):
         assert any(str(one).startswith("0.") for one in found.writers)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_stacks_are_told_apart(stack):
+    specimen = zoo.specimen("t5")
+    model = specimen.model
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    found = gattn.why(inputs, model, layer=1, head=1, stack=stack, query=-1, key=0)
+    graph = gattn.capture(inputs, model, scores=True)[stack][1, 1].to_networkx()
+    score = graph.edges[0, len(found.tokens) - 1]["score"]
+    table = found.table()
+    limit = 1e-5 * float(found.queries.sum(0).norm(dim=-1).max())
+    limit *= float(found.keys.sum(0).norm(dim=-1).max())
+    assert table["score"].sum() == pytest.approx(score, abs=limit)
+    assert (table["query_part"] == "added").sum() == 1  # A bias by distance.
+    run = gattn.why(lambda: model(**inputs), model, layer=1, head=1, stack=stack, query=-1, key=0)
+    np.testing.assert_array_equal(run.matrix(), found.matrix())
+    with pytest.raises(SelectionError, match="several stacks of self-attention"):
+        gattn.why(inputs, model, layer=1, head=1)
+
+
 def held(model, inputs):
     """Hold a model's norms and the MLP of its first layer as they are in a run, by hooks."""
     runs = {}

@@ -110,4 +110,5 @@ class HeadScores:
 
     def _sizes(self) -> Tensor:
         """Return the products of the lengths of queries and keys."""
-        return self.queries.sum(0).norm(dim=-1)[:, None] * self.keys.sum(0).norm(dim=-1)
+        query, key = (torch.linalg.vector_norm(x.sum(0), dim=-1) for x in (self.queries, self.keys))
+        return torch.outer(query, key)
