@@ -38,6 +38,22 @@ CLAIMS = {
         lambda names: (names["factor"] != 0.1).all(),
         lambda names: len(names["run"].trace.tokens) == 12 + 5,
     ],
+    "docs/analyses/why.md": [
+        lambda names: round(names["found"].table().attrs["total"], 2) == 5.63,
+        lambda names: round(float(names["found"].matrix().sel(key_part="1.1").sum()), 2) == 5.12,
+        lambda names: names["found"].table()["share"].max() > 0.5,
+        lambda names: (
+            names["found"].table().loc[0, ["query_part", "key_part"]].tolist() == ["mlp 1", "1.1"]
+        ),
+        lambda names: (
+            names["found"].without("key").round(2).iloc[0].tolist()
+            == ["1.1", 0.24, 0.02, -0.22, -0.03]
+        ),
+        lambda names: (
+            names["found"].among([12], [5, 9]).without("key").round(2).iloc[0].tolist()
+            == ["1.1", 0.74, 0.04, -0.7, -0.48]
+        ),
+    ],
 }
 """What the texts say of the numbers that their code gives."""
 
@@ -110,7 +126,7 @@ def test_the_routes_of_the_command_line_lead_to_what_the_figure_tells(name):
         assert predicted.strip() == "lamp"
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("name", CLAIMS)
 def test_every_block_of_code_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
     assert len(blocks(name)) >= 2
     names = run(name, monkeypatch, tmp_path)

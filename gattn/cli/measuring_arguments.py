@@ -99,7 +99,7 @@ def add_why(parser: argparse.ArgumentParser) -> None:
             f"--{option}", type=whole, required=True, metavar="N", help="counted from 0"
         )
     for option, what, default in (
-        ("--query", "which attends", "all"),
+        ("--query", "that attends", "all"),
         ("--key", "to which it attends", "whatever queries attend to, next to all that they may"),
     ):
         parser.add_argument(
@@ -112,9 +112,9 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--contrast",
         metavar="TOKEN",
-        help="take away the score of another key, or of mean, the keys by their attention",
+        help="another key, whose score is taken away; or mean, all keys by their attention",
     )
     parser.add_argument(
-        "--stack", metavar="S", help="which stack, such as encoder, if the model has several"
+        "--stack", metavar="STACK", help="which stack, such as encoder, if the model has several"
     )
     add_output(parser, (".csv", *PICTURES))

@@ -1,5 +1,7 @@
 """Scores taken apart, held to dense algebra, to hand-made models and to the models' own scores."""
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
@@ -112,6 +114,26 @@ def test_tables_sum_to_the_models_scores(name):
             assert table["share"].sum() == pytest.approx(1)
         assert found.error < 1e-5
         assert any(str(one).startswith("0.") for one in found.writers)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_stacks_are_told_apart(stack):
+    specimen = zoo.specimen("t5")
+    model = specimen.model
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    found = gattn.why(inputs, model, layer=1, head=1, stack=stack, query=-1, key=0)
+    graph = gattn.capture(inputs, model, scores=True)[stack][1, 1].to_networkx()
+    score = graph.edges[0, len(found.tokens) - 1]["score"]
+    table = found.table()
+    limit = 1e-5 * float(found.queries.sum(0).norm(dim=-1).max())
+    limit *= float(found.keys.sum(0).norm(dim=-1).max())
+    assert table["score"].sum() == pytest.approx(score, abs=limit)
+    assert (table["query_part"] == "added").sum() == 1  # A bias by distance.
+    run = gattn.why(lambda: model(**inputs), model, layer=1, head=1, stack=stack, query=-1, key=0)
+    np.testing.assert_array_equal(run.matrix(), found.matrix())
+    with pytest.raises(SelectionError, match="several stacks of self-attention"):
+        gattn.why(inputs, model, layer=1, head=1)
 
 
 def held(model, inputs):
@@ -248,7 +270,7 @@ def test_sinks_take_part(tiny):
     model = tiny("gpt-oss", "eager")
     found = gattn.why(IDS, model, layer=1, head=0)
     assert found.has_sink
-    nothing = found._attention(list(range(9)), found.queries.sum(0) @ found.keys.sum(0).T)
+    nothing = found.attention_of(list(range(9)), found.queries.sum(0) @ found.keys.sum(0).T)
     torch.testing.assert_close(nothing, found.attention, atol=1e-5, rtol=0)
     assert float(found.attention.sum(-1).max()) < 1
 
@@ -327,6 +349,34 @@ def test_edits_that_are_open_take_part(gpt2):
     by_key = found.matrix().sum("query_part").to_series()
     assert by_key["0.1"] == 0
     assert plain.matrix().sum("query_part").to_series()["0.1"] != 0
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        gattn.Scale(0.5, layer=1, head=0),
+        gattn.Cut(layer=1, head=0, key=2, renormalize=False),
+        gattn.Swap(normalizer=gattn.Sparsemax(), layer=1, head=0),
+    ],
+)
+def test_attention_that_is_no_softmax_has_no_without(gpt2, edit):
+    with gattn.edited(gpt2, edit):
+        found = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    plain = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    np.testing.assert_allclose(found.matrix(), plain.matrix(), atol=1e-12)
+    with pytest.raises(CaptureError, match="not the softmax of its scores"):
+        found.without("key")
+    with gattn.edited(gpt2, gattn.Cut(layer=1, head=0, key=2)):
+        cut = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
+    assert cut.without("key")["attention"][0] > plain.without("key")["attention"][0]
+
+
+def test_scores_that_are_no_numbers_are_no_sum(gpt2):
+    found = gattn.why(IDS, gpt2, layer=1, head=0)
+    with pytest.raises(CaptureError, match="do not sum"):
+        replace(found, scores=found.scores * torch.nan).verified("the head")
+    with pytest.raises(CaptureError, match="do not sum"):
+        replace(found, scores=found.scores + 0.01).verified("the head")
 
 
 def test_nothing_of_the_model_changes(gpt2):

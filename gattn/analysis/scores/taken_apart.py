@@ -11,65 +11,29 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.reading.results import Array, Table, array
+from gattn.analysis.scores.head_scores import HeadScores
+from gattn.analysis.scores.summed import summed
 from gattn.checks import whole
-from gattn.errors import CaptureError, SelectionError
-from gattn.models.stream.parts import Writer
+from gattn.errors import SelectionError
 from gattn.names.tokens import find_token
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 End = Literal["query", "key"]
-_EXACT = 1e-5
-"""How far the sum may be from a score, relative to the product of the vectors' lengths."""
 _SHOWN = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Why:
+class Why(HeadScores):
     r"""The scores of one head, taken apart: see `gattn.why`.
 
     Parameters
     ----------
-    stack, layer, head
-        The head.
-    tokens : tuple of str
-        The tokens' texts.
-    writers : tuple of Writer
-        What wrote the parts; the last is the bias of either side.
-    queries, keys : Tensor (writers, tokens, dim)
-        What each part gives of the queries, times the scale, and of the keys.
-    scores, attention : Tensor (queries, keys)
-        What the model computed; scores are -inf where there is no edge.
-    bias : Tensor (queries, keys), optional
-        What the model adds to scores.
-    softcap : float, optional
-        What caps scores before that.
-    has_sink : bool
-        Whether the softmax has a sink.
-    computed_from : str
-        What it was computed from, in words.
-    error : float
-        The largest difference between the sum of the parts and a score, relative to the product of
-        the lengths of query and key.
     query, key : tuple of int
-        The edges that are asked about; without keys all.
+        The edges that are asked about; without keys all. The rest is as in `HeadScores`.
     """
 
-    stack: str
-    layer: int
-    head: int
-    tokens: tuple[str, ...]
-    writers: tuple[Writer, ...]
-    queries: Tensor
-    keys: Tensor
-    scores: Tensor
-    attention: Tensor
-    bias: Tensor | None = None
-    softcap: float | None = None
-    has_sink: bool = False
-    computed_from: str = ""
-    error: float = 0.0
     query: tuple[int, ...] = ()
     key: tuple[int, ...] | None = None
 
@@ -216,21 +180,24 @@ class Why:
         ------
         SelectionError
             If `side` is neither.
+        CaptureError
+            If the attention is not the softmax of the scores, as under an edit that scales it.
         """
         if side not in ("query", "key"):
             raise SelectionError(f"side is 'query' or 'key', not {side!r:.40}.")
         at = list(self.query)
+        self.check_softmax(at)
         query, key = self.queries.sum(0)[at], self.keys.sum(0)
         edges, before = self._edges()[at], self.attention[at]
         rows: list[dict[str, Any]] = []
         for writer, own_query, own_key in zip(self.writers, self.queries, self.keys, strict=True):
             part = own_query[at] @ key.T if side == "query" else query @ own_key.T
-            after = self._attention(at, query @ key.T - part)
+            after = self.attention_of(at, query @ key.T - part)
             if self.key is None:
                 change = (after - before).abs().sum(-1).mean() / 2
                 rows.append({"part": str(writer), "change": float(change)})
                 continue
-            first = before * self._slope(at, query @ key.T)
+            first = before * self.slope(query @ key.T)
             first = first * part - before * (first * part).sum(-1, keepdim=True)
             kept = [float((x * edges).sum() / len(at)) for x in (before, after, -first)]
             rows.append(
@@ -246,43 +213,6 @@ class Why:
         return Table.of(
             rows, name="without", computed_from=self._asked(), notes=self.notes, side=side
         )
-
-    def _capped(self, raw: Tensor) -> Tensor:
-        return raw if self.softcap is None else self.softcap * (raw / self.softcap).tanh()
-
-    def _slope(self, at: list[int], raw: Tensor) -> Tensor:
-        """Return the derivative of capped scores."""
-        if self.softcap is None:
-            return torch.ones_like(raw)
-        return 1 - (raw / self.softcap).tanh().square()
-
-    def _attention(self, at: list[int], raw: Tensor) -> Tensor:
-        """Return the attention of some queries, if q·k were other numbers."""
-        before = self.scores[at]
-        scores = self._capped(raw) + (0.0 if self.bias is None else self.bias[at])
-        scores = scores.masked_fill(before == -torch.inf, -torch.inf)
-        total = scores.logsumexp(-1, keepdim=True)
-        if self.has_sink:
-            mass = self.attention[at].sum(-1, keepdim=True).clamp(1e-300, 1)
-            sink = before.logsumexp(-1, keepdim=True) + ((1 - mass) / mass).log()
-            total = torch.logaddexp(total, sink)
-        return (scores - total).exp().nan_to_num()
-
-    def verified(self, name: str) -> Why:
-        """Refuse unless the parts sum to the scores that the model computed."""
-        query, key = self.queries.sum(0), self.keys.sum(0)
-        scores = self._capped(query @ key.T) + (0.0 if self.bias is None else self.bias)
-        allowed = self.scores > -torch.inf
-        missing = (scores - self.scores).masked_fill(~allowed, 0.0).abs()
-        size = query.norm(dim=-1)[:, None] * key.norm(dim=-1)
-        error = float((missing / size.clamp_min(1e-300)).max())
-        if error > _EXACT:
-            raise CaptureError(
-                f"The parts of the scores of {name} do not sum to what the model computed: they "
-                f"differ by {error:.1e} of the vectors' lengths. An edit that replaces scores is "
-                "open, or the model changes them in another way."
-            )
-        return replace(self, error=error)
 
     # Seeing it
 
@@ -349,7 +279,7 @@ class Why:
             As in `table`, or if `most` is no number of parts.
         """
         most = whole("most", most, 1, SelectionError)
-        terms = _summed(_summed(self.matrix(contrast), 0, most), 1, most)
+        terms = summed(summed(self.matrix(contrast), 0, most), 1, most)
         return terms.draw(ax=ax, **options)
 
     def __repr__(self) -> str:
@@ -358,30 +288,6 @@ class Why:
             f"Why head {self.layer}.{self.head} attends from {_named(self, self.query)} to {asked}"
         )
         return f"{first}\n{self.table().head(8).to_string(float_format='{:.2f}'.format)}"
-
-
-def _summed(terms: Array, axis: int, most: int) -> Array:
-    """Keep the parts with the largest numbers along an axis, and sum the others up."""
-    name = str(terms.dims[axis])
-    values = terms.to_numpy() if axis == 0 else terms.to_numpy().T
-    if len(values) <= most:
-        return terms
-    sizes = abs(values).sum(1)
-    chosen = sorted(sorted(range(len(values)), key=lambda n: -sizes[n])[: most - 1])
-    others = [n for n in range(len(values)) if n not in chosen]
-    labels = [*terms[name].to_numpy()[chosen].tolist(), f"{len(others)} others"]
-    kept = torch.from_numpy(values[chosen])
-    made = torch.cat([kept, torch.from_numpy(values[others]).sum(0, keepdim=True)])
-    other = str(terms.dims[1 - axis])
-    axes = {name: labels, other: terms[other].to_numpy().tolist()}
-    made = made if axis == 0 else made.T
-    return array(
-        made.numpy(),
-        axes if axis == 0 else {other: axes[other], name: labels},
-        name=str(terms.name),
-        computed_from=str(terms.attrs["computed_from"]),
-        notes=terms.notes,
-    )
 
 
 def _named(why: Why, places: Sequence[int]) -> str:

@@ -125,7 +125,7 @@ def why(
     for name, side in (("queries", found.queries), ("keys", found.keys)):
         vectors = side.of(stream.parts)
         side.check(vectors, f"The {name} of {found.call.name}")
-        sides.append(torch.cat([vectors, side.constant[None].to(vectors)]).double().cpu())
+        sides.append(torch.cat([vectors, side.constant[None].to(vectors)]).cpu().double())
     with torch.no_grad():
         made = _made(found, head, stream, sides, texts)
     size, edits = counted(len(texts), "token"), open_edits(prompt.model)
@@ -182,11 +182,11 @@ def _made(
     for block in part.blocks():
         assert block.scores is not None
         keys, at = list_keys(block.columns).cpu(), torch.arange(size)[block.rows, None]
-        scores[at, keys] = block.scores[0, 0].double().cpu()
-        attention[at, keys] = block.attention[0, 0].double().cpu()
+        scores[at, keys] = block.scores[0, 0].cpu().double()
+        attention[at, keys] = block.attention[0, 0].cpu().double()
     bias = None
     if (features := reading.attention.edge_features) is not None:
-        bias = features[..., head].double().cpu()
+        bias = features[..., head].cpu().double()
     scale = call.query.shape[-1] ** -0.5 if call.scale is None else call.scale
     query, key = scale * sides[0], sides[1]
     made = Why(
