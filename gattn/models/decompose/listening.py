@@ -31,6 +31,10 @@ from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
 
 
+_ROWS = 16
+"""Rows of a matrix at a time: each reads all parts."""
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """The queries or keys of a head as a linear map of the residual stream.
@@ -58,9 +62,9 @@ class Side:
     def of(self, parts: Tensor) -> Tensor:
         """Return what parts of the stream (parts, tokens, dim) give: (parts, tokens, head dim)."""
         found = parts.new_empty(*parts.shape[:2], self.vectors.shape[-1])
-        for n in range(self.vectors.shape[-1]):
-            row = self._row(n)
-            found[..., n] = torch.einsum("pnd,nd->pn", parts, row)
+        for some in torch.arange(self.vectors.shape[-1]).split(_ROWS):
+            matrix = torch.stack([self._row(int(n)) for n in some])
+            found[..., some] = torch.einsum("pnd,knd->pnk", parts, matrix)
         return found
 
     def at(self, token: int) -> Tensor:
@@ -284,7 +288,9 @@ class _Listening(Context):
         known = self._stacks.get(self._asked or next(iter(self._stacks), ""), 0)
         if self.seen is None and not known:
             named = f" in {self._asked!r}" if self._asked else ""
-            raise SelectionError(f"The model shows no self-attention{named}.")
+            there = " and ".join(map(repr, self._stacks))
+            there = f"; there is {there}" if there else ""
+            raise SelectionError(f"The model shows no self-attention{named}{there}.")
         if self.seen is None:
             raise SelectionError(f"No layer {self._layer}; the model has layers 0 .. {known - 1}.")
 

@@ -34,7 +34,12 @@ class Embedded:
         some = [(name, x) for name, x in flat if x.shape == start.shape]
         if not some:
             return Stream([Writer("embedding")], start[None])
-        writers = [Writer("embedding", name=name.rpartition(".")[2]) for name, _ in some]
+        paths = [name for name, _ in some]
+        names = [path.rpartition(".")[2] for path in paths]
+        names = names if len(set(names)) == len(names) else paths
+        if len(set(names)) < len(names):  # One module that looks several ids up.
+            names = [f"{path} {n}" for n, path in enumerate(paths)]
+        writers = [Writer("embedding", name=name) for name in names]
         parts = torch.stack([x.to(start) for _, x in some])
         total = parts.sum(0)
         size = float((start * total).sum() / total.square().sum())
