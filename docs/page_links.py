@@ -31,7 +31,11 @@ def _add_tutorials(app: Any, name: str, source: list[str]) -> None:
         return
     index = (Path(app.srcdir) / "analyses.md").read_text(encoding="utf-8").splitlines()
     rows = [row.split("|")[2] for row in index if f"({name}.md)" in row]
-    functions = " ".join(f"gattn.analysis.{x}" for row in rows for x in row.split("`")[1::2])
+    functions = " ".join(
+        x if x.startswith("gattn.") else f"gattn.analysis.{x}"
+        for row in rows
+        for x in row.split("`")[1::2]
+    )
     source[0] += f"\n## Tutorials\n\n```{{eval-rst}}\n.. minigallery:: {functions}\n```\n"
 
 

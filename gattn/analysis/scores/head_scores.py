@@ -35,8 +35,8 @@ class HeadScores:
         What the model adds to scores.
     softcap : float, optional
         What caps scores before that.
-    has_sink : bool
-        Whether the softmax has a sink.
+    sink : float, optional
+        The logit of the softmax's sink.
     computed_from : str
         What it was computed from, in words.
     error : float
@@ -55,7 +55,7 @@ class HeadScores:
     attention: Tensor
     bias: Tensor | None = None
     softcap: float | None = None
-    has_sink: bool = False
+    sink: float | None = None
     computed_from: str = ""
     error: float = 0.0
 
@@ -71,14 +71,11 @@ class HeadScores:
 
     def attention_of(self, at: list[int], raw: Tensor) -> Tensor:
         """Return the attention of some queries, if q·k were other numbers."""
-        before = self.scores[at]
         scores = self.capped(raw) + (0.0 if self.bias is None else self.bias[at])
-        scores = scores.masked_fill(before == -torch.inf, -torch.inf)
+        scores = scores.masked_fill(self.scores[at] == -torch.inf, -torch.inf)
         total = scores.logsumexp(-1, keepdim=True)
-        if self.has_sink:
-            mass = self.attention[at].sum(-1, keepdim=True).clamp(1e-300, 1)
-            sink = before.logsumexp(-1, keepdim=True) + ((1 - mass) / mass).log()
-            total = torch.logaddexp(total, sink)
+        if self.sink is not None:
+            total = torch.logaddexp(total, torch.full_like(total, self.sink))
         return (scores - total).exp().nan_to_num()
 
     def verified(self, name: str) -> Self:

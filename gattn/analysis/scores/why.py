@@ -23,6 +23,7 @@ from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.stream.parts import Stream, Writer
 from gattn.names.tokens import find_tokens
+from gattn.normalizers import Normalizer, Softmax
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -201,6 +202,12 @@ def _made(
         attention=attention,
         bias=bias,
         softcap=call.softcap,
-        has_sink=call.sink is not None or call.dropped is not None,
+        sink=_sink(reading.attention.normalizer, head),
     )
     return made.verified(call.name)
+
+
+def _sink(normalizer: Normalizer, head: int) -> float | None:
+    """Return the logit of a head's sink."""
+    sink = normalizer.sink if isinstance(normalizer, Softmax) else None
+    return float(sink[head]) if isinstance(sink, Tensor) else sink

@@ -30,7 +30,6 @@ from gattn.models.stream.sublayers import FixedNorm
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
 
-
 _ROWS = 16
 """Rows of a matrix at a time: each reads all parts."""
 
@@ -81,7 +80,7 @@ class Side:
     def check(self, parts: Tensor, what: str) -> None:
         """Refuse unless the parts and the constant sum to the vectors."""
         missing = (parts.sum(0) + self.constant - self.vectors).abs()
-        if bool((missing > tolerance(self.vectors) * self.vectors.abs().max()).any()):
+        if not bool((missing <= tolerance(self.vectors) * self.vectors.abs().max()).all()):
             error = float(missing.max() / self.vectors.abs().max())
             raise CaptureError(
                 f"{what} are not linear in the residual stream, with norms held fixed: the parts "
@@ -257,10 +256,19 @@ class _Listening(Context):
         """Note the layer's queries and keys."""
         if self._had_gradient:
             torch.set_grad_enabled(False)
-        if len(readings) != 1 or len(readings[0].elements) != 1 or self.seen is not None:
+        if self.seen is not None:
             raise CaptureError(
-                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected one "
-                "sequence. Run texts one by one."
+                f"{call.name} attends more than once: expected one run on one whole text."
+            )
+        if len(readings) != 1 or len(readings[0].elements) != 1:
+            raise CaptureError(
+                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected a "
+                "single sequence. Run texts one by one; windows of an image are not supported."
+            )
+        if len(readings[0].queries) != len(readings[0].keys):
+            raise CaptureError(
+                f"{call.name} continues a cache, so who wrote its earlier keys is not seen: run "
+                "the whole text at once."
             )
         if not readings[0].has_vectors or call.is_scores:
             raise CaptureError(

@@ -65,7 +65,7 @@ class Stream:
     def check(self, total: Tensor, what: str) -> None:
         """Refuse unless the parts sum to the stream that the model has, (tokens, dim)."""
         missing = (self.parts.sum(0) - total).abs()
-        if bool((missing > tolerance(total) * total.abs().amax(-1, keepdim=True)).any()):
+        if not bool((missing <= tolerance(total) * total.abs().amax(-1, keepdim=True)).all()):
             error = float(missing.max() / total.abs().max())
             raise CaptureError(
                 f"What embeddings, heads and MLPs write does not sum to the residual stream before "
