@@ -25,9 +25,9 @@ class Writer:
     ----------
     kind : {"embedding", "head", "mlp", "bias", "given", "error"}
         What it is. An "mlp" is all that a layer adds after its self-attention, the cross-attention
-        of a decoder included. The "bias" of a layer is what its attention adds besides its heads, and the
-        shifts of norms that give the stream; without a layer it is what the head that reads the
-        stream adds itself. A part may be "given", and the "error" is what given parts leave over.
+        of a decoder included. The "bias" of a layer is what its attention adds besides its heads,
+        and the shifts of norms that give the stream; without a layer it is what the head that reads
+        the stream adds itself. A part may be "given", and the "error" is what given parts leave over.
     layer, head : int, optional
         Where it is.
     name : str
