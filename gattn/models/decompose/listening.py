@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, SelectionError
+from gattn.models.decompose.sides import Side
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -25,69 +26,10 @@ from gattn.models.run.prompt import Prompt
 from gattn.models.stream.embeddings import Embedded
 from gattn.models.stream.layers import first_of, layers_of
 from gattn.models.stream.parts import Stream
-from gattn.models.stream.rounding import is_half, tolerance
+from gattn.models.stream.rounding import is_half
 from gattn.models.stream.sublayers import FixedNorm
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
-
-_ROWS = 16
-"""Rows of a matrix at a time: each reads all parts."""
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """The queries or keys of a head as a linear map of the residual stream.
-
-    Parameters
-    ----------
-    vectors : Tensor (tokens, dim of the head)
-        What the model computed.
-    constant : Tensor (tokens, dim of the head)
-        What does not come from the stream: biases.
-    stream : Tensor (1, slots, dim of the model)
-        The stream before the layer, of which `computed` is made.
-    computed : Tensor (tokens, dim of the head)
-        The same as `vectors`, with a gradient to `stream`.
-    slots : Tensor
-        The tokens' slots in the stream.
-    """
-
-    vectors: Tensor
-    constant: Tensor
-    stream: Tensor
-    computed: Tensor
-    slots: Tensor
-
-    def of(self, parts: Tensor) -> Tensor:
-        """Return what parts of the stream (parts, tokens, dim) give: (parts, tokens, head dim)."""
-        found = parts.new_empty(*parts.shape[:2], self.vectors.shape[-1])
-        for some in torch.arange(self.vectors.shape[-1]).split(_ROWS):
-            matrix = torch.stack([self._row(int(n)) for n in some])
-            found[..., some] = torch.einsum("pnd,knd->pnk", parts, matrix)
-        return found
-
-    def at(self, token: int) -> Tensor:
-        """Return the matrix of one token, (head dim, dim)."""
-        return torch.stack([self._row(n, token) for n in range(self.vectors.shape[-1])])
-
-    def _row(self, n: int, token: int | None = None) -> Tensor:
-        with torch.enable_grad():
-            some = self.computed[:, n] if token is None else self.computed[token, n]
-            (found,) = torch.autograd.grad(some.sum(), self.stream, retain_graph=True)
-        found = found[0, self.slots]
-        return found if token is None else found[token]
-
-    def check(self, parts: Tensor, what: str) -> None:
-        """Refuse unless the parts and the constant sum to the vectors."""
-        missing = (parts.sum(0) + self.constant - self.vectors).abs()
-        if not bool((missing <= tolerance(self.vectors) * self.vectors.abs().max()).all()):
-            error = float(missing.max() / self.vectors.abs().max())
-            raise CaptureError(
-                f"{what} are not linear in the residual stream, with norms held fixed: the parts "
-                f"leave a relative error of {error:.1e}. There is a function that gattn does not "
-                "hold fixed between the stream and the attention, such as a gate, a convolution "
-                "over tokens or a norm that is no module of its own."
-            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ class Writer:
         What it is. An "mlp" is all that a layer adds after its self-attention, the cross-attention
         of a decoder included. The "bias" of a layer is what its attention adds besides its heads,
         and the shifts of norms that give the stream; without a layer it is what the head that reads
-        the stream adds itself. A part may be "given", and the "error" is what given parts leave over.
+        the stream adds itself. A part may be "given", and the "error" is what those leave over.
     layer, head : int, optional
         Where it is.
     name : str
