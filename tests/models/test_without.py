@@ -160,6 +160,22 @@ def test_what_was_cut_before_is_not_in_the_parts(gpt2):
     assert found == pytest.approx(expected, abs=1e-9)
 
 
+def test_several_parts_are_taken_away_together(gpt2):
+    parts = ["0.1", "mlp 0"]
+    both = gattn.Without(parts, layer=1, head=0)
+    apart = [gattn.Without(part, layer=1, head=0) for part in parts]
+    ids = IDS[0].tolist()
+    with gattn.edited(gpt2, both):
+        found = gattn.capture(ids, gpt2)[1, 0].to_dense()
+    for one in apart:
+        with gattn.edited(gpt2, one):
+            assert abs(gattn.capture(ids, gpt2)[1, 0].to_dense() - found).max() > 1e-4
+    with pytest.raises(EditError, match="name all parts in one"):
+        run(gpt2, apart[0], other=apart[1])
+    with gattn.edited(gpt2, both, gattn.Without("0.2", side="query", layer=1, head=0)):
+        gattn.capture(ids, gpt2)
+
+
 def test_nothing_is_left(gpt2):
     plain = gpt2(IDS).logits
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in gpt2.modules()]
@@ -184,8 +200,9 @@ def test_wrong_fields(options, message):
         gattn.Without(**options)
 
 
-def run(model, edit, ids=IDS, **options):
-    with torch.no_grad(), gattn.edited(model, edit):
+def run(model, edit, ids=IDS, other=None, **options):
+    edits = [edit] if other is None else [edit, other]
+    with torch.no_grad(), gattn.edited(model, *edits):
         model(ids, **options)
 
 

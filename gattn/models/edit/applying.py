@@ -53,9 +53,14 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
         call = replace(
             call, graph=graph, weight=weight, normalizer=normalizer, edge_features=features
         )
-    for edit in edits:
-        if isinstance(edit, Heard):
-            call = edit.instead(call, heads, own)
+    heard = [edit for edit in edits if isinstance(edit, Heard)]
+    if len({edit.side for edit in heard}) < len(heard):
+        raise EditError(
+            f"{heard[0]} and {heard[-1]} each say what the same side of a head reads: name all "
+            "parts in one, as in part=['0.1', 'mlp 0']."
+        )
+    for edit in heard:
+        call = edit.instead(call, heads, own)
     if any(edit.gives_values for edit in after):
         call = replace(call, value=_values(call, own, after, reading))
     kind = EdgePart if reading.lists_edges else Part
