@@ -166,8 +166,7 @@ def measured(
 
     size = runner.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, EditError)
-    runs_alone = any(edit.runs_alone for some in edits for edit in some)
-    size = size if runner.prompt.repeats and not runs_alone else 1
+    size = size if runner.prompt.repeats else 1
     found: list[float] = []
     with (
         torch.no_grad(),
@@ -178,6 +177,8 @@ def measured(
         while len(found) < len(edits):
             count = min(size, _FIRST) if fewer and progress and not found else size
             some = edits[len(found) : len(found) + count]
+            if len(some) > 1 and any(edit.runs_alone for one in some for edit in one):
+                size, some = 1, some[:1]
             begun = time.perf_counter()
             try:
                 rows = _edited(runner, some)
