@@ -1,5 +1,8 @@
 """Composition scores against products of whole matrices, read from parameters by hand."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -201,3 +204,24 @@ def test_picture_has_a_row_for_each_reader():
     assert "V-composition" in ax.get_title()
     with pytest.raises(SelectionError, match="side is one of"):
         pairs.draw("output")
+
+
+def test_other_threads_run_the_model_as_it_is(tiny):
+    model = tiny("gpt2")
+    ids = torch.tensor([[5, 17, 42, 17, 8, 33, 59, 3, 21]])
+    with torch.no_grad():
+        plain = model(ids).logits
+    ended = threading.Event()
+
+    def compositions():
+        try:
+            for _ in range(3):
+                gattn.compose(model, progress=False)
+        finally:
+            ended.set()
+
+    with ThreadPoolExecutor(1) as pool, torch.no_grad():
+        running = pool.submit(compositions)
+        while not ended.is_set():
+            assert torch.equal(model(ids).logits, plain)
+        running.result()

@@ -379,6 +379,19 @@ def test_scores_that_are_no_numbers_are_no_sum(gpt2):
         replace(found, scores=found.scores + 0.01).verified("the head")
 
 
+def test_a_path_that_is_cut_here_or_later_is_refused(gpt2):
+    for layer in (1, None):
+        with (
+            pytest.raises(CaptureError, match="is open, which computes what layer 1"),
+            gattn.edited(gpt2, gattn.Without("0.1", layer=layer)),
+        ):
+            gattn.why(IDS, gpt2, layer=1, head=0)
+    with gattn.edited(gpt2, gattn.Without("wte", side="value", layer=0)):
+        found = gattn.why(IDS, gpt2, layer=1, head=0)
+        trace = gattn.capture(IDS, gpt2)
+    np.testing.assert_allclose(found.attention, trace[1, 0].to_dense(), atol=1e-6)
+
+
 def test_nothing_of_the_model_changes(gpt2):
     before = states(gpt2, IDS)
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in gpt2.modules()]

@@ -1,5 +1,7 @@
 """Path patching, held to hooks on plain models."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -176,6 +178,61 @@ def test_several_parts_are_taken_away_together(gpt2):
         gattn.capture(ids, gpt2)
 
 
+def test_a_part_named_twice_is_taken_away_once(gpt2):
+    ids = IDS[0].tolist()
+    found = []
+    for part in ("wte", ["wte", "wte"], "embedding", ["embedding", "wte"]):
+        with gattn.edited(gpt2, gattn.Without(part, layer=1, head=2)):
+            found.append(torch.as_tensor(gattn.capture(ids, gpt2)[1, 2].to_dense()))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[2], found[3])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_by_default_all_later_layers_do_not_hear(tiny, side):
+    """Also where an earlier layer's values are edited, of which the parts are then made."""
+    model = tiny("gpt2", dtype=torch.float64, n_layer=3)
+    found = []
+    for layer in (None, [1, 2]):
+        with torch.no_grad(), gattn.edited(model, gattn.Without("0.1", side=side, layer=layer)):
+            found.append(model(IDS).logits)
+    assert torch.equal(*found)
+    with torch.no_grad(), gattn.edited(model, gattn.Without("wte", side=side)):
+        everywhere = model(IDS).logits
+    assert not torch.equal(everywhere, found[0])
+
+
+def test_a_hook_that_changes_what_the_layer_is_given_is_refused(gpt2):
+    block, steer = gpt2.transformer.h[1], torch.linspace(0, 1, gpt2.config.n_embd)
+    with torch.no_grad(), gattn.edited(gpt2, gattn.Without("0.1", layer=1, head=0)):
+        gpt2(IDS)
+        block.register_forward_pre_hook(lambda _, given: (given[0] + steer, *given[1:]))
+        with pytest.raises(EditError, match="other queries, keys or values"):
+            gpt2(IDS)
+
+
+def test_attention_that_is_put_in_is_not_changed_before(gpt2):
+    other = gattn.Patch(IDS[0].flip(0).tolist(), layer=1, head=0)
+    with pytest.raises(EditError, match="puts in the attention"):
+        run(gpt2, gattn.Without("0.1", layer=1, head=0), other=other)
+
+
+def test_threads_at_the_same_time(gpt2):
+    edit = gattn.Without("0.1", layer=1, head=0)
+    ids = IDS[0].tolist()
+    with gattn.edited(gpt2, edit):
+        expected = gattn.capture(ids, gpt2)[1, 0].to_dense()
+
+    def one(_):
+        with gattn.edited(gpt2, edit):
+            return gattn.capture(ids, gpt2)[1, 0].to_dense()
+
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(one, range(24)):
+            assert (found == expected).all()
+
+
 def test_nothing_is_left(gpt2):
     plain = gpt2(IDS).logits
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in gpt2.modules()]
@@ -216,6 +273,9 @@ def test_what_cannot_be_done_is_refused(tiny, gpt2):
         past = gpt2(IDS[:, :4]).past_key_values
     with pytest.raises(EditError, match="use_cache=False"):
         run(gpt2, edit, IDS[:, 4:], past_key_values=past)
+    padded = {"attention_mask": torch.tensor([[1] * 7 + [0] * 2])}
+    with pytest.raises(EditError, match="without padding"):
+        run(gpt2, edit, **padded)
     with pytest.raises(EditError, match="gradients"), gattn.edited(gpt2, edit):
         gpt2(IDS)
     with pytest.raises(EditError, match="needs single precision"):

@@ -13,11 +13,12 @@ from gattn.analysis.reading.arguments import several_tokens
 from gattn.analysis.reading.sources import Source, counted
 from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
-from gattn.errors import SelectionError, ShapeError
+from gattn.errors import CaptureError, SelectionError, ShapeError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.decompose.before import stream_before
 from gattn.models.decompose.listening import Listened, listened
 from gattn.models.edit.applying import parts as parts_of
+from gattn.models.edit.without import Without
 from gattn.models.load.loading import model_name
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
@@ -112,6 +113,7 @@ def why(
     >>> found.without("key")  # the attention if the keys had no part in them
     """
     prompt = prepared(text, model, tokenizer)
+    _check_edits(open_edits(prompt.model), layer)
     layer, head = whole("layer", layer, 0, SelectionError), whole("head", head, 0, SelectionError)
     found = listened(prompt, layer, head, stack)
     if parts is None:
@@ -205,6 +207,19 @@ def _made(
         sink=_sink(reading.attention.normalizer, head),
     )
     return made.verified(call.name)
+
+
+def _check_edits(edits: Sequence[object], layer: int) -> None:
+    """Refuse edits that would read the streams on which the layer runs."""
+    for edit in edits:
+        if isinstance(edit, Without):
+            layers = edit.layers()
+            if layers is None or max(layers) >= layer:
+                raise CaptureError(
+                    f"{edit} is open, which computes what layer {layer} or a later one reads: "
+                    "gattn.why runs that layer on other streams. Close it, or ask about a later "
+                    "layer."
+                )
 
 
 def _sink(normalizer: Normalizer, head: int) -> float | None:

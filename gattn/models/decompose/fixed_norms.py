@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gattn.models.stream.linear_maps import linear_modules
 from gattn.models.stream.sublayers import FixedNorm
-from gattn.models.watch.hooks import hooks_on
+from gattn.models.watch.hooks import hooks_on, in_this_thread
 from gattn.normalizers.base import widened
 
 
@@ -33,7 +33,7 @@ class Norms:
             for module in model.modules()
             if not any(True for _ in module.children()) and not isinstance(module, linear)
         ]
-        with hooks_on(leaves, leave=self._note):
+        with hooks_on(leaves, leave=in_this_thread(self._note)):
             yield
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
@@ -54,7 +54,7 @@ class Norms:
             assert norm is not None
             return (norm.turned(widened(given)) + norm.shift).to(result.dtype)
 
-        with hooks_on(norms, leave=leave):
+        with hooks_on(norms, leave=in_this_thread(leave)):
             yield
 
 
@@ -72,7 +72,7 @@ def inputs_replaced(
         kept = {name: new if x is given else x for name, x in kwargs.items()}
         return tuple(new if x is given else x for x in args), kept
 
-    with hooks_on(modules, enter=enter):
+    with hooks_on(modules, enter=in_this_thread(enter)):
         yield
 
 
@@ -87,7 +87,7 @@ def outputs_replaced(
             return put_in(result)
         return (put_in(result[0]), *result[1:])
 
-    with hooks_on(modules, leave=leave):
+    with hooks_on(modules, leave=in_this_thread(leave)):
         yield
 
 

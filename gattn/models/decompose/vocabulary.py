@@ -21,7 +21,7 @@ from gattn.models.decompose.linear_runs import LinearRuns
 from gattn.models.load.loading import input_device
 from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.watch.contexts import Context
-from gattn.models.watch.hooks import hooks_on
+from gattn.models.watch.hooks import hooks_on, in_this_thread
 from gattn.normalizers.base import widened
 
 _AT_ONCE = 256
@@ -124,7 +124,7 @@ class Vocabulary:
         with (
             runs.norms.fixed(),
             outputs_replaced(runs.modules[-1:], put_in),
-            hooks_on([unembedding], leave=note),
+            hooks_on([unembedding], leave=in_this_thread(note)),
         ):
             runs.run(Context(), len(rows), 1)
         return found[0]

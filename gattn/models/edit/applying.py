@@ -59,6 +59,9 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
             f"{heard[0]} and {heard[-1]} each say what the same side of a head reads: name all "
             "parts in one, as in part=['0.1', 'mlp 0']."
         )
+    whole = [edit for edit in after if edit.gives_all_attention]
+    if whole and any(edit.side != "value" for edit in heard):
+        raise EditError(f"{whole[0]} puts in the attention that {heard[0]} would change.")
     for edit in heard:
         call = edit.instead(call, heads, own)
     if any(edit.gives_values for edit in after):

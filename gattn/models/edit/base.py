@@ -35,6 +35,8 @@ class Edit(Described):
     """Whether it changes attention after normalizing."""
     gives_values = False
     """Whether it changes values or outputs."""
+    gives_all_attention = False
+    """Whether it replaces whole heads' attention."""
     spans_stacks = False
     """Whether one edit may change several stacks."""
     runs_alone = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -12,6 +13,7 @@ from gattn.engines.call import AttentionCall
 from gattn.errors import EditError
 from gattn.models.edit.base import Edit
 from gattn.models.edit.where.heads import Numbers
+from gattn.models.read.places import Place
 
 End = Literal["query", "key", "value"]
 SIDES = ("query", "key", "value")
@@ -33,7 +35,7 @@ class Without(Edit):
     side : "query", "key" or "value"
         Which side of the heads does not hear of them.
     layer, head : int or sequence of int, optional
-        The heads, of later layers than the parts; all by default, as in `Cut`.
+        The heads, of later layers than the parts; all of these by default.
     by : "zero" or "mean"
         What takes their place: nothing, or their mean over the text's tokens.
     stack : str, optional
@@ -43,8 +45,12 @@ class Without(Edit):
     ------
     EditError
         If `part`, `side` or `by` are something else; when the edit is used, if there is no such
-        part before the layer, if several texts run at once, or with a cache, and if gradients are
-        taken: the parts are constants to them.
+        part before the layer, if several texts run at once, padded, or with a cache, and if
+        gradients are taken: the parts are constants to them.
+
+    Notes
+    -----
+    The layer's modules up to its attention run twice more, and so do hooks on them.
 
     References
     ----------
@@ -78,10 +84,22 @@ class Without(Edit):
         if self.by not in ("zero", "mean"):
             raise EditError(f"by is 'zero' or 'mean', not {self.by!r:.60}.")
 
+    def applies(self, place: Place) -> bool:
+        """Return whether it edits a layer: by default those after what wrote the parts."""
+        if self.layer is None and any(_layer_of(one) >= place.layer for one in self.parts):
+            return False
+        return super().applies(place)
+
     @property
     def parts(self) -> list[str]:
         """The names of the parts."""
         return [self.part] if isinstance(self.part, str) else list(self.part)
+
+
+def _layer_of(part: str) -> int:
+    """Return the layer of a head, MLP or bias by its name; -1 for embeddings."""
+    found = re.fullmatch(r"(?:(?:mlp|bias) )?(\d+)(?:\.\d+)?", part)
+    return int(found[1]) if found else -1
 
 
 @dataclass(frozen=True, eq=False, repr=False)

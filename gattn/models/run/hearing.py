@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gattn.errors import EditError
 from gattn.models.edit.base import Edit
-from gattn.models.edit.without import Heard, Without
+from gattn.models.edit.without import SIDES, Heard, Without
 from gattn.models.read.masks import taken
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -21,7 +21,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.stream.embeddings import Embedded
 from gattn.models.stream.layers import first_of, layers_of
 from gattn.models.stream.parts import Growing, Stream
-from gattn.models.stream.rounding import is_half
+from gattn.models.stream.rounding import is_half, tolerance
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.watch.contexts import Context, takes_part, without_contexts
 from gattn.models.watch.hooks import hooks_on
@@ -37,6 +37,17 @@ class _Running:
     given: Tensor | None
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    def run_on(self, stream: Tensor) -> SeenCall | None:
+        """Run the layer on another stream, up to its attention."""
+
+        def put(x: Any) -> Any:  # A cache would hold the layer's keys twice.
+            return stream if x is self.given else None if _is_cache(x) else x
+
+        args = tuple(map(put, self.args))
+        kwargs = {name: put(x) for name, x in self.kwargs.items()}
+        with without_contexts():
+            return first_call(lambda: self.layer.module.forward(*args, **kwargs))
 
 
 @dataclass(eq=False)
@@ -117,17 +128,16 @@ class Hearing:
         stream.check(widened(given[0]), call.name)
         instead = given - _part(edit, stream, place).to(given.dtype)
 
-        def put(x: Any) -> Any:  # A cache would hold the layer's keys twice.
-            return instead if x is given else None if _is_cache(x) else x
-
-        args = tuple(map(put, running.args))
-        kwargs = {name: put(x) for name, x in running.kwargs.items()}
-        with without_contexts():
-            nested = first_call(lambda: running.layer.module.forward(*args, **kwargs))
-        if nested is None or nested.key.shape != call.key.shape:
+        again, nested = (running.run_on(x) for x in (given, instead))
+        if again is None or nested is None or again.key.shape != call.key.shape:
             raise EditError(
                 f"{edit}: {call.name} does not route its attention through transformers' "
                 "interface, or has a cache of its own, so what it would read is not known."
+            )
+        if not all(_are_close(getattr(again, side), getattr(call, side)) for side in SIDES):
+            raise EditError(
+                f"{edit}: run again on what its layer was given, {call.name} has other queries, "
+                "keys or values. A hook on the layer changes what it is given, or chance does."
             )
         tensor = widened(taken(getattr(nested, edit.side), 2, place.keys[0]))
         groups = call.query.shape[1] // tensor.shape[1]
@@ -147,11 +157,17 @@ class Hearing:
 
     @staticmethod
     def _check(call: SeenCall, place: Place) -> None:
+        size = len(place.queries[0]) if place.queries else 0
         if len(call.query) > 1 or call.query.shape[2] != call.key.shape[2] or place.heads:
             raise EditError(
                 f"Without needs one whole text at a time, but {call.name} takes "
                 f"{len(call.query)} of {call.query.shape[2]} queries and {call.key.shape[2]} keys: "
                 "run texts one by one, and with use_cache=False."
+            )
+        if size != call.query.shape[2]:
+            raise EditError(
+                f"Without needs a text without padding, but {call.name} takes "
+                f"{call.query.shape[2]} slots for {size} tokens: run texts one by one."
             )
         if is_half(call.query):
             raise EditError(
@@ -202,6 +218,11 @@ class Hearing:
         state.growing[part.stack].add(part)
 
 
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    limit = tolerance(other) * float(other.abs().max()) if other.numel() else 0.0
+    return one.shape == other.shape and bool(((one - other).abs() <= limit).all())
+
+
 def _is_cache(x: Any) -> bool:
     return any(kind.__name__ == "Cache" for kind in type(x).__mro__)
 
@@ -209,16 +230,16 @@ def _is_cache(x: Any) -> bool:
 def _part(edit: Without, stream: Stream, place: Place) -> Tensor:
     """Return the sum of the parts that an edit names: (tokens, dim)."""
     names = [str(one) for one in stream.writers]
-    chosen = []
+    chosen: set[int] = set()
     for part in edit.parts:
         some = [n for n, name in enumerate(names) if name == part]
-        if part == "embedding":
+        if part == "embedding" and not some:
             some = [n for n, one in enumerate(stream.writers) if one.kind == "embedding"]
         if not some:
             raise EditError(
                 f"{edit} names the part {part!r}, but what wrote the stream before layer "
                 f"{place.layer} is {', '.join(names)}."
             )
-        chosen += some
-    vector = stream.parts[chosen].sum(0)
+        chosen |= set(some)
+    vector = stream.parts[sorted(chosen)].sum(0)
     return vector - vector.mean(0) if edit.by == "mean" else vector

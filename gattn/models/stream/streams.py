@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.edit.applying import parts
 from gattn.models.stream.linear_maps import linear_map, takes
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
 from gattn.models.stream.sublayers import FixedNorm, Sublayer
@@ -103,8 +104,7 @@ def _projected(
             f"The output of {call.name} is not projected unchanged; there may be a gate or norm in "
             "between: what its edges add is unknown."
         )
-    value = reading.attention.value
-    assert value is not None
+    value = _values(reading)
     residual = widened(given).to(value.dtype)
     bias = torch.zeros_like(residual) + projection.bias.to(residual)
     part = Sublayer(
@@ -121,6 +121,19 @@ def _projected(
         end=widened(end).to(value.dtype),
     )
     return part, events[found[-1] :]
+
+
+def _values(reading: Reading) -> Tensor:
+    """Return the values, edited, of all heads: (1, heads, keys, dim)."""
+    value = reading.attention.value
+    assert value is not None
+    if not reading.edits:
+        return value
+    value = value.clone()
+    for part in parts(reading):
+        assert part.attention.value is not None
+        value[:, part.heads] = part.attention.value[:, part.own]
+    return value
 
 
 def _after_norms(part: Sublayer, events: list[Event]) -> tuple[Sublayer, Tensor]:

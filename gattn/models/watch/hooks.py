@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 from weakref import ref
 
@@ -57,12 +58,23 @@ def hooks_on(
     try:
         for module in modules:
             if enter is not None:
-                hook = Hook(module, enter)
+                hook = Hook(module, _with_kwargs(enter, 3))
                 handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
             if leave is not None:
-                hook = Hook(module, leave)
+                hook = Hook(module, _with_kwargs(leave, 4))
                 handles.append(module.register_forward_hook(hook, with_kwargs=True))
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def in_this_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a hook do nothing in the calls of other threads."""
+    own = get_ident()
+    return lambda *given: function(*given) if get_ident() == own else None
+
+
+def _with_kwargs(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """Do nothing in a call of another thread that finds a hook before its keyword arguments."""
+    return lambda *given: function(*given) if len(given) == count else None

@@ -58,6 +58,11 @@ class Patched(AtTokens):
         """Whether it changes more than attention."""
         return self.what != "attention"
 
+    @property
+    def gives_all_attention(self) -> bool:  # type: ignore[override]
+        """Whether it replaces whole heads' attention."""
+        return self.what == "attention" and self.query is None and self.key is None
+
     def among(self, heads: Sequence[int]) -> Patched:
         """Return its part in some heads."""
         return self if self.given is None else replace(self, given=self.given[list(heads)])
