@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gattn.models.load.loading import Model
 
-_NUMBERS = 1 << 24  # of pairs of tokens that are scored at once
+_NUMBERS = 1 << 22  # of pairs of tokens that are scored at once
 
 
 def head_weights(
@@ -143,17 +143,7 @@ class HeadWeights:
         """
         k = whole("k", k, least=1)
         embedded = self.vocabulary.vectors
-        query, key = embedded @ self.qk.left, self.qk.right @ embedded.T
-        size, count = max(_NUMBERS // len(embedded), 1), len(embedded)
-        scores, pairs = query.new_empty(0), torch.empty(0, dtype=torch.long, device=query.device)
-        for first in range(0, count, size):
-            block = (query[first : first + size] @ key).flatten()
-            best = block.topk(min(k, len(block)))
-            scores = torch.cat([scores, best.values])
-            pairs = torch.cat([pairs, best.indices + first * count])
-            best = scores.topk(min(k, len(scores)))
-            scores, pairs = best.values, pairs[best.indices]
-        queries, keys = (pairs // count).tolist(), (pairs % count).tolist()
+        scores, queries, keys = _highest(embedded @ self.qk.left, self.qk.right @ embedded.T, k)
         columns = {
             "query": column(self.vocabulary.names(queries)),
             "key": column(self.vocabulary.names(keys)),
@@ -259,6 +249,29 @@ class HeadWeights:
 
     def __repr__(self) -> str:
         return f"HeadWeights({self.layer}.{self.head}, distance {self.distance})"
+
+
+def _highest(left: Tensor, right: Tensor, k: int) -> tuple[Tensor, list[int], list[int]]:
+    """Find the k largest numbers of a product of matrices, with their rows and columns.
+
+    It is computed some rows at a time. The k largest numbers are in the k rows with the largest
+    maxima, and only rows with a number above the k-th so far are looked at.
+    """
+    size, width = max(_NUMBERS // right.shape[1], 1), right.shape[1]
+    best, places = left.new_empty(0), torch.empty(0, dtype=torch.long, device=left.device)
+    for first in range(0, len(left), size):
+        block = left[first : first + size] @ right
+        highest = block.amax(1)
+        least = best[-1] if len(best) == k else highest.new_tensor(-torch.inf)
+        rows = highest.topk(min(k, len(highest))).indices
+        rows = rows[highest[rows] > least]
+        found = block[rows].flatten().topk(min(k, len(rows) * width))
+        rows = first + rows[found.indices // width]
+        best = torch.cat([best, found.values])
+        places = torch.cat([places, rows * width + found.indices % width])
+        kept = best.topk(min(k, len(best)))
+        best, places = kept.values, places[kept.indices]
+    return best, (places // width).tolist(), (places % width).tolist()
 
 
 def share(matrix: Tensor) -> float:
