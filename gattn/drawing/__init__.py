@@ -32,6 +32,7 @@ from gattn.drawing.one_head.passage import draw_text
 from gattn.drawing.one_head.token_graphs import draw_token_graph
 from gattn.drawing.over_image.draw_image import draw_image
 from gattn.drawing.over_image.draw_images import draw_images
+from gattn.drawing.page import page_bytes
 
 __all__ = [
     "draw_circuit_graph",
@@ -46,4 +47,5 @@ __all__ = [
     "draw_token_graph",
     "layouts",
     "notebook_svg",
+    "page_bytes",
 ]
