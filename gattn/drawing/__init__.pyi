@@ -10,3 +10,4 @@ from .one_head.passage import draw_text as draw_text
 from .one_head.token_graphs import draw_token_graph as draw_token_graph
 from .over_image.draw_image import draw_image as draw_image
 from .over_image.draw_images import draw_images as draw_images
+from .page import page_bytes as page_bytes
