@@ -12,7 +12,7 @@ from gattn.errors import CaptureError
 from gattn.models.stream.rounding import tolerance
 
 if TYPE_CHECKING:
-    from gattn.models.stream.sublayers import FixedNorm, Sublayer
+    from gattn.models.stream.sublayers import Branch, FixedNorm
 
 Kind = Literal["embedding", "head", "mlp", "bias", "given", "error"]
 
@@ -84,9 +84,9 @@ class Growing:
         """Return the stream before the next layer."""
         return Stream(list(self.writers), torch.cat(self.parts))
 
-    def add(self, sublayer: Sublayer) -> None:
+    def add(self, sublayer: Branch) -> None:
         """Add a layer's heads, its biases and its MLP."""
-        layer, heads = sublayer.layer, _heads(sublayer)
+        layer, heads = sublayer.layer, sublayer.by_head()
         self.depth = layer + 1
         self._append([Writer("head", layer, n) for n in range(len(heads))], heads)
         bias = sublayer.bias.clone()[None]
@@ -109,11 +109,3 @@ class Growing:
         at = next(n for n, one in enumerate(self.parts) if one is bias)
         self.parts = [norm(one) for one in self.parts]
         self.parts[at] = self.parts[at] + norm.shift
-
-
-def _heads(sublayer: Sublayer) -> Tensor:
-    """Return what each head adds to each token: (heads, tokens, dim)."""
-    found = sublayer.residual.new_empty(sublayer.heads, *sublayer.residual.shape)
-    for rows, attention in sublayer.rows():
-        found[:, rows] = attention @ sublayer.values @ sublayer.weights
-    return found * sublayer.factor[:, None]
