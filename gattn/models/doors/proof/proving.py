@@ -23,6 +23,7 @@ from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copying.copies import copied
+from gattn.models.doors.proof.copying.keeping_nothing import keeps_nothing
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
@@ -237,11 +238,13 @@ class _Proof:
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:
                 kernels.begin(given)
+                passed.append(given)
                 self._reads.begin()
             self._reads.look()
             run.shapes = shapes(given, with_integers=True)
             ran.add(run.name)
 
+        passed: list[Given] = []
         values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
 
         def see(call: RawCall) -> None:
@@ -285,6 +288,8 @@ class _Proof:
         noting = self._reads.noting()
         with FunctionMode(), without_fast_path(), running, seen, nodes, noting, kernels:
             output = self._run()
+            is_changed = self._walk.state.is_changed
+        self._plan.keeps_nothing = not is_changed and keeps_nothing(self._given, passed, output)
         for site in sites.found:
             if (site.chain[0].name, (site.queries, site.keys)) in kernels.products.normalizing:
                 self._merged.add(site.place)
