@@ -151,6 +151,12 @@ class Editing(Context):
             (layers := edit.layers()) is None or place.layer < max(layers) for edit in self._hears
         )
 
+    def ignores(self, place: Place) -> bool:
+        """Note a call, and return whether no edit applies to it."""
+        self._seen.note(place)
+        given = (edit for sequence in {*place.sequences} for edit in self.of(sequence))
+        return not self._hearing and not any(edit.applies(place) for edit in given)
+
     def wants(self, place: Place) -> bool:
         """Return whether an edit names parts of the stream that a call writes."""
         return bool(self._hears) and self._hearing.wants(place)
