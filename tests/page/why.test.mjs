@@ -47,6 +47,15 @@ test("what the model adds to a score is a pair of its own", () => {
   close(total, -6);
 });
 
+test("what a soft cap takes off a score is a pair of its own, before what is added", () => {
+  const capped = { ...entry, added: true, softcap: 5 };
+  const decoded = viewer.decodeParts(Buffer.concat([side(queries), side(keys), floats([0, 0, 0, 0, -7, 0])]), capped);
+  const { rows, total } = viewer.pairsOf(capped, decoded, 4, 5);
+  close(rows.find(({ query }) => query === "soft cap").score, 5 * Math.tanh(8 / 5) - 8);
+  close(total, 5 * Math.tanh(8 / 5));
+  close(viewer.pairsOf(capped, decoded, 4, 2).total, 5 * Math.tanh(1 / 5) - 7);
+});
+
 test("an edge is asked about only if the page has its parts", () => {
   const stack = { name: "decoder", layers: [0], heads: [0, 1], keys: { tokens: [..."abcdef"], places: null }, queries: null };
   const graphs = [0, 1].map((head) => ({ layer: 0, head, scores: {}, values: { attention: [0, 1] }, circuitEdges: 0 }));

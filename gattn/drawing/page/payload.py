@@ -5,8 +5,8 @@ The header is JSON. It has ``format``, which the script must know; ``levels`` (s
 the caller's words; ``edited``, the edits that the traces record; ``traces``; ``thumbnails``, the
 block with the thumbnails of all graphs in the header's order, followed by those of the changes if
 there are two traces; ``image``, the block with the image in grey, if there is one; ``circuit`` (see
-`circuits`) or null; and ``why``, heads whose edges can be asked why (see `why`). A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph
-says which ``block`` has its numbers.
+`circuits`) or null; and ``why``, heads whose edges can be asked why (see `why`). A trace has
+``stacks``; a stack has its tokens and ``graphs``; a graph says which ``block`` has its numbers.
 """
 
 from __future__ import annotations

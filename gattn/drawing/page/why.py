@@ -2,7 +2,8 @@
 
 The header's ``why`` lists heads: where each is; ``parts``, the names of its parts; ``queries`` and
 ``keys``, the tokens that can be asked about; ``dim``; ``added``, whether the model adds something
-to scores; ``notes``; and the ``block`` of its numbers, packed as in `packing`. These are
+to scores; ``softcap``, the cap of scores or null; ``notes``; and the ``block`` of its numbers,
+packed as in `packing`. These are
 
 - for queries, then for keys: the step of each vector, f32, parts × tokens; and each of its numbers,
   u16: u means ``(u - 32767) * step``;
@@ -86,7 +87,8 @@ def why_entries(
 def _check(found: Why, trace: AttentionTrace) -> None:
     """Refuse what is not of a trace's run."""
     name = f"{found.layer}.{found.head}"
-    head = trace.stacks.get(found.stack, {}).get((found.layer, found.head))
+    stack = trace.stacks.get(found.stack)
+    head = None if stack is None else stack.get((found.layer, found.head))
     if head is None:
         raise SelectionError(
             f"why= is of head {name} of the {found.stack} stack, which the trace does not have: "
@@ -111,7 +113,7 @@ def _keys(found: Why) -> list[int]:
 
 def _packed(found: Why) -> tuple[dict[str, Any], str]:
     queries, keys = sorted(found.query), sorted(_keys(found))
-    sides = [found.queries.numpy()[:, queries], found.keys.numpy()[:, keys]]
+    sides = [found.queries.to_dense()[:, queries].numpy(), found.keys.to_dense()[:, keys].numpy()]
     coded = [_coded(side) for side in sides]
     data = b"".join(planes(steps) + planes(codes) for steps, codes in coded)
     if found.bias is not None:
@@ -126,6 +128,7 @@ def _packed(found: Why) -> tuple[dict[str, Any], str]:
         "keys": keys,
         "dim": int(found.queries.shape[-1]),
         "added": found.bias is not None,
+        "softcap": found.softcap,
         "notes": [*found.notes, f"pairs rounded to within {_error(sides, coded):.1g}"],
     }
     return entry, block(data)

@@ -23,7 +23,11 @@ const product = (one, other) => one.reduce((sum, x, n) => sum + x * other[n], 0)
 export function pairsOf(entry, decoded, query, key) {
   const [i, j] = [entry.queries.indexOf(query), entry.keys.indexOf(key)];
   const rows = entry.parts.flatMap((one, a) => entry.parts.map((other, b) => ({ query: one, key: other, score: product(decoded.queries[a][i], decoded.keys[b][j]) })));
+  const sum = () => rows.reduce((all, { score }) => all + score, 0);
+  const raw = sum();
+  const { softcap } = entry;
+  if (softcap) rows.push({ query: "soft cap", key: "soft cap", score: softcap * Math.tanh(raw / softcap) - raw });
   if (decoded.added) rows.push({ query: "added", key: "added", score: decoded.added[i * entry.keys.length + j] });
-  const total = rows.reduce((sum, { score }) => sum + score, 0);
+  const total = sum();
   return { rows: rows.sort((a, b) => Math.abs(b.score) - Math.abs(a.score)), total };
 }
