@@ -64,7 +64,8 @@ class Stream:
 
     def check(self, total: Tensor, what: str) -> None:
         """Refuse unless the parts sum to the stream that the model has, (tokens, dim)."""
-        missing = (self.parts.sum(0) - total).abs()
+        total = total.detach()
+        missing = (self.parts.detach().sum(0) - total).abs()
         if not bool((missing <= tolerance(total) * total.abs().amax(-1, keepdim=True)).all()):
             error = float(missing.max() / total.abs().max())
             raise CaptureError(

@@ -18,7 +18,6 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 from gattn.models.watch.inside import inside
-from gattn.models.watch.listening import is_listening, tell
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
@@ -46,8 +45,6 @@ def take_part(
     attention that the model continues with, or None if no context takes part. `read` reads it with
     the edits of each element, and `apply` puts edited attention into it.
     """
-    if is_listening():
-        tell(seen(""))
     entries = _entries(module)
     if not entries:
         return None
