@@ -92,6 +92,11 @@ class Without(Hears):
         """Sum the parts that are taken away, less what takes their place."""
         vector = self._named(stream, rows)
         if self.by == "mean":
+            if not rows.are_whole:
+                raise EditError(
+                    f"{self} takes the mean over all tokens, and a call that continues a cache has "
+                    "only some: run the whole text with use_cache=False."
+                )
             vector = vector - rows.mean(vector)
         return [Removed(vector, [(self.side, self.heads(heads))])]
 

@@ -155,7 +155,7 @@ class Editing(Context):
         """Note a call, and return whether no edit applies to it."""
         self._seen.note(place)
         given = (edit for sequence in {*place.sequences} for edit in self.of(sequence))
-        return not self._hearing and not any(edit.applies(place) for edit in given)
+        return not self._hears and not any(edit.applies(place) for edit in given)
 
     def wants(self, place: Place) -> bool:
         """Return whether an edit names parts of the stream that a call writes."""

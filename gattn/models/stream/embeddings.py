@@ -48,7 +48,7 @@ class Embedded:
         writers = [Writer("embedding", name=name) for name in names]
         parts = torch.stack([x.to(start_rows).expand_as(start).reshape(-1, width) for _, x in some])
         total = parts.sum(0)
-        size = float((start_rows * total).sum() / total.square().sum())
+        size = float((start_rows * total).detach().sum() / total.detach().square().sum())
         if _is_close(size * total, start_rows, limit):
             size = 1.0 if _is_close(total, start_rows, limit) else size
             return Stream(writers, size * parts)

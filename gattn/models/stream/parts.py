@@ -84,7 +84,8 @@ class Stream:
 
     def check(self, total: Tensor, what: str) -> None:
         """Refuse unless the parts sum to the stream that the model has, (tokens, dim)."""
-        missing = (self.total() - total).abs()
+        total = total.detach()
+        missing = (self.total().detach() - total).abs()
         if not bool((missing <= tolerance(total) * total.abs().amax(-1, keepdim=True)).all()):
             error = float(missing.max() / total.abs().max())
             raise CaptureError(

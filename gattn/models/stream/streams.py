@@ -86,6 +86,7 @@ class RunningLayer:
         part, later = _projected(self.seen, real, given[real], end[real], events)
         part, branch = _after_norms(part, later)
         part, added = _summed(part, given[real], branch, later)
+        _check_factor(self.module, part)
         return _verified(part, added, branch)
 
 
@@ -200,9 +201,21 @@ def _summed(
     return found, added
 
 
+def _check_factor(module: nn.Module, part: Branch) -> None:
+    """Refuse gradients to a number that branches are multiplied by, which is only measured."""
+    if torch.is_grad_enabled() and any(
+        x.numel() == 1 and x.requires_grad for x in module.parameters()
+    ):
+        raise CaptureError(
+            f"The layer of {part.name} has a parameter of one number, which may multiply what it "
+            "adds; gradients to it are not known: run the model under torch.no_grad(), or freeze it."
+        )
+
+
 def _verified(part: Branch, added: Tensor, precision: Tensor) -> Branch:
     """Verify that the vectors and the bias sum to what was added to the stream."""
-    missing = (part.added() + part.bias - added).abs()
+    added = added.detach()
+    missing = (part.added().detach() + part.bias.detach() - added).abs()
     error = float(missing.max() / added.abs().max().clamp_min(torch.finfo(added.dtype).tiny))
     if bool((missing > tolerance(precision) * added.abs().amax(-1, keepdim=True)).any()):
         raise CaptureError(

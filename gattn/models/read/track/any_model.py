@@ -218,9 +218,7 @@ class AnyTracker(Tracker):
         self._are_in_order((self.modules.name(module), part))
         is_softmax = self._mixes_softmaxes(module)
         heads = layout.num_heads(lead)
-        stack = self.modules.name_stack(
-            module, part, heads, is_cross=False, is_softmax=is_softmax
-        )
+        stack = self.modules.name_stack(module, part, heads, is_cross=False, is_softmax=is_softmax)
         sequences = layout.tokens.sequences
         sides = whole_sides(sizes[0], len(sequences))
         return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])

@@ -25,6 +25,7 @@ from gattn.models.stream.rows import Rows
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
+from gattn.models.watch.listening import Sides
 
 
 @dataclass(eq=False)
@@ -197,7 +198,7 @@ def _given(
     removed: Sequence[Removed],
     each: Sequence[Sequence[Hears]],
     of: dict[int, list[Removed]],
-    nested: Sequence[SeenCall],
+    nested: Sequence[Sides],
 ) -> Iterator[Given]:
     """Take what an edit puts in from the runs, of which each sequence has its own order."""
     before = []

@@ -18,7 +18,7 @@ from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.watch.contexts import without_contexts
-from gattn.models.watch.listening import first_call
+from gattn.models.watch.listening import Sides, first_call
 from gattn.normalizers.base import widened
 
 
@@ -40,7 +40,7 @@ class Running:
         """The stream that it was given."""
         return first_of((*self.args, *self.kwargs.values()))
 
-    def run_on(self, stream: Tensor) -> SeenCall | None:
+    def run_on(self, stream: Tensor) -> Sides | None:
         """Run the layer on another stream, up to its attention."""
 
         def put(x: Any) -> Any:  # A cache would hold the layer's keys twice.
@@ -54,7 +54,7 @@ class Running:
 
     def without(
         self, each: list[list[Removed]], call: SeenCall, rows: Rows, name: str
-    ) -> list[SeenCall]:
+    ) -> list[Sides]:
         """Run the layer without vectors of its stream: the first that each sequence names, etc."""
         assert self.given is not None
         given, found = widened(rows.of(self.given)), []
@@ -100,6 +100,7 @@ def _are_close(one: Tensor, other: Tensor, rows: Rows, side: str) -> bool:
     sides = place.queries if side == "query" else place.keys
     at = [n * other.shape[2] + part.slots.to(other.device) for n, part in enumerate(sides)]
     other = other.transpose(1, 2).flatten(0, 1)[torch.cat(at)]
+    one, other = one.detach(), other.detach()
     limit = tolerance(other) * float(other.abs().max()) if other.numel() else 0.0
     return one.shape == other.shape and bool(((one - other).abs() <= limit).all())
 
