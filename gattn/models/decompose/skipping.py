@@ -27,7 +27,7 @@ class Skipping(TorchDispatchMode):
     """
 
     def __init__(self, is_on: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.is_on = is_on
 
     def __torch_dispatch__(

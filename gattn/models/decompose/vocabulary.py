@@ -135,9 +135,11 @@ class Vocabulary:
             runs.run(Context(), len(rows), 1)
         return found[0]
 
-    def written(self, vector: Tensor) -> Tensor:
-        """Return by how much a vector changes each token's logit: (tokens,)."""
-        zero, once, twice = self.logits(torch.stack([0 * vector, vector, 2 * vector]))
+    def written(self, vectors: Tensor) -> Tensor:
+        """Return by how much vectors (rows, dim) change each token's logit: (rows, tokens)."""
+        zero, once, twice = self.logits(
+            torch.cat([0 * vectors[:1], vectors, 2 * vectors])
+        ).tensor_split([1, 1 + len(vectors)])
         found: Tensor = once - zero
         missing = (twice - zero - 2 * found).abs().max()
         if not missing <= 4 * self._runs.tolerance * twice.abs().max():
