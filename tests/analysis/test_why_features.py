@@ -130,7 +130,13 @@ def test_a_basis_and_a_probe(gpt2):
     directions = drawn(gpt2)[0][:3]
     stream = before_layer_1(gpt2)
     found = gattn.why(
-        IDS, gpt2, layer=1, head=0, query=8, key=4, parts=gattn.Features(directions, names=list("abc"))
+        IDS,
+        gpt2,
+        layer=1,
+        head=0,
+        query=8,
+        key=4,
+        parts=gattn.Features(directions, names=list("abc")),
     )
     active = torch.linalg.solve(directions @ directions.T, directions @ stream.T).T
     same = gattn.why(

@@ -12,6 +12,7 @@ from torch import nn
 
 from gattn.edit_records import EditRecord
 from gattn.errors import EditError
+from gattn.models.doors.functions.calling.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.heard import Hears
@@ -22,7 +23,6 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.run.hear.hearing import Hearing
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened

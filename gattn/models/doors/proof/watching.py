@@ -13,9 +13,9 @@ from gattn.models.doors.functions.calling.raw_call import RawCall, innermost, ob
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed
+from gattn.models.doors.proof.by_inputs import Noticed
 from gattn.models.doors.proof.copying.keeping_nothing import keeps_nothing
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
-from gattn.models.doors.proof.layouts.by_inputs import Noticed
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.probing.alike import shapes
 from gattn.models.doors.proof.probing.numbers import Numbers
