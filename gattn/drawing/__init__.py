@@ -21,6 +21,7 @@ picture leaves out, and what to mind. In all pictures attention has one scale, f
 """
 
 from gattn.drawing.canvas import layouts
+from gattn.drawing.layers.why import draw_why
 from gattn.drawing.located.circuit_graphs import draw_circuit_graph
 from gattn.drawing.located.draw_graph import draw_graph
 from gattn.drawing.located.draw_time import draw_time
@@ -45,6 +46,7 @@ __all__ = [
     "draw_text",
     "draw_time",
     "draw_token_graph",
+    "draw_why",
     "layouts",
     "notebook_svg",
     "page_bytes",
