@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from gattn.engines.call import AttentionCall
 from gattn.errors import EditError
-from gattn.models.edit.base import Edit
+from gattn.models.edit.heard import SIDES, End, Hears, Removed
 from gattn.models.edit.where.heads import Numbers
 from gattn.models.read.places import Place
 
-End = Literal["query", "key", "value"]
-SIDES = ("query", "key", "value")
+if TYPE_CHECKING:
+    from gattn.models.stream.parts import Stream
+    from gattn.models.stream.rows import Rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Without(Edit):
+class Without(Hears):
     r"""Take parts of the residual stream away from what heads read: path patching.
 
     The queries, keys or values of the heads are computed anew from the stream without the parts,
@@ -70,8 +70,6 @@ class Without(Edit):
     by: Literal["zero", "mean"] = "zero"
     stack: str | None = None
 
-    runs_alone = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         parts = self.part if isinstance(self.part, (list, tuple)) else [self.part]
@@ -90,6 +88,34 @@ class Without(Edit):
             return False
         return super().applies(place)
 
+    def removed(self, stream: Stream, rows: Rows, heads: int) -> list[Removed]:
+        """Sum the parts that are taken away, less what takes their place."""
+        vector = self._named(stream, rows)
+        if self.by == "mean":
+            if not rows.are_whole:
+                raise EditError(
+                    f"{self} takes the mean over all tokens, and a call that continues a cache has "
+                    "only some: run the whole text with use_cache=False."
+                )
+            vector = vector - rows.mean(vector)
+        return [Removed(vector, [(self.side, self.heads(heads))])]
+
+    def _named(self, stream: Stream, rows: Rows) -> Tensor:
+        """Return the sum of the parts: (rows, dim)."""
+        names = [str(one) for one in stream.writers]
+        chosen: set[int] = set()
+        for part in self.parts:
+            some = [n for n, name in enumerate(names) if name == part]
+            if part == "embedding" and not some:
+                some = [n for n, one in enumerate(stream.writers) if one.kind == "embedding"]
+            if not some:
+                raise EditError(
+                    f"{self} names the part {part!r}, but what wrote the stream before layer "
+                    f"{rows.place.layer} is {', '.join(names)}."
+                )
+            chosen |= set(some)
+        return stream.parts[sorted(chosen)].sum(0)
+
     @property
     def parts(self) -> list[str]:
         """The names of the parts."""
@@ -100,30 +126,3 @@ def _layer_of(part: str) -> int:
     """Return the layer of a head, MLP or bias by its name; -1 for embeddings."""
     found = re.fullmatch(r"(?:(?:mlp|bias) )?(\d+)(?:\.\d+)?", part)
     return int(found[1]) if found else -1
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Heard(Edit):
-    """A `Without` in one call: what its layer computes of the stream without the parts.
-
-    `given` are the queries, keys or values of all heads, (1, heads, tokens, dim).
-    """
-
-    text: str
-    side: End
-    given: Tensor
-    layer: Numbers = None
-    head: Numbers = None
-    stack: str | None = None
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def instead(
-        self, call: AttentionCall, heads: Sequence[int], own: Sequence[int]
-    ) -> AttentionCall:
-        """Put it into some heads, which have `own` numbers in a call."""
-        before = cast("Tensor", getattr(call, self.side)).clone()
-        before[:, own] = self.given[:, heads].to(before)
-        changed: dict[str, Any] = {self.side: before}
-        return replace(call, **changed)
