@@ -107,7 +107,7 @@ def test_why_of_a_row_and_of_several_tokens(capsys):
             "key names at least one token, and each once, not [9, 9]",
         ),
         ([*WHY, "--query", "99"], "query must be a token's position, here 0 .. 12"),
-        ([*WHY, "--contrast", "mean"], "no --key was asked about"),
+        ([*WHY, "--contrast", "mean"], "is what is asked about where no --key is"),
         ([*EDGE, "--contrast", "lamp"], "'lamp' is at the positions 5, 9"),
         ([*WHY, "--stack", "encoder"], "no self-attention in 'encoder'"),
         ([*EDGE, "--paths"], "--paths draws scores in the text: expected -o FILE with one of .svg"),

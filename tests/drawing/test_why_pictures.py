@@ -21,7 +21,7 @@ def found():
 
 def drawn(found, inches=None, **options):
     if inches is None:
-        return draw_why(found, **options)
+        return found.draw_paths(**options)
     figure = plt.figure(figsize=inches, layout="constrained")
     return draw_why(found, ax=figure.add_subplot(), **options)
 

@@ -86,9 +86,7 @@ def _write(
     if path.suffix.lower() == ".csv":
         save_table(table, path, index=False)
     elif options.paths:
-        from gattn.drawing.layers.why import draw_why
-
-        save_drawing(lambda: draw_why(found), path)
+        save_drawing(found.draw_paths, path)
     else:
         save_drawing(lambda: found.draw(contrast), path)
     print(f"{path}: {len(table)} pairs")
