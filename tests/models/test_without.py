@@ -249,7 +249,13 @@ def test_nothing_is_left(gpt2):
         ({"part": 1}, "part names what wrote to the stream"),
         ({"part": []}, "part names what wrote to the stream"),
         ({"part": "0.1", "side": "both"}, "side is one of"),
-        ({"part": "0.1", "by": "noise"}, "by is 'zero' or 'mean'"),
+        ({"part": "0.1", "by": 0}, "by is 'zero', 'mean'"),
+        ({"part": "0.1", "by": []}, "has no text"),
+        ({"part": "0.1", "by": torch.zeros(3)}, "by is vectors"),
+        ({"part": {}, "layer": 1}, "has no part"),
+        ({"part": {"a": 3}, "layer": 1}, "must be a tensor"),
+        ({"part": {"a": torch.zeros(3, 4)}}, "name it"),
+        ({"part": {"a": torch.zeros(3, 4)}, "layer": 1, "by": "A text"}, "give vectors"),
     ],
 )
 def test_wrong_fields(options, message):
