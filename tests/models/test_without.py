@@ -271,7 +271,7 @@ def run(model, edit, ids=IDS, other=None, **options):
 
 def test_what_cannot_be_done_is_refused(gpt2):
     edit = gattn.Without("0.1", layer=1, head=0)
-    with pytest.raises(EditError, match=r"what wrote the stream before layer 1 is wte, wpe, 0\.0"):
+    with pytest.raises(EditError, match=r"what wrote the stream before is wte, wpe, 0\.0"):
         run(gpt2, gattn.Without("1.1", layer=1))
     with torch.no_grad():
         past = gpt2(IDS[:, :4]).past_key_values

@@ -172,8 +172,8 @@ class Without(Hears):
                 some = [n for n, one in enumerate(stream.writers) if one.kind == "embedding"]
             if not some:
                 raise EditError(
-                    f"{self} names the part {part!r}, but what wrote the stream before its layer "
-                    f"is {', '.join(names)}."
+                    f"{self} names the part {part!r}, but what wrote the stream before is "
+                    f"{', '.join(names)}."
                 )
             chosen |= set(some)
         return stream.parts[sorted(chosen)].sum(0, keepdim=True)
