@@ -24,7 +24,7 @@ from gattn.models.edit.heard import SIDES, End
 Place = tuple[float, float]
 _BENDS = {"query": -0.22, "key": 0.0, "value": 0.22}
 """How far a path bends to the right of a straight line, by its side."""
-_NAMES = {"query": "queries", "key": "keys", "value": "values"}
+_NAMES = {"query": "its queries", "key": "its keys", "value": "its values"}
 
 
 def draw_path_circuit(

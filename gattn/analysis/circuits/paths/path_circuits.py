@@ -51,7 +51,8 @@ class PathCircuit(Measured):
             ``stack``; the ``part`` that is heard; the ``layer`` and ``head`` that hear of it, and
             the ``side`` by which; and ``loss``, what the circuit loses without the path, in F.
         """
-        return self._table(pd.DataFrame(self.units())[[*FIELDS, "loss"]], "paths of the circuit")
+        rows = pd.DataFrame(self.units())[[*FIELDS, "loss"]].reset_index(drop=True)
+        return self._table(rows, "paths of the circuit")
 
     def heads(self) -> Table:
         """List the heads that hear of something.
