@@ -118,4 +118,4 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stack", metavar="STACK", help="which stack, such as encoder, if the model has several"
     )
-    add_output(parser, (".csv", *PICTURES))
+    add_output(parser, (".csv", *PICTURES, *PAGES))

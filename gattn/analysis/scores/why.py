@@ -11,9 +11,10 @@ from torch import Tensor
 
 from gattn.analysis.reading.arguments import several_tokens
 from gattn.analysis.reading.sources import Source, counted
+from gattn.analysis.scores.features import Features, stream_of
 from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
-from gattn.errors import CaptureError, SelectionError, ShapeError
+from gattn.errors import CaptureError, SelectionError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.decompose.before import stream_before
 from gattn.models.decompose.listening import Listened, listened
@@ -23,6 +24,7 @@ from gattn.models.load.loading import model_name
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.stream.parts import Stream, Writer
+from gattn.names.choices import Chosen, HeadChoice
 from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
 
@@ -43,7 +45,8 @@ def why(
     head: int,
     query: Token = None,
     key: Token = None,
-    parts: Mapping[str, Tensor] | None = None,
+    parts: Features | Mapping[str, Tensor] | None = None,
+    split: HeadChoice = None,
     stack: str | None = None,
 ) -> Why:
     r"""Take the scores of one head apart, by who wrote its queries and its keys.
@@ -76,10 +79,13 @@ def why(
         the edges from these keys to these queries. Without queries, all are meant. Without keys,
         the question is what brings each query to the keys that it attends to, and all edges count;
         see `gattn.analysis.scores.taken_apart.Why.table`.
-    parts : mapping of str to Tensor, optional
-        Parts of your own in place of embeddings, heads and MLPs, such as features of a sparse
-        autoencoder: what each adds to the stream before the layer, (tokens, dim). What they do not
-        explain is a part, the "error".
+    parts : Features or mapping of str to Tensor, optional
+        Parts of your own in place of embeddings, heads and MLPs: `gattn.Features`, such as those of
+        a sparse autoencoder, or what each part adds to the stream before the layer, (tokens, dim).
+        What they do not explain is a part, the "error".
+    split : str, (layer, head), or sequence of these, optional
+        Earlier heads whose parts are split by the token that they read, with the attention of this
+        run: "1.1" becomes "1.1 from ' lamp' (9)" and so on.
     stack : str, optional
         Which stack, such as "encoder", if the model has several.
 
@@ -94,7 +100,7 @@ def why(
         If there is no such head, stack or token, if there is none of the edges, or if `parts` are
         not named.
     ShapeError
-        If `parts` are not (tokens, dim).
+        If `parts` do not fit the stream.
     CaptureError
         As in `gattn.capture`; also if queries and keys are not known or not linear in the stream,
         or if parts do not sum to what the model computed. Half precision is refused.
@@ -115,20 +121,21 @@ def why(
     prompt = prepared(text, model, tokenizer)
     _check_edits(open_edits(prompt.model), layer)
     layer, head = whole("layer", layer, 0, SelectionError), whole("head", head, 0, SelectionError)
+    splits = _splits(split, layer, parts is None)
     found = listened(prompt, layer, head, stack)
     if parts is None:
         own = found.place.stack
-        stream = stream_before(layer, found.embeddings, text, model, tokenizer, own)
+        stream = stream_before(layer, found.embeddings, text, model, tokenizer, own, splits)
         stream.check(found.residual, found.call.name)
     else:
-        stream = _given(parts, found.residual, f"{layer}.{head}")
+        stream = stream_of(parts, found.residual, f"{layer}.{head}")
     texts = prompt.texts(found.place.stack, None, len(found.residual))
     queries = _places("query", query, texts)
     sides = []
     for name, side in (("queries", found.queries), ("keys", found.keys)):
-        vectors = side.of(stream.parts)
+        vectors = side.of(stream)
         side.check(vectors, f"The {name} of {found.call.name}")
-        sides.append(torch.cat([vectors, side.constant[None].to(vectors)]).cpu().double())
+        sides.append(vectors.cpu().double())
     with torch.no_grad():
         made = _made(found, head, stream, sides, texts)
     size, edits = counted(len(texts), "token"), open_edits(prompt.model)
@@ -137,29 +144,22 @@ def why(
     return made.among(queries, None if key is None else _places("key", key, texts))
 
 
-def _given(parts: Mapping[str, Tensor], residual: Tensor, own: str) -> Stream:
-    """Take the stream apart as a caller says, for the head `own`; what is left is the error."""
-    if not isinstance(parts, Mapping) or not parts:
+def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:
+    """Read the heads whose parts are split, which come before a layer."""
+    places = Chosen.of(None, split).heads or []
+    if places and not is_own:
+        raise SelectionError("split= is about the model's own heads: leave it or parts= out.")
+    found = {one for one in places if isinstance(one, tuple) and one[0] < layer}
+    if len(found) < len(places):
         raise SelectionError(
-            f"parts is a mapping from a name of your own to a tensor, as in {{'feature': x}}, not "
-            f"{parts!r:.80}."
+            f"split names earlier heads, of layers before {layer}, as in '1.1', not {split!r:.80}."
         )
-    if taken := sorted({"error", "bias", own} & set(map(str, parts))):
-        raise SelectionError(
-            f"No part may have the name {taken[0]!r}, which stands for something else: choose "
-            "another."
-        )
-    shape = tuple(residual.shape)
-    for name, part in parts.items():
-        if not isinstance(part, Tensor) or part.shape != residual.shape:
-            had = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
-            raise ShapeError(
-                f"The part {name!r} must be a tensor (tokens, dim), here {shape}, not {had}."
-            )
-    some = [part.detach().to(residual) for part in parts.values()]
-    error = residual - sum(some, torch.zeros_like(residual))
-    writers = [Writer("given", name=str(name)) for name in parts]
-    return Stream([*writers, Writer("error")], torch.stack([*some, error]))
+    return found
+
+
+def _named(writer: Writer, texts: Sequence[str]) -> Writer:
+    """Name the token that a head read."""
+    return writer if writer.source is None else replace(writer, name=texts[writer.source])
 
 
 def _places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
@@ -197,7 +197,7 @@ def _made(
         layer=found.place.layer,
         head=head,
         tokens=tuple(texts),
-        writers=(*stream.writers, Writer("bias")),
+        writers=(*(_named(one, texts) for one in stream.all_writers), Writer("bias")),
         queries=query,
         keys=key,
         scores=scores,

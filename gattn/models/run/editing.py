@@ -12,6 +12,7 @@ from torch import nn
 
 from gattn.edit_records import EditRecord
 from gattn.errors import EditError
+from gattn.models.doors.functions.calling.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.heard import Hears
@@ -22,7 +23,6 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.run.hear.hearing import Hearing
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
@@ -150,6 +150,12 @@ class Editing(Context):
         return any(
             (layers := edit.layers()) is None or place.layer < max(layers) for edit in self._hears
         )
+
+    def ignores(self, place: Place) -> bool:
+        """Note a call, and return whether no edit applies to it."""
+        self._seen.note(place)
+        given = (edit for sequence in {*place.sequences} for edit in self.of(sequence))
+        return not self._hears and not any(edit.applies(place) for edit in given)
 
     def wants(self, place: Place) -> bool:
         """Return whether an edit names parts of the stream that a call writes."""

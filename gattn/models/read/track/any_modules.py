@@ -26,34 +26,48 @@ class AnyModules(Modules):
         self._parts: dict[str, list[str]] = {"": []}
         self._numbers: dict[type[nn.Module], dict[object, list[set[str]]]] = {}
 
-    def name_stack(self, call: SeenCall, *, is_softmax: bool = False) -> str:
+    def name_stack(
+        self,
+        module: nn.Module,
+        part: int,
+        heads: int,
+        *,
+        is_cross: bool,
+        is_foreign: bool = False,
+        is_softmax: bool = False,
+    ) -> str:
         """Name a call's stack: the path of its list of layers, and within a layer.
 
-        The stack of a module is split where it attends several times in a run, or the heads or the
-        kind of keys change; or where it mixes several softmaxes, of which `call` may be one.
+        The stack of a module is split where it attends several times in a run, of which this is
+        the call number `part`, or the heads or the kind of keys change; or where it mixes several
+        softmaxes, of which the call may be one.
         """
-        name = self.name(call.module)
+        name = self.name(module)
         if name not in self._paths:
-            self._paths[name] = self._path(name) or type(call.module).__name__
+            self._paths[name] = self._path(name) or type(module).__name__
         path = self._paths[name]
-        sizes = call.query.shape[1], self._crosses(call), call.part
-        number = call.part + 1
-        if is_softmax and call.part:
+        sizes = heads, is_cross, part
+        number = part + 1
+        if is_softmax and part:
             path, number = f"{path} softmax {number}", 1
         while self._sizes.setdefault(stack := _numbered(path, number), sizes) != sizes:
             number += 1
-        self._now[name, call.part] = stack
-        earlier = self._earlier.get((name, call.part), stack)
+        self._now[name, part] = stack
+        earlier = self._earlier.get((name, part), stack)
         if earlier != stack and stack not in self._earlier.values():
             self.apart.setdefault(stack, (name, earlier))
-        return self.note_stack(call, stack)
+        return self._noted(name, stack, is_cross=is_cross, is_foreign=is_foreign)
 
     def note_stack(self, call: SeenCall, stack: str) -> str:
         """Note the stack of a call's module, and what its tokens are."""
-        self.stacks[self.name(call.module)] = stack
-        if self._crosses(call):
+        name, is_cross = self.name(call.module), crosses(call)
+        return self._noted(name, stack, is_cross=is_cross, is_foreign=call.is_foreign)
+
+    def _noted(self, name: str, stack: str, *, is_cross: bool, is_foreign: bool) -> str:
+        self.stacks[name] = stack
+        if is_cross:
             self.crossing.add(stack)
-        if call.is_foreign:
+        if is_foreign:
             self.foreign.add(stack)
         return stack
 
@@ -92,14 +106,15 @@ class AnyModules(Modules):
                     values.add(number)
         return self._numbers[kind]
 
-    @staticmethod
-    def _crosses(call: SeenCall) -> bool:
-        if call.is_cross is not None:
-            return call.is_cross
-        return call.query.shape[2] != call.key.shape[2]
-
     def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
         """Layers are numbered by the calls alone."""
+
+
+def crosses(call: SeenCall) -> bool:
+    """Return whether a call's keys are other tokens than its queries, as far as is known."""
+    if call.is_cross is not None:
+        return call.is_cross
+    return call.query.shape[2] != call.key.shape[2]
 
 
 def _numbered(path: str, number: int) -> str:

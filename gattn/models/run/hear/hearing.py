@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import EditError
+from gattn.models.doors.functions.calling.checkpoints import is_in_checkpoint
 from gattn.models.edit.base import Edit
 from gattn.models.edit.heard import Given, Heard, Hears, Removed
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.checkpoints import is_in_checkpoint
 from gattn.models.run.hear.running import Running, check_call
 from gattn.models.stream.embeddings import Embedded
 from gattn.models.stream.layers import first_of, layers_of

@@ -22,7 +22,7 @@ from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
 from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
-from gattn.models.watch.taking_part import take_part
+from gattn.models.watch.taking_part import is_ignored, take_part
 
 _NO_OWNERS = (nn.Softmax, nn.Softmax2d, nn.Dropout, nn.Identity)
 
@@ -209,6 +209,8 @@ def handed(call: RawCall) -> SeenCall | None:
         tracker.layers.again(tracker.modules.name(call.module))  # Only a part that runs again may.
     proved = tracker.layout(call.module, call.ordinal, call.lead)
     _check_parts(call, proved, tracker)
+    if _is_skipped(call, tracker):
+        return None
     layout = proved or usual(call.lead, None if call.running is None else call.running.heads)
     before: list[SeenCall] = []
 
@@ -234,6 +236,18 @@ def handed(call: RawCall) -> SeenCall | None:
         weights = layout.unfold(weights, call.weights.shape[:-2])
     call.weights = weights
     return found
+
+
+def _is_skipped(call: RawCall, tracker: Tracker) -> bool:
+    """Go on after a call that nobody edits or looks at, unless it must be read to be counted."""
+    if call.query is None or call.key is None or call.mask is not None:
+        return False
+    sizes = call.query.shape[-2], call.key.shape[-2]
+    place = tracker.whole(call.module, call.ordinal, call.lead, sizes)
+    if place is None or not is_ignored(call.module, tracker, place):
+        return False
+    tracker.skip(call.module, call.ordinal, place)
+    return True
 
 
 def _check_parts(call: RawCall, layout: Layout | None, first: Tracker) -> None:

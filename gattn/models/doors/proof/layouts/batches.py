@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.copying.random_numbers import seed
-from gattn.models.doors.proof.layouts.assembling import Owner
+from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
