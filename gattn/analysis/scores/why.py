@@ -26,7 +26,7 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
-from gattn.models.stream.parts import Stream, Writer
+from gattn.models.stream.parts import Writer
 from gattn.names.choices import Chosen, HeadChoice
 from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
