@@ -40,6 +40,7 @@ PICTURES = {
     "HeadStatistics": "results.intervals.draw_statistics",
     "HeadTable": "results.head_tables.draw_head_table",
     "Routes": "layers.routes.draw_routes",
+    "SharedSubspace": "results.subspaces.draw_shared_subspace",
     "TopologyTable": "results.topology.draw_topology",
     "Tree": "results.syntax.draw_tree",
     "Unrolled": "layers.unrolled.draw_unrolled",

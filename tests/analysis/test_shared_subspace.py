@@ -322,8 +322,9 @@ def test_what_it_does_not_take(llama):
             texts, llama, layer=layer, head=head, edges=edges, progress=False, **options
         )
 
-    with pytest.raises(SelectionError, match="several texts"):
-        find(texts="one text")
+    for one in ("one text", {"input_ids": IDS[0]}, iter(IDS)):
+        with pytest.raises(SelectionError, match="several texts"):
+            find(texts=one)
     with pytest.raises(SelectionError, match=r"No layer 3; the model has layers 0 \.\. 2"):
         find(layer=3)
     with pytest.raises(SelectionError, match=r"No head 4; layer 1 has heads 0 \.\. 3"):

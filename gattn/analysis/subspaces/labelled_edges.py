@@ -38,8 +38,9 @@ class EdgeLabels:
     """
 
     def __init__(self, texts: Any, edges: Labels) -> None:
-        is_many = isinstance(texts, (Sequence, Mapping)) and not isinstance(texts, (str, bytes))
-        if not is_many:
+        is_one = isinstance(texts, (str, bytes))
+        is_one |= isinstance(texts, Mapping) and "input_ids" in texts
+        if is_one or not isinstance(texts, (Sequence, Mapping)):
             raise SelectionError(
                 f"texts must be several texts, in a list or by their text_id, not {texts!r:.60}."
             )

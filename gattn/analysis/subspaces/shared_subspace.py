@@ -168,16 +168,16 @@ def shared_subspace(
         **facts,
     )
     own = directions[0]
-    held_values = torch.einsum("dc,de,ec->c", own.query, other.matrices()[0], own.key)
+    held_out = torch.einsum("dc,de,ce->c", left[0], other.matrices()[0], right[0])
     cosine = (own.query * own.key).sum(0)
     components = Table.of(
         {
             "component": range(rank),
             "singular_value": values[0, :rank],
             "shuffled": values[1:, :rank].amax(0),
-            "held_out": held_values,
+            "held_out": held_out[:rank],
             "cosine": cosine,
-            "score": held_values * cosine,
+            "score": held_out[:rank] * cosine,
             "auc": held.areas(),
         },
         name="components",
@@ -191,6 +191,7 @@ def shared_subspace(
         own.query,
         own.key,
         values[0],
+        held_out,
         values[1:],
         components,
         separation,
