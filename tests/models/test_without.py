@@ -249,7 +249,13 @@ def test_nothing_is_left(gpt2):
         ({"part": 1}, "part names what wrote to the stream"),
         ({"part": []}, "part names what wrote to the stream"),
         ({"part": "0.1", "side": "both"}, "side is one of"),
-        ({"part": "0.1", "by": "noise"}, "by is 'zero' or 'mean'"),
+        ({"part": "0.1", "by": 0}, "by is 'zero', 'mean'"),
+        ({"part": "0.1", "by": []}, "has no text"),
+        ({"part": "0.1", "by": torch.zeros(3)}, "by is vectors"),
+        ({"part": {}, "layer": 1}, "has no part"),
+        ({"part": {"a": 3}, "layer": 1}, "must be a tensor"),
+        ({"part": {"a": torch.zeros(3, 4)}}, "name it"),
+        ({"part": {"a": torch.zeros(3, 4)}, "layer": 1, "by": "A text"}, "give vectors"),
     ],
 )
 def test_wrong_fields(options, message):
@@ -265,7 +271,7 @@ def run(model, edit, ids=IDS, other=None, **options):
 
 def test_what_cannot_be_done_is_refused(gpt2):
     edit = gattn.Without("0.1", layer=1, head=0)
-    with pytest.raises(EditError, match=r"what wrote the stream before layer 1 is wte, wpe, 0\.0"):
+    with pytest.raises(EditError, match=r"what wrote the stream before is wte, wpe, 0\.0"):
         run(gpt2, gattn.Without("1.1", layer=1))
     with torch.no_grad():
         past = gpt2(IDS[:, :4]).past_key_values

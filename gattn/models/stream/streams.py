@@ -208,8 +208,8 @@ def _check_factor(module: nn.Module, part: Branch) -> None:
     ):
         raise CaptureError(
             f"The layer of {part.name} has a parameter of one number, which may multiply what it "
-            "adds; gradients to it are not known: run the model under torch.no_grad(), or freeze "
-            "it."
+            "adds, and gradients to it are not known: run the model under torch.no_grad(), or "
+            "freeze it."
         )
 
 

@@ -17,7 +17,7 @@ from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
-from gattn.models.read.places import Place, Side, whole_sides
+from gattn.models.read.places import Place, Side, whole_side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
 from gattn.models.read.track.any_modules import AnyModules, crosses
@@ -122,9 +122,10 @@ class AnyTracker(Tracker):
         return self.modules.note_stack(call, stack)
 
     def _mixes_softmaxes(self, module: nn.Module) -> bool:
-        altered = () if self.plan is None else self.plan.altered
+        if self.plan is None or not self.plan.altered:
+            return False
         name = self.modules.name(module)
-        return sum(where == name for where, _ in altered) > 1
+        return sum(where == name for where, _ in self.plan.altered) > 1
 
     def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
         """Return the layout that was proved of a call of attention.
@@ -166,12 +167,10 @@ class AnyTracker(Tracker):
 
     def leaves_out(self, module: nn.Module, part: int) -> bool:
         """Return whether a call was proved to attend over something else than tokens."""
-        place = self.modules.name(module), part
-        if self.plan is None:
+        plan, place = self.plan, (self.modules.name(module), part)
+        if plan is None:
             return False
-        return any(
-            place in some for some in (self.plan.left_out, self.plan.gates, self.plan.untold)
-        )
+        return place in plan.left_out or place in plan.gates or place in plan.untold
 
     @property
     def left_out(self) -> Sequence[str]:
@@ -220,7 +219,7 @@ class AnyTracker(Tracker):
         heads = layout.num_heads(lead)
         stack = self.modules.name_stack(module, part, heads, is_cross=False, is_softmax=is_softmax)
         sequences = layout.tokens.sequences
-        sides = whole_sides(sizes[0], len(sequences))
+        sides = [whole_side(sizes[0])] * len(sequences)
         return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])
 
     def skip(self, module: nn.Module, part: int, place: Place) -> None:

@@ -81,6 +81,11 @@ class Hearing:
         if state is not None and state.running:
             state.running[-1].layer.seen = call, place, None
 
+    def given(self) -> Tensor | None:
+        """Return the stream that the running layer was given."""
+        state = self._state()
+        return None if state is None or not state.running else state.running[-1].given
+
     def stream(self, call: SeenCall, place: Place, rows: Rows) -> Stream:
         """Return the stream before the layer of a call, verified."""
         state = self._state()
@@ -114,7 +119,7 @@ class Hearing:
             return {}
         state, first = self._state(), next(iter(known.values()))
         running = state.running[-1] if state is not None and state.running else None
-        check_call(first, call, place, None if running is None else running.given)
+        check_call(first, call, place, self.given())
         assert running is not None
         if is_in_checkpoint():
             raise EditError(

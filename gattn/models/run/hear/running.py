@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import EditError
-from gattn.models.edit.heard import SIDES, Hears, Removed
+from gattn.models.edit.heard import SIDES, Removed
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.stream.layers import first_of
@@ -109,7 +109,7 @@ def _is_cache(x: Any) -> bool:
     return any(kind.__name__ == "Cache" for kind in type(x).__mro__)
 
 
-def check_call(edit: Hears, call: SeenCall, place: Place, given: Tensor | None) -> None:
+def check_call(edit: object, call: SeenCall, place: Place, given: Tensor | None) -> None:
     """Refuse calls whose tokens are not those of the stream, one to one."""
     if given is None:
         raise EditError(f"{edit}: {call.name} is not in a layer that reads the stream.")

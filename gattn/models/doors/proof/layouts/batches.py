@@ -140,7 +140,7 @@ class Batches:
         # Models fail on NaN in many ways.
         running, again = self._walk.following(), self._reads.repeated({})
         seen = observed(see)
-        with FunctionMode(), torch.no_grad(), running, again, seen, suppress(Exception):
+        with FunctionMode(), running, again, seen, suppress(Exception):
             self._model(*args, **kwargs)
         return found
 
@@ -213,7 +213,7 @@ class Batches:
         if places:
             seed()
             running, again = self._walk.following(entered), self._reads.repeated({})
-            with FunctionMode(), torch.no_grad(), running, inside(), again, suppress(Stop):
+            with FunctionMode(), running, inside(), again, suppress(Stop):
                 self._model(*args, **kwargs)
         return found
 

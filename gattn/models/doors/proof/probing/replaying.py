@@ -38,7 +38,7 @@ def _quietly(*, is_plain: bool = False) -> Iterator[None]:
 
     The functions are watched from outside: what a hook begins would not end where a run stops.
     """
-    with FunctionMode(), torch.no_grad(), nullcontext() if is_plain else Pointwise():
+    with FunctionMode(), nullcontext() if is_plain else Pointwise():
         yield
 
 
