@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,8 +16,8 @@ from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
 from gattn.graph.rules.keys import list_keys
-from gattn.models.decompose.before import stream_before
 from gattn.models.decompose.listening import Listened, listened
+from gattn.models.decompose.sides import sum_of_parts
 from gattn.models.edit.applying import parts as parts_of
 from gattn.models.edit.without import Without
 from gattn.models.load.loading import model_name
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
+
+_ROUNDING = 1e-5
 
 Token: TypeAlias = "int | str | Sequence[int | str] | None"
 
@@ -122,25 +124,18 @@ def why(
     _check_edits(open_edits(prompt.model), layer)
     layer, head = whole("layer", layer, 0, SelectionError), whole("head", head, 0, SelectionError)
     splits = _splits(split, layer, parts is None)
-    found = listened(prompt, layer, head, stack)
-    if parts is None:
-        own = found.place.stack
-        stream = stream_before(layer, found.embeddings, text, model, tokenizer, own, splits)
-        stream.check(found.residual, found.call.name)
-    else:
-        stream = stream_of(parts, found.residual, f"{layer}.{head}")
-    texts = prompt.texts(found.place.stack, None, len(found.residual))
-    queries = _places("query", query, texts)
-    sides = []
-    for name, side in (("queries", found.queries), ("keys", found.keys)):
-        vectors = side.of(stream)
-        side.check(vectors, f"The {name} of {found.call.name}")
-        sides.append(vectors.cpu().double())
-    with torch.no_grad():
-        made = _made(found, head, stream, sides, texts)
+    with torch.inference_mode(False), torch.no_grad():  # Inside it, none could be switched on.
+        found = listened(prompt, layer, head, stack, splits if parts is None else None)
+        stream = found.stream
+        if stream is None:
+            assert parts is not None
+            stream = stream_of(parts, found.residual, f"{layer}.{head}")
+        texts = prompt.texts(found.place.stack, None, len(found.residual))
+        made = _made(found, head, stream, texts)
     size, edits = counted(len(texts), "token"), open_edits(prompt.model)
     source = Source(model_name(prompt.model), found.place.stack, size=size, edits=edits)
     made = replace(made, computed_from=f"{source}, head {layer}.{head}")
+    queries = _places("query", query, texts)
     return made.among(queries, None if key is None else _places("key", key, texts))
 
 
@@ -173,9 +168,16 @@ def _places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
     return found
 
 
-def _made(
-    found: Listened, head: int, stream: Stream, sides: list[Tensor], texts: Sequence[str]
-) -> Why:
+def _sides(found: Listened, stream: Stream) -> Iterator[Tensor]:
+    """Give what the parts give of the queries, times the scale, and of the keys."""
+    sides = ("queries", found.queries, found.scale), ("keys", found.keys, 1.0)
+    for name, side, scale in sides:
+        vectors = side.of(stream)
+        side.check(vectors, f"The {name} of {found.call.name}")
+        yield scale * vectors.cpu().double()
+
+
+def _made(found: Listened, head: int, stream: Stream, texts: Sequence[str]) -> Why:
     """Join what was found, and verify it against the scores that the model computed."""
     call, reading = found.call, found.reading
     size = len(texts)
@@ -187,11 +189,13 @@ def _made(
         keys, at = list_keys(block.columns).cpu(), torch.arange(size)[block.rows, None]
         scores[at, keys] = block.scores[0, 0].cpu().double()
         attention[at, keys] = block.attention[0, 0].cpu().double()
-    bias = None
-    if (features := reading.attention.edge_features) is not None:
+    query, key = _sides(found, stream)
+    bias = found.added
+    if bias is not None:  # Zeros, but for rounding, are nothing that is added.
+        most = float((sum_of_parts(query) @ sum_of_parts(key).T).abs().max())
+        bias = bias.cpu() if float(bias.abs().max()) > _ROUNDING * most else None
+    elif (features := reading.attention.edge_features) is not None:
         bias = features[..., head].cpu().double()
-    scale = call.query.shape[-1] ** -0.5 if call.scale is None else call.scale
-    query, key = scale * sides[0], sides[1]
     made = Why(
         stack=found.place.stack,
         layer=found.place.layer,

@@ -90,14 +90,14 @@ def decompose(
     """
     numbers = numbers_of("layers", layers)
     prompt = prepared(text, model, tokenizer)
-    context: _Decomposing[R] = _Decomposing(prompt.model, read, numbers, stack, progress)
+    context: Decomposing[R] = Decomposing(prompt.model, read, numbers, stack, progress)
     with torch.no_grad():
         prompt.run(context)
     context.check()
     return context.decomposition(prompt)
 
 
-class _Decomposing(Context, Generic[R]):
+class Decomposing(Context, Generic[R]):
     """Reads the layers of a model as they end."""
 
     reads_one_call = True
@@ -166,7 +166,7 @@ class _Decomposing(Context, Generic[R]):
                 f"{call.name} attends in {len(call.query)} groups of tokens at once: expected a "
                 "single sequence. Run texts one by one; windows of an image are not supported."
             )
-        if not readings[0].has_vectors:
+        if not readings[0].has_values:
             raise CaptureError(
                 f"{call.name} shows only its softmax, not its values, so what its edges add is "
                 "unknown."

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.edit.applying import parts
-from gattn.models.stream.linear_maps import linear_map, takes
+from gattn.models.stream.linear_maps import linear_map, own_map, takes
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
 from gattn.models.stream.sublayers import FixedNorm, Sublayer
 from gattn.normalizers.base import widened
@@ -99,6 +99,9 @@ def _projected(
     found = [n for n, event in enumerate(events) if event.is_alone and takes(event.given, rows)]
     last = events[found[-1]] if found else None
     projection = None if last is None else linear_map(last.module, last.given, last.output)
+    if not found and call.projection is not None:
+        found = [n for n, event in enumerate(events) if event.module is call.module]
+        projection = own_map(call.projection, rows, events[found[-1]].output) if found else None
     if projection is None:
         raise CaptureError(
             f"The output of {call.name} is not projected unchanged; there may be a gate or norm in "
