@@ -53,6 +53,14 @@ CLAIMS = {
             names["found"].among([12], [5, 9]).without("key").round(2).iloc[0].tolist()
             == ["1.1", 0.74, 0.04, -0.7, -0.48]
         ),
+        lambda names: (
+            round(float(names["split"].matrix().sel(key_part="1.1 from 'green' (8)").sum()), 2)
+            == 5.11
+        ),
+        lambda names: (
+            round(names["sparse"].table()["score"].sum(), 2)
+            == round(names["found"].table()["score"].sum(), 2)
+        ),
     ],
 }
 """What the texts say of the numbers that their code gives."""

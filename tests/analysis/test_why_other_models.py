@@ -246,3 +246,33 @@ def test_inference_mode(tiny):
 
     with pytest.raises(CaptureError, match=r"under torch\.inference_mode"):
         gattn.why(run, model, layer=1, head=1)
+
+
+def test_several_streams_are_told():
+    specimen = zoo.specimen("gemma3n_text")
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    with pytest.raises(CaptureError, match="which are 4 residual streams or sequences"):
+        gattn.why(inputs, specimen.model, layer=0, head=0)
+
+
+def test_sums_of_several_products_are_refused():
+    """DeBERTa adds products of positions, which depend on the stream, too."""
+    from transformers import DebertaV2Config, DebertaV2Model
+
+    torch.manual_seed(0)
+    config = DebertaV2Config(
+        vocab_size=60,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        intermediate_size=20,
+        relative_attention=True,
+        pos_att_type=["c2p"],
+        max_position_embeddings=16,
+    )
+    model = DebertaV2Model(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    with pytest.raises(CaptureError, match="not found to be products"):
+        gattn.why(IDS, model, layer=0, head=0)

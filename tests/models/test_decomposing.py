@@ -483,12 +483,12 @@ def test_what_is_wrapped_around_a_projection_counts(build):
 
 def test_models_that_attend_in_windows():
     swin = zoo.specimen("swin")
-    refused(swin.model, "windows of an image", {n: x[:1] for n, x in swin.inputs.items()})
+    refused(swin.model, "windows, as Swin's", {n: x[:1] for n, x in swin.inputs.items()})
 
 
 def test_several_texts_and_training(build):
     two = {"inputs_embeds": torch.randn(2, 5, 32)}
-    refused(build("bert"), "a single sequence", two)
+    refused(build("bert"), "expected one sequence", two)
     with pytest.raises(ModelError, match="training mode"):
         taken_apart(IDS, build("bert").train())
     with pytest.raises(CaptureError, match="empty"):

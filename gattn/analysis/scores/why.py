@@ -87,7 +87,7 @@ def why(
         What they do not explain is a part, the "error".
     split : str, (layer, head), or sequence of these, optional
         Earlier heads whose parts are split by the token that they read, with the attention of this
-        run: "1.1" becomes "1.1 from ' lamp' (9)" and so on.
+        run: "1.1" becomes "1.1 from 'lamp' (9)" and so on.
     stack : str, optional
         Which stack, such as "encoder", if the model has several.
 

@@ -18,7 +18,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.stream.embeddings import Embedded
-from gattn.models.stream.layers import first_of, layers_of
+from gattn.models.stream.layers import first_of, layers_of, other_tokens, several_groups
 from gattn.models.stream.linear_maps import linear_modules, runs_its_weight
 from gattn.models.stream.parts import Stream
 from gattn.models.stream.rounding import is_half
@@ -207,10 +207,7 @@ class LayerRun(Context):
                 f"{call.name} attends more than once: expected one run on one whole text."
             )
         if len(readings) != 1 or len(readings[0].elements) != 1:
-            raise CaptureError(
-                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected a "
-                "single sequence. Run texts one by one; windows of an image are not supported."
-            )
+            raise several_groups(call.name, len(call.query))
         if len(readings[0].queries) != len(readings[0].keys):
             raise CaptureError(
                 f"{call.name} continues a cache, so who wrote its earlier keys is not seen: run "
@@ -228,10 +225,7 @@ class LayerRun(Context):
                 "made of: try model.float()."
             )
         if given.numel() != call.query.shape[2] * given.shape[-1]:
-            raise CaptureError(
-                f"The layer around {call.name} takes {tuple(given.shape)}, but its attention "
-                f"{call.query.shape[2]} tokens: expected the same sequence throughout."
-            )
+            raise other_tokens(call.name, given, call.query.shape[2])
         self._layer_run = layer
         self.seen = call, place, readings[0]
 

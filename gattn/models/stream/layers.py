@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gattn.errors import CaptureError
+
 
 def layers_of(model: nn.Module) -> set[int]:
     """Find the modules that are layers: those in lists of modules, and torch's own.
@@ -44,3 +46,29 @@ def first_of(values: Any) -> Tensor | None:
         values = tuple(values.values())
     some = values if isinstance(values, (tuple, list)) else ()
     return next((x for x in some if isinstance(x, Tensor) and x.is_floating_point()), None)
+
+
+def other_tokens(name: str, given: Tensor, slots: int) -> CaptureError:
+    """Say that a layer takes other tokens than its attention."""
+    several, rest = divmod(given.shape[:-1].numel(), slots)
+    shape = tuple(given.shape)
+    if several > 1 and not rest:
+        return CaptureError(
+            f"The layer around {name} takes {shape}, which are {several} residual streams or "
+            f"sequences, and its attention {slots} tokens: what it reads of which is not known. "
+            "Expected one stream of one sequence; models with several streams, such as Gemma 3n, "
+            "are not supported."
+        )
+    return CaptureError(
+        f"The layer around {name} takes {shape}, but its attention {slots} tokens: expected the "
+        "same sequence throughout."
+    )
+
+
+def several_groups(name: str, groups: int) -> CaptureError:
+    """Say that a call attends in several groups of tokens."""
+    return CaptureError(
+        f"{name} attends in {groups} groups of tokens at once, which are several texts, or windows "
+        "of an image: expected one sequence, all of whose tokens are in its residual stream. Run "
+        "texts one by one; layers that attend in windows, as Swin's, are not supported."
+    )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.edit.applying import parts
+from gattn.models.stream.layers import other_tokens
 from gattn.models.stream.linear_maps import linear_map, own_map, takes
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
 from gattn.models.stream.sublayers import FixedNorm, Sublayer
@@ -71,10 +72,7 @@ class RunningLayer:
         width, slots = self.given.shape[-1], call.query.shape[2]
         is_like = output is not None and output.shape[-1] == width
         if not is_like or any(x.numel() != slots * width for x in (self.given, output)):  # type: ignore[union-attr]
-            raise CaptureError(
-                f"The layer around {call.name} takes {tuple(self.given.shape)}, but its attention "
-                f"{slots} tokens: expected the same sequence throughout."
-            )
+            raise other_tokens(call.name, self.given, slots)
         assert output is not None
         given, end = (x.detach().reshape(slots, width) for x in (self.given, output))
         real = reading.queries.slots.to(given.device)
