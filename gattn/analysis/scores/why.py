@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,6 +21,9 @@ from gattn.models.decompose.sides import sum_of_parts
 from gattn.models.edit.applying import parts as parts_of
 from gattn.models.edit.without import Without
 from gattn.models.load.loading import model_name
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.stream.parts import Stream, Writer
@@ -131,12 +134,14 @@ def why(
             assert parts is not None
             stream = stream_of(parts, found.residual, f"{layer}.{head}")
         texts = prompt.texts(found.place.stack, None, len(found.residual))
-        made = _made(found, head, stream, texts)
+        writers = [*(_named(one, texts) for one in stream.all_writers), Writer("bias")]
+        sides, call = _sides(found, stream), found.call
+        made = in_parts(call, found.place, found.reading, head, writers, sides, texts, found.terms)
     size, edits = counted(len(texts), "token"), open_edits(prompt.model)
     source = Source(model_name(prompt.model), found.place.stack, size=size, edits=edits)
     made = replace(made, computed_from=f"{source}, head {layer}.{head}")
-    queries = _places("query", query, texts)
-    return made.among(queries, None if key is None else _places("key", key, texts))
+    queries = places("query", query, texts)
+    return made.among(queries, None if key is None else places("key", key, texts))
 
 
 def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:
@@ -157,29 +162,43 @@ def _named(writer: Writer, texts: Sequence[str]) -> Writer:
     return writer if writer.source is None else replace(writer, name=texts[writer.source])
 
 
-def _places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
+def places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
+    """Find tokens by position or text; None for all."""
     if chosen is None:
         return list(range(len(texts)))
-    places = range(len(texts))
+    all_ = range(len(texts))
     several = several_tokens(name, chosen)
-    found = [place for one in several for place in find_tokens(one, places, texts, name)]
+    found = [place for one in several for place in find_tokens(one, all_, texts, name)]
     if not found or len(set(found)) < len(found):
         raise SelectionError(f"{name} names at least one token, and each once, not {chosen!r:.80}.")
     return found
 
 
-def _sides(found: Listened, stream: Stream) -> Iterator[Tensor]:
-    """Give what the parts give of the queries, times the scale, and of the keys."""
-    sides = ("queries", found.queries, found.scale), ("keys", found.keys, 1.0)
-    for name, side, scale in sides:
+def _sides(found: Listened, stream: Stream) -> list[Tensor]:
+    """Return what the parts give of the queries, and of the keys."""
+    made = []
+    for name, side in (("queries", found.queries), ("keys", found.keys)):
         vectors = side.of(stream)
         side.check(vectors, f"The {name} of {found.call.name}")
-        yield scale * vectors.cpu().double()
+        made.append(vectors.cpu().double())
+    return made
 
 
-def _made(found: Listened, head: int, stream: Stream, texts: Sequence[str]) -> Why:
-    """Join what was found, and verify it against the scores that the model computed."""
-    call, reading = found.call, found.reading
+def in_parts(
+    call: SeenCall,
+    place: Place,
+    reading: Reading,
+    head: int,
+    writers: Sequence[Writer],
+    sides: Sequence[Tensor],
+    texts: Sequence[str],
+    terms: tuple[float, Tensor] | None = None,
+) -> Why:
+    """Join the parts of queries and keys, and verify them against the model's scores.
+
+    Each side is (writers, tokens, dim), queries without the scale. `terms` are the scale and what
+    is added, where the call does not say.
+    """
     size = len(texts)
     scores = torch.full((size, size), -torch.inf, dtype=torch.double)
     attention = torch.zeros(size, size, dtype=torch.double)
@@ -189,19 +208,19 @@ def _made(found: Listened, head: int, stream: Stream, texts: Sequence[str]) -> W
         keys, at = list_keys(block.columns).cpu(), torch.arange(size)[block.rows, None]
         scores[at, keys] = block.scores[0, 0].cpu().double()
         attention[at, keys] = block.attention[0, 0].cpu().double()
-    query, key = _sides(found, stream)
-    bias = found.added
+    scale, bias = terms or (call.scale or call.query.shape[-1] ** -0.5, None)
+    query, key = scale * sides[0], sides[1]
     if bias is not None:  # Zeros, but for rounding, are nothing that is added.
         most = float((sum_of_parts(query) @ sum_of_parts(key).T).abs().max())
         bias = bias.cpu() if float(bias.abs().max()) > _ROUNDING * most else None
     elif (features := reading.attention.edge_features) is not None:
         bias = features[..., head].cpu().double()
     made = Why(
-        stack=found.place.stack,
-        layer=found.place.layer,
+        stack=place.stack,
+        layer=place.layer,
         head=head,
         tokens=tuple(texts),
-        writers=(*(_named(one, texts) for one in stream.all_writers), Writer("bias")),
+        writers=tuple(writers),
         queries=query,
         keys=key,
         scores=scores,

@@ -27,7 +27,7 @@ _LOST = {
     "tokens": "lost without its key",
 }
 
-_ROUGH = 1e-2
+ROUGH = 1e-2
 """How far the attention of two runs may differ: half precision keeps two to three digits."""
 
 
@@ -104,7 +104,7 @@ def _check_attention(circuit: Circuit, trace: AttentionTrace) -> None:
         if place not in known:
             known[place] = _edges_of(trace.stacks[stack].get((layer, head)))
         found = known[place].get((query, key), attention)
-        if abs(found - attention) > _ROUGH:
+        if abs(found - attention) > ROUGH:
             raise SelectionError(
                 f"The circuit is of another run: query {query} of head {layer}.{head} gives key "
                 f"{key} the attention {attention:.3g} there, and {found:.3g} in this trace: pass "

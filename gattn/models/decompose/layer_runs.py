@@ -253,7 +253,7 @@ class LayerRun(Context):
     def embeddings(self) -> Stream:
         """The stream before the first layer, (slots, dim), as a sum of embeddings."""
         assert self._start is not None
-        return self._embedded.stream(self._start.reshape(-1, self._start.shape[-1]))
+        return self._embedded.stream(self._start)
 
     def check(self) -> None:
         """Refuse if the layer was not found."""

@@ -44,10 +44,9 @@ class Listened:
         What it is a sum of.
     queries, keys : Side
         What is made of it.
-    scale : float
-        What products of queries and keys are multiplied with.
-    added : Tensor (queries, keys), optional
-        What is added to the products, where the call shows only its scores.
+    terms : tuple of float and Tensor (queries, keys), optional
+        What products of queries and keys are multiplied with, and what is added to them, where the
+        call shows only its scores.
     """
 
     call: SeenCall
@@ -57,8 +56,7 @@ class Listened:
     stream: Stream | None
     queries: Side
     keys: Side
-    scale: float
-    added: Tensor | None
+    terms: tuple[float, Tensor] | None
 
 
 class _Enough(BaseException):
@@ -112,7 +110,7 @@ def _followed(
 
     def start(slots: Tensor) -> Stream:
         found = plain.embeddings
-        return Stream(found.writers, found.parts[:, slots.to(found.parts.device)])
+        return Stream(found.writers, found.parts.detach()[:, slots.to(found.parts.device)])
 
     def add(sublayer: Sublayer) -> None:
         if not growing:
@@ -138,12 +136,11 @@ def _listened(plain: LayerRun, zero: LayerRun, head: int, parts: Stream | None) 
     if not 0 <= head < reading.heads:
         raise SelectionError(f"No head {head}; layer {place.layer} has 0 .. {reading.heads - 1}.")
     slots = reading.queries.slots.to(plain.given.device)
-    added = None
+    terms = None
     if call.is_scores:
         (scale, added), (query, key), constants = _of_product(plain, zero, head)
-        added = added[slots[:, None], slots]
+        terms = scale, added[slots[:, None], slots]
     else:
-        scale = call.query.shape[-1] ** -0.5 if call.scale is None else float(call.scale)
         own = call.key.shape[1] * head // reading.heads
         assert zero.seen is not None
         query, key = call.query[0, head], call.key[0, own]
@@ -161,7 +158,7 @@ def _listened(plain: LayerRun, zero: LayerRun, head: int, parts: Stream | None) 
     if parts is not None:
         parts.check(residual, call.name)
     queries, keys = sides
-    return Listened(call, place, reading, residual, parts, queries, keys, scale, added)
+    return Listened(call, place, reading, residual, parts, queries, keys, terms)
 
 
 def _of_product(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from gattn.models.stream.dictionaries import Dictionary
 from gattn.models.stream.rounding import tolerance
 
 if TYPE_CHECKING:
-    from gattn.models.stream.sublayers import FixedNorm, Sublayer
+    from gattn.models.stream.sublayers import Branch, FixedNorm, Sublayer
 
 Kind = Literal["embedding", "head", "mlp", "bias", "given", "error"]
 
@@ -84,7 +84,8 @@ class Stream:
 
     def check(self, total: Tensor, what: str) -> None:
         """Refuse unless the parts sum to the stream that the model has, (tokens, dim)."""
-        missing = (self.total() - total).abs()
+        total = total.detach()
+        missing = (self.total().detach() - total).abs()
         if not bool((missing <= tolerance(total) * total.abs().amax(-1, keepdim=True)).all()):
             error = float(missing.max() / total.abs().max())
             raise CaptureError(
@@ -114,9 +115,9 @@ class Growing:
         """Return the stream before the next layer."""
         return Stream(list(self.writers), torch.cat(self.parts), list(self.dictionaries))
 
-    def add(self, sublayer: Sublayer) -> None:
+    def add(self, sublayer: Branch) -> None:
         """Add a layer's heads, its biases and its MLP."""
-        layer = sublayer.layer
+        layer, heads = sublayer.layer, sublayer.by_head()
         self.depth = layer + 1
         split = sorted(head for place, head in self._split if place == layer)
         if split and split[-1] >= sublayer.heads:
@@ -124,8 +125,8 @@ class Growing:
                 f"No head {layer}.{split[-1]}; layer {layer} has heads 0 .. {sublayer.heads - 1}."
             )
         whole = [n for n in range(sublayer.heads) if n not in split]
-        self._append([Writer("head", layer, n) for n in whole], _heads(sublayer)[whole])
-        self.dictionaries += [_by_source(sublayer, n) for n in split]
+        self._append([Writer("head", layer, n) for n in whole], heads[whole])
+        self.dictionaries += [_by_source(cast("Sublayer", sublayer), n) for n in split]
         bias = sublayer.bias.clone()[None]
         self._append([Writer("bias", layer)], bias)
         total = sublayer.after
@@ -147,14 +148,6 @@ class Growing:
         self.parts = [norm(one) for one in self.parts]
         self.dictionaries = [one.normed(norm) for one in self.dictionaries]
         self.parts[at] = self.parts[at] + norm.shift
-
-
-def _heads(sublayer: Sublayer) -> Tensor:
-    """Return what each head adds to each token: (heads, tokens, dim)."""
-    found = sublayer.residual.new_empty(sublayer.heads, *sublayer.residual.shape)
-    for rows, attention in sublayer.rows():
-        found[:, rows] = attention @ sublayer.values @ sublayer.weights
-    return found * sublayer.factor[:, None]
 
 
 def _by_source(sublayer: Sublayer, head: int) -> Dictionary:

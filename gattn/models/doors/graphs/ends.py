@@ -106,7 +106,23 @@ def _of_message_passing(frame: FrameType, caller: FrameType | None, index: Tenso
     _check_inside(key, num_keys)
     is_bipartite = num_queries != num_keys or _reads_other_nodes(conv, frame)
     names = _names(conv, frame, num_keys, num_queries) if is_bipartite else {}
-    return Ends(conv, key, query, num_keys, num_queries, is_bipartite, kind, names=names)
+    adds = _aggregation(conv, frame, caller)
+    return Ends(
+        conv, key, query, num_keys, num_queries, is_bipartite, kind, names=names, aggregation=adds
+    )
+
+
+def _aggregation(conv: nn.Module, frame: FrameType, caller: FrameType | None) -> str:
+    """Name what makes one of a node's messages, unless it adds them up, or takes the softmax."""
+    aggregates = getattr(conv, "aggr_module", None)
+    if not is_a(aggregates, "Aggregation") or is_a(aggregates, "SumAggregation"):
+        return ""
+    for one in frames(caller):
+        if one.f_locals.get("self") is aggregates:
+            return ""
+        if one is frame:
+            break
+    return type(aggregates).__name__
 
 
 def _rows(edge_index: Any, i: int, j: int) -> tuple[Tensor, Tensor]:

@@ -39,6 +39,8 @@ class Ends:
         lie side by side.
     is_listed : bool
         Whether the edges were found as a list, without message passing that tells where values go.
+    aggregation : str
+        The class that makes one of a node's messages, if it does not add them up.
     """
 
     module: nn.Module
@@ -51,6 +53,7 @@ class Ends:
     read_only: str = ""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     is_listed: bool = False
+    aggregation: str = ""
 
 
 @dataclass(kw_only=True)

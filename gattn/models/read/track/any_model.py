@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
@@ -17,15 +17,16 @@ from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
-from gattn.models.read.places import Place, Side
+from gattn.models.read.places import Place, Side, whole_side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
-from gattn.models.read.track.any_modules import AnyModules
+from gattn.models.read.track.any_modules import AnyModules, crosses
 from gattn.models.read.track.own_caches.continuing import Continuing
 from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of, few_of
 from gattn.models.read.track.own_caches.texts import OwnCaches
 from gattn.models.read.track.proved import Proved
 from gattn.models.read.track.runs import runs
+from gattn.models.read.track.token_ids import ids_of
 from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
 
@@ -69,7 +70,7 @@ class AnyTracker(Tracker):
         self._on_graphs: Counter[str] = Counter()
         if self._prove is not None:
             self.plan = self._prove(self.model, module, args, kwargs)
-        if (ids := _ids(self.inputs)) is not None:
+        if (ids := ids_of(self.inputs)) is not None:
             are_first = self.plan is not None and self.plan.are_tokens_first
             self.progress.note_ids(self.modules.side, ids.T if are_first else ids, 0)
         self._orders = None if self.plan is None else self.plan.follow()
@@ -105,16 +106,26 @@ class AnyTracker(Tracker):
     def _stack(self, call: SeenCall) -> str:
         """Name the stack of a call; one that its door names is split where the nodes change."""
         if not call.stack:
-            name = self.modules.name(call.module)
-            altered = () if self.plan is None else self.plan.altered
-            is_softmax = sum(where == name for where, _ in altered) > 1
-            return self.modules.name_stack(call, is_softmax=is_softmax)
+            return self.modules.name_stack(
+                call.module,
+                call.part,
+                call.query.shape[1],
+                is_cross=crosses(call),
+                is_foreign=call.is_foreign,
+                is_softmax=self._mixes_softmaxes(call.module),
+            )
         sizes = call.query.shape[2], call.key.shape[2]
         stack, number = call.stack, 1
         while self._nodes.setdefault(stack, sizes) != sizes:
             number += 1
             stack = f"{call.stack} {number}"
         return self.modules.note_stack(call, stack)
+
+    def _mixes_softmaxes(self, module: nn.Module) -> bool:
+        if self.plan is None or not self.plan.altered:
+            return False
+        name = self.modules.name(module)
+        return sum(where == name for where, _ in self.plan.altered) > 1
 
     def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
         """Return the layout that was proved of a call of attention.
@@ -156,12 +167,10 @@ class AnyTracker(Tracker):
 
     def leaves_out(self, module: nn.Module, part: int) -> bool:
         """Return whether a call was proved to attend over something else than tokens."""
-        place = self.modules.name(module), part
-        if self.plan is None:
+        plan, place = self.plan, (self.modules.name(module), part)
+        if plan is None:
             return False
-        return any(
-            place in some for some in (self.plan.left_out, self.plan.gates, self.plan.untold)
-        )
+        return place in plan.left_out or place in plan.gates or place in plan.untold
 
     @property
     def left_out(self) -> Sequence[str]:
@@ -181,7 +190,7 @@ class AnyTracker(Tracker):
         if call.tokens is not None and call.tokens.joined is not None:
             return self._joined(call, call.tokens, call.tokens.joined)
         if call.tokens is not None and call.tokens.fed is not None:
-            _write_out(call)
+            call.write_out()
         keys = None if call.is_foreign else OwnKeys.of(call, lambda: self.mask(call))
         is_split = bool(self.layers.start_of_split(call))
         place = None if keys is None or is_split else self._own_place(call, keys)
@@ -189,6 +198,36 @@ class AnyTracker(Tracker):
             return place
         is_adrift = keys is not None and keys.others_are_read and not is_split
         return replace(self._place_by_itself(call), is_adrift=is_adrift)
+
+    def whole(
+        self, module: nn.Module, part: int, lead: Sequence[int], sizes: tuple[int, int]
+    ) -> Place | None:
+        """Place a call in which whole texts read themselves, before it is read.
+
+        None if it has to be read for that, or if its keys are to be remembered, since a later call
+        may continue its texts.
+        """
+        plan, layout = self.plan, self._layout
+        if plan is None or layout is None or not (plan.keeps_nothing and self.is_calling):
+            return None
+        is_whole = layout.is_of_whole_texts and sizes[0] == sizes[1]
+        if not is_whole or self._continuing.has_begun or self.layers.ended_with(module):
+            return None
+        assert layout.tokens is not None
+        self._are_in_order((self.modules.name(module), part))
+        is_softmax = self._mixes_softmaxes(module)
+        heads = layout.num_heads(lead)
+        stack = self.modules.name_stack(module, part, heads, is_cross=False, is_softmax=is_softmax)
+        sequences = layout.tokens.sequences
+        sides = [whole_side(sizes[0])] * len(sequences)
+        return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])
+
+    def skip(self, module: nn.Module, part: int, place: Place) -> None:
+        """Go on after a call that `whole` has placed, and that nobody reads."""
+        name = self._continuing.name(self.modules.name(module), part)
+        self.progress.real[place.stack] = self._continuing.skip(name, place)
+        self.layers.next(name[0], place.stack)
+        self.layers.note(None)
 
     def _own_place(self, call: SeenCall, keys: OwnKeys) -> Place | None:
         """Place self-attention, which may continue a text that a cache holds; None if it does not.
@@ -210,7 +249,7 @@ class AnyTracker(Tracker):
             self.tokens = Tokens(self.modules, self.given, self.progress)
         stack = stack_of()
         layer = self._next_layer(name[0], stack)
-        self.layers.note(call, 0)
+        self.layers.note(call)
         assert call.tokens is not None
         return Place(stack, layer, False, *sides, list(call.tokens.sequences))
 
@@ -294,31 +333,3 @@ def _are_split_alike(one: Layout | None, other: Layout) -> bool:
 
 def _caches_of(known: Tracker | None) -> OwnCaches:
     return known._caches if isinstance(known, AnyTracker) else OwnCaches()
-
-
-def _write_out(call: SeenCall) -> None:
-    """Say by a mask what a causal call with more keys than queries means: query n reads n + 1."""
-    sizes = call.query.shape[2], call.key.shape[2]
-    if call.mask is None and call.is_causal and sizes[0] != sizes[1]:
-        ones = torch.ones(sizes, dtype=torch.bool, device=call.query.device)
-        call.mask = ones.tril()[None, None]
-
-
-def _ids(inputs: Mapping[str, Any]) -> Tensor | None:
-    """Find the ids of tokens: what is called input_ids, or the only input of integers.
-
-    They are (batch, tokens) or (tokens,), and may be in a dictionary, as a tokenizer gives them.
-    """
-    named = dict(inputs)
-    for x in inputs.values():
-        named |= x if isinstance(x, Mapping) else {}
-    found = {
-        name: x
-        for name, x in named.items()
-        if isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) and x.dim() in (1, 2)
-    }
-    is_named = "input_ids" in found and "decoder_input_ids" not in found
-    if len(found) != 1 and not is_named:
-        return None
-    ids = found["input_ids"] if is_named else next(iter(found.values()))
-    return ids[None] if ids.dim() == 1 else ids

@@ -152,6 +152,18 @@ class Tracker:
         """
         return None
 
+    def whole(
+        self, module: nn.Module, part: int, lead: Sequence[int], sizes: tuple[int, int]
+    ) -> Place | None:
+        """Place a call in which whole texts read themselves, before it is read; None if it is not.
+
+        `sizes` are the numbers of its queries and keys.
+        """
+        return None
+
+    def skip(self, module: nn.Module, part: int, place: Place) -> None:
+        """Go on after a call that `whole` has placed, and that nobody reads."""
+
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
         return None

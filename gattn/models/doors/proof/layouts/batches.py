@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.copying.random_numbers import seed
-from gattn.models.doors.proof.layouts.assembling import Owner
+from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
@@ -140,7 +140,7 @@ class Batches:
         # Models fail on NaN in many ways.
         running, again = self._walk.following(), self._reads.repeated({})
         seen = observed(see)
-        with FunctionMode(), torch.no_grad(), running, again, seen, suppress(Exception):
+        with FunctionMode(), running, again, seen, suppress(Exception):
             self._model(*args, **kwargs)
         return found
 
@@ -213,7 +213,7 @@ class Batches:
         if places:
             seed()
             running, again = self._walk.following(entered), self._reads.repeated({})
-            with FunctionMode(), torch.no_grad(), running, inside(), again, suppress(Stop):
+            with FunctionMode(), running, inside(), again, suppress(Stop):
                 self._model(*args, **kwargs)
         return found
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from types import CodeType
+
+from torch import nn
 
 from gattn.errors import CaptureError
 from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
-from gattn.models.read.layouts import Layout
+from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.on_graphs.numbers import NodeNumbers
 
 Place = tuple[str, int]
@@ -77,6 +80,9 @@ class Plan:
         Whether a call came that was not proved, so that the model is proved anew.
     are_tokens_first : bool
         Whether the model's batch is the second dimension of its inputs.
+    keeps_nothing : bool
+        Whether no later call can continue the texts of one: the model was given and gave plain
+        tensors, and keeps nothing of a call.
     has_failed : bool
         Whether the model raised an exception of its own, which the user's call may raise, too.
     """
@@ -105,6 +111,7 @@ class Plan:
     read: dict[tuple[str, str], bytes] = field(default_factory=dict)
     is_stale: bool = False
     are_tokens_first: bool = False
+    keeps_nothing: bool = False
     has_failed: bool = False
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
@@ -126,12 +133,14 @@ class Plan:
         """
         if self.is_nested:
             return None
-        shown = name or "the model itself"
         self.check()
         place = name, ordinal
+        known = self.layouts.get(place, [])
+        if len(known) == 1 and known[0][0] == lead and place not in self.reasons:
+            return known[0][1]
+        shown = name or "the model itself"
         if place in self.reasons:
             raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
-        known = self.layouts.get(place, [])
         found = [layout for sizes, layout in known if sizes == lead]
         if run < len(known) and is_part(known[run][1]) and known[run][0] == lead:
             return known[run][1]
@@ -170,6 +179,46 @@ class Plan:
             return is_proved
 
         return are_in_order
+
+    def trust(self, module: nn.Module, place: Place, lead: tuple[int, ...]) -> None:
+        """Take the word of torch's own module on its batch and heads, if nothing was proved.
+
+        Keys that it adds to those of tokens cannot be told from them by what scores depend on.
+        """
+        if not isinstance(module, nn.MultiheadAttention):
+            return
+        for sizes, layout in self.layouts.get(place, ()):
+            if prod((layout.split or sizes)[n] for n in layout.heads) != module.num_heads:
+                del self.layouts[place]
+                self.reasons[place] = (
+                    "it attends from the same tokens several times at once, as in a batch that the "
+                    "model makes itself"
+                )
+                return
+        if place not in self.layouts or module.bias_k is not None or module.add_zero_attn:
+            self.layouts[place] = [(lead, usual(lead, module.num_heads))]
+            self.reasons.pop(place, None)
+
+    def share_layout(self, places: Sequence[Place]) -> None:
+        """Give softmaxes that are added up the layout that was proved of one of them."""
+        known = next((self.layouts[one] for one in places if one in self.layouts), None)
+        for place in places:
+            if known is not None and place in self.reasons:
+                self.layouts[place] = known
+                del self.reasons[place]
+
+    def leave_out(
+        self, others: Mapping[Place, str], untold: Mapping[Place, str], gates: Collection[Place]
+    ) -> None:
+        """Leave out calls over something else than tokens, if there are others to show."""
+        every = {**others, **untold}
+        every = {place: reason for place, reason in every.items() if place not in self.layouts}
+        self.gates = set(gates) - set(self.layouts)
+        if all(place in every or place in self.gates for place in self.sites):
+            self.reasons |= every
+        else:
+            self.left_out = (set(every) - set(untold)) - set(self.reasons)
+            self.untold = {one: every[one] for one in untold if one in every}
 
     def leave_untold(self, alone: Collection[Place]) -> set[Place]:
         """Leave out what was not proved beside what was, where that says nothing of the latter.
