@@ -60,6 +60,14 @@ CLAIMS = {
             names["measured"].without("key").set_index("part").round(3).loc["0.3"].tolist()[2:]
             == [-0.033, -0.034, -0.016]
         ),
+        lambda names: (
+            round(float(names["split"].matrix().sel(key_part="1.1 from 'green' (8)").sum()), 2)
+            == 5.11
+        ),
+        lambda names: (
+            round(names["sparse"].table()["score"].sum(), 2)
+            == round(names["found"].table()["score"].sum(), 2)
+        ),
     ],
 }
 """What the texts say of the numbers that their code gives."""
