@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side, both
+from gattn.models.doors.proof.probing.taints import Reached
 
 
 def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
@@ -147,11 +148,16 @@ def are_of_one_each(
         numbers = torch.arange(prod(form)).reshape(form)
         for bit in range(max(1, (prod(form) - 1).bit_length())):
             halves = [probe((numbers >> bit) % 2 == half) for half in (0, 1)]
-            one, other = (run.keys.any(1) | run.queries.any(1) for run in halves)
+            one, other = map(_elements, halves)
             if bool((one & other).any()):
                 return False
             reached = reached | one | other
     return bool(torch.as_tensor(reached).all())
+
+
+def _elements(run: Reached) -> Tensor:
+    """Return which elements a run reaches."""
+    return run.keys.any(1) | run.values.any(1) | run.queries.any(1)
 
 
 def _note_spread(found: Dependence, probe: Probe) -> None:
