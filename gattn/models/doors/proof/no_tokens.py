@@ -106,7 +106,9 @@ def weighs_own(site: Site, replays: Replays, images: Collection[tuple[int, ...]]
     run, some = site.chain[0], replays.sources(site.chain[0])
     probes = [partial(replays.reached, site, 0, run, n) for n in range(len(some))]
     with suppress(UnprovedError):
-        return len(some) <= MOST_SOURCES and _are_of_one_each(some, probes, images)
+        return len(some) <= MOST_SOURCES and _are_of_one_each(
+            some, probes, images, with_values=False
+        )
     return False
 
 
@@ -129,15 +131,20 @@ def weighs_parts(
                 return False
             keys |= now.keys | now.values
         probes = [partial(replays.reached, site, level, run, n) for n in range(len(some))]
-        return bool(keys.all()) and _are_of_one_each(some, probes, images)
+        return bool(keys.all()) and _are_of_one_each(some, probes, images, with_values=True)
     return False
 
 
 def _are_of_one_each(
-    some: Sequence[Tensor], probes: Sequence[Probe], images: Collection[tuple[int, ...]]
+    some: Sequence[Tensor],
+    probes: Sequence[Probe],
+    images: Collection[tuple[int, ...]],
+    *,
+    with_values: bool,
 ) -> bool:
     shapes = [tuple(x.shape) for x in some]
-    return are_of_one_each(shapes, [_features(shape, images) for shape in shapes], probes)
+    features = [_features(shape, images) for shape in shapes]
+    return are_of_one_each(shapes, features, probes, with_values=with_values)
 
 
 def _features(shape: tuple[int, ...], images: Collection[tuple[int, ...]]) -> int:
