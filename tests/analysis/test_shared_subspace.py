@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import transformers
 from small_models import SMALL, built
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -153,6 +154,7 @@ def test_picture_shows_singular_values_beside_chance(found):
 
 GROUPED = SMALL | {"num_key_value_heads": 2, "attention_bias": True}
 LAYER, HEAD, WIDTH = 1, 3, 6
+T5_INPUTS = ("input_ids", "decoder_input_ids")
 IDS = np.random.default_rng(0).integers(0, 60, (6, 14)).tolist()
 
 
@@ -301,7 +303,7 @@ def test_induction_heads_share_what_came_before():
     """Keys that follow the query's token, beside others near them: layer 0 cannot tell which."""
     generator, texts = np.random.default_rng(0), []
     words = ["river", "tall", "green", "lamp", "stone", "dog", "cat", "house", "road", "tree"]
-    for _ in range(24):
+    for _ in range(16):
         one, other = (generator.permutation(words).tolist() for _ in range(2))
         twice = 2 * one[: generator.integers(4, 9)]
         texts.append(" ".join(["The", *other[: generator.integers(4)], *twice, *other[-3:]]))
@@ -330,13 +332,41 @@ def test_soft_caps_and_biases_are_told(llama):
     options = GROUPED | {"head_dim": WIDTH, "attn_logit_softcapping": 3.0}
     gemma = built("Gemma2", "ForCausalLM", **options).requires_grad_(False)
     found = shared_subspace(IDS, gemma, layer=1, head=0, edges=same_parity, rank=1, progress=False)
-    assert found.notes == ("scores are those before the soft cap of 3",)
-    assert found.components.notes == list(found.notes)
+    assert found.notes == ["scores are those before the soft cap of 3"]
     with gattn.edited(llama, gattn.Scale(0.5, layer=0, head=0)):
         edited = shared_subspace(
             IDS, llama, layer=1, head=3, edges=same_parity, rank=1, progress=False
         )
     assert len(edited.components.attrs["edits"]) == 1
+
+
+def test_each_stack_of_an_encoder_and_a_decoder_has_its_own():
+    config = transformers.T5Config(
+        vocab_size=60, d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=4
+    )
+    config.decoder_start_token_id = 0
+    model = transformers.T5ForConditionalGeneration(config).double().eval()
+    texts = [{name: torch.tensor([ids]) for name in T5_INPUTS} for ids in IDS]
+    options = {"layer": 1, "head": 2, "edges": same_parity, "rank": 2, "progress": False}
+    for stack in ("encoder", "decoder"):
+        found = shared_subspace(texts, model, stack=stack, **options)
+        assert found.notes == ["what the model adds to scores by position is left out"]
+        graph = gattn.capture(texts[0], model, scores=True).stacks[stack][1, 2]
+        scores = dict(zip(zip(graph.query, graph.key, strict=True), graph.score, strict=True))
+        why = found.why(texts[0], 10, 3)
+        assert why.table().attrs["total"] == pytest.approx(scores[10, 3], rel=1e-6)
+        assert why.notes == []
+    with pytest.raises(SelectionError, match="several stacks"):
+        shared_subspace(texts, model, **options)
+
+
+def test_half_precision_is_read_as_it_is(llama, parity):
+    half = built("Llama", "ForCausalLM", norms=True, **GROUPED).to(torch.bfloat16)
+    found = shared_subspace(
+        IDS, half, layer=LAYER, head=HEAD, edges=same_parity, rank=2, progress=False
+    )
+    largest = float(parity.covariance.abs().max())
+    np.testing.assert_allclose(found.covariance, parity.covariance, atol=0.1 * largest)
 
 
 def test_what_it_does_not_take(llama):

@@ -15,6 +15,7 @@ from gattn.analysis.scores.head_scores import HeadScores
 from gattn.analysis.scores.summed import summed
 from gattn.checks import whole
 from gattn.errors import SelectionError
+from gattn.models.stream.parts import Writer
 from gattn.names.tokens import find_token
 
 if TYPE_CHECKING:
@@ -231,7 +232,8 @@ class Why(HeadScores):
     @property
     def notes(self) -> list[str]:
         """What to mind."""
-        found = ["norms are held as they are in this run"]
+        is_of_stream = Writer("bias") in self.writers
+        found = ["norms are held as they are in this run"] * is_of_stream
         if self.softcap is not None:
             found.append(f"scores are those before the soft cap of {self.softcap:g}")
         return found
