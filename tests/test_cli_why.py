@@ -72,6 +72,12 @@ def test_why_draws_paths_in_the_text(tmp_path):
         assert text in drawn
 
 
+def test_why_splits_heads_by_what_they_read(capsys):
+    assert main([*EDGE, "--split", "1.1"]) == 0
+    first = capsys.readouterr().out.splitlines()[3]
+    assert first.split() == ["mlp", "1", "1.1", "from", "'green'", "(8)", "2.947", "0.524"]
+
+
 def test_why_writes_a_page_and_says_how_large_it_is(tmp_path, capsys):
     path = tmp_path / "why.html"
     assert main([*EDGE, "-o", str(path)]) == 0

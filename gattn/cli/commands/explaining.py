@@ -50,6 +50,7 @@ def run_why(options: argparse.Namespace) -> None:
         head=options.head,
         query=query,
         key=key,
+        split=options.split,
         stack=options.stack,
     )
     table = found.table(contrast)
