@@ -10,7 +10,7 @@ import torch
 import gattn
 from gattn.analysis.circuits import testing
 from gattn.analysis.circuits.finding import _spare
-from gattn.analysis.circuits.testing import Proof, _drawn
+from gattn.analysis.circuits.measuring.testing import Proof, _drawn
 
 TARGET, OTHER = 5, 7
 

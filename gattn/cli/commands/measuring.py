@@ -99,6 +99,12 @@ def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
 
 def run_circuit(options: argparse.Namespace) -> None:
     """Find the fewest edges that keep the answer."""
+    are_paths = "paths" in options.units
+    if are_paths and options.output and options.output.suffix.lower() in PAGES:
+        raise SelectionError(
+            "A page shows edges between tokens, and paths lead from head to head: write a picture "
+            "or a graph, as in -o circuit.svg."
+        )
     loaded = load(options)
     from gattn.analysis.circuits.circuit import circuit
 
@@ -117,7 +123,8 @@ def run_circuit(options: argparse.Namespace) -> None:
     say("")
     print(found)
     print_notes(found.notes)
-    for table in (found.units(), found.heads())[: 1 if options.units == "heads" else 2]:
+    units = found.table() if are_paths else found.units()
+    for table in (units, found.heads())[: 1 if options.units == "heads" else 2]:
         if len(table):
             print()
             shown = table.head(_MOST_ROWS)
@@ -132,7 +139,8 @@ def run_circuit(options: argparse.Namespace) -> None:
             found.to_html(options.output)
         else:
             _save_graph(found, options.output)
-        print(f"{options.output}: {found.graph['edges']} edges")
+        what = "paths" if are_paths else "edges"
+        print(f"{options.output}: {found.graph['edges']} {what}")
 
 
 def run_routes(options: argparse.Namespace) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from gattn.analysis.circuits.measured import Measured
+from gattn.analysis.circuits.measuring.measured import Measured
+from gattn.analysis.circuits.measuring.testing import Proof
 from gattn.analysis.circuits.paths.lists import AMONG, PathList, heads_of
-from gattn.analysis.circuits.testing import Proof
 from gattn.analysis.reading.results import Table
 from gattn.errors import SelectionError
+from gattn.models.edit.hear.paths import OnlyPaths
 from gattn.models.edit.heard import SIDES
-from gattn.models.edit.kept.paths import OnlyPaths
 
 FIELDS = ["stack", "part", "layer", "head", "side"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gattn.errors import EditError
+from gattn.models.edit.hear.parts import By, Parts, check_by, replaced
 from gattn.models.edit.heard import SIDES, End, Hears, Removed
-from gattn.models.edit.tensors.parts import By, Parts, check_by, replaced
 from gattn.models.read.places import Place
 
 if TYPE_CHECKING:
