@@ -23,7 +23,7 @@ from gattn.cli.terminal.output import (
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:
-    from gattn.analysis.circuits.found import Circuit
+    from gattn.analysis.circuits.measuring.measured import Measured
     from gattn.analysis.reading.results import Table
     from gattn.analysis.vectors.route_graphs import Routes
     from gattn.heads.trace import AttentionTrace
@@ -107,6 +107,7 @@ def run_circuit(options: argparse.Namespace) -> None:
         )
     loaded = load(options)
     from gattn.analysis.circuits.circuit import circuit
+    from gattn.analysis.circuits.found import Circuit
 
     say("searching ...")
     found = circuit(
@@ -135,7 +136,7 @@ def run_circuit(options: argparse.Namespace) -> None:
     if options.output:
         if options.output.suffix.lower() == ".csv":
             save_table(found.table(), options.output, index=False)
-        elif options.output.suffix.lower() in PAGES:
+        elif isinstance(found, Circuit) and options.output.suffix.lower() in PAGES:
             found.to_html(options.output)
         else:
             _save_graph(found, options.output)
@@ -182,7 +183,7 @@ def _print_routes(found: Routes) -> None:
         print(f"{shares}  {head:>4}  {' → '.join(ends)}")
 
 
-def _save_graph(found: Circuit | Routes, path: Path) -> None:
+def _save_graph(found: Measured | Routes, path: Path) -> None:
     if path.suffix.lower() in PICTURES:
         save_drawing(found.draw, path)
     else:

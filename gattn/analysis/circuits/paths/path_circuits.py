@@ -67,8 +67,10 @@ class PathCircuit(Measured):
         for (stack, layer, head), some in pd.DataFrame(self.table()).groupby(
             ["stack", "layer", "head"], sort=True
         ):
-            heard = {side: ", ".join(some["part"][some["side"] == side]) for side in SIDES}
-            rows.append({"stack": stack, "layer": layer, "head": head, **heard})
+            row: dict[str, Any] = {"stack": stack, "layer": layer, "head": head}
+            for side in SIDES:
+                row[side] = ", ".join(some["part"][some["side"] == side])
+            rows.append(row)
         columns = ["stack", "layer", "head", *SIDES]
         return self._table(pd.DataFrame(rows, columns=columns), "heads of the circuit")
 
