@@ -13,11 +13,11 @@ from tqdm import tqdm
 from gattn.analysis.circuits.building import built
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units, check_units
 from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.measuring.runs import PATH, Runs
+from gattn.analysis.circuits.measuring.searching import FEW, Limits, Search
+from gattn.analysis.circuits.measuring.testing import Proof, tested
 from gattn.analysis.circuits.paths.lists import AMONG, PathList
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit, built_of_paths
-from gattn.analysis.circuits.runs import PATH, Runs
-from gattn.analysis.circuits.searching import FEW, Limits, Search
-from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
 from gattn.errors import CaptureError
 from gattn.keep import All
