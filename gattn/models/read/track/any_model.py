@@ -221,9 +221,7 @@ class AnyTracker(Tracker):
             return None
         assert layout.tokens is not None
         is_softmax = self._mixes_softmaxes(module)
-        stack = self.modules.name_stack(
-            module, part, heads, is_cross=False, is_softmax=is_softmax
-        )
+        stack = self.modules.name_stack(module, part, heads, is_cross=False, is_softmax=is_softmax)
         sequences = layout.tokens.sequences
         sides = [whole_side(length)] * len(sequences)
         return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])

@@ -23,11 +23,11 @@ from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.nodes.passing import Marked, Passing
 from gattn.models.doors.proof.nodes.telling import distinct, is_told, numbers_of, of_tokens
 from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.failing import failing
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
-from gattn.models.doors.proof.probing.failing import failing
 from gattn.models.doors.proof.probing.taints import Pointwise, replaced, sources, with_nan
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 
