@@ -1,4 +1,4 @@
-"""Calls of whole texts that nobody edits or looks at are counted, not read, where nothing is kept."""
+"""Calls that nobody edits or looks at are counted, not read, where a model keeps nothing."""
 
 import gc
 import weakref
