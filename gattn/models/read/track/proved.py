@@ -26,6 +26,10 @@ class Proved(Protocol):
         """Refuse a model of which nothing can be trusted."""
 
     @property
+    def refused(self) -> str | None:
+        """Why nothing can be trusted of the model, if that is so."""
+
+    @property
     def has_failed(self) -> bool:
         """Whether the model raised an exception of its own when it was to be proved."""
 
