@@ -26,8 +26,8 @@ class Proved(Protocol):
         """Refuse a model of which nothing can be trusted."""
 
     @property
-    def refused(self) -> str | None:
-        """Why nothing can be trusted of the model, if that is so."""
+    def refused(self) -> str:
+        """Why nothing can be trusted of the model; empty if it can."""
 
     @property
     def has_failed(self) -> bool:
