@@ -66,8 +66,8 @@ def test_why_writes_tables_and_pictures(found, tmp_path, capsys):
 
 
 def test_why_draws_paths_in_the_text(tmp_path):
-    assert main([*EDGE, "--paths", "-o", str(tmp_path / "why.svg")]) == 0
-    drawn = (tmp_path / "why.svg").read_text()
+    assert main([*EDGE, "--paths", "-o", str(tmp_path / "why.SVG")]) == 0
+    drawn = (tmp_path / "why.SVG").read_text()
     for text in ("why head 2.0 attends", "mlp 1", "1.1", "lamp", "2.94"):
         assert text in drawn
 

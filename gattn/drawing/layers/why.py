@@ -179,7 +179,7 @@ def _add(
     points = [(x, y), (x - out, high), (x_end + out, high), (x_end, y_end)]
     peak = (x + x_end) / 2, 0.125 * (y + y_end) + 0.75 * high
     path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
-    name = in_digits(pair.score, ".2f") if is_named else ""
+    name = in_digits(pair.score) if is_named else ""
     lines.add(Line(pair.score, "attention", path, peak, name))
     return (x, y), (x_end, y_end), peak[1]
 
