@@ -60,6 +60,14 @@ class Views(Layers):
         super().__init__(count, views=3)
 
 
+class Streams(Layers):
+    """Normalizes its weights again, as manifold-constrained hyper-connections do."""
+
+    def forward(self, x: Tensor, parts: list[Tensor]) -> Tensor:
+        weights = F.normalize(self.to_weights(x).softmax(-2), p=1, dim=-1)
+        return torch.einsum("lbnd,bnvl->vbnd", torch.stack(parts), weights).mean(0)
+
+
 class Model(nn.Module):
     def __init__(self, kind: type[nn.Module]) -> None:
         super().__init__()
@@ -75,7 +83,7 @@ class Model(nn.Module):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("kind", [Layers, Views, Residual])
+@pytest.mark.parametrize("kind", [Layers, Views, Streams, Residual])
 @torch.no_grad()
 def test_the_layers_of_a_token_are_no_tokens(kind: type[nn.Module]) -> None:
     model, x = Model(kind).eval(), torch.randn(2, 6, _D)
