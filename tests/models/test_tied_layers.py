@@ -95,3 +95,55 @@ def test_each_run_of_a_layer_has_its_own_tokens(kind, sizes):
             assert not torch.allclose(wanted, plain)
             with edited(model, Cut(n, 1, 2, 0, stack=stack)):
                 torch.testing.assert_close(model(*given), wanted, rtol=0, atol=1e-12)
+
+
+class InOrder(Attention):
+    """Attends within halves of its tokens, in an order that the model sets before each run."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift, self.options = 0, {"shift": 0}
+        self.register_buffer("order", torch.arange(8))
+
+    def set(self, how, shift):
+        if how == "attribute":
+            self.shift = shift
+        elif how == "options":
+            self.options["shift"] = shift
+        elif how == "buffer":
+            self.order = torch.arange(8).roll(-shift)
+        else:
+            self.order.copy_(torch.arange(8).roll(-shift))
+
+    def forward(self, x, given=None):
+        order = self.order.roll(-self.shift - self.options["shift"])
+        halves = x[:, order].unflatten(1, (2, 4)).flatten(0, 1)
+        return (
+            super().forward(halves, halves).unflatten(0, (-1, 2)).flatten(1, 2)[:, order.argsort()]
+        )
+
+
+class Shifting(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.layer, self.how = InOrder(), how
+
+    def forward(self, x):
+        for shift in (0, 2):
+            self.layer.set(self.how, shift)
+            x = x + self.layer(x)
+        return x
+
+
+@pytest.mark.parametrize("how", ["attribute", "options", "buffer", "in place"])
+def test_what_a_model_sets_before_each_run_counts(how):
+    torch.manual_seed(0)
+    model, x = Shifting(how).double().eval(), torch.randn(1, 8, WIDTH).double()
+    with torch.no_grad():
+        plain = model(x)
+        with capturing(model) as run:
+            assert torch.equal(model(x), plain)
+    for number, shift in enumerate((0, 2)):
+        half = (torch.arange(8) - shift) % 8 // 4
+        found = torch.tensor(run.trace.only_stack[number, 1].to_dense())
+        assert torch.equal(found > 0, half[:, None] == half)
