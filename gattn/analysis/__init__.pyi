@@ -23,6 +23,7 @@ from .propagation.oversquashing import oversquashing as oversquashing
 from .propagation.reach import reach as reach
 from .propagation.reach import walks as walks
 from .propagation.rollout import rollout as rollout
+from .scores.why_edges import why_edges as why_edges
 from .shape.barcode import barcode as barcode
 from .shape.laplacian_eigenvalues import laplacian_eigenvalues as laplacian_eigenvalues
 from .shape.ranks import effective_rank as effective_rank

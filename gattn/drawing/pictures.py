@@ -39,6 +39,7 @@ PICTURES = {
     "HeadMap": "results.head_maps.draw_head_map",
     "HeadStatistics": "results.intervals.draw_statistics",
     "HeadTable": "results.head_tables.draw_head_table",
+    "PathCircuit": "layers.path_circuits.draw_path_circuit",
     "Routes": "layers.routes.draw_routes",
     "SharedSubspace": "results.subspaces.draw_shared_subspace",
     "TopologyTable": "results.topology.draw_topology",

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from torch import nn
 
-from gattn.models.doors.proof.candidates import Candidate, Inputs, kind, near
-from gattn.models.doors.proof.inputs_found import outlined_inputs
-from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
-from gattn.models.doors.proof.layouts.batches import Batches
-from gattn.models.doors.proof.layouts.by_inputs import (
+from gattn.models.doors.proof.by_inputs import (
     FACTORED,
     LINEAR,
     NO_KEYS,
     Noticed,
     layout_by,
 )
+from gattn.models.doors.proof.candidates import Candidate, Inputs, kind, near
+from gattn.models.doors.proof.inputs_found import outlined_inputs
+from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
+from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.slots import AcrossBatchError
 from gattn.models.doors.proof.no_tokens import MOST_SOURCES, are_channels, keeps_tokens, weighs_own
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError

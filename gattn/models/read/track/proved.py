@@ -57,6 +57,10 @@ class Proved(Protocol):
     def unknown_nodes(self) -> set[str]:
         """The modules of which the nodes are not known."""
 
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether no later call can continue the texts of one: the model keeps none of its keys."""
+
     def follow(self) -> Followed:
         """Follow what values decide in a call of the model."""
 
