@@ -299,11 +299,12 @@ def test_a_survey_gives_edges(llama, tmp_path):
     np.testing.assert_allclose(table.covariance, other.covariance, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_induction_heads_share_what_came_before():
     """Keys that follow the query's token, beside others near them: layer 0 cannot tell which."""
     generator, texts = np.random.default_rng(0), []
     words = ["river", "tall", "green", "lamp", "stone", "dog", "cat", "house", "road", "tree"]
-    for _ in range(16):
+    for _ in range(24):
         one, other = (generator.permutation(words).tolist() for _ in range(2))
         twice = 2 * one[: generator.integers(4, 9)]
         texts.append(" ".join(["The", *other[: generator.integers(4)], *twice, *other[-3:]]))
