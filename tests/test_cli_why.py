@@ -65,6 +65,13 @@ def test_why_writes_tables_and_pictures(found, tmp_path, capsys):
         assert text in drawn
 
 
+def test_why_draws_paths_in_the_text(tmp_path):
+    assert main([*EDGE, "--paths", "-o", str(tmp_path / "why.svg")]) == 0
+    drawn = (tmp_path / "why.svg").read_text()
+    for text in ("why head 2.0 attends", "mlp 1", "1.1", "lamp", "2.94"):
+        assert text in drawn
+
+
 def test_why_writes_a_page_and_says_how_large_it_is(tmp_path, capsys):
     path = tmp_path / "why.html"
     assert main([*EDGE, "-o", str(path)]) == 0
@@ -100,9 +107,11 @@ def test_why_of_a_row_and_of_several_tokens(capsys):
             "key names at least one token, and each once, not [9, 9]",
         ),
         ([*WHY, "--query", "99"], "query must be a token's position, here 0 .. 12"),
-        ([*WHY, "--contrast", "mean"], "no --key was asked about"),
+        ([*WHY, "--contrast", "mean"], "is what is asked about where no --key is"),
         ([*EDGE, "--contrast", "lamp"], "'lamp' is at the positions 5, 9"),
         ([*WHY, "--stack", "encoder"], "no self-attention in 'encoder'"),
+        ([*EDGE, "--paths"], "--paths draws scores in the text: expected -o FILE with one of .svg"),
+        ([*EDGE, "--paths", "--contrast", "mean", "-o", "why.svg"], "and no --contrast"),
         ([*EDGE, "-o", "why.json"], "one of .csv, .svg"),
     ],
 )

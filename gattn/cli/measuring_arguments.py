@@ -118,4 +118,9 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stack", metavar="STACK", help="which stack, such as encoder, if the model has several"
     )
+    parser.add_argument(
+        "--paths",
+        action="store_true",
+        help="draw the largest pairs of parts as paths in the text, in place of a matrix",
+    )
     add_output(parser, (".csv", *PICTURES, *PAGES))

@@ -1,4 +1,5 @@
 from .canvas import layouts as layouts
+from .layers.why import draw_why as draw_why
 from .located.circuit_graphs import draw_circuit_graph as draw_circuit_graph
 from .located.draw_graph import draw_graph as draw_graph
 from .located.draw_time import draw_time as draw_time

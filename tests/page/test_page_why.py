@@ -101,6 +101,26 @@ def test_what_the_model_adds_to_scores_is_held_too(trace, found):
     assert page_bytes(biased) == pytest.approx(raw * 4 / 3, abs=1)
 
 
+def test_of_many_features_those_that_are_active_are_held(trace):
+    torch.manual_seed(0)
+    active = torch.zeros(13, 2000)
+    active[12, [3, 70]], active[9, 1500], active[2, 800] = torch.rand(2), 2.0, 3.0
+    features = gattn.Features(torch.randn(2000, 128), active.to_sparse())
+    some = gattn.why(LAMP, layer=2, head=0, query=12, key=9, parts=features)
+    page = Decoded(trace.to_html(why=some))
+    (entry,) = page.header["why"]
+    known = some.table()
+    known = known[known.score != 0]
+    assert set(entry["parts"]) == set(known.query_part) | set(known.key_part)
+    assert {"feature 3", "feature 70", "feature 1500", "error", "bias"} == set(entry["parts"])
+    query, key, _ = decoded(entry, page)
+    scores = np.einsum("ad,bd->ab", query[:, 0], key[:, 0])
+    for row in known.itertuples():
+        at = entry["parts"].index(row.query_part), entry["parts"].index(row.key_part)
+        assert scores[at] == pytest.approx(row.score, abs=2e-3)
+    assert page_bytes(some) < 5 * 2 * 70 * 4 / 3 + 10
+
+
 # In a browser
 
 
@@ -208,6 +228,16 @@ def test_edges_of_a_circuit_are_asked_too(look, lamp, found):
     other = table.index[table["layer"] == 0][0]
     page.evaluate(f"location.hash = '#edge={other}'")
     expect(page.locator("#why table")).to_have_count(0)
+
+
+def test_edges_of_a_circuit_say_why_if_they_know_it(look, lamp):
+    told = gattn.analysis.why_edges(lamp, LAMP, progress=False)
+    row = told.table().loc[4]
+    page = look(told, "edge=4")
+    expect(page.locator("#pair")).to_contain_text(f"; why: {row['why']}")
+    assert "×" in row["why"]
+    page = look(lamp, "edge=4")
+    expect(page.locator("#pair")).not_to_contain_text("why")
 
 
 def test_words_of_several_tokens_are_not_asked(look):

@@ -78,7 +78,7 @@ class Circuit(Measured):
         -------
         Table
             ``stack``, ``layer``, ``head``, ``query``, ``key``, ``query_token``, ``key_token`` and
-            ``attention``; and ``loss`` if the units are edges.
+            ``attention``; ``loss`` if the units are edges; ``why`` after `why_edges`.
         """
         rows = pd.DataFrame(json.loads(self.graph["rows"]), columns=[*EDGE, "attention"])
         names = json.loads(self.graph["names"])
@@ -89,6 +89,10 @@ class Circuit(Measured):
             rows.insert(
                 list(rows).index("key") + 1 + side, f"{axis}_token", pd.Series(texts, dtype=object)
             )
+        ends, heads = ends_in(self), zip(*(rows[n] for n in EDGE), strict=True)
+        reasons = [self.edges[ends(s, n, q, k)].get(f"why_{h}") for s, n, h, q, k in heads]
+        if any(reasons):
+            rows["why"] = reasons
         if self.graph["kind"] == "edges":
             rows = rows.merge(pd.DataFrame(self.units())[[*EDGE, "loss"]], on=EDGE)
             rows = rows.sort_values("loss", ascending=False, kind="stable", ignore_index=True)

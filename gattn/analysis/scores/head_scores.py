@@ -27,7 +27,7 @@ class HeadScores:
     tokens : tuple of str
         The tokens' texts.
     writers : tuple of Writer
-        What wrote the parts; the last is the bias of either side.
+        What wrote the parts.
     queries, keys : Tensor (writers, tokens, dim)
         What each part gives of the queries, times the scale, and of the keys; sparse in the first
         two dimensions where most parts are zero.

@@ -17,6 +17,7 @@ from gattn.analysis.scores.pairs import Pairs
 from gattn.analysis.scores.removing import changes_without
 from gattn.analysis.scores.summed import summed
 from gattn.checks import whole
+from gattn.door import draw_located
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -255,6 +256,10 @@ class Why(AskedScores):
         most = whole("most", most, 1, SelectionError)
         terms = summed(summed(self.matrix(contrast), 0, most), 1, most)
         return terms.draw(ax=ax, **options)
+
+    def draw_paths(self, **options: Any) -> Axes:
+        """Draw the largest pairs as paths in the text; see `gattn.drawing.draw_why`."""
+        return draw_located("draw_why", self, **options)
 
     def __repr__(self) -> str:
         asked = "all keys" if self.key is None else self.named(self.key)

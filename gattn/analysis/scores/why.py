@@ -18,13 +18,16 @@ from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.decompose.before import stream_before
-from gattn.models.decompose.listening import Listened, listened
+from gattn.models.decompose.listening import listened
 from gattn.models.edit.applying import parts as parts_of
 from gattn.models.edit.heard import Hears
 from gattn.models.load.loading import model_name
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
-from gattn.models.stream.parts import Stream, Writer
+from gattn.models.stream.parts import Writer
 from gattn.names.choices import Chosen, HeadChoice
 from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
@@ -138,18 +141,19 @@ def why(
     else:
         stream = stream_of(parts, found.residual, f"{layer}.{head}")
     texts = prompt.texts(found.place.stack, None, len(found.residual))
-    queries = _places("query", query, texts)
+    queries = places("query", query, texts)
     sides = []
     for name, side in (("queries", found.queries), ("keys", found.keys)):
         vectors = side.of(stream)
         side.check(vectors, f"The {name} of {found.call.name}")
         sides.append(vectors.cpu().double())
     with torch.no_grad():
-        made = _made(found, head, stream, sides, texts)
+        writers = [*(_named(one, texts) for one in stream.all_writers), Writer("bias")]
+        made = in_parts(found.call, found.place, found.reading, head, writers, sides, texts)
     size, edits = counted(len(texts), "token"), open_edits(prompt.model)
     source = Source(model_name(prompt.model), found.place.stack, size=size, edits=edits)
     made = replace(made, computed_from=f"{source}, head {layer}.{head}")
-    made = made.among(queries, None if key is None else _places("key", key, texts))
+    made = made.among(queries, None if key is None else places("key", key, texts))
     if not measure:
         return made
     made.check_softmax(queries)
@@ -174,22 +178,31 @@ def _named(writer: Writer, texts: Sequence[str]) -> Writer:
     return writer if writer.source is None else replace(writer, name=texts[writer.source])
 
 
-def _places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
+def places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
+    """Find tokens by position or text; None for all."""
     if chosen is None:
         return list(range(len(texts)))
-    places = range(len(texts))
+    all_ = range(len(texts))
     several = several_tokens(name, chosen)
-    found = [place for one in several for place in find_tokens(one, places, texts, name)]
+    found = [place for one in several for place in find_tokens(one, all_, texts, name)]
     if not found or len(set(found)) < len(found):
         raise SelectionError(f"{name} names at least one token, and each once, not {chosen!r:.80}.")
     return found
 
 
-def _made(
-    found: Listened, head: int, stream: Stream, sides: list[Tensor], texts: Sequence[str]
+def in_parts(
+    call: SeenCall,
+    place: Place,
+    reading: Reading,
+    head: int,
+    writers: Sequence[Writer],
+    sides: Sequence[Tensor],
+    texts: Sequence[str],
 ) -> Why:
-    """Join what was found, and verify it against the scores that the model computed."""
-    call, reading = found.call, found.reading
+    """Join the parts of queries and keys, and verify them against the model's scores.
+
+    Each side is (writers, tokens, dim), queries without the scale.
+    """
     size = len(texts)
     scores = torch.full((size, size), -torch.inf, dtype=torch.double)
     attention = torch.zeros(size, size, dtype=torch.double)
@@ -205,11 +218,11 @@ def _made(
     scale = call.query.shape[-1] ** -0.5 if call.scale is None else call.scale
     query, key = scale * sides[0], sides[1]
     made = Why(
-        stack=found.place.stack,
-        layer=found.place.layer,
+        stack=place.stack,
+        layer=place.layer,
         head=head,
         tokens=tuple(texts),
-        writers=(*(_named(one, texts) for one in stream.all_writers), Writer("bias")),
+        writers=tuple(writers),
         queries=query,
         keys=key,
         scores=scores,

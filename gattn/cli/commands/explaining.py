@@ -9,6 +9,7 @@ from gattn.cli.arguments.captures import Loaded, load
 from gattn.cli.arguments.values import written_token
 from gattn.cli.terminal.output import (
     PAGES,
+    PICTURES,
     note,
     print_notes,
     print_table,
@@ -16,6 +17,7 @@ from gattn.cli.terminal.output import (
     save_table,
     say,
 )
+from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +33,13 @@ def run_why(options: argparse.Namespace) -> None:
     """Say who wrote the queries and keys that a head's scores are made of."""
     query, key = (_tokens(some) for some in (options.query, options.key))
     contrast = None if options.contrast is None else written_token(options.contrast)
+    if options.paths and (
+        contrast is not None or not options.output or options.output.suffix not in PICTURES
+    ):
+        raise SelectionError(
+            "--paths draws scores in the text: expected -o FILE with one of "
+            f"{', '.join(PICTURES)}, and no --contrast."
+        )
     loaded = load(options)
     from gattn.analysis.scores.why import why
 
@@ -76,6 +85,8 @@ def _write(
     table = found.table(contrast)
     if path.suffix.lower() == ".csv":
         save_table(table, path, index=False)
+    elif options.paths:
+        save_drawing(found.draw_paths, path)
     else:
         save_drawing(lambda: found.draw(contrast), path)
     print(f"{path}: {len(table)} pairs")

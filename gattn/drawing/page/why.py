@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gattn.analysis.scores.taken_apart import Why
 from gattn.drawing.page.circuits import ROUGH
@@ -39,13 +41,14 @@ def page_bytes(found: Why) -> int:
     Returns
     -------
     int
-        At most so many: :math:`\frac{4}{3} \cdot 2 P (Q + K) d` for the numbers of P parts of Q
-        queries and K keys of dimension d, with :math:`\frac{4}{3} \cdot 4 P (Q + K)` for their
-        steps; and :math:`\frac{4}{3} \cdot 4 Q K` if the model adds something to scores.
+        At most so many: :math:`\frac{4}{3} \cdot 2 P (Q + K) d` for the numbers of P parts, not all
+        of them zero, of Q queries and K keys of dimension d, with :math:`\frac{4}{3} \cdot 4 P (Q +
+        K)` for their steps; and :math:`\frac{4}{3} \cdot 4 Q K` if the model adds something to
+        scores.
     """
     queries, keys = len(found.query), len(_keys(found))
-    parts, _, dim = found.queries.shape
-    size = parts * (queries + keys) * (2 * dim + 4)
+    used, _ = _held(found)
+    size = len(used) * (queries + keys) * (2 * found.queries.shape[-1] + 4)
     return (size + (0 if found.bias is None else 4 * queries * keys)) * 4 // 3
 
 
@@ -111,9 +114,24 @@ def _keys(found: Why) -> list[int]:
     return list(range(len(found.tokens)) if found.key is None else found.key)
 
 
+def _held(found: Why) -> tuple[Tensor, list[Tensor]]:
+    """Return which parts are not zero for what was asked about, and their vectors."""
+    asked = torch.tensor(sorted(found.query)), torch.tensor(sorted(_keys(found)))
+    ends = zip((found.queries, found.keys), asked, strict=True)
+    sides = [side.index_select(1, tokens) for side, tokens in ends]
+    return torch.cat([_nonzero(side) for side in sides]).unique(), sides
+
+
+def _nonzero(side: Tensor) -> Tensor:
+    places = side.coalesce().indices()[0] if side.is_sparse else side.any(-1).any(-1).nonzero()
+    found: Tensor = places.flatten().unique(sorted=True)
+    return found
+
+
 def _packed(found: Why) -> tuple[dict[str, Any], str]:
     queries, keys = sorted(found.query), sorted(_keys(found))
-    sides = [found.queries.to_dense()[:, queries].numpy(), found.keys.to_dense()[:, keys].numpy()]
+    used, vectors = _held(found)
+    sides = [side.index_select(0, used).to_dense().numpy() for side in vectors]
     coded = [_coded(side) for side in sides]
     data = b"".join(planes(steps) + planes(codes) for steps, codes in coded)
     if found.bias is not None:
@@ -123,7 +141,7 @@ def _packed(found: Why) -> tuple[dict[str, Any], str]:
         "stack": found.stack,
         "layer": found.layer,
         "head": found.head,
-        "parts": [str(one) for one in found.writers],
+        "parts": [str(found.writers[n]) for n in used.tolist()],
         "queries": queries,
         "keys": keys,
         "dim": int(found.queries.shape[-1]),

@@ -31,7 +31,7 @@ class Side:
     count: int | None = None
 
     def __len__(self) -> int:
-        return len(self.slots)
+        return int(self.slots.shape[0])
 
     @property
     def at(self) -> Tensor:
@@ -103,9 +103,10 @@ def all_real(count: int, length: int) -> Tensor:
         return torch.ones(count, length, dtype=torch.bool, device="cpu")
 
 
-def whole_sides(length: int, count: int) -> list[Side]:
-    """Return the sides of so many sequences whose slots are all tokens, in order."""
-    return [Side(ordered(length), 0)] * count
+@lru_cache(maxsize=16)
+def whole_side(length: int) -> Side:
+    """Return the side of a sequence whose slots are all tokens, in order."""
+    return Side(ordered(length), 0)
 
 
 def sides(real: Tensor, start: int, length: int) -> list[Side]:

@@ -19,6 +19,7 @@ from gattn.models.edit.heard import Hears
 from gattn.models.edit.unmet import Seen, Unmet
 from gattn.models.edit.where.tokens import KnownTokens
 from gattn.models.load.loading import check_module
+from gattn.models.load.walking import modules_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -92,12 +93,12 @@ class Editing(Context):
         """Note whether the backward pass will run the model's layers again."""
         self._seen.was_called = True
         self._ends.setdefault(tracker, Ends(self._edits)).begin(tracker)
-        is_checkpointed = any(
-            getattr(module, "gradient_checkpointing", False) and module.training
-            for module in tracker.model.modules()
-        )
         with_gradient = torch.is_grad_enabled()
-        self._calls[tracker] = _Call(is_checkpointed and with_gradient, with_gradient)
+        is_checkpointed = with_gradient and any(
+            module.training and getattr(module, "gradient_checkpointing", False)
+            for module in modules_of(tracker.model)
+        )
+        self._calls[tracker] = _Call(is_checkpointed, with_gradient)
         if self._hears:
             self._hearing.begin(tracker)
 

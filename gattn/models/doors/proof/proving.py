@@ -21,7 +21,7 @@ from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
-from gattn.models.doors.proof.layouts.batches import Batches, may_be_one_sequence
+from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.joining import join
 from gattn.models.doors.proof.layouts.ordering import unordered
 from gattn.models.doors.proof.layouts.patches import place_patches
@@ -36,6 +36,7 @@ from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, kept
+from gattn.models.doors.proof.probing.taints import sources
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.doors.proof.trying import Trial, Trying
 from gattn.models.doors.proof.watching import Watching
@@ -80,16 +81,22 @@ def plan_of(
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
         is_nested = any(isinstance(x, Tensor) and x.is_nested for x in leaves(given))
-        kind = name, state_of(model), "nested" if is_nested else shapes(given)
+        sizes = "nested" if is_nested else shapes(given)
+        kind = name, state_of(model), sizes, torch.is_grad_enabled()  # Code may ask for it.
         known = _plans.setdefault(model, {})
-        if kind in known and not known[kind].is_stale and are_as_before(model, known[kind].read):
-            integers = known[kind].integers
-            if not integers or integers == integers_of(given):
-                return known[kind]
-        known[kind] = _proved(model, name, given)
+        plan = known.get(kind)
+        if plan is None or not _holds(plan, model, given):
+            plan = known[kind] = _proved(model, name, given)
         while len(known) > _MOST_PLANS:
             del known[next(iter(known))]
-        return known[kind]
+        return plan
+
+
+def _holds(plan: Plan, model: nn.Module, given: Given) -> bool:
+    """Return whether what was proved of such inputs holds of these."""
+    if plan.is_stale or not are_as_before(model, plan.read):
+        return False
+    return not plan.integers or plan.integers == integers_of(given)
 
 
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
@@ -101,7 +108,7 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     if any(x.is_nested for x in tensors):
         return Plan(is_nested=True)
     try:
-        with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad(), paused():
+        with without_contexts(), outside(), random_numbers_kept(model), paused():
             twin = copied(model, with_hooks=True)
             idle = keep_acting(twin, name, lambda: _called(twin.get_submodule(name), given))
             with attached(twin, Context()), paused(), warnings.catch_warnings():
@@ -234,7 +241,7 @@ class _Proof:
         watching, sites = self._watching, self.open
         sets = watching.merged, watching.ranked, watching.spreading
         trying = Trying(solver, *sets, self._given)
-        is_one = may_be_one_sequence(self._given, watching.ids)
+        is_one = _may_be_one_sequence(self._given, watching)
         for dim, by_ids in ((0, False), (0, True), (1, False), (None, False)):
             if by_ids and not any(x.dim() > 1 for x in watching.ids):
                 continue
@@ -256,3 +263,13 @@ class _Proof:
                 self._plan.reasons[place] = _MIXES_TEXTS
         self._plan.leave_out(best.others, best.untold, best.gates)
         return best
+
+
+def _may_be_one_sequence(given: Given, watching: Watching) -> bool:
+    """Return whether inputs may be one sequence: (tokens, channels), or ids of as many tokens.
+
+    Integers beside them that no embedding looks up may be pairs of tokens, as an adjacency matrix.
+    """
+    known = sources(given)
+    ids = watching.ids if watching.kernels.integers.are_looked_up or not known else ()
+    return all(x.dim() < 3 for x in known) and all(x.dim() < 2 for x in ids)

@@ -133,12 +133,14 @@ class Plan:
         """
         if self.is_nested:
             return None
-        shown = name or "the model itself"
         self.check()
         place = name, ordinal
+        known = self.layouts.get(place, [])
+        if len(known) == 1 and known[0][0] == lead and place not in self.reasons:
+            return known[0][1]
+        shown = name or "the model itself"
         if place in self.reasons:
             raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
-        known = self.layouts.get(place, [])
         found = [layout for sizes, layout in known if sizes == lead]
         if run < len(known) and is_part(known[run][1]) and known[run][0] == lead:
             return known[run][1]

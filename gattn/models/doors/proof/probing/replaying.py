@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.failing import Stop
 from gattn.models.doors.proof.probing.one_run.inputs import mapped
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -28,17 +29,13 @@ from gattn.models.doors.proof.probing.taints import (
 )
 
 
-class Stop(BaseException):
-    """Ends a run once what it was for was seen; no model catches it."""
-
-
 @contextmanager
 def _quietly(*, is_plain: bool = False) -> Iterator[None]:
     """Run without gradients and, unless plainly, without normalization over tokens.
 
     The functions are watched from outside: what a hook begins would not end where a run stops.
     """
-    with FunctionMode(), torch.no_grad(), nullcontext() if is_plain else Pointwise():
+    with FunctionMode(), nullcontext() if is_plain else Pointwise():
         yield
 
 
