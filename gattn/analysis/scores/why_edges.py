@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from gattn.analysis.circuits.found import Circuit, ends_in
-from gattn.analysis.circuits.measured import percent
+from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.scores.taken_apart import Why
 from gattn.analysis.scores.why import why
 from gattn.analysis.vectors.route_graphs import Routes, heads_of_edge
