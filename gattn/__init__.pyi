@@ -7,6 +7,7 @@ from . import testing as testing
 from .analysis.circuits.circuit import circuit as circuit
 from .analysis.from_weights.composition import compose as compose
 from .analysis.from_weights.head_weights import head_weights as head_weights
+from .analysis.scores.features import Features as Features
 from .analysis.scores.why import why as why
 from .attention import attention_graphs as attention_graphs
 from .attention import graph_attention as graph_attention

@@ -244,6 +244,26 @@ def test_help_loads_no_library():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_commands_load_only_what_they_use(tmp_path):
+    """Each library that is not used would make a command a second slower."""
+    gattn.survey(["the dog and the cat"], out=tmp_path / "survey", progress=False)
+    heavy = {"torch", "transformers", "torch_geometric", "matplotlib", "scipy", "networkx"}
+    drawing = {"torch_geometric", "pyarrow.parquet", "duckdb", "gattn.analysis.circuits.found"}
+    for words, absent in (
+        (["models"], heavy | {"pandas"}),
+        (["query", str(tmp_path / "survey"), "select count(*) from edges"], heavy | {"xarray"}),
+        (["draw", "the dog", "-o", str(tmp_path / "x.png")], drawing),
+    ):
+        code = (
+            f"import sys\nfrom gattn.cli import main\nassert main({words!r}) == 0\n"
+            f"print(sorted({absent!r} & set(sys.modules)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "[]", words
+
+
 PROMPT = "The dog chased the cat, and the cat chased the"
 
 

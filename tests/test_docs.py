@@ -53,6 +53,13 @@ CLAIMS = {
             names["found"].among([12], [5, 9]).without("key").round(2).iloc[0].tolist()
             == ["1.1", 0.74, 0.04, -0.7, -0.48]
         ),
+        lambda names: (
+            names["measured"].without("key").set_index("part").round(3)["measured"]["1.1"] == -0.216
+        ),
+        lambda names: (
+            names["measured"].without("key").set_index("part").round(3).loc["0.3"].tolist()[2:]
+            == [-0.033, -0.034, -0.016]
+        ),
     ],
 }
 """What the texts say of the numbers that their code gives."""

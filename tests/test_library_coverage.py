@@ -42,6 +42,16 @@ class Mixing(Layer):
         return (self.shown @ v).transpose(1, 2).flatten(2)
 
 
+class Sinking(Layer):
+    """Each query may give its attention to a sink, which has no value."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT
+        self.shown = torch.cat((torch.ones_like(scores[..., :1]), scores), -1).softmax(-1)
+        return (self.shown[..., 1:] @ v).transpose(1, 2).flatten(2)
+
+
 def a_case(kind="kernel", **settings):
     torch.manual_seed(0)
     return Case("a layer", Layer(kind).eval(), (torch.randn(2, 5, 8),), **settings)
@@ -162,3 +172,15 @@ def test_what_is_shown_after_mixing_heads_is_a_mixture_of_what_is_captured():
     assert mixture_error(model.shown**2, captured, {("", 0): softmax}) > 1e-3
     assert mixture_error(model.shown[:, :, :4], captured, {("", 0): softmax}) == torch.inf
     assert largest_score(model, x) > 0
+
+
+def test_a_sink_is_a_column_that_no_product_takes():
+    case = a_case(own=lambda case: [case.model.shown])
+    case.model.__class__ = Sinking
+    found = examine(case)
+    assert (found.verdict, found.attentions, found.shown) == (EXACT, 1, 1)
+    case.run()
+    attention = case.model.shown.detach()
+    heads = list(attention[..., 1:].numpy())
+    assert layout(Softmax(0, "", "", attention, width=5), heads).error < 1e-6
+    assert layout(Softmax(0, "", "", attention), heads) is None

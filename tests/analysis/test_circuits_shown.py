@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import gattn
 from gattn import progress
-from gattn.analysis.circuits.found import percent
+from gattn.analysis.circuits.measured import percent
 from gattn.errors import EditError, FileError, SelectionError
 from gattn.files import digraphs
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gattn import Cut, TopK, capturing, edited
-from gattn.errors import CaptureError
+from gattn import Cut, Restrict, Scale, TokenGraph, TopK, capturing, edited
+from gattn.errors import CaptureError, EditError
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -251,3 +251,23 @@ def test_contributions_that_cannot_be_proved_are_refused() -> None:
 def capture_with(conv: nn.Module, call: Call, contributions: Any) -> None:
     with capturing(conv, contributions=contributions):
         call(conv, ALL)
+
+
+@pytest.mark.parametrize("aggr", ["mean", "max"])
+@pytest.mark.parametrize("kind", [pyg.GATConv, pyg.GATv2Conv, pyg.TransformerConv])
+def test_edges_that_count_without_attention_are_not_cut(kind, aggr):
+    """In a mean, the layer without the edge has one message less."""
+    conv = kind(5, 4, heads=2, aggr=aggr).double().eval()
+    x = X.double()
+    with torch.no_grad():
+        plain = conv(x, EDGES)
+        with capturing(conv) as run:
+            assert torch.equal(conv(x, EDGES), plain)
+        for edit in (Cut(layer=0, query=1, key=0), Restrict(TokenGraph.causal(NODES))):
+            with pytest.raises(EditError, match="still counts there"), edited(conv, edit):
+                conv(x, EDGES)
+        with edited(conv, Scale(0.5, layer=0)):
+            halved = conv(x, EDGES)
+    assert len(run.trace) == 2
+    if kind is not pyg.TransformerConv:  # which adds the node itself
+        torch.testing.assert_close(halved - conv.bias, 0.5 * (plain - conv.bias))

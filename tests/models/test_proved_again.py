@@ -269,6 +269,21 @@ def test_layers_that_differ_in_more_than_shapes_are_proved_by_themselves(kind):
             given = given + (layer(given) if order is None else layer(given, order))
 
 
+class ByGradients(Attention):
+    def is_reversed(self):
+        return torch.is_grad_enabled()
+
+
+def test_code_that_asks_for_gradients_is_proved_with_them():
+    model, x = ByGradients().eval(), torch.randn(1, TOKENS, WIDTH)
+    for enabled in (False, True, False):
+        with torch.set_grad_enabled(enabled), capturing(model) as run:
+            model(x)
+        found = torch.tensor(run.trace[0, 0].to_dense())
+        torch.testing.assert_close(found, dense(model, x), rtol=0, atol=1e-5)
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+
 class Forwards(Attention):
     def is_reversed(self):
         return False

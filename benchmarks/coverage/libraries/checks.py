@@ -141,7 +141,7 @@ def compare(
     shown = list(case.own(case)) if case.own else []
     for number, tensor in enumerate(shown):
         try:
-            _found(("shown", number), [], [], tensor, captured, tolerance)
+            _found(("shown", number), [], own, tensor, captured, tolerance)
         except WrongError:
             own_of = {place: softmax for place, (softmax, _) in placed.items()}
             if not mixture_error(tensor, captured, own_of) < tolerance:
@@ -169,7 +169,8 @@ def _found(
 ) -> tuple[Softmax, Layout]:
     """Find the softmax that a captured layer is, or the captured layer that is shown."""
     if shown is not None:
-        softmax = Softmax(0, "", "", shown.detach())
+        same = [one for one in among if one.attention.shape == shown.shape]
+        softmax = Softmax(0, "", "", shown.detach(), width=same[0].width if same else 0)
         pairs = [(softmax, layout(softmax, one)) for one in (captured or {}).values()]
     else:
         pairs = []

@@ -53,6 +53,8 @@ class Softmax:
     """Whether a product of two matrices that both depend on the input takes it."""
     is_mixed: bool = False
     """Whether its heads are mixed before that."""
+    width: int = 0
+    """How many of its columns a product takes, where that leaves some out: sinks."""
 
 
 class SoftmaxKernels(TorchDispatchMode):
@@ -114,6 +116,7 @@ class SoftmaxKernels(TorchDispatchMode):
             if known := self._known(one):
                 if _storage(other) not in self._parameters:
                     known.weighs = True
+                    known.width = max(known.width, _width(one, known.attention))
                 elif known.attention.numel() == result.numel():  # Heads were mixed.
                     known.is_mixed = True
                     self._follow(known, result)
@@ -133,6 +136,13 @@ class SoftmaxKernels(TorchDispatchMode):
 
 def _storage(tensor: Tensor) -> int:
     return 0 if tensor.is_nested or not tensor.numel() else tensor.untyped_storage().data_ptr()
+
+
+def _width(taken: Tensor, attention: Tensor) -> int:
+    """Return how many columns of attention a product takes, if that is all but a few of them."""
+    rows, columns = attention.shape[-2:] if attention.dim() > 1 else (0, 0)
+    sizes = [n for m, n in (taken.shape[-2:], taken.shape[:-3:-1]) if m == rows and n < columns]
+    return max(sizes, default=0)
 
 
 def _like(result: Tensor, attention: Tensor) -> Tensor:

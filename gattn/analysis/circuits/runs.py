@@ -12,20 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
-from gattn.errors import CaptureError, ModelError
-from gattn.models.edit.kept.kept import Kept, Messages, kept_in_call
-from gattn.models.edit.unmet import nodes_not_known
+from gattn.analysis.circuits.edge_lists import Grouping
+from gattn.analysis.circuits.paths.lists import PathList
+from gattn.errors import ModelError
+from gattn.models.edit.kept.kept import Messages
 from gattn.models.effects.metrics import Measure
 from gattn.models.effects.runner import Runner
-from gattn.models.read.on_graphs.seen_edges import SeenEdges
-from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:
-    from gattn.models.edit.base import Edit
-    from gattn.models.read.places import Place
-    from gattn.models.read.seen_call import SeenCall
-    from gattn.models.read.track.tracking import Tracker
+    pass
 
 Masks = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -42,42 +37,6 @@ HERE = (1.0,)
 """At the set itself."""
 
 
-class Masking(Context):
-    """Multiplies the attention of all edges by weights (copies, edges), one row per copy."""
-
-    reads_one_call = True
-
-    def __init__(self, edges: EdgeList, weights: Tensor, messages: Messages | None = None) -> None:
-        self._edges, self._weights, self._messages = edges, weights, messages
-        self._made: dict[tuple[str, int, int], Kept | None] = {}
-        self.has_stream = True
-
-    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
-        """Return one edit for all copies."""
-        self.has_stream &= not isinstance(call, SeenEdges)
-        where = place.stack, place.layer, place.head
-        if where not in self._made:
-            self._made[where] = self._kept(call, place)
-        edit = self._made[where]
-        return [[] if edit is None else [edit] for _ in place.sequences]
-
-    def _kept(self, call: SeenCall, place: Place) -> Kept | None:
-        some = self._edges.slices.get((place.stack, place.layer))
-        if some is None:
-            is_adrift = call.is_foreign and not call.is_named
-            why = f"; {nodes_not_known(place.stack)}" if is_adrift else ""
-            raise CaptureError(
-                f"{call.name} attends in layer {place.layer} of {place.stack!r}, where the first "
-                f"run had no edges: a circuit is found of runs that are alike{why}."
-            )
-        weights = self._weights[:, some]
-        head, query, key = self._edges.tensors[some, 2:].T
-        if not weights.requires_grad:
-            kept = weights.any(0)
-            weights, head, query, key = weights[:, kept], head[kept], query[kept], key[kept]
-        return kept_in_call(place, head, query, key, weights, self._messages)
-
-
 class Runs:
     """Measures a metric with only some units kept, all other edges ablated.
 
@@ -87,7 +46,7 @@ class Runs:
     """
 
     def __init__(
-        self, runner: Runner, measure: Measure, groups: Grouping, messages: Messages | None = None
+        self, runner: Runner, measure: Measure, groups: Grouping | PathList, messages: Any = None
     ) -> None:
         self.runner, self.measure, self.groups = runner, measure, groups
         self._messages = messages
@@ -109,13 +68,15 @@ class Runs:
         self.rounding: float = abs(masked - self.full)
         if not all(map(isfinite, (self.full, self.empty, masked))):
             raise ModelError(
-                f"Without edits, {measure} is {self.full}, with all attention ablated "
+                f"Without edits, {measure} is {self.full}, with all {groups.said} ablated "
                 f"{self.empty}, and with all edges multiplied by 1 {masked}. Expected finite "
                 "numbers, of which a circuit keeps a share."
             )
 
     def _copies(self) -> int:
         """Find how many candidates run at once."""
+        if isinstance(self.groups, PathList):
+            return self.groups.most_copies(min(self.runner.batch_size, _MOST_COPIES))
         if self.runner.encoding is not None:
             return min(self.runner.batch_size, _MOST_COPIES)
         layers = self.groups.edges.slices.values()
@@ -130,7 +91,7 @@ class Runs:
     @property
     def shows_what_follows(self) -> bool:
         """Whether other messages tell a causal model the tokens whose loss is measured."""
-        is_mean = self._messages is not None and self._messages.is_of_run
+        is_mean = isinstance(self._messages, Messages) and self._messages.is_of_run
         return is_mean and self.measure.is_loss and self.groups.edges.is_causal
 
     @property
@@ -193,9 +154,9 @@ class Runs:
             return [float(self.measure(answer, self._plain)) for answer in answers]
 
     def _answers(self, weights: Tensor) -> list[Any]:
-        context, count = Masking(self.groups.edges, weights, self._messages), len(weights)
+        context, count = self.groups.context(weights, self._messages), len(weights)
         answers = self.runner.run(context, count)
-        self.has_stream &= context.has_stream
+        self.has_stream &= getattr(context, "has_stream", True)
         self.count += count
         self.ran(count)
         return answers

@@ -4,9 +4,9 @@ The header is JSON. It has ``format``, which the script must know; ``levels`` (s
 ``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in
 the caller's words; ``edited``, the edits that the traces record; ``traces``; ``thumbnails``, the
 block with the thumbnails of all graphs in the header's order, followed by those of the changes if
-there are two traces; ``image``, the block with the image in grey, if there is one; and ``circuit``
-(see `circuits`) or null. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph
-says which ``block`` has its numbers.
+there are two traces; ``image``, the block with the image in grey, if there is one; ``circuit`` (see
+`circuits`) or null; and ``why``, heads whose edges can be asked why (see `why`). A trace has
+``stacks``; a stack has its tokens and ``graphs``; a graph says which ``block`` has its numbers.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 from gattn import __version__
 from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.heads.compare import pairs
+from gattn.analysis.scores.taken_apart import Why
 from gattn.drawing.canvas.colours import RAMPS
 from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.circuits import circuit_entry
@@ -32,6 +33,7 @@ from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, tra
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.places import image_bytes
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
+from gattn.drawing.page.why import why_entries
 from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError
 from gattn.heads.head import AttentionGraph
@@ -69,15 +71,17 @@ def payload(
     image: Any = None,
     fit: Fit | None = None,
     circuit: Circuit | None = None,
+    why: Why | Sequence[Why] | None = None,
 ) -> Payload:
     """Pack one trace, or two of the same tokens and what was edited between them.
 
-    An image, or a circuit, is packed with them.
+    An image, a circuit, or heads whose edges can be asked why, are packed with them.
     """
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     _check_same(traces)
     told = None if circuit is None else circuit_entry(circuit, traces[0])
+    asked = why_entries(why, traces[0])
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
         levels, packed = _fitting(heads, pool)
         described = [dict(chain(*pool.map(labels_and_scores, _layers(trace)))) for trace in traces]
@@ -104,6 +108,8 @@ def payload(
         pixels, size = image_bytes(image, heads, fit)
         header["image"] = {"block": len(blocks), **size}
         blocks.append(block(pixels))
+    header["why"] = [entry | {"block": len(blocks) + n} for n, (entry, _) in enumerate(asked)]
+    blocks += [text for _, text in asked]
     return Payload(_titled(traces[0]), header, blocks)
 
 

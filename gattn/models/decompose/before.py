@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from gattn.models.decompose.decomposing import decompose
@@ -21,11 +22,15 @@ def stream_before(
     model: Model,
     tokenizer: PreTrainedTokenizerBase | None,
     stack: str,
+    split: Collection[tuple[int, int]] = (),
 ) -> Stream:
-    """Take the residual stream before a layer apart; that before the first one is given."""
+    """Take the residual stream before a layer apart; that before the first one is given.
+
+    What the heads in `split` add is split by the token that they read.
+    """
     if not layer:
         return embeddings
-    growing = Growing(embeddings)
+    growing = Growing(embeddings, split)
     layers = range(layer)
     decompose(text, model, tokenizer, read=growing.add, layers=layers, stack=stack, progress=False)
     return growing.stream()

@@ -206,6 +206,7 @@ class _Decomposing(Context, Generic[R]):
 
     def _end(self, layer: RunningLayer, output: Tensor | None) -> None:
         sublayer = layer.taken_apart(output)
+        assert isinstance(sublayer, Sublayer)
         self.stack, self._size = sublayer.stack, len(sublayer)
         self._error = max(self._error, sublayer.error)
         begun = time.perf_counter()

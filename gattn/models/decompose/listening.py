@@ -281,7 +281,7 @@ class _Listening(Context):
             place,
             reading,
             residual,
-            _at(self._embedded.stream(self._start[0]), slots),
+            _at(self._embedded.stream(self._start), slots),
             side("query"),
             side("key"),
         )

@@ -8,10 +8,18 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.stream.parts import Stream
 from gattn.models.stream.rounding import tolerance
 
 _ROWS = 16
 """Rows of a matrix at a time: each reads all parts."""
+_SPARSE = 4
+"""Fewer than one in so many parts are listed; of more, all are kept."""
+
+
+def sum_of_parts(parts: Tensor) -> Tensor:
+    """Return the sum of parts, (writers, tokens, dim), of which most may be zero."""
+    return torch.sparse.sum(parts, 0).to_dense() if parts.is_sparse else parts.sum(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +46,39 @@ class Side:
     computed: Tensor
     slots: Tensor
 
-    def of(self, parts: Tensor) -> Tensor:
-        """Return what parts of the stream (parts, tokens, dim) give: (parts, tokens, head dim)."""
-        found = parts.new_empty(*parts.shape[:2], self.vectors.shape[-1])
-        for some in torch.arange(self.vectors.shape[-1]).split(_ROWS):
-            matrix = torch.stack([self._row(int(n)) for n in some])
-            found[..., some] = torch.einsum("pnd,knd->pnk", parts, matrix)
-        return found
+    def of(self, stream: Stream) -> Tensor:
+        """Return what parts of the stream give, and the constant: (writers, tokens, head dim).
+
+        The tensor is sparse in its first two dimensions where most parts are zero.
+        """
+        some, size = stream.dictionaries, self.vectors.shape[-1]
+        whole = stream.parts.new_empty(*stream.parts.shape[:2], size)
+        listed = [whole.new_empty(len(one.tokens), size) for one in some]
+        for rows in torch.arange(size).split(_ROWS):
+            maps = torch.stack([self._row(int(n)) for n in rows])
+            whole[..., rows] = torch.einsum("pnd,knd->pnk", stream.parts, maps)
+            for found, one in zip(listed, some, strict=True):
+                found[:, rows] = one.through(maps)
+        whole = torch.cat([whole, self.constant[None].to(whole)])
+        return self._joined(whole, stream, listed) if some else whole
+
+    @staticmethod
+    def _joined(whole: Tensor, stream: Stream, listed: list[Tensor]) -> Tensor:
+        """Put the parts of dictionaries between the whole ones and the constant."""
+        count, tokens, size = whole.shape
+        numbers = [torch.arange(count).repeat_interleave(tokens)]
+        numbers[0][-tokens:] = len(stream.all_writers)
+        places, first = [torch.arange(tokens).repeat(count)], count - 1
+        for one in stream.dictionaries:
+            numbers.append(first + one.numbers.cpu())
+            places.append(one.tokens.cpu())
+            first += len(one.writers)
+        indices = torch.stack([torch.cat(numbers), torch.cat(places)]).to(whole.device)
+        values = torch.cat([whole.flatten(0, 1), *listed])
+        shape = first + 1, tokens, size
+        found = torch.sparse_coo_tensor(indices, values, shape, check_invariants=True).coalesce()
+        is_sparse = _SPARSE * found.indices().shape[1] < (first + 1) * tokens
+        return found if is_sparse else found.to_dense()
 
     def _row(self, n: int) -> Tensor:
         with torch.enable_grad():
@@ -53,8 +87,8 @@ class Side:
         return found[0, self.slots]
 
     def check(self, parts: Tensor, what: str) -> None:
-        """Refuse unless the parts and the constant sum to the vectors."""
-        missing = (parts.sum(0) + self.constant - self.vectors).abs()
+        """Refuse unless the parts sum to the vectors."""
+        missing = (sum_of_parts(parts) - self.vectors).abs()
         if not bool((missing <= tolerance(self.vectors) * self.vectors.abs().max()).all()):
             error = float(missing.max() / self.vectors.abs().max())
             raise CaptureError(

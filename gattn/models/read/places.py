@@ -111,8 +111,6 @@ def whole_side(length: int) -> Side:
 
 def sides(real: Tensor, start: int, length: int) -> list[Side]:
     """Find each sequence's real tokens among the slots from `start` on."""
-    first = real[:, :start].sum(1).tolist()
-    return [
-        Side(row.nonzero()[:, 0], before)
-        for row, before in zip(real[:, start : start + length], first, strict=True)
-    ]
+    first, present = real[:, :start].sum(1).tolist(), real[:, start : start + length]
+    slots = present.nonzero()[:, 1].split(present.sum(1).tolist())
+    return [Side(own, before) for own, before in zip(slots, first, strict=True)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gattn.models.read.token_maps import TokenMap
@@ -104,3 +105,13 @@ class SeenCall:
     is_shown: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def write_out(self) -> None:
+        """Say by a mask what a causal call with other numbers of queries and keys means.
+
+        Query n reads the first n + 1 keys.
+        """
+        sizes = self.query.shape[2], self.key.shape[2]
+        if self.mask is None and self.is_causal and sizes[0] != sizes[1]:
+            ones = torch.ones(sizes, dtype=torch.bool, device=self.query.device)
+            self.mask = ones.tril()[None, None]

@@ -18,7 +18,6 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 from gattn.models.watch.inside import inside
-from gattn.models.watch.listening import is_listening, tell
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
@@ -46,8 +45,6 @@ def take_part(
     attention that the model continues with, or None if no context takes part. `read` reads it with
     the edits of each element, and `apply` puts edited attention into it.
     """
-    if is_listening():
-        tell(seen(""))
     entries = entries_of(module)
     if not entries:
         return None
@@ -92,9 +89,7 @@ def take_part(
 def is_ignored(module: nn.Module, tracker: Tracker, place: Place) -> bool:
     """Return whether no context takes part in a call, which is one of a single watched model."""
     found = entries_of(module)
-    return not is_listening() and all(
-        known is tracker and context.ignores(place) for known, context in found
-    )
+    return all(known is tracker and context.ignores(place) for known, context in found)
 
 
 def dropped(name: str, kind: str, p: float) -> CaptureError:

@@ -108,7 +108,23 @@ def _of_message_passing(frame: FrameType, caller: FrameType | None, index: Tenso
     is_bipartite = num_queries != num_keys or _reads_other_nodes(conv, frame)
     names, sizes = _names(conv, frame, num_keys, num_queries) if is_bipartite else ({}, {})
     nodes = num_keys, num_queries
-    return Ends(conv, key, query, *nodes, is_bipartite, kind, names=names, sizes=sizes)
+    adds = _aggregation(conv, frame, caller)
+    return Ends(
+        conv, key, query, *nodes, is_bipartite, kind, names=names, sizes=sizes, aggregation=adds
+    )
+
+
+def _aggregation(conv: nn.Module, frame: FrameType, caller: FrameType | None) -> str:
+    """Name what makes one of a node's messages, unless it adds them up, or takes the softmax."""
+    aggregates = getattr(conv, "aggr_module", None)
+    if not is_a(aggregates, "Aggregation") or is_a(aggregates, "SumAggregation"):
+        return ""
+    for one in frames(caller):
+        if one.f_locals.get("self") is aggregates:
+            return ""
+        if one is frame:
+            break
+    return type(aggregates).__name__
 
 
 def _rows(edge_index: Any, i: int, j: int) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,7 @@ def put_back(call: SeenEdges, readings: Sequence[Reading]) -> None:
             changed = part.changed
             if not part.is_edited or not bool(changed.any()):
                 continue
+            _check_aggregation(call, cast("EdgePart", part))
             edited = call.spread(_on_all_edges(cast("EdgePart", part)), part.heads)
             edited = edited.to(attention.device, attention.dtype)
             rows = changed[call.ends.query.cpu()].to(attention.device)
@@ -56,4 +57,16 @@ def _check_parallel_edges(call: SeenEdges, reading: Reading) -> None:
             f"{wrong[0]} cannot be applied in {call.name}: several edges run from one node to "
             "another, and gattn shows each such group as one edge. Coalesce the edge_index, or "
             "use Cut, Scale or Restrict, which treat all edges of a group alike."
+        )
+
+
+def _check_aggregation(call: SeenEdges, part: EdgePart) -> None:
+    """Refuse to remove edges where one without attention still counts: in a mean, a maximum."""
+    aggregation, reading = call.ends.aggregation, part.reading
+    if aggregation and part.graph.num_edges != reading.graph.num_edges:
+        raise EditError(
+            f"{reading.edits[0]} cannot be applied in {call.name}, whose messages are made one by "
+            f"{aggregation}: an edge without attention still counts there, so that the layer "
+            "would not be what it is without the edge; expected messages that are added up "
+            "(aggr='add'). Cut(..., renormalize=False) and Scale change the attention alone."
         )

@@ -9,8 +9,8 @@ from torch import nn
 
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side
+from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
-from gattn.models.doors.proof.probing.replaying import Site
 
 _BEFORE = 3
 """How many runs before the attending one are tried as inputs, within each run around it."""

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from gattn.models.doors.proof.candidates import Reader
 from gattn.models.doors.proof.probing import UnprovedError
-from gattn.models.doors.proof.probing.dependence import Probe, are_of_one_each, reaches_all_keys
+from gattn.models.doors.proof.probing.dependence import Probe
+from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
-from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.doors.proof.probing.outlining import are_of_one_each, reaches_all_keys
+from gattn.models.doors.proof.probing.replaying import Replays
 
 MOST_SOURCES = 6
 """How many inputs of a run are tried."""

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.state import place_of
-from gattn.models.doors.proof.probing.replaying import Site
 
 _EXPONENTIALS = frozenset(("exp", "exp_", "exp2", "exp2_"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))

@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from math import prod
 
-from torch import Tensor, nn
+from torch import nn
 
-from gattn.models.doors.proof.candidates import Candidate, Inputs, Reader, kind, near
-from gattn.models.doors.proof.layouts.assembling import (
-    SEVERAL_GROUPS,
-    AcrossBatchError,
-    Owner,
-    Source,
-    Tokens,
-    assembled,
-    check_batch,
-    is_settled,
-    learned,
-    owner_by,
-    tokens_of,
+from gattn.models.doors.proof.by_inputs import (
+    FACTORED,
+    LINEAR,
+    NO_KEYS,
+    Noticed,
+    layout_by,
 )
+from gattn.models.doors.proof.candidates import Candidate, Inputs, kind, near
+from gattn.models.doors.proof.inputs_found import outlined_inputs
+from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
 from gattn.models.doors.proof.layouts.batches import Batches
-from gattn.models.doors.proof.no_tokens import (
-    MOST_SOURCES,
-    are_channels,
-    has_features,
-    has_no_tokens,
-    keeps_tokens,
-    weighs_own,
-)
+from gattn.models.doors.proof.layouts.slots import AcrossBatchError
+from gattn.models.doors.proof.no_tokens import MOST_SOURCES, are_channels, keeps_tokens, weighs_own
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.alike import Alike
-from gattn.models.doors.proof.probing.dependence import (
-    Dependence,
-    Probe,
-    Side,
-    outlined,
-    plainly,
-    refine,
-)
 from gattn.models.doors.proof.probing.one_run.picking import By
+from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
-from gattn.models.doors.proof.probing.replaying import Replays, Site
-from gattn.models.doors.proof.probing.taints import may_be_mask
+from gattn.models.doors.proof.probing.replaying import Replays
 from gattn.models.read.layouts import Layout
 
 _CHANNELS = (
@@ -53,18 +33,6 @@ _CHANNELS = (
     "were mixed before, as by a norm, a gate or pooling over all of them"
 )
 _MAPS = "each slot is a channel of images that the model convolves, so it attends over channels"
-_LINEAR = (
-    "it multiplies keys with values before queries, as linear (efficient) attention does, so it "
-    "computes no weight for a pair of tokens"
-)
-_FACTORED = (
-    "its keys are what another softmax made of all tokens, as are the channels of efficient "
-    "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph"
-)
-_NO_KEYS = (
-    "no input of the modules around it tells by its scores which token of which text each of its "
-    "keys is"
-)
 _MIXED = (
     "its scores do not tell its slots apart by the tokens of its input: these are mixed or pooled "
     "before it attends, or scores are made of queries alone, or of several scores"
@@ -73,7 +41,7 @@ _RECURRENT = (
     "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "
     "which is given what that network gave, can be read"
 )
-_ALONE = frozenset((_MIXED, _NO_KEYS, _FACTORED, _LINEAR, SEVERAL_GROUPS))
+_ALONE = frozenset((_MIXED, NO_KEYS, FACTORED, LINEAR, SEVERAL_GROUPS))
 """Reasons that say nothing of other calls, whichever dimension is the batch."""
 _AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
@@ -89,10 +57,8 @@ class Solver:
         What runs its modules again.
     alike : Alike
         Which of these are alike.
-    images : collection of tuple of int
-        The shapes (elements, channels, rows, columns, ...) of what it convolves.
-    linear, factored : collection of str
-        The modules that attend in linear time, as far as can be told: by one softmax, or by two.
+    noticed : Noticed
+        What a run of the model showed.
 
     Attributes
     ----------
@@ -106,12 +72,10 @@ class Solver:
         model: nn.Module,
         replays: Replays,
         alike: Alike,
-        images: Collection[tuple[int, ...]] = (),
-        linear: Collection[str] = (),
-        factored: Collection[str] = (),
+        noticed: Noticed,
     ) -> None:
         self._model, self._replays, self._alike = model, replays, alike
-        self._images, self._linear, self._factored = images, linear, factored
+        self._noticed = noticed
         self.holds_once = False
         self._known: dict[object, list[Candidate]] = {}
         self._first: dict[object, Site] = {}  # Those whose inputs were kept, as by `wanted`.
@@ -143,7 +107,7 @@ class Solver:
             inputs = self._tried(one, batches)
             if inputs.has_no_tokens and not others:
                 raise NoTokensError(_CHANNELS)
-            if any(are_channels(one, self._images) for one in inputs.readers):
+            if any(are_channels(one, self._noticed.images) for one in inputs.readers):
                 raise NoTokensError(_MAPS)
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
@@ -247,66 +211,23 @@ class Solver:
     def _tried(self, one: Candidate, batches: Batches) -> Inputs:
         if one.inputs is None:
             try:
-                one.inputs = self._outlined(one.site, one.level, one.run, batches.size)
+                one.inputs = outlined_inputs(
+                    one.site, one.level, one.run, batches.size, self._replays
+                )
             except UnprovedError as error:
                 one.inputs = Inputs(one.run, None, None, failure=str(error))
         return one.inputs
-
-    def _outlined(self, site: Site, level: int, run: Run, batch: int) -> Inputs:
-        queries: Reader | None = None
-        keys: Reader | None = None
-        step: Reader | None = None
-        is_reached = [False, False]
-        some = list(enumerate(self._replays.sources(run)[:MOST_SOURCES]))
-        for number, x in sorted(some, key=lambda one: may_be_mask(one[1])):
-            probe = partial(self._replays.reached, site, level, run, number)
-            found = self._dependence(site, tuple(x.shape), probe, batch)
-            for n, side in enumerate(found.sides):
-                is_reached[n] |= bool(side.depends.any())
-            if queries is None and found.queries.tells_tokens:
-                queries = Reader(number, found, probe, True)
-            if keys is None and found.keys.tells_tokens:
-                keys = Reader(number, found, probe, False)
-            is_around = run is site.chain[level] or site.kind != "sum"  # Branches are no step.
-            if is_around and queries and queries.dependence is found and _is_step(site, found):
-                step = Reader(number, found, probe, False)
-            if queries is not None and keys is not None:
-                break
-        keys = keys or step
-        is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
-        is_open = is_mixed and keys is None and not level
-        proved = is_open and has_no_tokens(site, run, self._replays)
-        return Inputs(run, queries, keys, is_mixed, proved, step=step)
-
-    def _dependence(
-        self, site: Site, shape: tuple[int, ...], probe: Probe, batch: int
-    ) -> Dependence:
-        found: Dependence | None = None
-        is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
-        if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
-            found = plainly(shape, site.lead, probe)
-        found = found or outlined(shape, probe)
-        if self._is_one_of_several(site):
-            refine(found, probe)
-        for side in found.sides if batch == 1 else ():
-            is_pooled = side.depends.shape[1] == 1 and side.is_seen and not side.apart
-            side.is_one = is_pooled or prod(shape) == max(shape, default=1)
-        return found
-
-    def _is_one_of_several(self, site: Site) -> bool:
-        """Return whether a module attends several times, as in a loop."""
-        return any(one.module is site.module for one in self._replays.sites if one is not site)
 
     def keeps_tokens(self, site: Site) -> bool:
         """Prove that each value of a sum holds several tokens side by side, as branches do."""
         first = self._first[kind(site, 0, self._model, self._alike)]
         runs = [first.chain[0], *near(first, 0, self._model)]
-        return keeps_tokens(first, runs, self._replays, self._images)
+        return keeps_tokens(first, runs, self._replays, self._noticed.images)
 
     def weighs_own(self, site: Site) -> bool:
         """Prove that each sum is made of one token alone of what the attending module is given."""
         first = self._first[kind(site, 0, self._model, self._alike)]
-        return weighs_own(first, self._replays, self._images)
+        return weighs_own(first, self._replays, self._noticed.images)
 
     def _assembled(
         self, site: Site, one: Candidate, batches: Batches, *, is_last: bool = False
@@ -316,104 +237,16 @@ class Solver:
         self._check_picks(site, site.chain[one.level])
         is_last = is_last and one.is_around  # What made keys alone does not tell of queries.
         if inputs.step is None or inputs.step is inputs.keys:
-            return self._joined(site, inputs, batches, is_last)
+            return layout_by(site, inputs, batches, self._noticed, is_last=is_last)
         try:  # Keys of a cache were given, too, whose heads look like tokens.
-            return self._joined(site, replace(inputs, keys=inputs.step), batches, is_last)
+            return layout_by(
+                site, replace(inputs, keys=inputs.step), batches, self._noticed, is_last=is_last
+            )
         except UnprovedError:
-            return self._joined(site, inputs, batches, is_last)
-
-    def _joined(
-        self, site: Site, inputs: Inputs, batches: Batches, is_last: bool
-    ) -> tuple[Layout, bool]:
-        if inputs.keys is None:
-            if inputs.queries is not None and batches.has_constant_keys(site.place):
-                owner = batches.owner(inputs.run, inputs.queries.source)
-                check_batch(inputs.queries.side, owner)
-                inputs.complete()
-                queries, is_good = _tokens(inputs, inputs.queries, site.queries, batches)
-                return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
-            is_factored = site.kind != "sdpa" and site.place[0] in self._factored
-            raise UnprovedError(inputs.failure or (_FACTORED if is_factored else _NO_KEYS))
-        check_batch(inputs.keys.side, batches.owner(inputs.run, inputs.keys.source))
-        inputs.complete()
-        keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
-        if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
-            if site.queries > 1 and site.kind != "sdpa" and site.place[0] in self._linear:
-                raise UnprovedError(_LINEAR)
-            are_groups = is_last and has_features(inputs.keys, self._images)
-            queries, may_share = learned(site.queries), is_good or are_groups
-            layout = assembled(site.lead, queries, keys, is_cross=True, may_share=may_share)
-            return layout, is_good
-        if batches.is_constant(inputs.run, inputs.queries.source) and keys.sequences is not None:
-            queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
-            return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
-        queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
-        may_be_same = inputs.queries.dependence is not inputs.keys.dependence
-        are_same = queries.are_in_order and keys.are_in_order
-        are_same |= _are_same(inputs.queries.side, inputs.keys.side)
-        is_cross = may_be_same or not are_same
-        queries, keys = _alike(inputs, queries, keys)
-        layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=is_good)
-        are_shared = layout.tokens is not None and layout.tokens.num_queries > queries.count
-        if may_be_same and site.queries == site.keys and not are_shared:
-            is_good = False  # Further out, both may be made of the same tokens.
-        return layout, is_good and is_settled
+            return layout_by(site, inputs, batches, self._noticed, is_last=is_last)
 
 
 def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:
     """Return whether queries depend on other inputs than those of a run that made keys alone."""
     is_alone = not one.is_around and one.inputs is not None and one.inputs.queries is None
     return is_alone and any(x.inputs is not None and x.inputs.queries is not None for x in others)
-
-
-def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tuple[Tokens, bool]:
-    owner = batches.owner(inputs.run, reader.source)
-    source = Source(reader.dependence.shape, owner)
-    return tokens_of(reader.side, source, slots), is_settled(reader.side, source)
-
-
-def _is_step(site: Site, found: Dependence) -> bool:
-    """Return whether the only query and one key are made of an input, but no other key is."""
-    return site.queries == 1 and found.keys.is_single and bool(found.queries.depends.all())
-
-
-def _repeated(reader: Reader, slots: int, sequences: Tensor) -> tuple[Tokens, bool]:
-    """Say which tokens learned queries are, each element's or shared, by the keys' sequences."""
-    owner = owner_by(reader.side, sequences)
-    source = Source(reader.dependence.shape, owner or Owner(None, sequences[:1]))
-    tokens = tokens_of(reader.side, source, slots)
-    return replace(tokens, sequences=None), is_settled(reader.side, source)
-
-
-def _are_same(queries: Side, keys: Side) -> bool:
-    """Return whether queries and keys are the same tokens, or mixes of the same ones."""
-    if queries.is_exact and keys.is_exact:
-        return True
-    return _includes(queries, keys) or _includes(keys, queries)
-
-
-def _includes(one: Side, other: Side) -> bool:
-    """Return whether each slot of a side depends on all that the same slot of another does.
-
-    What is not known of it, as of a query whose keys are all marked, is nothing against that.
-    """
-    return len(one.marks) == len(other.marks) and all(
-        x.shape == y.shape and bool((x | hidden | ~y).all())
-        for x, hidden, y in zip(one.marks, one.hidden, other.marks, strict=True)
-    )
-
-
-def _alike(inputs: Inputs, queries: Tokens, keys: Tokens) -> tuple[Tokens, Tokens]:
-    """Give slots that mix their token with its neighbours the positions of the other side's.
-
-    A convolution over queries or keys does that.
-    """
-    assert inputs.queries is not None
-    assert inputs.keys is not None
-    one, other = inputs.queries.side, inputs.keys.side
-    if inputs.queries.dependence is inputs.keys.dependence:
-        if other.is_exact and not one.is_exact and _includes(one, other):
-            return keys, keys
-        if one.is_exact and not other.is_exact and _includes(other, one):
-            return queries, queries
-    return queries, keys

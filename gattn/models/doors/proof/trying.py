@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from gattn.models.doors.proof.layouts.assembling import AcrossBatchError
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.layouts.sameness import refuse_numbers
+from gattn.models.doors.proof.layouts.slots import AcrossBatchError
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given
-from gattn.models.doors.proof.probing.replaying import Site
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout
 

@@ -41,6 +41,8 @@ class Ends:
         Then also how many nodes of each type there are.
     is_listed : bool
         Whether the edges were found as a list, without message passing that tells where values go.
+    aggregation : str
+        The class that makes one of a node's messages, if it does not add them up.
     """
 
     module: nn.Module
@@ -54,6 +56,7 @@ class Ends:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     is_listed: bool = False
+    aggregation: str = ""
 
 
 @dataclass(kw_only=True)

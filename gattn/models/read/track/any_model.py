@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
@@ -26,6 +26,7 @@ from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of, few_of
 from gattn.models.read.track.own_caches.texts import OwnCaches
 from gattn.models.read.track.proved import Proved
 from gattn.models.read.track.runs import runs
+from gattn.models.read.track.token_ids import ids_of
 from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
 
@@ -69,7 +70,7 @@ class AnyTracker(Tracker):
         self._on_graphs: Counter[str] = Counter()
         if self._prove is not None:
             self.plan = self._prove(self.model, module, args, kwargs)
-        if (ids := _ids(self.inputs)) is not None:
+        if (ids := ids_of(self.inputs)) is not None:
             are_first = self.plan is not None and self.plan.are_tokens_first
             self.progress.note_ids(self.modules.side, ids.T if are_first else ids, 0)
         self._orders = None if self.plan is None else self.plan.follow()
@@ -191,7 +192,7 @@ class AnyTracker(Tracker):
         if call.tokens is not None and call.tokens.joined is not None:
             return self._joined(call, call.tokens, call.tokens.joined)
         if call.tokens is not None and call.tokens.fed is not None:
-            _write_out(call)
+            call.write_out()
         keys = None if call.is_foreign else OwnKeys.of(call, lambda: self.mask(call))
         is_split = bool(self.layers.start_of_split(call))
         place = None if keys is None or is_split else self._own_place(call, keys)
@@ -345,31 +346,3 @@ def _are_split_alike(one: Layout | None, other: Layout) -> bool:
 
 def _caches_of(known: Tracker | None) -> OwnCaches:
     return known._caches if isinstance(known, AnyTracker) else OwnCaches()
-
-
-def _write_out(call: SeenCall) -> None:
-    """Say by a mask what a causal call with more keys than queries means: query n reads n + 1."""
-    sizes = call.query.shape[2], call.key.shape[2]
-    if call.mask is None and call.is_causal and sizes[0] != sizes[1]:
-        ones = torch.ones(sizes, dtype=torch.bool, device=call.query.device)
-        call.mask = ones.tril()[None, None]
-
-
-def _ids(inputs: Mapping[str, Any]) -> Tensor | None:
-    """Find the ids of tokens: what is called input_ids, or the only input of integers.
-
-    They are (batch, tokens) or (tokens,), and may be in a dictionary, as a tokenizer gives them.
-    """
-    named = dict(inputs)
-    for x in inputs.values():
-        named |= x if isinstance(x, Mapping) else {}
-    found = {
-        name: x
-        for name, x in named.items()
-        if isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) and x.dim() in (1, 2)
-    }
-    is_named = "input_ids" in found and "decoder_input_ids" not in found
-    if len(found) != 1 and not is_named:
-        return None
-    ids = found["input_ids"] if is_named else next(iter(found.values()))
-    return ids[None] if ids.dim() == 1 else ids

@@ -25,7 +25,7 @@ def refuse_gradients(name: str, takes_gradients: bool) -> None:
     """Let the backward pass of an autograd function whose forward runs raise an EditError.
 
     Where its forward is given no context, it is refused at once if gradients are taken of it. A
-    function that runs a module that attends is a checkpoint (`gattn.models.run.checkpoints`).
+    function that runs a module that attends is a checkpoint (see `checkpoints`).
     """
     context: Any = None
     for given in arguments_around():

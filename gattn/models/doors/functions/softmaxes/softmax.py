@@ -63,7 +63,7 @@ def see(
     source = Source(module, number, ref(attention), scores, key, running())
     if alteration(module, number):
         with inside():
-            return _alone(source, attention)
+            return _put_out(kwargs, _alone(source, attention))
     note(attention, Followed(source, scores, key))
     return attention
 
@@ -86,6 +86,19 @@ def _alone(source: Source, attention: Tensor) -> Tensor:
 
 def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Run a function, and see whether it takes a softmax's attention to its values."""
+    return _put_out(kwargs, _follow(func, args, kwargs))
+
+
+def _put_out(kwargs: Mapping[str, Any], result: Any) -> Any:
+    """Put an edited result into the tensor that the model gave for it (`out=`)."""
+    out = kwargs.get("out")
+    if not isinstance(out, Tensor) or result is out:
+        return result
+    with inside():
+        return out.copy_(result)
+
+
+def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     place, followed = found_in(args, kwargs)
     if followed is None:
         return func(*args, **kwargs)

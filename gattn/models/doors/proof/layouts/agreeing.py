@@ -21,7 +21,8 @@ from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
-from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.replaying import Replays
 from gattn.models.doors.proof.probing.switching import Switching
 from gattn.models.doors.proof.probing.taints import (
     reached,

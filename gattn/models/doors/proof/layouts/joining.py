@@ -13,7 +13,8 @@ from torch import nn
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.layouts.sameness import is_same
 from gattn.models.doors.proof.probing.alike import Alike
-from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.replaying import Replays
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import Joined, TokenMap
 

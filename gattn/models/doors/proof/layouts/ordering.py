@@ -21,7 +21,8 @@ from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By
-from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.replaying import Replays
 from gattn.models.read.layouts import Layout
 
 Place = tuple[str, int]

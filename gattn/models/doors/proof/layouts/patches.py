@@ -12,7 +12,8 @@ from torch import Tensor
 from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
-from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.replaying import Replays
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import TokenMap
 

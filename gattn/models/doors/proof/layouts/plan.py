@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from types import CodeType
+
+from torch import nn
 
 from gattn.errors import CaptureError
 from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
-from gattn.models.read.layouts import Layout
+from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.on_graphs.numbers import NodeNumbers
 
 Place = tuple[str, int]
@@ -176,6 +179,46 @@ class Plan:
             return is_proved
 
         return are_in_order
+
+    def trust(self, module: nn.Module, place: Place, lead: tuple[int, ...]) -> None:
+        """Take the word of torch's own module on its batch and heads, if nothing was proved.
+
+        Keys that it adds to those of tokens cannot be told from them by what scores depend on.
+        """
+        if not isinstance(module, nn.MultiheadAttention):
+            return
+        for sizes, layout in self.layouts.get(place, ()):
+            if prod((layout.split or sizes)[n] for n in layout.heads) != module.num_heads:
+                del self.layouts[place]
+                self.reasons[place] = (
+                    "it attends from the same tokens several times at once, as in a batch that the "
+                    "model makes itself"
+                )
+                return
+        if place not in self.layouts or module.bias_k is not None or module.add_zero_attn:
+            self.layouts[place] = [(lead, usual(lead, module.num_heads))]
+            self.reasons.pop(place, None)
+
+    def share_layout(self, places: Sequence[Place]) -> None:
+        """Give softmaxes that are added up the layout that was proved of one of them."""
+        known = next((self.layouts[one] for one in places if one in self.layouts), None)
+        for place in places:
+            if known is not None and place in self.reasons:
+                self.layouts[place] = known
+                del self.reasons[place]
+
+    def leave_out(
+        self, others: Mapping[Place, str], untold: Mapping[Place, str], gates: Collection[Place]
+    ) -> None:
+        """Leave out calls over something else than tokens, if there are others to show."""
+        every = {**others, **untold}
+        every = {place: reason for place, reason in every.items() if place not in self.layouts}
+        self.gates = set(gates) - set(self.layouts)
+        if all(place in every or place in self.gates for place in self.sites):
+            self.reasons |= every
+        else:
+            self.left_out = (set(every) - set(untold)) - set(self.reasons)
+            self.untold = {one: every[one] for one in untold if one in every}
 
     def leave_untold(self, alone: Collection[Place]) -> set[Place]:
         """Leave out what was not proved beside what was, where that says nothing of the latter.

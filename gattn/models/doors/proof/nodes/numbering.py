@@ -202,7 +202,7 @@ class Numbering:
                     call.output.zero_()
 
         running, again = self._walk.following(entered), self._reads.repeated({})
-        modes = FunctionMode(), torch.no_grad(), Pointwise(), running, again
+        modes = FunctionMode(), Pointwise(), running, again
         shown = observed(see), observed_edges(passing), passing.hooked(), passing
         with failing(), ExitStack() as stack:
             for one in (*modes, *shown):

@@ -1,0 +1,69 @@
+"""Finds the inputs of a run that the queries and keys of a call depend on."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+from gattn.models.doors.proof.candidates import Inputs, Reader
+from gattn.models.doors.proof.no_tokens import MOST_SOURCES, has_no_tokens
+from gattn.models.doors.proof.probing.dependence import Dependence, Probe
+from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.one_run.walking import Run
+from gattn.models.doors.proof.probing.outlining import outlined, plainly, refine
+from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.taints import may_be_mask
+
+
+def outlined_inputs(site: Site, level: int, run: Run, batch: int, replays: Replays) -> Inputs:
+    """Find the inputs of a run that the queries and keys of a call depend on."""
+    queries: Reader | None = None
+    keys: Reader | None = None
+    step: Reader | None = None
+    is_reached = [False, False]
+    some = list(enumerate(replays.sources(run)[:MOST_SOURCES]))
+    for number, x in sorted(some, key=lambda one: may_be_mask(one[1])):
+        probe = partial(replays.reached, site, level, run, number)
+        found = _dependence(site, tuple(x.shape), probe, batch, replays)
+        for n, side in enumerate(found.sides):
+            is_reached[n] |= bool(side.depends.any())
+        if queries is None and found.queries.tells_tokens:
+            queries = Reader(number, found, probe, True)
+        if keys is None and found.keys.tells_tokens:
+            keys = Reader(number, found, probe, False)
+        is_around = run is site.chain[level] or site.kind != "sum"  # Branches are no step.
+        if is_around and queries and queries.dependence is found and _is_step(site, found):
+            step = Reader(number, found, probe, False)
+        if queries is not None and keys is not None:
+            break
+    keys = keys or step
+    is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
+    is_open = is_mixed and keys is None and not level
+    proved = is_open and has_no_tokens(site, run, replays)
+    return Inputs(run, queries, keys, is_mixed, proved, step=step)
+
+
+def _dependence(
+    site: Site, shape: tuple[int, ...], probe: Probe, batch: int, replays: Replays
+) -> Dependence:
+    found: Dependence | None = None
+    is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
+    if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
+        found = plainly(shape, site.lead, probe)
+    found = found or outlined(shape, probe)
+    if _is_one_of_several(site, replays):
+        refine(found, probe)
+    for side in found.sides if batch == 1 else ():
+        is_pooled = side.depends.shape[1] == 1 and side.is_seen and not side.apart
+        side.is_one = is_pooled or prod(shape) == max(shape, default=1)
+    return found
+
+
+def _is_one_of_several(site: Site, replays: Replays) -> bool:
+    """Return whether a module attends several times, as in a loop."""
+    return any(one.module is site.module for one in replays.sites if one is not site)
+
+
+def _is_step(site: Site, found: Dependence) -> bool:
+    """Return whether the only query and one key are made of an input, but no other key is."""
+    return site.queries == 1 and found.keys.is_single and bool(found.queries.depends.all())

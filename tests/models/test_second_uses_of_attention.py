@@ -1,0 +1,129 @@
+"""Attention that is used twice, changed in place, or masked after the softmax."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hand_written import DIM, WIDTH, Layer
+from torch import nn
+
+from gattn import Cut, Scale, capturing, edited
+from gattn.errors import CaptureError, EditError
+
+
+class Twice(Layer):
+    """Attention is read by another function, before or after it meets the values."""
+
+    def __init__(self, way):
+        super().__init__(None)
+        self.way = way
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / DIM**0.5).softmax(-1)
+        if self.way == "before":
+            gate = -(attention * attention.log()).sum()
+            return self.out((attention @ v).transpose(1, 2).flatten(2)) * gate
+        if self.way == "set":
+            attention[:, :, 1] = 0
+        if self.way == "in place":
+            attention[:, :, 1].mul_(0.5)
+        other = attention.clone() if self.way == "copy" else attention
+        y = self.out((attention @ v).transpose(1, 2).flatten(2))
+        return y + (other @ v.flip(2)).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", ["before", "copy"])
+def test_edits_that_would_not_reach_all_uses_of_attention_are_refused(way):
+    model, x = Twice(way).eval(), torch.randn(1, 6, WIDTH)
+    with capturing(model) as run:
+        model(x)
+    assert len(run.trace.stacks) == 1
+    with pytest.raises(EditError, match="reads its attention"), edited(model, Cut(layer=0, key=1)):
+        model(x)
+
+
+def test_attention_that_is_used_twice_is_edited_twice():
+    torch.manual_seed(0)
+    model = Twice("same").double().eval()
+    x = torch.randn(1, 6, WIDTH, dtype=torch.float64, requires_grad=True)
+    with torch.no_grad(), edited(model, Cut(layer=0, key=1)):
+        found = model(x)
+    with edited(model, Cut(layer=0, key=1)):
+        with_gradient = model(x)
+    q, k, v = model.parts(x)
+    keep = torch.arange(6) != 1
+    attention = (q @ k.mT / DIM**0.5)[..., keep].softmax(-1)
+    wanted = model.out((attention @ v[:, :, keep]).transpose(1, 2).flatten(2))
+    wanted = wanted + (attention @ v.flip(2)[:, :, keep]).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(found, wanted.detach(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(with_gradient, wanted, rtol=1e-10, atol=1e-12)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (with_gradient, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("way", ["set", "in place"])
+def test_attention_that_is_changed_in_place_is_refused(way):
+    model, x = Twice(way).eval(), torch.randn(1, 6, WIDTH)
+    with pytest.raises(CaptureError, match="changed by"), torch.no_grad(), capturing(model):
+        model(x)
+
+
+class MaskedAfterwards(nn.Module):
+    """Masks scores by a large number, and again by zeros after the softmax, as DeBERTa does."""
+
+    def __init__(self, takes, way):
+        super().__init__()
+        self.qkv, self.takes, self.way = nn.Linear(16, 48), takes, way
+
+    def forward(self, x, mask):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        before = mask if not self.takes else torch.zeros_like(mask)
+        scores = (q @ k.mT / 2).masked_fill(before, torch.finfo(x.dtype).min)
+        attention = scores.softmax(-1)
+        self.attention = self.way(attention, mask)
+        return (self.attention @ v).transpose(1, 2).flatten(2)
+
+
+MASKING = {
+    "masked_fill": lambda attention, mask: attention.masked_fill(mask, 0),
+    "masked_fill_": lambda attention, mask: attention.masked_fill_(mask, 0),
+    "where": lambda attention, mask: torch.where(mask, 0.0, attention),
+    "mul": lambda attention, mask: attention * ~mask,
+}
+
+
+@pytest.mark.parametrize("way", MASKING)
+def test_zeros_where_a_mask_left_no_attention_are_read(way):
+    torch.manual_seed(0)
+    model = MaskedAfterwards(False, MASKING[way]).double().eval()
+    x, mask = torch.randn(2, 6, 16).double(), torch.zeros(2, 1, 6, 6, dtype=torch.bool)
+    mask[1, :, :, 4:] = mask[1, :, 4:] = True  # The last queries read nothing at all.
+    with torch.no_grad():
+        plain = model(x, mask)
+        wanted = model.attention.clone()
+        with capturing(model) as run:
+            assert torch.equal(model(x, mask), plain)
+        with edited(model, Scale(0.5, layer=0, head=2)):
+            scaled = model(x, mask)
+    for row, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            size = (6, 4)[row]  # What nobody reads is padding.
+            own = wanted[row, head, :size, :size].numpy()
+            assert graph.to_dense() == pytest.approx(own, rel=1e-12)
+    halves = plain.unflatten(-1, (4, 4)).clone()
+    halves[:, :, 2] *= 0.5  # The last queries' outputs are zero.
+    torch.testing.assert_close(scaled, halves.flatten(2), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", MASKING)
+def test_zeros_that_take_attention_away_are_refused(way):
+    model = MaskedAfterwards(True, MASKING[way]).eval()
+    mask = torch.zeros(2, 1, 6, 6, dtype=torch.bool)
+    mask[1, :, 1, 4:] = True
+    with (
+        torch.no_grad(),
+        pytest.raises(CaptureError, match=f"changed by {way}"),
+        capturing(model),
+    ):
+        model(torch.randn(2, 6, 16), mask)
