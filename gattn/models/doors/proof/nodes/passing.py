@@ -30,7 +30,7 @@ from gattn.models.watch.inside import is_inside
 _GATHERS = frozenset(("__getitem__", "index_select"))
 _MOST_GATHERS = 64
 _OF_SUMS = "input", "dim", "index", "source"
-"""What functions that sum take, in order; some call the last `src`."""
+"""What functions that sum take, in order; scatter_add and scatter_reduce call the last src."""
 _SUMMED = frozenset(("source", "src"))
 
 
