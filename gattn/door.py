@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 GRAPHS = {
     "Circuit": "gattn.analysis.circuits.found",
+    "PathCircuit": "gattn.analysis.circuits.paths.path_circuits",
     "Routes": "gattn.analysis.vectors.route_graphs",
     "Unrolled": "gattn.analysis.propagation.unrolled",
 }

@@ -244,6 +244,26 @@ def test_help_loads_no_library():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_commands_load_only_what_they_use(tmp_path):
+    """Each library that is not used would make a command a second slower."""
+    gattn.survey(["the dog and the cat"], out=tmp_path / "survey", progress=False)
+    heavy = {"torch", "transformers", "torch_geometric", "matplotlib", "scipy", "networkx"}
+    drawing = {"torch_geometric", "pyarrow.parquet", "duckdb", "gattn.analysis.circuits.found"}
+    for words, absent in (
+        (["models"], heavy | {"pandas"}),
+        (["query", str(tmp_path / "survey"), "select count(*) from edges"], heavy | {"xarray"}),
+        (["draw", "the dog", "-o", str(tmp_path / "x.png")], drawing),
+    ):
+        code = (
+            f"import sys\nfrom gattn.cli import main\nassert main({words!r}) == 0\n"
+            f"print(sorted({absent!r} & set(sys.modules)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "[]", words
+
+
 PROMPT = "The dog chased the cat, and the cat chased the"
 
 
@@ -568,6 +588,22 @@ def test_circuit_prints_what_it_found_and_writes_pictures_and_graphs(tmp_path, c
         assert run(*given, "--max-edges", 3, "-o", tmp_path / f"circuit.{suffix}") == 0
         assert (tmp_path / f"circuit.{suffix}").stat().st_size > 100
     assert "not 0.9, with at most 3 edges" in capsys.readouterr().out
+
+
+def test_circuit_finds_paths(tmp_path, capsys):
+    text = "The river tall green lamp river tall green"
+    given = ["circuit", text, "--target", " lamp", "--units", "paths", "--keep", 0.5]
+    assert run(*given, "-o", tmp_path / "paths.graphml") == 0
+    said = capsys.readouterr().out
+    again = gattn.load(tmp_path / "paths.graphml")
+    assert str(again) in said
+    assert "of 288 paths keep" in said
+    assert f"{len(again.table())} paths" in said.splitlines()[-1]
+    for suffix in ("csv", "svg"):
+        assert run(*given, "--seconds", 1, "-o", tmp_path / f"paths.{suffix}") == 0
+        assert (tmp_path / f"paths.{suffix}").stat().st_size > 100
+    assert run(*given, "-o", tmp_path / "paths.html") == 2
+    assert "-o circuit.svg" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ablation", ["mean", "red green dog red red"])

@@ -65,6 +65,30 @@ def test_why_writes_tables_and_pictures(found, tmp_path, capsys):
         assert text in drawn
 
 
+def test_why_draws_paths_in_the_text(tmp_path):
+    assert main([*EDGE, "--paths", "-o", str(tmp_path / "why.SVG")]) == 0
+    drawn = (tmp_path / "why.SVG").read_text()
+    for text in ("why head 2.0 attends", "mlp 1", "1.1", "lamp", "2.94"):
+        assert text in drawn
+
+
+def test_why_splits_heads_by_what_they_read(capsys):
+    assert main([*EDGE, "--split", "1.1"]) == 0
+    first = capsys.readouterr().out.splitlines()[3]
+    assert first.split() == ["mlp", "1", "1.1", "from", "'green'", "(8)", "2.947", "0.524"]
+
+
+def test_why_writes_a_page_and_says_how_large_it_is(tmp_path, capsys):
+    path = tmp_path / "why.html"
+    assert main([*EDGE, "-o", str(path)]) == 0
+    *_, parts, said = capsys.readouterr().out.splitlines()
+    size = gattn.drawing.page_bytes(gattn.why(TEXT, layer=2, head=0, query=12))
+    assert parts == f"the parts of head 2.0: {size / 1e6:.1f} MB"
+    assert said == f"{path}#why=12-9: {path.stat().st_size / 1e6:.1f} MB"
+    text = path.read_text(encoding="utf-8")
+    assert '"queries":[12],"keys":[0,1,2,3,4,5,6,7,8,9,10,11,12]' in text
+
+
 def test_why_of_a_row_and_of_several_tokens(capsys):
     assert main([*WHY, "--query", "-1", "--stack", "decoder"]) == 0
     said = capsys.readouterr().out
@@ -89,10 +113,12 @@ def test_why_of_a_row_and_of_several_tokens(capsys):
             "key names at least one token, and each once, not [9, 9]",
         ),
         ([*WHY, "--query", "99"], "query must be a token's position, here 0 .. 12"),
-        ([*WHY, "--contrast", "mean"], "no --key was asked about"),
+        ([*WHY, "--contrast", "mean"], "is what is asked about where no --key is"),
         ([*EDGE, "--contrast", "lamp"], "'lamp' is at the positions 5, 9"),
         ([*WHY, "--stack", "encoder"], "no self-attention in 'encoder'"),
-        ([*EDGE, "-o", "why.html"], "one of .csv, .svg"),
+        ([*EDGE, "--paths"], "--paths draws scores in the text: expected -o FILE with one of .svg"),
+        ([*EDGE, "--paths", "--contrast", "mean", "-o", "why.svg"], "and no --contrast"),
+        ([*EDGE, "-o", "why.json"], "one of .csv, .svg"),
     ],
 )
 def test_errors_are_one_line(arguments, said, capsys, tmp_path, monkeypatch):

@@ -13,7 +13,14 @@ from benchmarks.coverage.libraries.checks import examine
 from benchmarks.coverage.libraries.layouts import layout
 from benchmarks.coverage.libraries.mixtures import mixture_error
 from benchmarks.coverage.libraries.softmaxes import Softmax, softmaxes
-from benchmarks.coverage.libraries.verdict import EXACT, NO_ATTENTION, REFUSED, WRONG, Verdict
+from benchmarks.coverage.libraries.verdict import (
+    CAPTURED,
+    EXACT,
+    NO_ATTENTION,
+    REFUSED,
+    WRONG,
+    Verdict,
+)
 from benchmarks.coverage.page import with_libraries
 from benchmarks.zoo.libraries import FILES, NOTES, PACKAGES
 from benchmarks.zoo.libraries.randomizing import largest_score
@@ -40,6 +47,16 @@ class Mixing(Layer):
         attention = (q @ k.mT).softmax(-1).movedim(1, -1)
         self.shown = (attention @ torch.tensor([[1.0, 2.0], [3.0, -1.0]]) + 0.1).movedim(-1, 1)
         return (self.shown @ v).transpose(1, 2).flatten(2)
+
+
+class Sinking(Layer):
+    """Each query may give its attention to a sink, which has no value."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT
+        self.shown = torch.cat((torch.ones_like(scores[..., :1]), scores), -1).softmax(-1)
+        return (self.shown[..., 1:] @ v).transpose(1, 2).flatten(2)
 
 
 def a_case(kind="kernel", **settings):
@@ -162,3 +179,43 @@ def test_what_is_shown_after_mixing_heads_is_a_mixture_of_what_is_captured():
     assert mixture_error(model.shown**2, captured, {("", 0): softmax}) > 1e-3
     assert mixture_error(model.shown[:, :, :4], captured, {("", 0): softmax}) == torch.inf
     assert largest_score(model, x) > 0
+
+
+def test_a_sink_is_a_column_that_no_product_takes():
+    case = a_case(own=lambda case: [case.model.shown])
+    case.model.__class__ = Sinking
+    found = examine(case)
+    assert (found.verdict, found.attentions, found.shown) == (EXACT, 1, 1)
+    case.run()
+    attention = case.model.shown.detach()
+    heads = list(attention[..., 1:].numpy())
+    assert layout(Softmax(0, "", "", attention, width=5), heads).error < 1e-6
+    assert layout(Softmax(0, "", "", attention), heads) is None
+
+
+class Twice(nn.Module):
+    """Attends, and again with the output, whose tokens are mixed by then."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Layer(), Mixed()
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Mixed(nn.Module):
+    """Weighs values by scores that tell no tokens apart."""
+
+    def forward(self, x):
+        scores = x.mean(1, keepdim=True).expand_as(x) @ x.sum(1, keepdim=True).expand_as(x).mT
+        return scores.softmax(-1) @ x
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_gattn_says_that_it_leaves_out_is_not_missed():
+    torch.manual_seed(0)
+    found = examine(Case("twice", Twice().eval(), (torch.randn(2, 5, 8),)))
+    assert found.verdict == CAPTURED
+    assert "may be attention, but was not proved" in found.reason
+    assert (found.attentions, found.edits > 0) == (1, True)

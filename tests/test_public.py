@@ -17,6 +17,7 @@ NOUNS = {
     "AttentionGraph",
     "AttentionTrace",
     "CaptureGraphs",
+    "Features",
     "GraphAttention",
     "Pairs",
     "RayPool",

@@ -23,6 +23,7 @@ from .propagation.oversquashing import oversquashing as oversquashing
 from .propagation.reach import reach as reach
 from .propagation.reach import walks as walks
 from .propagation.rollout import rollout as rollout
+from .scores.why_edges import why_edges as why_edges
 from .shape.barcode import barcode as barcode
 from .shape.laplacian_eigenvalues import laplacian_eigenvalues as laplacian_eigenvalues
 from .shape.ranks import effective_rank as effective_rank
@@ -32,6 +33,7 @@ from .shape.spectral import graph_frequencies as graph_frequencies
 from .shape.spectral import spectral_table as spectral_table
 from .shape.template_distances import template_distances as template_distances
 from .shape.topology import topology_table as topology_table
+from .subspaces.shared_subspace import shared_subspace as shared_subspace
 from .syntax.conllu import read_conllu as read_conllu
 from .syntax.dependency_alignment import dependency_alignment as dependency_alignment
 from .syntax.trees import arborescence as arborescence

@@ -9,7 +9,7 @@ from gattn.cli.shared_arguments import add_output, add_position, add_text
 from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
 
 METRICS = ("kl", "logit_difference", "probability", "loss")
-UNITS = ("edges", "pairs", "tokens", "heads")
+UNITS = ("edges", "pairs", "tokens", "heads", "paths", "all paths")
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,8 @@ def add_circuit(parser: argparse.ArgumentParser) -> None:
         choices=UNITS,
         default="edges",
         help="what is kept or left out as a whole: an edge, all edges of a pair of tokens, all "
-        "from a token, or a head (default: edges)",
+        "from a token, a head, or a path from head to head; all paths are also those from "
+        "embeddings and MLPs (default: edges)",
     )
     parser.add_argument(
         "--ablation",
@@ -117,4 +118,14 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stack", metavar="STACK", help="which stack, such as encoder, if the model has several"
     )
-    add_output(parser, (".csv", *PICTURES))
+    parser.add_argument(
+        "--split",
+        metavar="HEADS",
+        help="earlier heads whose parts are split by the token that they read, as in 1.1,0.3",
+    )
+    parser.add_argument(
+        "--paths",
+        action="store_true",
+        help="draw the largest pairs of parts as paths in the text, in place of a matrix",
+    )
+    add_output(parser, (".csv", *PICTURES, *PAGES))

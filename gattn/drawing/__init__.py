@@ -20,30 +20,6 @@ here. The title stands above, the caption below: what the result was computed fr
 picture leaves out, and what to mind. In all pictures attention has one scale, from 0 to 1.
 """
 
-from gattn.drawing.canvas import layouts
-from gattn.drawing.located.circuit_graphs import draw_circuit_graph
-from gattn.drawing.located.draw_graph import draw_graph
-from gattn.drawing.located.draw_time import draw_time
-from gattn.drawing.many_heads.compare import draw_compare
-from gattn.drawing.many_heads.draw_heads import draw_heads
-from gattn.drawing.many_heads.notebook import notebook_svg
-from gattn.drawing.one_head.draw_head import draw_head
-from gattn.drawing.one_head.passage import draw_text
-from gattn.drawing.one_head.token_graphs import draw_token_graph
-from gattn.drawing.over_image.draw_image import draw_image
-from gattn.drawing.over_image.draw_images import draw_images
+import lazy_loader
 
-__all__ = [
-    "draw_circuit_graph",
-    "draw_compare",
-    "draw_graph",
-    "draw_head",
-    "draw_heads",
-    "draw_image",
-    "draw_images",
-    "draw_text",
-    "draw_time",
-    "draw_token_graph",
-    "layouts",
-    "notebook_svg",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,5 +1,5 @@
 """Files: saves graphs and loads them."""
 
-from gattn.files.paths import load, save
+import lazy_loader
 
-__all__ = ["load", "save"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,9 +8,11 @@ import pytest
 import torch
 import transformers
 from small_models import SMALL, SMALL_GPT2, built
+from torch.utils.flop_counter import FlopCounterMode
 
 import gattn
 from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.models.decompose.linear_runs import LinearRuns
 
 WIDTH, HEADS, DIM = 24, 4, 6
 TOLERANCES = {"Gemma2": 1e-6}  # Its norms compute in single precision.
@@ -139,6 +141,22 @@ def test_norms_of_queries_and_keys_keep_their_gain():
     np.testing.assert_allclose(scores[["query", "key", "value"]], list(wanted.values()), rtol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"), [("Llama", GROUPED), ("Mixtral", GROUPED), ("GPTNeoX", SMALL)]
+)
+def test_only_what_queries_keys_and_values_take_is_computed(kind, options):
+    """No MLP, expert, output projection or logits: 2 x rows x inputs x outputs of projections."""
+    model = built(kind, "ForCausalLM", **options).float()
+    runs = LinearRuns(model)
+    rows = runs.random(64, WIDTH)
+    with FlopCounterMode(display=False) as counted:
+        runs.layers(rows)
+    groups = options.get("num_key_value_heads", HEADS)
+    projections = 2 * 64 * WIDTH * DIM * (HEADS + 2 * groups)
+    attention = 4 * 64 * HEADS * DIM
+    assert projections <= counted.get_total_flops() / 3 <= projections + 3 * attention
+
+
 def test_planted_composition_is_found():
     """The keys of head 2.3 read only what head 0.1 writes, and nothing reads what 1.2 writes."""
     model = built("Llama", "ForCausalLM", **SMALL)
@@ -225,3 +243,12 @@ def test_other_threads_run_the_model_as_it_is(tiny):
         while not ended.is_set():
             assert torch.equal(model(ids).logits, plain)
         running.result()
+
+
+def test_edits_that_are_open_do_not_change_weights(gpt2):
+    expected = gattn.compose(gpt2, progress=False)
+    edits = gattn.Without("0.1", layer=1), gattn.Cut(layer=0, head=1)
+    with gattn.edited(gpt2, *edits):
+        found = gattn.compose(gpt2, progress=False)
+        gattn.capture([5, 17, 42], gpt2)
+    assert found.equals(expected)

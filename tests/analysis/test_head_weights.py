@@ -91,11 +91,14 @@ def test_top_pairs_are_the_largest_of_the_whole_circuit(llama, weights, monkeypa
     whole = (embedded @ weights.qk.to_dense() @ embedded.T).flatten()
     best = whole.topk(70)
     for numbers in (1 << 24, 200):  # all at once, and three queries at a time
-        monkeypatch.setattr("gattn.analysis.from_weights.head_weights._NUMBERS", numbers)
+        monkeypatch.setattr("gattn.analysis.from_weights.factored._ENTRIES", numbers)
         found = weights.top_pairs(70)
         np.testing.assert_allclose(found["score"], best.values, **EXACT)
         assert (found["query_id"] * 60 + found["key_id"]).tolist() == best.indices.tolist()
     assert found["key"].tolist() == found["key_id"].map(str).tolist()
+    read = llama.lm_head.weight * llama.model.norm.weight
+    writes = (embedded @ weights.ov.to_dense() @ read.T).argmax(1)
+    assert found["writes"].tolist() == [str(int(writes[n])) for n in found["key_id"]]
 
 
 def test_writes_are_the_rows_of_the_whole_circuit(llama, weights):
@@ -229,6 +232,9 @@ def test_models_without_linear_logits_have_no_copying(llama):
     masked = built("Bert", "ForMaskedLM", norms=True, **SMALL)
     with pytest.raises(CaptureError, match="no linear function"):
         gattn.head_weights(masked, layer=0, head=0).writes(3)
+    pairs = gattn.head_weights(masked, layer=0, head=0).top_pairs(3)
+    assert list(pairs) == ["query", "key", "query_id", "key_id", "score"]
+    assert pairs.notes[-1].startswith("no column of what the head writes: The logits are no linear")
     table = weight_table(masked, progress=False)
     assert table["copying"].isna().all()
     assert any("no copying" in note for note in table.notes)

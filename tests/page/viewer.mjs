@@ -22,3 +22,4 @@ export * from "../../gattn/drawing/page/viewer/scenes/frames.js";
 export * from "../../gattn/drawing/page/viewer/scenes/drawing.js";
 export * from "../../gattn/drawing/page/viewer/circuit/edges.js";
 export * from "../../gattn/drawing/page/viewer/circuit/scene.js";
+export * from "../../gattn/drawing/page/viewer/why/parts.js";

@@ -250,7 +250,7 @@ def test_a_survey_of_another_gattn_is_not_gone_on_with(whole, tmp_path, embedded
 
 def test_other_weights_and_other_tokenizers_are_other_surveys(whole, tmp_path, monkeypatch):
     model, tokenizer = gattn.load_model()
-    monkeypatch.setattr("gattn.surveys.store.manifest.find_tokenizer", lambda _: tokenizer)
+    monkeypatch.setattr("gattn.surveys.run.settings.find_tokenizer", lambda _: tokenizer)
     tokenizer("called before", truncation=True, max_length=2)
     run(TEXTS, model, tmp_path / "whole")
     with torch.no_grad():

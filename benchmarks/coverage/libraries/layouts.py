@@ -72,7 +72,21 @@ def layout(softmax: Softmax, captured: Sequence[Heads]) -> Layout | None:
     """Find how a softmax holds what was captured of each sequence, if their sizes agree."""
     if softmax.attention.dim() < 2 or not captured:
         return None
+    found = [one for own in _without_sinks(softmax) if (one := _layout(own, captured))]
+    return min(found, key=lambda one: one.error, default=None)
+
+
+def _without_sinks(softmax: Softmax) -> list[Tensor]:
+    """Return a softmax without the columns, its first or its last, that no product takes."""
     own = softmax.attention.double().nan_to_num()
+    if not softmax.width:
+        return [own]
+    first, last = own.clone(), own.clone()
+    first[..., : -softmax.width], last[..., softmax.width :] = 0, 0
+    return [first, last]
+
+
+def _layout(own: Tensor, captured: Sequence[Heads]) -> Layout | None:
     if own[..., 0].numel() == sum(len(one) for one in captured):  # One query, without a dimension.
         own = own.unsqueeze(-2)
     groups, (queries, keys) = own[..., 0, 0].numel(), own.shape[-2:]

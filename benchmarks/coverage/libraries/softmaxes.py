@@ -43,7 +43,11 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass
 class Softmax:
-    """One softmax of a run, with the dimension that sums to one as its last."""
+    """One softmax of a run, with the dimension that sums to one as its last.
+
+    `kind` is the class of its module, and `role` that of the module around it and the name of the
+    inner one there, such as `Block.attn`.
+    """
 
     number: int
     path: str
@@ -53,6 +57,9 @@ class Softmax:
     """Whether a product of two matrices that both depend on the input takes it."""
     is_mixed: bool = False
     """Whether its heads are mixed before that."""
+    width: int = 0
+    """How many of its columns a product takes, where that leaves some out: sinks."""
+    role: str = ""
 
 
 class SoftmaxKernels(TorchDispatchMode):
@@ -104,6 +111,9 @@ class SoftmaxKernels(TorchDispatchMode):
         open_ones = [(n, m) for n, m in self.modules if not isinstance(m, nn.Softmax)]
         path, module = open_ones[-1] if open_ones else ("", None)
         found = Softmax(number, path, type(module).__name__, attention.detach().clone())
+        around, _, last = path.rpartition(".")
+        outer = [type(one).__name__ for name, one in open_ones if name == around]
+        found.role = f"{outer[-1]}.{last}" if outer else last
         found.weighs = result.is_nested
         self.softmaxes.append(found)
         self._follow(found, result)
@@ -114,6 +124,7 @@ class SoftmaxKernels(TorchDispatchMode):
             if known := self._known(one):
                 if _storage(other) not in self._parameters:
                     known.weighs = True
+                    known.width = max(known.width, _width(one, known.attention))
                 elif known.attention.numel() == result.numel():  # Heads were mixed.
                     known.is_mixed = True
                     self._follow(known, result)
@@ -133,6 +144,13 @@ class SoftmaxKernels(TorchDispatchMode):
 
 def _storage(tensor: Tensor) -> int:
     return 0 if tensor.is_nested or not tensor.numel() else tensor.untyped_storage().data_ptr()
+
+
+def _width(taken: Tensor, attention: Tensor) -> int:
+    """Return how many columns of attention a product takes, if that is all but a few of them."""
+    rows, columns = attention.shape[-2:] if attention.dim() > 1 else (0, 0)
+    sizes = [n for m, n in (taken.shape[-2:], taken.shape[:-3:-1]) if m == rows and n < columns]
+    return max(sizes, default=0)
 
 
 def _like(result: Tensor, attention: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 from gattn.analysis.circuits.edge_lists import Units
 from gattn.analysis.circuits.finding import Wanted, find
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.circuits.searching import Limits
+from gattn.analysis.circuits.measuring.searching import Limits
+from gattn.analysis.circuits.paths.path_circuits import PathCircuit
 from gattn.analysis.circuits.several import Circuits
 from gattn.checks import whole
 from gattn.errors import SelectionError
@@ -49,7 +50,7 @@ def circuit(
     target: Token = None,
     other: Token = None,
     **options: Unpack[Options],
-) -> Circuit: ...
+) -> Circuit | PathCircuit: ...
 @overload
 def circuit(
     text: list[str] | tuple[str, ...],
@@ -78,7 +79,7 @@ def circuit(
     seed: int = 0,
     progress: bool = True,
     tokens: Tokens | None = None,
-) -> Circuit | Circuits:
+) -> Circuit | PathCircuit | Circuits:
     r"""Find a smallest set of attention edges on which alone a model keeps its answer.
 
     The model runs with the attention of all other edges, in all layers and heads, set to zero after
@@ -111,10 +112,14 @@ def circuit(
         edges on another text of as many tokens, such as a corrupted one (resample ablation,
         activation patching).
         Then :math:`m(\emptyset)` is the model in which all edges have such messages.
-    units : "edges", "pairs", "tokens" or "heads"
+    units : "edges", "pairs", "tokens", "heads", "paths" or "all paths"
         What is kept or left out as a whole: an edge of one head; the edges from one token to
         another in all layers and heads, as of a graph network; those from one token; those of a
-        head.
+        head. Or a path: what one head wrote, as the queries, keys or values of a later head read
+        it, in all tokens; "all paths" are also those from embeddings and MLPs to heads. Then
+        attention itself stays, and what else reads the residual stream, such as MLPs, hears all;
+        heads do not hear of parts whose paths are left out, as with `gattn.Without`. What takes
+        their place is ``ablation``, as ``by`` there.
     max_edges : int, optional
         How many edges the circuit may have. If too few keep enough, those that lose least go, and
         the notes say how far it is from `keep`.
@@ -134,8 +139,9 @@ def circuit(
 
     Returns
     -------
-    Circuit, or Circuits of several texts
-        A `networkx.DiGraph` on (depth, position) that draws itself and lists its edges and heads;
+    Circuit, PathCircuit, or Circuits of several texts
+        A `networkx.DiGraph` that draws itself and lists its edges and heads: on (depth, position),
+        or of paths on the names of heads;
         its ``faithfulness`` F(C), ``completeness`` and ``minimality`` were measured by running the
         model. Each of its units is needed to keep enough unless the notes say that time ran out. It
         is a smallest set that was found; that none is smaller is not proved.
@@ -150,16 +156,18 @@ def circuit(
     Notes
     -----
     The search ranks units by integrated gradients of the metric with respect to a weight on their
-    attention, takes the fewest from the top that keep enough, by bisection, ranks these on
-    themselves, and so on. Then it leaves out units as long as a run without them keeps enough, and
-    tries to exchange two for one. All sets that it compares are measured by running the model.
+    attention, or on what a head's queries, keys or values hear of a part. It takes the fewest from
+    the top that keep enough, by bisection, ranks these on themselves, and so on. Then it leaves out
+    units as long as a run without them keeps enough, and tries to exchange two for one. All sets
+    that it compares are measured by running the model.
 
     References
     ----------
     Wang et al. (2023), Interpretability in the wild: a circuit for indirect object identification
     (faithfulness, completeness, minimality). Conmy et al. (2023), Towards automated circuit
     discovery. Hanna et al. (2024), Have faith in faithfulness (integrated gradients, and F). Marks
-    et al. (2025), Sparse feature circuits.
+    et al. (2025), Sparse feature circuits. Goldowsky-Dill et al. (2023), Localizing model behavior
+    with path patching.
 
     Examples
     --------
@@ -179,6 +187,8 @@ def circuit(
         progress,
         tokens,
     )
+    if getattr(getattr(text, "dtype", None), "kind", "") in {"O", "U", "T"}:
+        text = cast("Any", text).tolist()
     texts = list(text) if isinstance(text, (list, tuple)) else []
     if isinstance(text, (list, tuple)) and not texts:
         raise SelectionError("The list of texts is empty: expected at least one text.")

@@ -12,13 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.analysis.circuits.masking import Masking
 from gattn.errors import SelectionError
 from gattn.heads.trace import AttentionTrace
+from gattn.models.edit.kept.kept import Messages
+from gattn.models.watch.contexts import Context
 
-Units: TypeAlias = Literal["edges", "pairs", "tokens", "heads"]
+Units: TypeAlias = Literal["edges", "pairs", "tokens", "heads", "paths", "all paths"]
 """What is kept or left out as a whole."""
 Ints: TypeAlias = NDArray[np.int64]
 
+_MEMORY, _PER_EDGE = 1 << 28, 64
+"""In how many bytes candidates run at once, and those that an edge of a layer takes."""
 _FIELDS = {
     "edges": ("stack", "layer", "head", "query", "key"),
     "pairs": ("stack", "query", "key"),
@@ -113,8 +118,8 @@ class Grouping:
     Parameters
     ----------
     kind : "edges", "pairs", "tokens" or "heads"
-        What a unit is: an edge; the edges from one token to another, in all layers and heads; those
-        from one token; those of a head.
+        What a unit of edges is: an edge; the edges from one token to another, in all layers and
+        heads; those from one token; those of a head.
     edges : EdgeList
         The edges.
     of_edge : array of int (edges,)
@@ -131,16 +136,27 @@ class Grouping:
     @classmethod
     def of(cls, edges: EdgeList, kind: Units) -> Grouping:
         """Group edges by units."""
-        if kind not in get_args(Units):
-            raise SelectionError(f"units is one of {', '.join(get_args(Units))}, not {kind!r:.80}.")
         if kind == "edges":
             return cls(kind, edges, np.arange(len(edges)), edges.rows)
         names = [_FIELDS["edges"].index(name) for name in _FIELDS[kind]]
         rows, of_edge = np.unique(edges.rows[:, names], axis=0, return_inverse=True)
         return cls(kind, edges, of_edge.reshape(-1), rows)
 
+    said = "attention"
+    lost = "messages"
+
     def __len__(self) -> int:
         return len(self.rows)
+
+    def most_copies(self, size: int | None, most: int) -> int:
+        """Return how many candidates run at once: `size` if memory of a text allows so many."""
+        largest = max((some.stop - some.start for some in self.edges.slices.values()), default=1)
+        free = max(_MEMORY // (_PER_EDGE * largest), 1)
+        return min(free if size is None else size, most)
+
+    def context(self, weights: Tensor, messages: Messages | None) -> Context:
+        """Return the context that multiplies attention by weights (copies, edges)."""
+        return Masking(self.edges, weights, messages)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -161,3 +177,9 @@ class Grouping:
     def spread(self, weights: Tensor) -> Tensor:
         """Give each edge the weight of its unit: (copies, units) to (copies, edges)."""
         return weights if self.kind == "edges" else weights[:, torch.from_numpy(self.of_edge)]
+
+
+def check_units(kind: Units) -> None:
+    """Refuse what is no unit."""
+    if kind not in get_args(Units):
+        raise SelectionError(f"units is one of {', '.join(get_args(Units))}, not {kind!r:.80}.")

@@ -11,15 +11,17 @@ import torch
 from tqdm import tqdm
 
 from gattn.analysis.circuits.building import built
-from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units
+from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units, check_units
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.circuits.runs import PATH, Runs
-from gattn.analysis.circuits.searching import FEW, Limits, Search
-from gattn.analysis.circuits.testing import Proof, tested
+from gattn.analysis.circuits.measuring.runs import PATH, Runs
+from gattn.analysis.circuits.measuring.searching import FEW, Limits, Search
+from gattn.analysis.circuits.measuring.testing import Proof, tested
+from gattn.analysis.circuits.paths.lists import AMONG, PathList
+from gattn.analysis.circuits.paths.path_circuits import PathCircuit, built_of_paths
 from gattn.analysis.reading.results import told_in_graph
 from gattn.errors import CaptureError
 from gattn.keep import All
-from gattn.models.edit.kept.kept import are_texts
+from gattn.models.edit.kept.kept import are_texts, is_zero
 from gattn.models.effects.asking import asked
 from gattn.models.effects.metrics import Metric, Named, Position
 from gattn.models.run.capturing import capturing
@@ -71,7 +73,7 @@ def find(
     other: Any,
     ablation: Any,
     wanted: Wanted,
-) -> Circuit:
+) -> Circuit | PathCircuit:
     """Find the circuit of one text."""
     default: Named = "logit_difference"
     if target is None or other is None:
@@ -79,9 +81,15 @@ def find(
     runner, measure = asked(
         text, model, tokenizer, wanted.metric, wanted.position, target, other, default
     )
-    edges = EdgeList.of(plain_run(runner, wanted.tokens))
-    groups = Grouping.of(edges, wanted.units)
-    messages = Sources(runner.model, runner.tokenizer).messages(ablation)
+    check_units(wanted.units)
+    trace, sources = plain_run(runner, wanted.tokens), Sources(runner.model, runner.tokenizer)
+    groups: Grouping | PathList
+    if wanted.units in AMONG:
+        groups = PathList.of(trace, wanted.units)
+        messages = None if is_zero(ablation) else sources.parts(ablation)
+    else:
+        groups = Grouping.of(EdgeList.of(trace), wanted.units)
+        messages = sources.messages(ablation)
     runs = Runs(runner, measure, groups, messages)
     with tqdm(desc="circuit", unit="run", delay=1, disable=not wanted.progress) as bar:
         proof, notes = _found(runs, wanted, bar)
@@ -97,6 +105,8 @@ def find(
         "positions": json.dumps(runner.read_at or []),
         **told_in_graph(open_edits(runner.model)),
     }
+    if isinstance(groups, PathList):
+        return built_of_paths(groups, proof, notes, facts)
     return built(groups, proof, notes, facts)
 
 
@@ -131,9 +141,9 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
     """Search, and test what was found."""
     limits, random = wanted.limits, wanted.random
     if runs.is_constant:
-        note = "the answer does not depend on attention, so the circuit is empty"
+        note = f"the answer does not depend on {runs.groups.said}, so the circuit is empty"
         if runs.is_patched:
-            note = "other messages give the same answer, so the circuit is empty"
+            note = f"other {runs.groups.lost} give the same answer, so the circuit is empty"
         nan, no_edge = float("nan"), np.zeros(len(runs.groups.edges), dtype=bool)
         no_unit = np.zeros(len(runs.groups), dtype=bool)
         return Proof(nan, nan, no_unit, np.zeros(0), np.zeros(0), no_edge), [note]
@@ -149,8 +159,10 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
         each = (runs.seconds - begun) / max(runs.count - counted, 1)
         say("leaving out units", 3 * min(units, FEW) + random, each)
 
-    size = len(runs.groups).bit_length()
-    say("ranking and bisection", _BACKWARD * len(PATH) + size, runs.seconds / runs.count)
+    first = _BACKWARD * len(PATH) + len(runs.groups).bit_length()
+    every, each = 3 * min(len(runs.groups), FEW) + random, runs.seconds / runs.count
+    say("ranking and bisection", first, each)
+    say("all steps, if many units are needed", first + every, each)
 
     runs.ran, begun, counted = ran, runs.seconds, runs.count
     search = Search(runs, limits, random + _TESTS, tell)
@@ -181,7 +193,7 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
         alone = runs.empty + proof.faithfulness * runs.range
         notes.append(
             f"shares say little: the metric is {runs.full:.3g} in the plain run, {runs.empty:.3g} "
-            f"with all attention ablated, and {alone:.3g} on the circuit alone"
+            f"with all {runs.groups.said} ablated, and {alone:.3g} on the circuit alone"
         )
     return proof, notes
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from math import isnan
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 import pandas as pd
 
-from gattn.analysis.reading.results import Array, Graph, Table, array, edits_of
+from gattn.analysis.circuits.measuring.measured import Measured
+from gattn.analysis.reading.results import Array, Table, array, edits_of
 from gattn.door import draw_located, to_html
 from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
@@ -27,7 +27,7 @@ Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 EDGE = ["stack", "layer", "head", "query", "key"]
 
 
-class Circuit(Graph):
+class Circuit(Measured):
     r"""A set of attention edges on which alone a model keeps its answer: a `networkx.DiGraph`.
 
     Nodes are ``(depth, position)``: a token's residual stream before layer ``depth``; where a model
@@ -54,29 +54,6 @@ class Circuit(Graph):
     trace: AttentionTrace | None = None
 
     @property
-    def faithfulness(self) -> float:
-        """F(C): what the circuit alone keeps; 1 is all, and more than 1 is possible."""
-        return float(self.graph["faithfulness"])
-
-    @property
-    def completeness(self) -> float:
-        """1 - F(all without C): what goes with the circuit; 1 if nothing else can replace it."""
-        return float(self.graph["completeness"])
-
-    @property
-    def minimality(self) -> float:
-        """The least that the circuit loses without one of its units, in F.
-
-        NaN if it is empty, or if time ran out before all were left out.
-        """
-        return float(self.units()["loss"].min(skipna=False))
-
-    @property
-    def random(self) -> list[float]:
-        """F of random sets other than the circuit, with as many units of each layer."""
-        return list(json.loads(self.graph["random"]))
-
-    @property
     def tokens(self) -> tuple[str, ...]:
         """The texts of all tokens, in the circuit or not; of a model with one stack."""
         names = json.loads(self.graph["tokens"])
@@ -94,20 +71,6 @@ class Circuit(Graph):
         """How many layers the model's longest stack has."""
         return max(json.loads(self.graph["layers"]).values(), default=0)
 
-    def units(self) -> Table:
-        """List what is kept as a whole, the most needed first.
-
-        Returns
-        -------
-        Table
-            What names it, such as ``layer`` and ``head``; ``edges``, how many edges it has; and
-            ``loss``, what the circuit loses without it, in F.
-        """
-        found = json.loads(self.graph["units"])
-        rows = pd.DataFrame(found["rows"], columns=[*found["fields"], "edges", "loss"])
-        rows["loss"] = rows["loss"].astype(float)
-        return self._table(rows.sort_values("loss", ascending=False, kind="stable"), "units")
-
     def table(self) -> Table:
         """List the circuit's edges of attention, one row per head.
 
@@ -115,7 +78,7 @@ class Circuit(Graph):
         -------
         Table
             ``stack``, ``layer``, ``head``, ``query``, ``key``, ``query_token``, ``key_token`` and
-            ``attention``; and ``loss`` if the units are edges.
+            ``attention``; ``loss`` if the units are edges; ``why`` after `why_edges`.
         """
         rows = pd.DataFrame(json.loads(self.graph["rows"]), columns=[*EDGE, "attention"])
         names = json.loads(self.graph["names"])
@@ -126,6 +89,10 @@ class Circuit(Graph):
             rows.insert(
                 list(rows).index("key") + 1 + side, f"{axis}_token", pd.Series(texts, dtype=object)
             )
+        ends, heads = ends_in(self), zip(*(rows[n] for n in EDGE), strict=True)
+        reasons = [self.edges[ends(s, n, q, k)].get(f"why_{h}") for s, n, h, q, k in heads]
+        if any(reasons):
+            rows["why"] = reasons
         if self.graph["kind"] == "edges":
             rows = rows.merge(pd.DataFrame(self.units())[[*EDGE, "loss"]], on=EDGE)
             rows = rows.sort_values("loss", ascending=False, kind="stable", ignore_index=True)
@@ -249,21 +216,6 @@ class Circuit(Graph):
             )
         return to_html(self.trace, path, circuit=self, **options)
 
-    def _table(self, rows: Any, name: str) -> Table:
-        source, edits = self.computed_from, edits_of(self)
-        return Table.of(rows, name=name, computed_from=source, notes=self.notes, edits=edits)
-
-    def __str__(self) -> str:
-        """Say what it keeps, and how small it is."""
-        graph = self.graph
-        if isnan(self.faithfulness):
-            return f"0 of {graph['all_edges']:,} edges: {self.notes[0]}"
-        return (
-            f"{graph['edges']:,} of {graph['all_edges']:,} edges keep "
-            f"{percent(self.faithfulness, 1)} of {graph['metric']}; without them "
-            f"{percent(1 - self.completeness, 1)} is left"
-        )
-
 
 def ends_in(circuit: Circuit) -> Callable[[str, int, int, int], tuple[Node, Node]]:
     """Return a function from an edge's stack, layer, query and key to the nodes that it joins."""
@@ -285,8 +237,3 @@ def ends_in(circuit: Circuit) -> Callable[[str, int, int, int], tuple[Node, Node
 def key_side(stack: str) -> str:
     """Name the keys of a stack whose keys are other tokens than its queries, as nodes do."""
     return f"{stack} keys"
-
-
-def percent(share: float, digits: int) -> str:
-    """Write a share in per cent, zero without a sign."""
-    return f"{round(share, digits + 2) + 0.0:,.{digits}%}".replace("-", "−")

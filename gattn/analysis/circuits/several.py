@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Table
 from gattn.analysis.reading.sources import counted
 from gattn.door import draw
@@ -27,23 +28,23 @@ _MEASURES = ("edges", "faithfulness", "completeness", "minimality")
 
 
 @dataclass(frozen=True, eq=False)
-class Circuits(Sequence[Circuit]):
+class Circuits(Sequence[Measured]):
     """The circuits of several texts, one each, in their order.
 
     Texts of different lengths have no edges in common, so edges are compared by their *roles*: the
     head, and what the key is to the query: "itself", the "previous" token, the "next", one "after
     same token" (as the query's, earlier: what an induction head reads), the "same token", the
-    "first", or any "other".
+    "first", or any "other". The role of a path is what the head hears, and by what: "1.1 by key".
 
     Parameters
     ----------
-    found : sequence of Circuit
+    found : sequence of Circuit or PathCircuit
         The circuits.
     seed : int
         Seed of the bootstrap.
     """
 
-    found: Sequence[Circuit]
+    found: Sequence[Measured]
     seed: int = 0
     _roles: list[pd.DataFrame] = field(init=False, repr=False)
 
@@ -51,10 +52,10 @@ class Circuits(Sequence[Circuit]):
         object.__setattr__(self, "_roles", [_roles_of(one) for one in self.found])
 
     @overload
-    def __getitem__(self, number: int) -> Circuit: ...
+    def __getitem__(self, number: int) -> Measured: ...
     @overload
     def __getitem__(self, number: slice) -> Circuits: ...
-    def __getitem__(self, number: int | slice) -> Circuit | Circuits:
+    def __getitem__(self, number: int | slice) -> Measured | Circuits:
         """Take the circuit of a text, or those of some."""
         if isinstance(number, slice):
             return Circuits(self.found[number], self.seed)
@@ -63,7 +64,7 @@ class Circuits(Sequence[Circuit]):
     def __len__(self) -> int:
         return len(self.found)
 
-    def __iter__(self) -> Iterator[Circuit]:
+    def __iter__(self) -> Iterator[Measured]:
         return iter(self.found)
 
     def __repr__(self) -> str:
@@ -181,8 +182,14 @@ class Circuits(Sequence[Circuit]):
         return Table.of(rows, name=name, computed_from=told)
 
 
-def _roles_of(circuit: Circuit) -> pd.DataFrame:
+def _roles_of(circuit: Measured) -> pd.DataFrame:
     """Give each edge of a circuit its role."""
+    if not isinstance(circuit, Circuit):
+        table = pd.DataFrame(circuit.table())
+        roles = [
+            f"{part} by {side}" for part, side in zip(table["part"], table["side"], strict=True)
+        ]
+        return table[ROLE[:3]].assign(role=pd.Series(roles, dtype=object))
     names, cross = (json.loads(circuit.graph[name]) for name in ("names", "bipartite"))
     table = circuit.table()
     roles = [

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_ENTRIES = 1 << 22  # that are made at once
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FactoredMatrix:
@@ -74,6 +76,28 @@ class FactoredMatrix:
         """Return the eigenvalues that can differ from zero: those of ``right @ left``."""
         values: Tensor = torch.linalg.eigvals(self.right @ self.left)
         return values
+
+    def largest(self, k: int) -> tuple[Tensor, list[int], list[int]]:
+        """Find the k largest entries, the largest first, with their rows and columns.
+
+        The matrix is made some rows at a time. The k largest entries are in the k rows with the
+        largest maxima, and only rows with an entry above the k-th so far are looked at.
+        """
+        width = self.shape[1]
+        best, places = self.left.new_empty(0), torch.empty(0).to(self.left.device, torch.long)
+        for first in range(0, len(self.left), size := max(_ENTRIES // width, 1)):
+            block = self.left[first : first + size] @ self.right
+            highest = block.amax(1)
+            rows = highest.topk(min(k, len(highest))).indices
+            if len(best) == k:
+                rows = rows[highest[rows] > best[-1]]
+            found = block[rows].flatten().topk(min(k, len(rows) * width))
+            rows = first + rows[found.indices // width]
+            best = torch.cat([best, found.values])
+            places = torch.cat([places, rows * width + found.indices % width])
+            kept = best.topk(min(k, len(best)))
+            best, places = kept.values, places[kept.indices]
+        return best, (places // width).tolist(), (places % width).tolist()
 
     def __repr__(self) -> str:
         rows, columns = self.shape

@@ -14,7 +14,7 @@ from gattn.analysis.from_weights.composition import centred, stream_notes
 from gattn.analysis.from_weights.factored import FactoredMatrix
 from gattn.analysis.reading.results import Table, column
 from gattn.checks import whole
-from gattn.errors import SelectionError
+from gattn.errors import CaptureError, SelectionError
 from gattn.models.decompose.layer_weights import layer_weights, rotations
 from gattn.models.decompose.linear_runs import LinearRuns
 from gattn.models.decompose.vocabulary import Vocabulary
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gattn.models.load.loading import Model
 
-_NUMBERS = 1 << 24  # of pairs of tokens that are scored at once
+_AT_ONCE = 64
 
 
 def head_weights(
@@ -138,30 +138,33 @@ class HeadWeights:
         Returns
         -------
         Table
-            The columns ``query``, ``key`` (the tokens' texts), ``query_id``, ``key_id`` and
-            ``score``, the highest first.
+            The columns ``query``, ``key``, ``writes`` (the tokens' texts), ``query_id``,
+            ``key_id`` and ``score``, the highest first. ``writes`` is the token whose logit rises
+            most if the head attends to the key; a model whose logits are not linear in the stream
+            has no such column, and the notes say why.
         """
         k = whole("k", k, least=1)
         embedded = self.vocabulary.vectors
-        query, key = embedded @ self.qk.left, self.qk.right @ embedded.T
-        size, count = max(_NUMBERS // len(embedded), 1), len(embedded)
-        scores, pairs = query.new_empty(0), torch.empty(0, dtype=torch.long, device=query.device)
-        for first in range(0, count, size):
-            block = (query[first : first + size] @ key).flatten()
-            best = block.topk(min(k, len(block)))
-            scores = torch.cat([scores, best.values])
-            pairs = torch.cat([pairs, best.indices + first * count])
-            best = scores.topk(min(k, len(scores)))
-            scores, pairs = best.values, pairs[best.indices]
-        queries, keys = (pairs // count).tolist(), (pairs % count).tolist()
-        columns = {
+        best, queries, keys = (embedded @ self.qk @ embedded.T).largest(k)
+        columns: dict[str, object] = {
             "query": column(self.vocabulary.names(queries)),
             "key": column(self.vocabulary.names(keys)),
-            "query_id": queries,
-            "key_id": keys,
-            "score": scores.cpu().numpy(),
         }
-        return self._table(columns, "score")
+        notes = []
+        try:
+            columns["writes"] = column(self.vocabulary.names(self._written(keys)))
+        except CaptureError as error:
+            notes.append(f"no column of what the head writes: {error}")
+        columns |= {"query_id": queries, "key_id": keys, "score": best.cpu().numpy()}
+        return self._table(columns, "score", *notes)
+
+    def _written(self, keys: list[int]) -> list[int]:
+        """Return for each key the token whose logit rises most if the head attends to it."""
+        several = sorted(set(keys))
+        vectors = self.vocabulary.vectors[several] @ self.ov.left @ self.ov.right
+        found = [self.vocabulary.written(some).argmax(1) for some in vectors.split(_AT_ONCE)]
+        best = dict(zip(several, torch.cat(found).tolist(), strict=True))
+        return [best[key] for key in keys]
 
     def writes(self, token: int | str, k: int = 10) -> Table:
         r"""Find the tokens whose logits rise most if the head attends to a token.
@@ -188,7 +191,8 @@ class HeadWeights:
             If there is no such token.
         """
         vector = self.vocabulary.vectors[self.vocabulary.id_of(token)]
-        return self._top(self.vocabulary.written(vector @ self.ov.left @ self.ov.right), k, "logit")
+        written = self.vocabulary.written((vector @ self.ov.left @ self.ov.right)[None])
+        return self._top(written[0], k, "logit")
 
     def nearest(self, direction: Tensor, k: int = 10) -> Table:
         """Find the tokens that put most of a direction into the stream.
@@ -216,7 +220,7 @@ class HeadWeights:
 
         :math:`\sum \operatorname{Re} \lambda_i / \sum |\lambda_i|` over the eigenvalues of the
         full OV circuit :math:`W_E W_{OV} W_U`: 1 if all are positive, as in heads that copy, -1 if
-        the head lowers them. They are those of a matrix as wide as the head.
+        the head lowers them (anti-copying). They are those of a matrix as wide as the head.
         """
         return share(self.ov.right @ self.vocabulary.read_and_written @ self.ov.left)
 
@@ -254,8 +258,9 @@ class HeadWeights:
         names = column(self.vocabulary.names(ids))
         return self._table({"token": names, "id": ids, name: best.values.cpu().numpy()}, name)
 
-    def _table(self, columns: dict[str, object], name: str) -> Table:
-        return Table.of(columns, name=name, computed_from=self.computed_from, notes=self.notes)
+    def _table(self, columns: dict[str, object], name: str, *notes: str) -> Table:
+        notes = (*self.notes, *notes)
+        return Table.of(columns, name=name, computed_from=self.computed_from, notes=notes)
 
     def __repr__(self) -> str:
         return f"HeadWeights({self.layer}.{self.head}, distance {self.distance})"

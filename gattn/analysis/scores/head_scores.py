@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.decompose.sides import sum_of_parts
 from gattn.models.stream.parts import Writer
 
 _EXACT = 1e-5
@@ -26,9 +27,10 @@ class HeadScores:
     tokens : tuple of str
         The tokens' texts.
     writers : tuple of Writer
-        What wrote the parts; the last is the bias of either side.
+        What wrote the parts.
     queries, keys : Tensor (writers, tokens, dim)
-        What each part gives of the queries, times the scale, and of the keys.
+        What each part gives of the queries, times the scale, and of the keys; sparse in the first
+        two dimensions where most parts are zero.
     scores, attention : Tensor (queries, keys)
         What the model computed; scores are -inf where there is no edge.
     bias : Tensor (queries, keys), optional
@@ -59,6 +61,10 @@ class HeadScores:
     computed_from: str = ""
     error: float = 0.0
 
+    def totals(self) -> tuple[Tensor, Tensor]:
+        """Return the queries, times the scale, and the keys: the sums over all parts."""
+        return sum_of_parts(self.queries), sum_of_parts(self.keys)
+
     def capped(self, raw: Tensor) -> Tensor:
         """Return scores after the soft cap."""
         return raw if self.softcap is None else self.softcap * (raw / self.softcap).tanh()
@@ -80,7 +86,7 @@ class HeadScores:
 
     def verified(self, name: str) -> Self:
         """Refuse unless the parts sum to the scores that the model computed."""
-        query, key = self.queries.sum(0), self.keys.sum(0)
+        query, key = self.totals()
         scores = self.capped(query @ key.T) + (0.0 if self.bias is None else self.bias)
         allowed = self.scores != -torch.inf
         missing = (scores - self.scores).masked_fill(~allowed, 0.0).abs()
@@ -95,7 +101,8 @@ class HeadScores:
 
     def check_softmax(self, at: list[int]) -> None:
         """Refuse unless the attention of some queries is the softmax of their scores."""
-        found = self.attention_of(at, self.queries.sum(0)[at] @ self.keys.sum(0).T)
+        query, key = self.totals()
+        found = self.attention_of(at, query[at] @ key.T)
         limit = _EXACT + 4 * self.error * float(self._sizes()[at].max())
         error = float((found - self.attention[at]).abs().max())
         if not error <= limit:
@@ -107,5 +114,5 @@ class HeadScores:
 
     def _sizes(self) -> Tensor:
         """Return the products of the lengths of queries and keys."""
-        query, key = (torch.linalg.vector_norm(x.sum(0), dim=-1) for x in (self.queries, self.keys))
+        query, key = (torch.linalg.vector_norm(x, dim=-1) for x in self.totals())
         return torch.outer(query, key)

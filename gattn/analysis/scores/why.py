@@ -11,18 +11,24 @@ from torch import Tensor
 
 from gattn.analysis.reading.arguments import several_tokens
 from gattn.analysis.reading.sources import Source, counted
+from gattn.analysis.scores.features import Features, stream_of
+from gattn.analysis.scores.measuring import measured_changes
 from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
-from gattn.errors import CaptureError, SelectionError, ShapeError
+from gattn.errors import CaptureError, SelectionError
 from gattn.graph.rules.keys import list_keys
-from gattn.models.decompose.before import stream_before
 from gattn.models.decompose.listening import Listened, listened
+from gattn.models.decompose.sides import sum_of_parts
 from gattn.models.edit.applying import parts as parts_of
-from gattn.models.edit.without import Without
+from gattn.models.edit.heard import Hears
 from gattn.models.load.loading import model_name
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.stream.parts import Stream, Writer
+from gattn.names.choices import Chosen, HeadChoice
 from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
 
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
+
+_ROUNDING = 1e-5
 
 Token: TypeAlias = "int | str | Sequence[int | str] | None"
 
@@ -43,8 +51,10 @@ def why(
     head: int,
     query: Token = None,
     key: Token = None,
-    parts: Mapping[str, Tensor] | None = None,
+    parts: Features | Mapping[str, Tensor] | None = None,
+    split: HeadChoice = None,
     stack: str | None = None,
+    measure: int = 0,
 ) -> Why:
     r"""Take the scores of one head apart, by who wrote its queries and its keys.
 
@@ -76,12 +86,19 @@ def why(
         the edges from these keys to these queries. Without queries, all are meant. Without keys,
         the question is what brings each query to the keys that it attends to, and all edges count;
         see `gattn.analysis.scores.taken_apart.Why.table`.
-    parts : mapping of str to Tensor, optional
-        Parts of your own in place of embeddings, heads and MLPs, such as features of a sparse
-        autoencoder: what each adds to the stream before the layer, (tokens, dim). What they do not
-        explain is a part, the "error".
+    parts : Features or mapping of str to Tensor, optional
+        Parts of your own in place of embeddings, heads and MLPs: `gattn.Features`, such as those of
+        a sparse autoencoder, or what each part adds to the stream before the layer, (tokens, dim).
+        What they do not explain is a part, the "error".
+    split : str, (layer, head), or sequence of these, optional
+        Earlier heads whose parts are split by the token that they read, with the attention of this
+        run: "1.1" becomes "1.1 from 'lamp' (9)" and so on.
     stack : str, optional
         Which stack, such as "encoder", if the model has several.
+    measure : int
+        Of how many parts of either side, those of the largest predicted changes, the change of
+        attention is also measured: by running the model with `gattn.Without`, in batches. `without`
+        then shows it beside the prediction, in which norms do not feel that the part is gone.
 
     Returns
     -------
@@ -94,7 +111,7 @@ def why(
         If there is no such head, stack or token, if there is none of the edges, or if `parts` are
         not named.
     ShapeError
-        If `parts` are not (tokens, dim).
+        If `parts` do not fit the stream.
     CaptureError
         As in `gattn.capture`; also if queries and keys are not known or not linear in the stream,
         or if parts do not sum to what the model computed. Half precision is refused.
@@ -111,73 +128,89 @@ def why(
     >>> found = gattn.why(text, layer=2, head=0, query=-1, key=" lamp")
     >>> found.table()  # which pairs of parts the score is made of
     >>> found.without("key")  # the attention if the keys had no part in them
+    >>> gattn.why(text, layer=2, head=0, query=-1, key=9, measure=5).without("key")
     """
+    measure = whole("measure, a number of parts,", measure, 0, SelectionError)
     prompt = prepared(text, model, tokenizer)
     _check_edits(open_edits(prompt.model), layer)
     layer, head = whole("layer", layer, 0, SelectionError), whole("head", head, 0, SelectionError)
-    found = listened(prompt, layer, head, stack)
-    if parts is None:
-        own = found.place.stack
-        stream = stream_before(layer, found.embeddings, text, model, tokenizer, own)
-        stream.check(found.residual, found.call.name)
-    else:
-        stream = _given(parts, found.residual, f"{layer}.{head}")
-    texts = prompt.texts(found.place.stack, None, len(found.residual))
-    queries = _places("query", query, texts)
-    sides = []
-    for name, side in (("queries", found.queries), ("keys", found.keys)):
-        vectors = side.of(stream.parts)
-        side.check(vectors, f"The {name} of {found.call.name}")
-        sides.append(torch.cat([vectors, side.constant[None].to(vectors)]).cpu().double())
-    with torch.no_grad():
-        made = _made(found, head, stream, sides, texts)
+    splits = _splits(split, layer, parts is None)
+    with torch.inference_mode(False), torch.no_grad():  # Inside it, none could be switched on.
+        found = listened(prompt, layer, head, stack, splits if parts is None else None)
+        stream = found.stream
+        if stream is None:
+            assert parts is not None
+            stream = stream_of(parts, found.residual, f"{layer}.{head}")
+        texts = prompt.texts(found.place.stack, None, len(found.residual))
+        writers = [*(_named(one, texts) for one in stream.all_writers), Writer("bias")]
+        sides, call = _sides(found, stream), found.call
+        made = in_parts(call, found.place, found.reading, head, writers, sides, texts, found.terms)
     size, edits = counted(len(texts), "token"), open_edits(prompt.model)
     source = Source(model_name(prompt.model), found.place.stack, size=size, edits=edits)
     made = replace(made, computed_from=f"{source}, head {layer}.{head}")
-    return made.among(queries, None if key is None else _places("key", key, texts))
+    queries = places("query", query, texts)
+    made = made.among(queries, None if key is None else places("key", key, texts))
+    if not measure:
+        return made
+    made.check_softmax(queries)
+    return replace(made, measured=measured_changes(made, prompt, stream, measure))
 
 
-def _given(parts: Mapping[str, Tensor], residual: Tensor, own: str) -> Stream:
-    """Take the stream apart as a caller says, for the head `own`; what is left is the error."""
-    if not isinstance(parts, Mapping) or not parts:
+def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:
+    """Read the heads whose parts are split, which come before a layer."""
+    places = Chosen.of(None, split).heads or []
+    if places and not is_own:
+        raise SelectionError("split= is about the model's own heads: leave it or parts= out.")
+    found = {one for one in places if isinstance(one, tuple) and one[0] < layer}
+    if len(found) < len(places):
         raise SelectionError(
-            f"parts is a mapping from a name of your own to a tensor, as in {{'feature': x}}, not "
-            f"{parts!r:.80}."
+            f"split names earlier heads, of layers before {layer}, as in '1.1', not {split!r:.80}."
         )
-    if taken := sorted({"error", "bias", own} & set(map(str, parts))):
-        raise SelectionError(
-            f"No part may have the name {taken[0]!r}, which stands for something else: choose "
-            "another."
-        )
-    shape = tuple(residual.shape)
-    for name, part in parts.items():
-        if not isinstance(part, Tensor) or part.shape != residual.shape:
-            had = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
-            raise ShapeError(
-                f"The part {name!r} must be a tensor (tokens, dim), here {shape}, not {had}."
-            )
-    some = [part.detach().to(residual) for part in parts.values()]
-    error = residual - sum(some, torch.zeros_like(residual))
-    writers = [Writer("given", name=str(name)) for name in parts]
-    return Stream([*writers, Writer("error")], torch.stack([*some, error]))
+    return found
 
 
-def _places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
+def _named(writer: Writer, texts: Sequence[str]) -> Writer:
+    """Name the token that a head read."""
+    return writer if writer.source is None else replace(writer, name=texts[writer.source])
+
+
+def places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
+    """Find tokens by position or text; None for all."""
     if chosen is None:
         return list(range(len(texts)))
-    places = range(len(texts))
+    all_ = range(len(texts))
     several = several_tokens(name, chosen)
-    found = [place for one in several for place in find_tokens(one, places, texts, name)]
+    found = [place for one in several for place in find_tokens(one, all_, texts, name)]
     if not found or len(set(found)) < len(found):
         raise SelectionError(f"{name} names at least one token, and each once, not {chosen!r:.80}.")
     return found
 
 
-def _made(
-    found: Listened, head: int, stream: Stream, sides: list[Tensor], texts: Sequence[str]
+def _sides(found: Listened, stream: Stream) -> list[Tensor]:
+    """Return what the parts give of the queries, and of the keys."""
+    made = []
+    for name, side in (("queries", found.queries), ("keys", found.keys)):
+        vectors = side.of(stream)
+        side.check(vectors, f"The {name} of {found.call.name}")
+        made.append(vectors.cpu().double())
+    return made
+
+
+def in_parts(
+    call: SeenCall,
+    place: Place,
+    reading: Reading,
+    head: int,
+    writers: Sequence[Writer],
+    sides: Sequence[Tensor],
+    texts: Sequence[str],
+    terms: tuple[float, Tensor] | None = None,
 ) -> Why:
-    """Join what was found, and verify it against the scores that the model computed."""
-    call, reading = found.call, found.reading
+    """Join the parts of queries and keys, and verify them against the model's scores.
+
+    Each side is (writers, tokens, dim), queries without the scale. `terms` are the scale and what
+    is added, where the call does not say.
+    """
     size = len(texts)
     scores = torch.full((size, size), -torch.inf, dtype=torch.double)
     attention = torch.zeros(size, size, dtype=torch.double)
@@ -187,17 +220,19 @@ def _made(
         keys, at = list_keys(block.columns).cpu(), torch.arange(size)[block.rows, None]
         scores[at, keys] = block.scores[0, 0].cpu().double()
         attention[at, keys] = block.attention[0, 0].cpu().double()
-    bias = None
-    if (features := reading.attention.edge_features) is not None:
-        bias = features[..., head].cpu().double()
-    scale = call.query.shape[-1] ** -0.5 if call.scale is None else call.scale
+    scale, bias = terms or (call.scale or call.query.shape[-1] ** -0.5, None)
     query, key = scale * sides[0], sides[1]
+    if bias is not None:  # Zeros, but for rounding, are nothing that is added.
+        most = float((sum_of_parts(query) @ sum_of_parts(key).T).abs().max())
+        bias = bias.cpu() if float(bias.abs().max()) > _ROUNDING * most else None
+    elif (features := reading.attention.edge_features) is not None:
+        bias = features[..., head].cpu().double()
     made = Why(
-        stack=found.place.stack,
-        layer=found.place.layer,
+        stack=place.stack,
+        layer=place.layer,
         head=head,
         tokens=tuple(texts),
-        writers=(*stream.writers, Writer("bias")),
+        writers=tuple(writers),
         queries=query,
         keys=key,
         scores=scores,
@@ -212,7 +247,7 @@ def _made(
 def _check_edits(edits: Sequence[object], layer: int) -> None:
     """Refuse edits that would read the streams on which the layer runs."""
     for edit in edits:
-        if isinstance(edit, Without):
+        if isinstance(edit, Hears):
             layers = edit.layers()
             if layers is None or max(layers) >= layer:
                 raise CaptureError(

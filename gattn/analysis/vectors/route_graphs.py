@@ -200,7 +200,8 @@ class Routes(Graph):
         -------
         Table
             One row per edge and head: ``layer``, ``head``, ``query``, ``key``, ``query_token``,
-            ``key_token``, ``importance``, and ``strength``: that of all paths over it.
+            ``key_token``, ``importance``, and ``strength``: that of all paths over it; ``why``
+            after `why_edges`.
         """
         self.check()
         rows = []
@@ -217,6 +218,7 @@ class Routes(Graph):
                         "key_token": self.nodes[source]["token"],
                         "importance": share,
                         "strength": through * share / facts["importance"],
+                        **({"why": facts[f"why_{head}"]} if f"why_{head}" in facts else {}),
                     }
                     for head, share in heads_of_edge(facts).items()
                 ]

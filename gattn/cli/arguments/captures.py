@@ -33,7 +33,8 @@ def load(options: argparse.Namespace) -> Loaded:
     from huggingface_hub.utils.logging import set_verbosity
 
     set_verbosity(logging.ERROR)
-    from gattn.models.load.loading import EMBEDDED, load_model
+    from gattn.models.load.loading import load_model
+    from gattn.models.load.offline import EMBEDDED
 
     say(f"loading the model {options.model or EMBEDDED} ...")
     model, tokenizer = load_model(options.model)

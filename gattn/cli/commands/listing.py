@@ -35,6 +35,6 @@ def run_tokens(options: argparse.Namespace) -> None:
 
 def run_models(options: argparse.Namespace) -> None:
     """List the models that load without a network."""
-    from gattn.models.load.loading import offline_models
+    from gattn.models.load.offline import offline_models
 
     print("\n".join(offline_models()))

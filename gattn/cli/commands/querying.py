@@ -23,9 +23,11 @@ _MOST_CHARACTERS = 60
 
 def run_query(options: argparse.Namespace) -> None:
     """Query a survey with SQL: print the first rows, and write all of them."""
-    from gattn.surveys.ask.reading import open_survey
+    from gattn.surveys.ask.sql import select
+    from gattn.surveys.store.manifest import manifest_of
 
-    found = open_survey(options.folder).sql(options.query)
+    manifest_of(options.folder)
+    found = select(options.folder, options.query)
     _print_rows(found)
     if options.output:
         _save_rows(found, options.output)

@@ -97,7 +97,7 @@ def _made_edits(options: argparse.Namespace) -> list[Edit]:
     makes = read_edits(options)
     if not makes:
         return []
-    from gattn.surveys.store.manifest import read_config
+    from gattn.surveys.run.settings import read_config
 
     config = read_config(options.model)[0].get_text_config()
     return [make(int(getattr(config, "num_attention_heads", 0) or 0), 0) for make in makes]

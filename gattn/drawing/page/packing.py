@@ -17,6 +17,7 @@ from __future__ import annotations
 import zlib
 from base64 import b64encode
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 import numpy as np
@@ -58,12 +59,12 @@ def pack(head: AttentionGraph, levels: int) -> Packed:
     parts = _edges(head) if pattern == "explicit" else []
     scales = {name: _scale(name, values) for name, values in head.edge_values.items()}
     for name, values in head.edge_values.items():
-        parts.append(_planes(_coded(values, *scales[name], levels)))
-    parts.append(_planes(head.total_mass.astype("<f4")))
+        parts.append(planes(_coded(values, *scales[name], levels)))
+    parts.append(planes(head.total_mass.astype("<f4")))
     sink = None
     if head.sink is not None:
         sink = _scale("attention", head.sink)
-        parts.append(_planes(_coded(head.sink, *sink, levels)))
+        parts.append(planes(_coded(head.sink, *sink, levels)))
     return Packed(b"".join(parts), {"pattern": pattern, "values": scales, "sink": sink})
 
 
@@ -99,7 +100,7 @@ def _edges(head: AttentionGraph) -> list[bytes]:
     step = np.diff(key, prepend=0)
     first = start[start < len(key)]
     step[first] = key[first]
-    return [_planes(numbers.astype("<u4")) for numbers in (head.graph.in_degree.numpy(), step)]
+    return [planes(numbers.astype("<u4")) for numbers in (head.graph.in_degree.numpy(), step)]
 
 
 def _scale(name: str, values: Floats) -> tuple[float, float]:
@@ -114,6 +115,13 @@ def _coded(values: Floats, low: float, high: float, levels: int) -> NDArray[np.u
     return np.where(np.isfinite(coded), np.rint(coded), _NONE).astype("<u2")
 
 
-def _planes(numbers: NDArray[Any]) -> bytes:
+def planes(numbers: NDArray[Any]) -> bytes:
+    """Write numbers as byte planes."""
     data = np.ascontiguousarray(numbers)
     return data.view(np.uint8).reshape(-1, data.itemsize).T.tobytes()
+
+
+def rounded_up(size: float) -> str:
+    """Write two digits, rounded up."""
+    written = Context(prec=2, rounding=ROUND_CEILING).create_decimal(size)
+    return np.format_float_positional(float(written), trim="-")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.scores.taken_apart import Why
 from gattn.drawing.many_heads.notebook import notebook_svg
 from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.payload import Payload, estimated_bytes, payload
@@ -43,6 +45,7 @@ def to_html(
     image: Any = None,
     fit: Fit | None = None,
     circuit: Circuit | None = None,
+    why: Why | Sequence[Why] | None = None,
 ) -> str | None:
     """Write a trace or a head as an interactive page: one HTML file that needs only a browser.
 
@@ -66,6 +69,9 @@ def to_html(
     circuit : Circuit, optional
         A circuit of the same tokens, whose heads and edges are marked. ``found.to_html(path)`` is
         ``found.trace.to_html(path, circuit=found)``.
+    why : Why or list of Why, optional
+        Heads whose edges can be asked why, from `gattn.why` of the same run, with their parts: all
+        edges, or those that each was asked about. `page_bytes` says beforehand how large they are.
 
     Returns
     -------
@@ -75,8 +81,8 @@ def to_html(
     Raises
     ------
     SelectionError
-        If there is no head, the graphs of a stack, of both runs, or of the circuit differ in their
-        tokens, there are edits but no second run, or an image but no tokens on a grid.
+        If there is no head, the graphs of a stack, of both runs, of the circuit or of `why` differ
+        in their tokens, there are edits but no second run, or an image but no tokens on a grid.
     ShapeError
         If the image does not fit the grid, or is none.
     FileError
@@ -90,7 +96,7 @@ def to_html(
     runs = [_as_trace(one) for one in (graphs, other) if one is not None]
     if keep is not None:
         runs = [_kept(one, keep) for one in runs]
-    text = page(payload(runs, edits, image, fit, circuit))
+    text = page(payload(runs, edits, image, fit, circuit, why))
     if path is None:
         return text
     with whole_file(Path(path)) as part:
@@ -158,8 +164,10 @@ MODULES = (
     "scenes/drawing.js",
     "circuit/edges.js",
     "circuit/scene.js",
+    "why/parts.js",
     "page/elements.js",
     "circuit/table.js",
+    "why/table.js",
     "page/page.js",
     "page/describing.js",
     "page/finding.js",

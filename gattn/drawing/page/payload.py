@@ -4,9 +4,9 @@ The header is JSON. It has ``format``, which the script must know; ``levels`` (s
 ``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in
 the caller's words; ``edited``, the edits that the traces record; ``traces``; ``thumbnails``, the
 block with the thumbnails of all graphs in the header's order, followed by those of the changes if
-there are two traces; ``image``, the block with the image in grey, if there is one; and ``circuit``
-(see `circuits`) or null. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph
-says which ``block`` has its numbers.
+there are two traces; ``image``, the block with the image in grey, if there is one; ``circuit`` (see
+`circuits`) or null; and ``why``, heads whose edges can be asked why (see `why`). A trace has
+``stacks``; a stack has its tokens and ``graphs``; a graph says which ``block`` has its numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
@@ -25,13 +24,15 @@ import numpy as np
 from gattn import __version__
 from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.heads.compare import pairs
+from gattn.analysis.scores.taken_apart import Why
 from gattn.drawing.canvas.colours import RAMPS
 from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.circuits import circuit_entry
 from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, trace_entry
-from gattn.drawing.page.packing import LEVELS, block, deflated, pack
+from gattn.drawing.page.packing import LEVELS, block, deflated, pack, rounded_up
 from gattn.drawing.page.places import image_bytes
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
+from gattn.drawing.page.why import why_entries
 from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError
 from gattn.heads.head import AttentionGraph
@@ -69,15 +70,17 @@ def payload(
     image: Any = None,
     fit: Fit | None = None,
     circuit: Circuit | None = None,
+    why: Why | Sequence[Why] | None = None,
 ) -> Payload:
     """Pack one trace, or two of the same tokens and what was edited between them.
 
-    An image, or a circuit, is packed with them.
+    An image, a circuit, or heads whose edges can be asked why, are packed with them.
     """
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     _check_same(traces)
     told = None if circuit is None else circuit_entry(circuit, traces[0])
+    asked = why_entries(why, traces[0])
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
         levels, packed = _fitting(heads, pool)
         described = [dict(chain(*pool.map(labels_and_scores, _layers(trace)))) for trace in traces]
@@ -104,6 +107,8 @@ def payload(
         pixels, size = image_bytes(image, heads, fit)
         header["image"] = {"block": len(blocks), **size}
         blocks.append(block(pixels))
+    header["why"] = [entry | {"block": len(blocks) + n} for n, (entry, _) in enumerate(asked)]
+    blocks += [text for _, text in asked]
     return Payload(_titled(traces[0]), header, blocks)
 
 
@@ -191,15 +196,9 @@ def _precision(entries: Sequence[dict[str, Any]], levels: int) -> str:
     for name, (low, high) in scales:
         widest[name] = max(widest.get(name, 0.0), high - low)
     return "rounded: " + ", ".join(
-        f"{name.replace('_', ' ')} to within {_rounded_up(width / levels / 2)}"
+        f"{name.replace('_', ' ')} to within {rounded_up(width / levels / 2)}"
         for name, width in widest.items()
     )
-
-
-def _rounded_up(size: float) -> str:
-    """Write two digits, rounded up."""
-    written = Context(prec=2, rounding=ROUND_CEILING).create_decimal(size)
-    return np.format_float_positional(float(written), trim="-")
 
 
 def _layers(trace: AttentionTrace) -> Iterator[Stack]:

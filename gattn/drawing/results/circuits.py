@@ -41,11 +41,13 @@ def draw_circuits(
     names = [f"{stack} " * several + f"{layer}.{head}" for stack, layer, head in heads]
     label_rows(ax, names or [""])
     label_tokens(ax, None, roles or [""], "x")
-    ax.set(xlabel="what the key is to the query", ylabel="head")
+    are_paths = not set(roles).issubset(ROLES)
+    ax.set(xlabel="what it hears" if are_paths else "what the key is to the query", ylabel="head")
     facts = circuits.table().attrs
     edges = circuits.table()["edges"]
     low, high = (int(edges.min()), int(edges.max())) if len(edges) else (0, 0)
-    said = counted(high, "edge") if low == high else f"{low} to {high} edges"
+    what = "path" if are_paths else "edge"
+    said = counted(high, what) if low == high else f"{low} to {high} {what}s"
     stable = f"stability {in_digits(circuits.stability, '.2f')}" if len(circuits) > 1 else ""
     describe(ax, facts, f"circuits of {counted(len(circuits), 'text')}", [said, stable])
     return ax
@@ -55,7 +57,8 @@ def _counted(circuits: Circuits) -> tuple[list[tuple[Any, ...]], list[str], NDAr
     """Count the circuits in which a head has a role: heads, roles, and (heads, roles)."""
     rows = pd.DataFrame(circuits.roles()).to_dict("records")
     heads = sorted({(row["stack"], row["layer"], row["head"]) for row in rows})
-    roles = [role for role in ROLES if any(row["role"] == role for row in rows)]
+    known = {row["role"] for row in rows}
+    roles = [role for role in ROLES if role in known] + sorted(known.difference(ROLES))
     counts = np.zeros((max(len(heads), 1), max(len(roles), 1)))
     for row in rows:
         place = heads.index((row["stack"], row["layer"], row["head"])), roles.index(row["role"])

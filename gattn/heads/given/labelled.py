@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 
 from gattn.errors import ShapeError
 from gattn.heads.geometry import Geometry
 from gattn.heads.geometry.written import axes_of, from_text
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _AXES = ("layer", "head", "query", "key")
 
@@ -61,13 +64,18 @@ class Labelled:
 def is_labelled(attention: Any) -> bool:
     """Return whether it is an array with named axes, or a list that contains one."""
     if isinstance(attention, (list, tuple)):
-        return any(isinstance(part, xr.DataArray) for part in attention)
-    return isinstance(attention, xr.DataArray)
+        return any(map(_has_names, attention))
+    return _has_names(attention)
+
+
+def _has_names(attention: Any) -> TypeGuard[xr.DataArray]:
+    xarray = sys.modules.get("xarray")  # Slow to import, and whoever has an array has imported it.
+    return xarray is not None and isinstance(attention, xarray.DataArray)
 
 
 def read_labelled(attention: Any) -> Labelled:
     """Read an array with named axes, or a list of such layers."""
-    values = attention if isinstance(attention, xr.DataArray) else _joined(attention)
+    values = attention if _has_names(attention) else _joined(attention)
     _check_axes(values, "An array of attention", _AXES)
     whole = values
     for axis in ("head", "layer"):
@@ -136,8 +144,10 @@ def _whole_labels(values: xr.DataArray, axis: str) -> tuple[int, ...]:
 
 def _joined(parts: Sequence[Any]) -> xr.DataArray:
     """Join labelled layers into one array."""
+    import xarray as xr
+
     for n, part in enumerate(parts):
-        if not isinstance(part, xr.DataArray):
+        if not _has_names(part):
             raise ShapeError(
                 f"Layer {n} is a {type(part).__name__}, but others have named axes: give all "
                 "layers with names, or none."

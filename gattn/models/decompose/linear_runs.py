@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.fixed_norms import Norms, inputs_replaced
+from gattn.models.decompose.skipping import Skipping
 from gattn.models.load.loading import input_device, model_name, resolved
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -18,7 +19,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.layers import layers_of
 from gattn.models.stream.rounding import tolerance
-from gattn.models.watch.contexts import Context
+from gattn.models.watch.contexts import Context, without_contexts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -77,8 +78,8 @@ class LinearRuns:
                 "so expected a model of text."
             )
         self.embedding = _embedding(self.model, self.name)
-        self.norms = Norms()
-        with self.norms.noted(self.model):
+        self.norms = Norms(has_factors=False)
+        with without_contexts(), self.norms.noted(self.model):
             found = decompose(
                 self.inputs(1, _TOKENS),
                 self.model,
@@ -124,6 +125,8 @@ class LinearRuns:
     def layers(self, rows: Tensor, length: int = 1) -> list[Seen]:
         """Let each layer read a residual stream that holds one row in all its tokens.
 
+        What layers compute after their attention is skipped.
+
         Parameters
         ----------
         rows : Tensor (rows, dim)
@@ -138,16 +141,18 @@ class LinearRuns:
         """
         found: list[list[Seen]] = []
         for some in rows.split(max(_AT_ONCE // length, 1)):
-            seen = _Seeing(self.stack)
-            with self.norms.fixed(), inputs_replaced(dict.fromkeys(self.modules), _putting(some)):
+            skipping = Skipping()
+            seen = _Seeing(self.stack, skipping)
+            put_in = _putting(some, skipping)
+            with self.norms.fixed(), inputs_replaced(dict.fromkeys(self.modules), put_in), skipping:
                 self.run(seen, len(some), length)
             found.append([seen.found[part.layer] for part in self.sublayers])
         return [_joined(parts) for parts in zip(*found, strict=True)]
 
     def run(self, context: Context, rows: int, length: int) -> Any:
-        """Run the model in a context."""
+        """Run the model in a context, without edits that are open: weights do not hear of them."""
         prompt = Prompt(self.model, self.tokenizer, self.inputs(rows, length))
-        with torch.no_grad():
+        with torch.no_grad(), without_contexts():
             return prompt.run(context)[0]
 
     def probes(self, width: int) -> Tensor:
@@ -179,10 +184,11 @@ def _embedding(model: PreTrainedModel, name: str) -> nn.Embedding:
     )
 
 
-def _putting(rows: Tensor) -> Any:
+def _putting(rows: Tensor, skipping: Skipping) -> Any:
     """Return the function that puts rows in place of a stream (rows, tokens, dim)."""
 
     def put_in(module: nn.Module, given: Tensor) -> Tensor:
+        skipping.is_on = False
         if given.dim() != 3 or given.shape[0] != len(rows) or given.shape[2] != rows.shape[1]:
             raise CaptureError(
                 f"A layer {type(module).__name__} is given {tuple(given.shape)}: expected "
@@ -198,8 +204,8 @@ class _Seeing(Context):
 
     reads_one_call = True
 
-    def __init__(self, stack: str) -> None:
-        self._stack = stack
+    def __init__(self, stack: str, skipping: Skipping) -> None:
+        self._stack, self._skipping = stack, skipping
         self.found: dict[int, Seen] = {}
 
     def wants(self, place: Place) -> bool:
@@ -217,6 +223,7 @@ class _Seeing(Context):
         scale = query.shape[-1] ** -0.5 if call.scale is None else float(call.scale)
         is_biased = any(one.edge_features is not None for one in whole)
         self.found[place.layer] = Seen(query, key, value, scale, is_biased)
+        self._skipping.is_on = True
 
 
 def _joined(parts: Sequence[Seen]) -> Seen:

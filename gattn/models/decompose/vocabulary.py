@@ -18,6 +18,7 @@ from gattn.models.decompose.fixed_norms import (
 )
 from gattn.models.decompose.layer_weights import affine_map
 from gattn.models.decompose.linear_runs import LinearRuns
+from gattn.models.decompose.skipping import Skipping
 from gattn.models.load.loading import input_device
 from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.watch.contexts import Context
@@ -79,9 +80,11 @@ class Vocabulary:
     def _streams(self, rows: Tensor) -> Tensor:
         """Return what the first layer reads of a token with each embedding: (rows, 1, dim)."""
         found: list[Tensor] = []
+        skipping = Skipping()
 
         def note(module: nn.Module, given: Tensor) -> Tensor:
             found.append(given.detach())
+            skipping.is_on = True
             return given
 
         runs = self._runs
@@ -89,6 +92,7 @@ class Vocabulary:
             runs.norms.fixed(),
             self.replaced(rows[:, None]),
             inputs_replaced(runs.modules[:1], note),
+            skipping,
         ):
             runs.run(Context(), len(rows), 1)
         return widened(found[0])
@@ -106,7 +110,7 @@ class Vocabulary:
 
         They are those of the unembedding alone, before caps and scales.
         """
-        runs = self._runs
+        runs, skipping = self._runs, Skipping(is_on=True)
         found: list[Tensor] = []
         unembedding = runs.model.get_output_embeddings()
         if not runs.has_logits or unembedding is None:
@@ -116,6 +120,7 @@ class Vocabulary:
             )
 
         def put_in(given: Tensor) -> Tensor:
+            skipping.is_on = False
             return rows[:, None].to(given).expand_as(given)
 
         def note(module: nn.Module, args: Any, kwargs: Any, result: Tensor) -> None:
@@ -125,13 +130,16 @@ class Vocabulary:
             runs.norms.fixed(),
             outputs_replaced(runs.modules[-1:], put_in),
             hooks_on([unembedding], leave=in_this_thread(note)),
+            skipping,
         ):
             runs.run(Context(), len(rows), 1)
         return found[0]
 
-    def written(self, vector: Tensor) -> Tensor:
-        """Return by how much a vector changes each token's logit: (tokens,)."""
-        zero, once, twice = self.logits(torch.stack([0 * vector, vector, 2 * vector]))
+    def written(self, vectors: Tensor) -> Tensor:
+        """Return by how much vectors (rows, dim) change each token's logit: (rows, tokens)."""
+        zero, once, twice = self.logits(
+            torch.cat([0 * vectors[:1], vectors, 2 * vectors])
+        ).tensor_split([1, 1 + len(vectors)])
         found: Tensor = once - zero
         missing = (twice - zero - 2 * found).abs().max()
         if not missing <= 4 * self._runs.tolerance * twice.abs().max():

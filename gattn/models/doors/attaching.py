@@ -102,4 +102,5 @@ def _uninstall(model: nn.Module) -> None:
             return
         for handle in handles:
             handle.remove()
-    runs.clear(map(id, modules_of(model)))  # Of copies of it, parts ran by themselves.
+    if runs:  # Of copies of the model, parts ran by themselves.
+        runs.clear(map(id, modules_of(model)))

@@ -23,7 +23,7 @@ from gattn.models.doors.functions.calling.raw_call import is_observed
 from gattn.models.read.seen_call import LEAST, SeenCall
 from gattn.models.watch.contexts import present
 from gattn.models.watch.inside import inside, outside
-from gattn.models.watch.listening import is_listening
+from gattn.models.watch.listening import is_listening, tell
 from gattn.models.watch.taking_part import take_part
 
 _READABLE = ("eager", "sdpa")
@@ -87,6 +87,8 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
         attention_mask: Any = None,
         **options: Any,
     ) -> Any:
+        if is_listening():
+            tell(query, key, value)
         with _routing():
             result = function(module, query, key, value, attention_mask, **options)
         routed = RoutedCall(

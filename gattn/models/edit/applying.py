@@ -13,9 +13,9 @@ from gattn.errors import EditError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.base import Edit
 from gattn.models.edit.graphs import Use
+from gattn.models.edit.heard import Heard
 from gattn.models.edit.part import EdgePart, Part
 from gattn.models.edit.swap import Swap
-from gattn.models.edit.without import Heard
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.normalizers import Normalizer, Softmax
@@ -54,16 +54,17 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
             call, graph=graph, weight=weight, normalizer=normalizer, edge_features=features
         )
     heard = [edit for edit in edits if isinstance(edit, Heard)]
-    if len({edit.side for edit in heard}) < len(heard):
+    sides = [side for edit in heard for side in edit.sides(heads)]
+    if len(set(sides)) < len(sides):
         raise EditError(
             f"{heard[0]} and {heard[-1]} each say what the same side of a head reads: name all "
             "parts in one, as in part=['0.1', 'mlp 0']."
         )
     whole = [edit for edit in after if edit.gives_all_attention]
-    if whole and any(edit.side != "value" for edit in heard):
+    if whole and set(sides) - {"value"}:
         raise EditError(f"{whole[0]} puts in the attention that {heard[0]} would change.")
     for edit in heard:
-        call = edit.instead(call, heads, own)
+        call = edit.instead(call, heads, own, reading)
     if any(edit.gives_values for edit in after):
         call = replace(call, value=_values(call, own, after, reading))
     kind = EdgePart if reading.lists_edges else Part

@@ -40,6 +40,8 @@ def _feed(value: Any, digest: Any) -> None:
     elif is_dataclass(value) and not isinstance(value, type):
         _feed(type(value).__name__, digest)
         _feed([getattr(value, one.name) for one in fields(value)], digest)
+    elif isinstance(value, Mapping):
+        _feed(list(value.items()), digest)
     elif isinstance(value, FunctionType):
         _feed(about_function(value), digest)
     elif isinstance(value, (list, tuple)):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gattn.errors import ModelError
+from gattn.models.load.offline import EMBEDDED, offline_models
 from gattn.models.load.trusting import check_files
 from gattn.models.load.walking import modules_of
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     Model: TypeAlias = str | Path | PreTrainedModel | None
-
-EMBEDDED = "embedded"
-"""The name of the small model that comes with gattn."""
 
 EMBEDDED_PATH = Path(__file__).parents[1] / "embedded"
 
@@ -163,28 +161,6 @@ def not_loaded(place: str | Path, error: Exception) -> ModelError:
         f"config.json, safetensors weights and a tokenizer. Models that are here offline: "
         f"{', '.join(offline_models())}. The reason given: {reason}"
     )
-
-
-def offline_models() -> list[str]:
-    """List the models that load without network: the embedded one, and the hub's cached ones."""
-    from huggingface_hub import scan_cache_dir
-    from huggingface_hub.errors import CacheNotFound
-
-    try:
-        repositories = scan_cache_dir().repos
-    except (CacheNotFound, OSError):
-        return [EMBEDDED]
-    cached = sorted(
-        repository.repo_id
-        for repository in repositories
-        if repository.repo_type == "model" and _has_weights(repository)
-    )
-    return [EMBEDDED, *cached]
-
-
-def _has_weights(repository: Any) -> bool:
-    names = {file.file_name for revision in repository.revisions for file in revision.files}
-    return "config.json" in names and any(name.endswith(".safetensors") for name in names)
 
 
 def input_device(model: nn.Module) -> torch.device:

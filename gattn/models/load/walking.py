@@ -17,3 +17,20 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 
     walk(model)
     return list(found)
+
+
+def names_of(model: nn.Module) -> dict[str, nn.Module]:
+    """List a model's modules by name, as `model.named_modules()` does, but faster."""
+    found: dict[str, nn.Module] = {}
+    known: set[nn.Module] = set()
+
+    def walk(module: nn.Module, name: str) -> None:
+        known.add(module)
+        found[name] = module
+        path = f"{name}." if name else ""
+        for part, inner in module._modules.items():
+            if inner is not None and inner not in known:
+                walk(inner, f"{path}{part}")
+
+    walk(model, "")
+    return found

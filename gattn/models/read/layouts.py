@@ -8,6 +8,7 @@ from math import prod
 
 from torch import Tensor
 
+from gattn.caching import cached_property
 from gattn.models.read.token_maps import TokenMap
 
 
@@ -28,6 +29,17 @@ class Layout:
     split: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     tokens: TokenMap | None = None
+
+    @cached_property
+    def is_of_whole_texts(self) -> bool:
+        """Whether it is self-attention, in which each element is a text, all of whose slots are."""
+        tokens = self.tokens
+        return tokens is not None and tokens.are_whole_texts
+
+    def num_heads(self, lead: Sequence[int]) -> int:
+        """Return how many heads tensors with the leading sizes `lead` have."""
+        full = self._sizes(lead)
+        return prod(full[n] for n in self.heads)
 
     def fold(self, x: Tensor, lead: Sequence[int], *, is_mask: bool = False) -> Tensor:
         """View a tensor, whose leading sizes are `lead` or 1, as (elements, heads, ...).

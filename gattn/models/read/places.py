@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class Side:
     count: int | None = None
 
     def __len__(self) -> int:
-        return len(self.slots)
+        return int(self.slots.shape[0])
 
     @property
     def at(self) -> Tensor:
@@ -88,10 +89,28 @@ class Place:
         return [0] * (self.head in heads)
 
 
+@lru_cache(maxsize=16)
+def ordered(length: int) -> Tensor:
+    """Return the slots 0, 1, ... of so many tokens."""
+    with torch.inference_mode(False):
+        return torch.arange(length, device="cpu")
+
+
+@lru_cache(maxsize=16)
+def all_real(count: int, length: int) -> Tensor:
+    """Return that all slots of so many sequences are tokens, (sequences, slots)."""
+    with torch.inference_mode(False):
+        return torch.ones(count, length, dtype=torch.bool, device="cpu")
+
+
+@lru_cache(maxsize=16)
+def whole_side(length: int) -> Side:
+    """Return the side of a sequence whose slots are all tokens, in order."""
+    return Side(ordered(length), 0)
+
+
 def sides(real: Tensor, start: int, length: int) -> list[Side]:
     """Find each sequence's real tokens among the slots from `start` on."""
-    first = real[:, :start].sum(1).tolist()
-    return [
-        Side(row.nonzero()[:, 0], before)
-        for row, before in zip(real[:, start : start + length], first, strict=True)
-    ]
+    first, present = real[:, :start].sum(1).tolist(), real[:, start : start + length]
+    slots = present.nonzero()[:, 1].split(present.sum(1).tolist())
+    return [Side(own, before) for own, before in zip(slots, first, strict=True)]

@@ -85,6 +85,13 @@ class TokenMap:
         """Whether some slots are other tokens than the order of slots says."""
         return self.queries is not None or self.keys is not None
 
+    @property
+    def are_whole_texts(self) -> bool:
+        """Whether each element is a text of the batch, and its slots its tokens, in order."""
+        is_plain = not self.is_cross and self.joined is None and self.fed is None
+        are_in_order = self.queries is None and self.keys is None
+        return is_plain and are_in_order and self.sequences == tuple(range(len(self.sequences)))
+
     def sizes(self, is_read: Callable[[], Tensor]) -> tuple[int, int]:
         """Return how many tokens each side has, without padding.
 

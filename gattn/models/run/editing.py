@@ -12,18 +12,19 @@ from torch import nn
 
 from gattn.edit_records import EditRecord
 from gattn.errors import EditError
+from gattn.models.doors.functions.calling.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
+from gattn.models.edit.heard import Hears
 from gattn.models.edit.unmet import Seen, Unmet
 from gattn.models.edit.where.tokens import KnownTokens
-from gattn.models.edit.without import Without
 from gattn.models.load.loading import check_module
+from gattn.models.load.walking import modules_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.checkpoints import Backward, is_in_checkpoint, refuse
-from gattn.models.run.hearing import Hearing
+from gattn.models.run.hear.hearing import Hearing
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.run.patching import Sources
@@ -81,23 +82,24 @@ class Editing(Context):
         self._calls: dict[Tracker, _Call] = {}
         self._ends: dict[Tracker, Ends] = {}
         self.backward = Backward()
-        self._hearing = Hearing(self, [edit for some in edits for edit in some])
+        self._hears = [edit for some in edits for edit in some if isinstance(edit, Hears)]
+        self._hearing = Hearing(self, self._is_heard)
 
     def watching(self, model: nn.Module) -> AbstractContextManager[None]:
         """Watch the residual stream, if an edit names parts of it."""
-        return self._hearing.watching(model) if self._hearing else nullcontext()
+        return self._hearing.watching(model) if self._hears else nullcontext()
 
     def begin(self, tracker: Tracker) -> None:
         """Note whether the backward pass will run the model's layers again."""
         self._seen.was_called = True
         self._ends.setdefault(tracker, Ends(self._edits)).begin(tracker)
-        is_checkpointed = any(
-            getattr(module, "gradient_checkpointing", False) and module.training
-            for module in tracker.model.modules()
-        )
         with_gradient = torch.is_grad_enabled()
-        self._calls[tracker] = _Call(is_checkpointed and with_gradient, with_gradient)
-        if self._hearing:
+        is_checkpointed = with_gradient and any(
+            module.training and getattr(module, "gradient_checkpointing", False)
+            for module in modules_of(tracker.model)
+        )
+        self._calls[tracker] = _Call(is_checkpointed, with_gradient)
+        if self._hears:
             self._hearing.begin(tracker)
 
     def of(self, sequence: int) -> Sequence[Edit]:
@@ -122,31 +124,47 @@ class Editing(Context):
             if self._unclear is not None:
                 return []  # Refused at the end of the call, when all stacks are known.
             here = [self._locate(edit, place, sequence, tracker) for edit in found]
-            known = [edit for edit in here if edit is not None]
-            applied.append([self._in_stream(edit, call, place, now) for edit in known])
+            applied.append([edit for edit in here if edit is not None])
         if not any(applied):
             return []
+        if self._hears:
+            applied = self._heard(applied, call, place, now)
         if now.may_checkpoint and tracker.is_calling and is_in_checkpoint():
             now.is_checkpointed = True
             now.awaits_backward = tracker.model.training and call.is_seen_again
             self.backward.is_lost |= not call.is_seen_again
         return applied
 
-    def _in_stream(self, edit: Edit, call: SeenCall, place: Place, now: _Call) -> Edit:
-        if not isinstance(edit, Without):
-            return edit
-        heard = self._hearing.heard(edit, call, place)
-        now.given[id(heard)] = now.given.get(id(edit), edit)
-        now.heard.append(heard)
-        return heard
+    def _heard(
+        self, edits: list[Sequence[Edit]], call: SeenCall, place: Place, now: _Call
+    ) -> list[Sequence[Edit]]:
+        """Put what heads read in place of the edits that say what they do not."""
+        heard = self._hearing.heard(edits, call, place)
+        for name, edit in heard.items():
+            given = next(one for some in edits for one in some if id(one) == name)
+            now.given[id(edit)] = now.given.get(name, given)
+            now.heard.append(edit)
+        return [[heard.get(id(edit), edit) for edit in some] for some in edits]
+
+    def _is_heard(self, place: Place) -> bool:
+        """Return whether a later layer reads what a call writes without some of it."""
+        return any(
+            (layers := edit.layers()) is None or place.layer < max(layers) for edit in self._hears
+        )
+
+    def ignores(self, place: Place) -> bool:
+        """Note a call, and return whether no edit applies to it."""
+        self._seen.note(place)
+        given = (edit for sequence in {*place.sequences} for edit in self.of(sequence))
+        return not self._hears and not any(edit.applies(place) for edit in given)
 
     def wants(self, place: Place) -> bool:
         """Return whether an edit names parts of the stream that a call writes."""
-        return bool(self._hearing) and self._hearing.wants(place)
+        return bool(self._hears) and self._hearing.wants(place)
 
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Note what a call writes to the stream."""
-        self._hearing.see(call, place, readings)
+        self._hearing.see(call, place)
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
         known = self._stack_of.setdefault(id(edit), place.stack)

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError, EditError
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.base import Edit
+from gattn.models.edit.hear.parts import By, Parts, check_by, is_vectors
+from gattn.models.edit.hear.paths import OnlyPaths
+from gattn.models.edit.hear.without import Without
 from gattn.models.edit.kept.kept import Messages, are_texts, is_zero
 from gattn.models.edit.kept.only import Only
 from gattn.models.edit.part import EdgePart, Part
@@ -21,10 +24,15 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.functions import prepared
+from gattn.models.run.other_texts import mean_parts, parts_of
 from gattn.models.watch.contexts import Context, without_contexts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_OWN = ("zero", "mean")
+"""What takes the place of parts without another text."""
 
 
 class Sources:
@@ -33,6 +41,7 @@ class Sources:
     def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None) -> None:
         self._model, self._tokenizer = cast("PreTrainedModel", model), tokenizer
         self._known: dict[tuple[Any, What], Activations] = {}
+        self._written: dict[Any, Parts] = {}
 
     def run(self, edits: Iterable[Edit]) -> list[Edit]:
         """Replace texts in edits by what heads give on them."""
@@ -59,7 +68,24 @@ class Sources:
         both: tuple[What, What] = ("attention", "values")
         return Messages(source, *(self._once(source, what, self._one) for what in both))
 
+    def parts(self, by: By) -> By:
+        """Run the texts whose parts take the place of others."""
+        check_by(by)
+        if isinstance(by, Parts) or is_vectors(by) or (isinstance(by, str) and by in _OWN):
+            return by
+        if are_texts(by):
+            return mean_parts(by, [self._parts(one) for one in by])
+        return self._parts(by)
+
+    def _parts(self, text: Any) -> Parts:
+        name = text if isinstance(text, str) else id(text)
+        if name not in self._written:
+            self._written[name] = parts_of(text, self._model, self._tokenizer)
+        return self._written[name]
+
     def _with_run(self, edit: Edit) -> Edit:
+        if isinstance(edit, (Without, OnlyPaths)):
+            return replace(edit, by=self.parts(edit.by))
         if isinstance(edit, Only):
             return replace(edit, ablation=self.messages(edit.ablation) or "zero")
         if isinstance(edit, Patch) and not edit.is_run:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from gattn.models.stream.parts import Stream, Writer
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.sublayers import FixedNorm
+from gattn.normalizers.base import widened
 
 
 class Embedded:
@@ -20,40 +21,50 @@ class Embedded:
     def note(self, name: str, module: nn.Module, given: Tensor | None, result: Tensor) -> None:
         """Note what a module without modules in it gave, outside of all layers."""
         if isinstance(module, nn.Embedding):
-            self._found.append((name, result.detach().clone()))
+            self._found.append((name, result.clone()))
         elif self._found and given is not None and given.shape == result.shape:
             if result.dim() != 3 or torch.equal(given, result):
                 return
-            norm = FixedNorm.of(module, given[0].detach(), result[0].detach())
+            before, after = given.flatten(0, 1), result.flatten(0, 1)
+            norm = FixedNorm.of(module, before, after)
             if norm is not None:
-                self._norms.append((given[0].detach().clone(), norm))
+                self._norms.append((before.clone(), norm))
 
     def stream(self, start: Tensor) -> Stream:
-        """Take the stream (tokens, dim) apart, as far as it is a sum of embeddings."""
-        flat = [(name, x.reshape(-1, x.shape[-1])) for name, x in self._found]
-        some = [(name, x) for name, x in flat if x.shape == start.shape]
+        """Take the stream (sequences, slots, dim) apart, as far as it is a sum of embeddings.
+
+        The parts are (writers, sequences * slots, dim), at least in single precision.
+        """
+        limit, width = tolerance(start), start.shape[-1]
+        some = [(name, x) for name, x in self._found if _fits(x, start)]
+        start_rows = widened(start).reshape(-1, width)
         if not some:
-            return Stream([Writer("embedding")], start[None])
+            return Stream([Writer("embedding")], start_rows[None])
         paths = [name for name, _ in some]
         names = [path.rpartition(".")[2] for path in paths]
         names = names if len(set(names)) == len(names) else paths
         if len(set(names)) < len(names):  # One module that looks several ids up.
             names = [f"{path} {n}" for n, path in enumerate(paths)]
         writers = [Writer("embedding", name=name) for name in names]
-        parts = torch.stack([x.to(start) for _, x in some])
+        parts = torch.stack([x.to(start_rows).expand_as(start).reshape(-1, width) for _, x in some])
         total = parts.sum(0)
-        size = float((start * total).sum() / total.square().sum())
-        if _is_close(size * total, start):
-            size = 1.0 if _is_close(total, start) else size
+        size = float((start_rows * total).detach().sum() / total.detach().square().sum())
+        if _is_close(size * total, start_rows, limit):
+            size = 1.0 if _is_close(total, start_rows, limit) else size
             return Stream(writers, size * parts)
         for given, norm in self._norms:
-            if _is_close(given.to(total), total) and _is_close(norm(total) + norm.shift, start):
-                shift = norm.shift.expand_as(start)[None]
+            is_of_sum = given.shape == total.shape and _is_close(given.to(total), total, limit)
+            if is_of_sum and _is_close(norm(total) + norm.shift, start_rows, limit):
+                shift = norm.shift.expand_as(start_rows)[None]
                 writers.append(Writer("embedding", name="norm"))
                 return Stream(writers, torch.cat([norm(parts), shift]))
-        return Stream([Writer("embedding")], start[None])
+        return Stream([Writer("embedding")], start_rows[None])
 
 
-def _is_close(one: Tensor, other: Tensor) -> bool:
-    limit = tolerance(other) * other.abs().amax(-1, keepdim=True)
-    return one.shape == other.shape and bool(((one - other).abs() <= limit).all())
+def _fits(x: Tensor, start: Tensor) -> bool:
+    """Return whether an embedding can be added to the stream, in each sequence alike or not."""
+    return x.shape[-2:] == start.shape[-2:] and x.shape[:-2] in ((), (1,), start.shape[:-2])
+
+
+def _is_close(one: Tensor, other: Tensor, limit: float) -> bool:
+    return bool(((one - other).abs() <= limit * other.abs().amax(-1, keepdim=True)).all())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from gattn.errors import CaptureError
 from gattn.models.watch.hooks import Hook
 from gattn.normalizers.base import widened
 
@@ -65,6 +66,29 @@ def linear_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | 
         return found if is_unaltered(module, given, output) else None
 
 
+def weight_map(weight: Tensor, given: Tensor, output: Tensor) -> LinearMap | None:
+    """Return the map of a known weight, if it and some bias give what came out."""
+    with torch.no_grad():
+        bias = (widened(output[:1]) - widened(given[:1]) @ widened(weight).T)[0]
+        found = LinearMap(weight.detach(), bias)
+        return found if found.gives(given, output) else None
+
+
+def live_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | None:
+    """Find the linear map that a module is, with gradients to its weight if they are taken."""
+    found = linear_map(module, given, output)
+    if found is None or not torch.is_grad_enabled():
+        return found
+    if runs_its_weight(module):
+        return _own_map(module, is_live=True)
+    if any(x.requires_grad for x in module.parameters()):
+        raise CaptureError(
+            f"What a {type(module).__name__} multiplies is known by its outputs alone, without "
+            "gradients to its parameters: run the model under torch.no_grad(), or freeze them."
+        )
+    return found
+
+
 def runs_its_weight(module: nn.Module) -> bool:
     """Return whether a module only multiplies its input by its weight."""
     plain = [kind.forward for kind in linear_modules()]
@@ -75,11 +99,11 @@ def runs_its_weight(module: nn.Module) -> bool:
     return is_plain and weight.dim() == 2 and not weight.is_meta
 
 
-def _own_map(module: nn.Module) -> LinearMap:
+def _own_map(module: nn.Module, *, is_live: bool = False) -> LinearMap:
     weight, bias = cast("Tensor", module.weight), module.bias
-    weight = weight.detach() if isinstance(module, nn.Linear) else weight.detach().T
-    bias = bias.detach() if isinstance(bias, Tensor) else weight.new_zeros(len(weight))
-    return LinearMap(weight, bias)
+    weight = weight if isinstance(module, nn.Linear) else weight.T
+    bias = bias if isinstance(bias, Tensor) else weight.new_zeros(len(weight))
+    return LinearMap(weight, bias) if is_live else LinearMap(weight.detach(), bias.detach())
 
 
 def is_unaltered(module: nn.Module, given: Tensor, output: Tensor) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor
 
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, SelectionError
+from gattn.models.stream.dictionaries import Dictionary
 from gattn.models.stream.rounding import tolerance
 
 if TYPE_CHECKING:
-    from gattn.models.stream.sublayers import FixedNorm, Sublayer
+    from gattn.models.stream.sublayers import Branch, FixedNorm, Sublayer
 
 Kind = Literal["embedding", "head", "mlp", "bias", "given", "error"]
 
@@ -31,17 +33,22 @@ class Writer:
     layer, head : int, optional
         Where it is.
     name : str
-        The name of an embedding, or of a given part.
+        The name of an embedding, or of a given part; or the token that a head read, if its part is
+        split by these.
+    source : int, optional
+        That token's position.
     """
 
     kind: Kind
     layer: int | None = None
     head: int | None = None
     name: str = ""
+    source: int | None = None
 
     def __str__(self) -> str:
         if self.kind == "head":
-            return f"{self.layer}.{self.head}"
+            read = "" if self.source is None else f" from {self.name!r} ({self.source})"
+            return f"{self.layer}.{self.head}{read}"
         if self.layer is not None:
             return f"{self.kind} {self.layer}"
         return self.name or self.kind
@@ -57,15 +64,44 @@ class Stream:
         What wrote its parts.
     parts : Tensor (writers, tokens, dim)
         The parts.
+    dictionaries : list of Dictionary
+        Further parts, with writers of their own.
     """
 
     writers: list[Writer]
     parts: Tensor
+    dictionaries: list[Dictionary] = field(default_factory=list)
 
-    def check(self, total: Tensor, what: str) -> None:
-        """Refuse unless the parts sum to the stream that the model has, (tokens, dim)."""
-        missing = (self.parts.sum(0) - total).abs()
-        if not bool((missing <= tolerance(total) * total.abs().amax(-1, keepdim=True)).all()):
+    @property
+    def all_writers(self) -> list[Writer]:
+        """What wrote the parts, those of dictionaries last."""
+        return [*self.writers, *(one for some in self.dictionaries for one in some.writers)]
+
+    def part(self, number: int) -> Tensor:
+        """Return the part of one of all writers: (tokens, dim)."""
+        if number < len(self.writers):
+            return self.parts[number]
+        number -= len(self.writers)
+        for some in self.dictionaries:
+            if number < len(some.writers):
+                return some.part(number, self.parts.shape[1])
+            number -= len(some.writers)
+        raise IndexError(number)
+
+    def total(self) -> Tensor:
+        """Return the sum of all parts: (tokens, dim)."""
+        found: Tensor = self.parts.sum(0)
+        return sum((some.total(len(found)) for some in self.dictionaries), found)
+
+    def check(self, total: Tensor, what: str, written: Tensor | None = None) -> None:
+        """Refuse unless the parts sum to the stream that the model has, (tokens, dim).
+
+        Under autocast, what is `written` to a stream has less precision than the stream.
+        """
+        total = total.detach()
+        limit = max(tolerance(one) for one in (total, written) if one is not None)
+        missing = (self.total().detach() - total).abs()
+        if not bool((missing <= limit * total.abs().amax(-1, keepdim=True)).all()):
             error = float(missing.max() / total.abs().max())
             raise CaptureError(
                 f"What embeddings, heads and MLPs write does not sum to the residual stream before "
@@ -74,21 +110,38 @@ class Stream:
 
 
 class Growing:
-    """A stream to which layer after layer is added."""
+    """A stream to which layer after layer is added.
 
-    def __init__(self, embeddings: Stream) -> None:
+    Parameters
+    ----------
+    embeddings : Stream
+        The stream before the first layer.
+    split : collection of (layer, head)
+        Heads whose parts are split by the token that they read.
+    """
+
+    def __init__(self, embeddings: Stream, split: Collection[tuple[int, int]] = ()) -> None:
         self.writers, self.parts = list(embeddings.writers), [embeddings.parts]
+        self.dictionaries: list[Dictionary] = []
         self.depth = 0
+        self._split = split
 
     def stream(self) -> Stream:
         """Return the stream before the next layer."""
-        return Stream(list(self.writers), torch.cat(self.parts))
+        return Stream(list(self.writers), torch.cat(self.parts), list(self.dictionaries))
 
-    def add(self, sublayer: Sublayer) -> None:
+    def add(self, sublayer: Branch) -> None:
         """Add a layer's heads, its biases and its MLP."""
-        layer, heads = sublayer.layer, _heads(sublayer)
+        layer, heads = sublayer.layer, sublayer.by_head()
         self.depth = layer + 1
-        self._append([Writer("head", layer, n) for n in range(len(heads))], heads)
+        split = sorted(head for place, head in self._split if place == layer)
+        if split and split[-1] >= sublayer.heads:
+            raise SelectionError(
+                f"No head {layer}.{split[-1]}; layer {layer} has heads 0 .. {sublayer.heads - 1}."
+            )
+        whole = [n for n in range(sublayer.heads) if n not in split]
+        self._append([Writer("head", layer, n) for n in whole], heads[whole])
+        self.dictionaries += [_by_source(cast("Sublayer", sublayer), n) for n in split]
         bias = sublayer.bias.clone()[None]
         self._append([Writer("bias", layer)], bias)
         total = sublayer.after
@@ -108,12 +161,16 @@ class Growing:
         """Apply a norm to all parts; what it adds itself is bias."""
         at = next(n for n, one in enumerate(self.parts) if one is bias)
         self.parts = [norm(one) for one in self.parts]
+        self.dictionaries = [one.normed(norm) for one in self.dictionaries]
         self.parts[at] = self.parts[at] + norm.shift
 
 
-def _heads(sublayer: Sublayer) -> Tensor:
-    """Return what each head adds to each token: (heads, tokens, dim)."""
-    found = sublayer.residual.new_empty(sublayer.heads, *sublayer.residual.shape)
+def _by_source(sublayer: Sublayer, head: int) -> Dictionary:
+    """Return what a head adds to each token, by the token that it read."""
+    size = len(sublayer)
+    amounts = sublayer.residual.new_empty(size, size)
     for rows, attention in sublayer.rows():
-        found[:, rows] = attention @ sublayer.values @ sublayer.weights
-    return found * sublayer.factor[:, None]
+        amounts[rows] = attention[head]
+    amounts *= sublayer.factor[:, None]
+    writers = [Writer("head", sublayer.layer, head, source=n) for n in range(size)]
+    return Dictionary.of(writers, amounts, sublayer.values[head] @ sublayer.weights[head])

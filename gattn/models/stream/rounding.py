@@ -24,6 +24,7 @@ def is_half(numbers: Tensor) -> bool:
     return torch.finfo(numbers.dtype).bits < 32
 
 
+@torch.no_grad()
 def factor_of(branch: Tensor, total: Tensor, others: list[Tensor]) -> float | None:
     r"""Measure the positive factor by which a branch was multiplied before it was added to others.
 

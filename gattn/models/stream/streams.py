@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.edit.applying import parts
-from gattn.models.stream.linear_maps import linear_map, takes
+from gattn.models.stream.layers import other_tokens
+from gattn.models.stream.linear_maps import live_map, takes, weight_map
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
-from gattn.models.stream.sublayers import FixedNorm, Sublayer
+from gattn.models.stream.rows import Rows
+from gattn.models.stream.sublayers import Branch, FixedNorm, HeadOutputs, Sublayer
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -44,11 +46,14 @@ class Event(NamedTuple):
 
 @dataclass(eq=False)
 class RunningLayer:
-    """A running layer: its input, its attention, and what ran since."""
+    """A running layer: its input, its attention, and what ran since.
+
+    Without a reading of its attention it is taken apart by what its heads gave.
+    """
 
     module: nn.Module
     given: Tensor | None
-    seen: tuple[SeenCall, Place, Reading] | None = None
+    seen: tuple[SeenCall, Place, Reading | None] | None = None
     events: list[Event] = field(default_factory=list)
 
     def note(self, module: nn.Module, given: Tensor, output: Tensor, is_alone: bool) -> None:
@@ -56,70 +61,78 @@ class RunningLayer:
         if self.seen is None or self.given is None:
             return
         call, width = self.seen[0], self.given.shape[-1]
-        slots = call.query.shape[2]
+        slots = _slots(call)
         widths = (width, call.output.shape[2] * call.output.shape[3])
         is_of_layer = output.shape[-1] == width and given.shape[-1] in widths
         if is_of_layer and all(x.numel() == slots * x.shape[-1] for x in (given, output)):
-            before, later = (x.detach().reshape(slots, -1).clone() for x in (given, output))
+            before, later = (x.reshape(slots, -1).clone() for x in (given, output))
             self.events.append(Event(module, before, later, is_alone))
 
-    def taken_apart(self, output: Tensor | None) -> Sublayer:
+    def taken_apart(self, output: Tensor | None) -> Branch:
         """Find the parts of the layer's attention, and verify that they sum to its output."""
         assert self.seen is not None
         assert self.given is not None
-        call, place, reading = self.seen
-        width, slots = self.given.shape[-1], call.query.shape[2]
+        call, place, _ = self.seen
+        width, slots = self.given.shape[-1], _slots(call)
         is_like = output is not None and output.shape[-1] == width
         if not is_like or any(x.numel() != slots * width for x in (self.given, output)):  # type: ignore[union-attr]
-            raise CaptureError(
-                f"The layer around {call.name} takes {tuple(self.given.shape)}, but its attention "
-                f"{slots} tokens: expected the same sequence throughout."
-            )
+            raise other_tokens(call.name, self.given, slots)
         assert output is not None
-        given, end = (x.detach().reshape(slots, width) for x in (self.given, output))
-        real = reading.queries.slots.to(given.device)
+        given, end = (x.reshape(slots, width) for x in (self.given, output))
+        real = Rows(place, call.query.shape[2], given.device).at
         events = [x._replace(given=x.given[real], output=x.output[real]) for x in self.events]
-        part, later = _projected(call, place, reading, given[real], end[real], events)
+        part, later = _projected(self.seen, real, given[real], end[real], events)
         part, branch = _after_norms(part, later)
         part, added = _summed(part, given[real], branch, later)
+        _check_factor(self.module, part)
         return _verified(part, added, branch)
 
 
+def _slots(call: SeenCall) -> int:
+    """Count the slots of all sequences of a call."""
+    return call.query.shape[0] * call.query.shape[2]
+
+
 def _projected(
-    call: SeenCall,
-    place: Place,
-    reading: Reading,
+    seen: tuple[SeenCall, Place, Reading | None],
+    real: Tensor,
     given: Tensor,
     end: Tensor,
     events: list[Event],
-) -> tuple[Sublayer, list[Event]]:
+) -> tuple[Branch, list[Event]]:
     """Find the output projection: the sublayer up to it, and what ran from it on."""
-    rows = call.output[0, reading.queries.slots.to(call.output.device)].flatten(1)
+    call, place, reading = seen
+    outputs = call.output.flatten(0, 1)[real]
+    rows = outputs.flatten(1)
     # The outermost that takes them ends last: an adapter wraps the module that it adapts.
     found = [n for n, event in enumerate(events) if event.is_alone and takes(event.given, rows)]
     last = events[found[-1]] if found else None
-    projection = None if last is None else linear_map(last.module, last.given, last.output)
+    projection = None if last is None else live_map(last.module, last.given, last.output)
+    if not found and call.projection is not None:
+        found = [n for n, event in enumerate(events) if event.module is call.module]
+        projection = weight_map(call.projection, rows, events[found[-1]].output) if found else None
     if projection is None:
         raise CaptureError(
             f"The output of {call.name} is not projected unchanged; there may be a gate or norm in "
             "between: what its edges add is unknown."
         )
-    value = _values(reading)
-    residual = widened(given).to(value.dtype)
-    bias = torch.zeros_like(residual) + projection.bias.to(residual)
-    part = Sublayer(
-        stack=place.stack,
-        layer=place.layer,
-        name=call.name,
-        reading=reading,
-        residual=residual,
-        values=value[0],
-        weights=projection.heads(reading.heads).to(value.dtype).transpose(1, 2),
-        factor=torch.ones_like(residual[:, 0]),
-        bias=bias,
-        after=residual,
-        end=widened(end).to(value.dtype),
-    )
+    residual = widened(given).to(widened(outputs).dtype)
+    fields: Any = {
+        "stack": place.stack,
+        "layer": place.layer,
+        "name": call.name,
+        "residual": residual,
+        "weights": projection.heads(outputs.shape[1]).to(residual.dtype).transpose(1, 2),
+        "factor": torch.ones_like(residual[:, 0]),
+        "bias": torch.zeros_like(residual) + projection.bias.to(residual),
+        "after": residual,
+        "end": widened(end).to(residual.dtype),
+    }
+    part: Branch
+    if reading is None:
+        part = HeadOutputs(given=widened(outputs).transpose(0, 1), **fields)
+    else:
+        part = Sublayer(reading=reading, values=_values(reading)[0], **fields)
     return part, events[found[-1] :]
 
 
@@ -136,7 +149,7 @@ def _values(reading: Reading) -> Tensor:
     return value
 
 
-def _after_norms(part: Sublayer, events: list[Event]) -> tuple[Sublayer, Tensor]:
+def _after_norms(part: Branch, events: list[Event]) -> tuple[Branch, Tensor]:
     """Follow norms and scales after the projection; also give what is added to the stream."""
     branch = events[0].output
     for event in events[1:]:
@@ -149,8 +162,8 @@ def _after_norms(part: Sublayer, events: list[Event]) -> tuple[Sublayer, Tensor]
 
 
 def _summed(
-    part: Sublayer, given: Tensor, branch: Tensor, events: list[Event]
-) -> tuple[Sublayer, Tensor]:
+    part: Branch, given: Tensor, branch: Tensor, events: list[Event]
+) -> tuple[Branch, Tensor]:
     """Find the sum of residual and branch, and the norm that reads it; also give what was added."""
     alike = [event for event in events if event.given.shape == given.shape]
     known = [x for event in events for x in (event.given, event.output) if x.shape == given.shape]
@@ -189,9 +202,22 @@ def _summed(
     return found, added
 
 
-def _verified(part: Sublayer, added: Tensor, precision: Tensor) -> Sublayer:
+def _check_factor(module: nn.Module, part: Branch) -> None:
+    """Refuse gradients to a number that branches are multiplied by, which is only measured."""
+    if torch.is_grad_enabled() and any(
+        x.numel() == 1 and x.requires_grad for x in module.parameters()
+    ):
+        raise CaptureError(
+            f"The layer of {part.name} has a parameter of one number, which may multiply what it "
+            "adds, and gradients to it are not known: run the model under torch.no_grad(), or "
+            "freeze it."
+        )
+
+
+def _verified(part: Branch, added: Tensor, precision: Tensor) -> Branch:
     """Verify that the vectors and the bias sum to what was added to the stream."""
-    missing = (part.added() + part.bias - added).abs()
+    added = added.detach()
+    missing = (part.added().detach() + part.bias.detach() - added).abs()
     error = float(missing.max() / added.abs().max().clamp_min(torch.finfo(added.dtype).tiny))
     if bool((missing > tolerance(precision) * added.abs().amax(-1, keepdim=True)).any()):
         raise CaptureError(

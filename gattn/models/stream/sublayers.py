@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -80,12 +81,12 @@ class FixedNorm:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Sublayer:
-    r"""The attention sublayer of one layer and sequence: vectors that sum to its output.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Branch:
+    r"""What the heads of a layer add to the residual stream, and the stream around it.
 
     .. math::
-        y_i = x_i + \sum_j \sum_h A^h_{ij} f_i v^h_j W^h + b_i
+        y_i = x_i + f_i \sum_h o^h_i W^h + b_i
 
     Norms and scales between the output projection and the sum are folded, with fixed statistics,
     into `weights`, `factor` and `bias`. With sequential pre-norm blocks, ``end - after`` is the
@@ -95,12 +96,8 @@ class Sublayer:
     ----------
     stack, layer, name
         Where it is, and the path of its attention module.
-    reading : Reading
-        The call on one sequence, which has the attention.
     residual : Tensor (tokens, dim)
         The residual stream x before it.
-    values : Tensor (heads, tokens, value dim)
-        The values v, expanded to the query heads.
     weights : Tensor (heads, value dim, dim)
         The output projection W of each head.
     factor : Tensor (tokens,)
@@ -128,9 +125,7 @@ class Sublayer:
     stack: str
     layer: int
     name: str
-    reading: Reading
     residual: Tensor
-    values: Tensor
     weights: Tensor
     factor: Tensor
     bias: Tensor
@@ -148,12 +143,76 @@ class Sublayer:
     @property
     def heads(self) -> int:
         """How many heads there are."""
-        return len(self.values)
+        return len(self.weights)
 
     @property
     def is_post_norm(self) -> bool:
         """Whether norms give the residual stream, as in BERT."""
         return self.end_norm is not None
+
+    def outputs(self) -> Tensor:
+        """Return what heads give before the output projection: (heads, tokens, value dim)."""
+        raise NotImplementedError
+
+    def by_head(self) -> Tensor:
+        """Return what each head adds to each token: (heads, tokens, dim)."""
+        return self.outputs() @ self.weights * self.factor[:, None]
+
+    def added(self) -> Tensor:
+        """Return the sum of the vectors added to each token, without the bias: (tokens, dim)."""
+        heads = self.outputs().transpose(0, 1)
+        return heads.flatten(1) @ self.weights.flatten(0, 1) * self.factor[:, None]
+
+    def normed(self) -> Self:
+        """Return the vectors after the norm that reads their sum, with its statistics fixed.
+
+        They sum to that norm's output. If no norm reads the sum, they stay the same.
+        """
+        norm = self.norm
+        if norm is None:
+            return self
+        return replace(
+            self,
+            residual=norm(self.residual),
+            weights=norm.turned(self.weights),
+            factor=self.factor * norm.factor,
+            bias=norm(self.bias) + norm.shift,
+            after=norm(self.after) + norm.shift,
+            norm=None,
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeadOutputs(Branch):
+    """The branch of one run, by what its heads gave, whatever attention made them of.
+
+    `given` is that before the output projection, (heads, tokens, value dim).
+    """
+
+    given: Tensor
+
+    def outputs(self) -> Tensor:
+        """Return what heads gave."""
+        return self.given
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sublayer(Branch):
+    r"""The branch of one sequence as vectors from token to token, which sum to it.
+
+    .. math::
+        y_i = x_i + \sum_j \sum_h A^h_{ij} f_i v^h_j W^h + b_i
+
+    Parameters
+    ----------
+    reading : Reading
+        The call on one sequence, which has the attention.
+    values : Tensor (heads, tokens, value dim)
+        The values v, expanded to the query heads.
+    """
+
+    reading: Reading
+    values: Tensor
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
         """Walk the attention by blocks of whole rows: which queries, and (heads, queries, keys).
@@ -187,13 +246,12 @@ class Sublayer:
         """Return each head's v W for each key: (keys, heads, dim)."""
         return torch.einsum("hjv,hvd->jhd", self.values[:, keys], self.weights)
 
-    def added(self) -> Tensor:
-        """Return the sum of the vectors added to each token, without the bias: (tokens, dim)."""
-        found = torch.empty_like(self.residual)
+    def outputs(self) -> Tensor:
+        """Return attention times values, block by block."""
+        found = torch.empty_like(self.values)
         for rows, attention in self.rows():
-            heads = (attention @ self.values).transpose(0, 1)
-            found[rows] = heads.flatten(1) @ self.weights.flatten(0, 1)
-        return found * self.factor[:, None]
+            found[:, rows] = attention @ self.values
+        return found
 
     def own(self) -> Tensor:
         """Return each token's own part: its residual, and what it adds to itself (tokens, dim)."""
@@ -203,21 +261,3 @@ class Sublayer:
         heads = (self.values * diagonal[..., None]).transpose(0, 1)
         added = heads.flatten(1) @ self.weights.flatten(0, 1)
         return self.residual + added * self.factor[:, None]
-
-    def normed(self) -> Sublayer:
-        """Return the vectors after the norm that reads their sum, with its statistics fixed.
-
-        They sum to that norm's output. If no norm reads the sum, they stay the same.
-        """
-        norm = self.norm
-        if norm is None:
-            return self
-        return replace(
-            self,
-            residual=norm(self.residual),
-            weights=norm.turned(self.weights),
-            factor=self.factor * norm.factor,
-            bias=norm(self.bias) + norm.shift,
-            after=norm(self.after) + norm.shift,
-            norm=None,
-        )

@@ -86,6 +86,11 @@ class Calls:
         return sum(entry.is_outermost for entry in self._thread.entries)
 
     @property
+    def are_running(self) -> bool:
+        """Whether some call of this thread is running."""
+        return bool(self._thread.entries)
+
+    @property
     def takes_gradients(self) -> bool:
         """Whether this thread's innermost call began with gradients, which functions turn off."""
         entries = self._thread.entries
@@ -148,8 +153,10 @@ class Calls:
 
     def has(self, context: object) -> bool:
         """Return whether a context takes part in the present call; those opened later do not."""
-        outer = [entry for entry in self._thread.entries if entry.is_outermost]
-        return not outer or any(known is context for known in outer[-1].contexts)
+        for entry in reversed(self._thread.entries):
+            if entry.is_outermost:
+                return any(known is context for known in entry.contexts)
+        return True
 
     def watch_thread(self) -> None:
         """Enter the mode until the call that has just begun ends, unless the thread is in it.

@@ -49,6 +49,10 @@ class Context:
         """Return whether it looks at a call."""
         return False
 
+    def ignores(self, place: Place) -> bool:
+        """Return whether it neither edits a call nor looks at it, as its place tells."""
+        return type(self).edits is Context.edits and not self.wants(place)
+
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Look at a call, read as graph attention with the edits of all contexts."""
 
@@ -98,7 +102,10 @@ def present() -> tuple[tuple[Calls, Context], ...]:
     Contexts may close in any order, and a task inherits those of the task that started it, which
     may have closed them since.
     """
-    return tuple(entry for entry in _open.get() if not entry[1].is_closed)
+    found = _open.get()
+    if any(context.is_closed for _, context in found):
+        return tuple(entry for entry in found if not entry[1].is_closed)
+    return found
 
 
 def names_shown(

@@ -1,25 +1,32 @@
-"""Runs a part of a model up to its first call of attention, which is not computed further."""
+"""Runs a part of a model up to its first call of attention, which is not computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from gattn.models.watch.inside import outside
 
-if TYPE_CHECKING:
-    from gattn.models.read.seen_call import SeenCall
-
 _is_listening: ContextVar[bool] = ContextVar("is_listening", default=False)
+
+
+class Sides(NamedTuple):
+    """Queries, keys and values: (sequences, heads, slots, dim)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
 
 
 class _Found(BaseException):
     """Ends the run; no model catches it."""
 
-    def __init__(self, call: SeenCall) -> None:
+    def __init__(self, sides: Sides) -> None:
         super().__init__()
-        self.call = call
+        self.sides = sides
 
 
 def is_listening() -> bool:
@@ -27,19 +34,19 @@ def is_listening() -> bool:
     return _is_listening.get()
 
 
-def tell(call: SeenCall) -> None:
-    """End the run with a call."""
-    raise _Found(call)
+def tell(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """End the run with what a call is given."""
+    raise _Found(Sides(query, key, value))
 
 
-def first_call(run: Callable[[], Any]) -> SeenCall | None:
+def first_call(run: Callable[[], Any]) -> Sides | None:
     """Run something up to its first call of attention; None if there was none."""
     token = _is_listening.set(True)
     try:
         with outside():
             run()
     except _Found as found:
-        return found.call
+        return found.sides
     finally:
         _is_listening.reset(token)
     return None

@@ -11,7 +11,7 @@ from gattn.models.watch.contexts import present
 
 def trackers_of(module: nn.Module) -> list[Tracker]:
     """Return the trackers of all watched models that run and hold a module, the first one first."""
-    owners = [calls for calls, _ in present() if calls.owns(module) and calls.depth]
+    owners = [calls for calls, _ in present() if calls.owns(module) and calls.are_running]
     return list(dict.fromkeys(calls.tracker for calls in owners))
 
 

@@ -18,7 +18,6 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 from gattn.models.watch.inside import inside
-from gattn.models.watch.listening import is_listening, tell
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
@@ -46,9 +45,7 @@ def take_part(
     attention that the model continues with, or None if no context takes part. `read` reads it with
     the edits of each element, and `apply` puts edited attention into it.
     """
-    if is_listening():
-        tell(seen(""))
-    entries = _entries(module)
+    entries = entries_of(module)
     if not entries:
         return None
     if given.is_meta:
@@ -89,6 +86,12 @@ def take_part(
         return call
 
 
+def is_ignored(module: nn.Module, tracker: Tracker, place: Place) -> bool:
+    """Return whether no context takes part in a call, which is one of a single watched model."""
+    found = entries_of(module)
+    return all(known is tracker and context.ignores(place) for known, context in found)
+
+
 def dropped(name: str, kind: str, p: float) -> CaptureError:
     """Say that attention is not shown of which the model drops some at random."""
     where = f"{name} ({kind})" if name and name != kind else kind
@@ -104,7 +107,7 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if is_on else nullcontext()
 
 
-def _entries(module: nn.Module) -> list[tuple[Tracker, Context]]:
+def entries_of(module: nn.Module) -> list[tuple[Tracker, Context]]:
     """List the contexts of a module's models, with the tracker of the present call of each."""
     found = [(calls, context) for calls, context in present() if calls.owns(module)]
     for calls in {id(calls): calls for calls, _ in found}.values():

@@ -11,8 +11,8 @@ import numpy as np
 
 from gattn.errors import FileError, SelectionError
 from gattn.surveys.store import queue
-from gattn.surveys.store.columns import LISTS
 from gattn.surveys.store.parts import part_of, part_path, parts_in, read_rows
+from gattn.surveys.store.schemas import LISTS
 from gattn.surveys.store.tables import check_table
 
 if TYPE_CHECKING:

@@ -13,17 +13,18 @@ import numpy as np
 
 from gattn.checks import check_options
 from gattn.edit_records import in_words
-from gattn.errors import FileError, SelectionError
+from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.surveys.ask.definitions import definitions_of
 from gattn.surveys.ask.finding import all_rows, rows_of
-from gattn.surveys.ask.sql import ask, quoted
+from gattn.surveys.ask.sql import ask, quoted, select
 from gattn.surveys.ask.statistics import PLACE, HeadStatistics, head_statistics
-from gattn.surveys.store.manifest import read_manifest
+from gattn.surveys.store.manifest import manifest_of
 from gattn.surveys.store.parts import count_rows
 from gattn.surveys.store.rebuilding import trace_of
-from gattn.surveys.store.tables import TABLES, files_of, named_in, scan
+from gattn.surveys.store.schemas import TABLES
+from gattn.surveys.store.tables import files_of, scan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,13 +71,7 @@ def open_survey(folder: str | PathLike[str]) -> Survey:
     >>> survey.trace(text_id=17)[1, 3].draw()
     """
     folder = Path(folder)
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise FileError(
-            f"{folder} is not a survey: expected a folder with a manifest.json, as gattn.survey "
-            "writes it."
-        )
-    return Survey(folder, manifest)
+    return Survey(folder, manifest_of(folder))
 
 
 @dataclass(frozen=True, repr=False)
@@ -265,9 +260,7 @@ class Survey:
         --------
         >>> survey.sql("select layer, head, avg(induction) from heads group by all")
         """
-        if not isinstance(query, str):
-            raise SelectionError(f"sql takes a query as text, not {query!r:.80}.")
-        return self._ask(named_in(query), query)
+        return select(self.folder, query)
 
     def polars(self, table: str) -> pl.LazyFrame:
         """Scan a table with polars, which reads only what a query needs.

@@ -12,7 +12,8 @@ from uuid import uuid4
 
 from gattn.errors import FileError, SelectionError
 from gattn.surveys.store.parts import read_rows
-from gattn.surveys.store.tables import TABLES, check_tables
+from gattn.surveys.store.schemas import TABLES
+from gattn.surveys.store.tables import check_tables, files_of, named_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,13 @@ _KINDS = {
     "float": "FLOAT",
     "double": "DOUBLE",
 }
+
+
+def select(folder: Path, query: str) -> pd.DataFrame:
+    """Run a query on the tables of a survey that it names."""
+    if not isinstance(query, str):
+        raise SelectionError(f"sql takes a query as text, not {query!r:.80}.")
+    return ask(folder, files_of(folder, named_in(query)), query)
 
 
 def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> pd.DataFrame:

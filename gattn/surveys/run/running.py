@@ -20,9 +20,10 @@ from gattn.surveys.inputs.inputs import Inputs, read_inputs
 from gattn.surveys.run.capture_graphs import Analysis, CaptureGraphs, checked
 from gattn.surveys.run.local import Done, run_here
 from gattn.surveys.run.ray_pool import RayPool, check_for_ray, run_on_ray
+from gattn.surveys.run.settings import settings
 from gattn.surveys.store import queue
 from gattn.surveys.store.holding import alone, writing
-from gattn.surveys.store.manifest import check_same, read_manifest, settings, write_manifest
+from gattn.surveys.store.manifest import check_same, read_manifest, write_manifest
 from gattn.surveys.store.parts import (
     count_texts,
     has_texts,

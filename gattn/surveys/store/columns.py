@@ -20,26 +20,6 @@ from gattn.surveys.store.scores import Place, score_column
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 Columns: TypeAlias = dict[str, pa.Array]
-LISTS = ("edges", "queries", "heads", "tokens")
-"""The tables with many rows per text; `texts` and `failures` have one."""
-TEXTS = pa.schema(
-    [
-        ("text_id", pa.int64()),
-        ("text", pa.string()),
-        ("num_tokens", pa.int32()),
-        ("num_edges", pa.int64()),
-        ("metadata", pa.string()),
-        ("edits", pa.string()),
-    ]
-)
-FAILURES = pa.schema(
-    [
-        ("text_id", pa.int64()),
-        ("reason", pa.string()),
-        ("text", pa.string()),
-        ("metadata", pa.string()),
-    ]
-)
 VALUES = ("score", "contribution", "value_norm")
 """What an edge may have besides its attention."""
 SPECIAL = -1

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from gattn.errors import FileError
 from gattn.files.whole_files import UNNAMED, replacing
 from gattn.surveys.store.checksums import check_file, sign
-from gattn.surveys.store.columns import LISTS
+from gattn.surveys.store.schemas import LISTS
 
 FOLDERS = ("texts", *LISTS, "failures")
 _MARK = "texts"

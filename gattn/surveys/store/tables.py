@@ -1,4 +1,4 @@
-"""The tables of a survey: their columns, their files, and scanning them with polars."""
+"""The tables of a survey: their files, and scanning them with polars."""
 
 from __future__ import annotations
 
@@ -13,51 +13,11 @@ import pyarrow.parquet as pq
 
 from gattn.errors import DependencyError, FileError
 from gattn.surveys.store.checksums import Once, check_file
-from gattn.surveys.store.columns import FAILURES, LISTS, TEXTS
 from gattn.surveys.store.parts import count_rows, part_of, part_path, parts_in, reading
+from gattn.surveys.store.schemas import LISTS, TABLES
 
 if TYPE_CHECKING:
     import polars as pl
-
-_HEAD = [
-    ("text_id", pa.int64()),
-    ("stack", pa.string()),
-    ("layer", pa.int32()),
-    ("head", pa.int32()),
-]
-TABLES: Mapping[str, pa.Schema] = {
-    "texts": TEXTS,
-    "edges": pa.schema(
-        [*_HEAD, ("query", pa.int32()), ("key", pa.int32()), ("attention", pa.float32())]
-    ),
-    "queries": pa.schema(
-        [*_HEAD, ("query", pa.int32()), ("total_mass", pa.float32()), ("total_edges", pa.int32())]
-    ),
-    "heads": pa.schema(
-        [
-            *_HEAD,
-            ("key_value_head", pa.int32()),
-            ("num_edges", pa.int64()),
-            ("kept", pa.float64()),
-            ("weight_function", pa.string()),
-            ("normalizer", pa.string()),
-            ("kept_by", pa.string()),
-            ("graph", pa.string()),
-        ]
-    ),
-    "tokens": pa.schema(
-        [
-            ("text_id", pa.int64()),
-            ("stack", pa.string()),
-            ("role", pa.string()),
-            ("position", pa.int32()),
-            ("token", pa.string()),
-            ("word", pa.int32()),
-        ]
-    ),
-    "failures": FAILURES,
-}
-"""The columns that a table always has."""
 
 
 def files_of(

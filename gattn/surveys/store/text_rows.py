@@ -17,15 +17,13 @@ from gattn.errors import CaptureError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.surveys.store.columns import (
-    FAILURES,
-    LISTS,
-    TEXTS,
     Columns,
     edge_columns,
     head_columns,
     query_columns,
     token_columns,
 )
+from gattn.surveys.store.schemas import FAILURES, LISTS, TEXTS
 from gattn.surveys.store.scores import Place, encodable, of_one_kind
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ Door = Callable[[TorchFunctionMode, Any, tuple[Any, ...], Mapping[str, Any]], An
 Watch = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]
 watches: dict[Following[Any], Watch] = {}
 """What is shown each function that ran, with what it gave, while something is followed."""
-_known = attrgetter("known")
 
 _F = nn.functional
 
@@ -74,6 +72,11 @@ class FunctionMode(TorchFunctionMode):
     call, so that contexts may close in any order.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._followed = [following.known for following in (softmaxes, *watches)]
+        """What is followed in this thread: nothing else is looked at of most functions."""
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -83,7 +86,7 @@ class FunctionMode(TorchFunctionMode):
     ) -> Any:
         """Let a door see a function, if there is one for it, or what it takes is followed."""
         given = kwargs or {}
-        if is_inside() or not (func in _LOOKED_AT or softmaxes.known or any(map(_known, watches))):
+        if not (func in _LOOKED_AT or any(self._followed)) or is_inside():
             return func(*args, **given)
         if (door := _DOORS.get(func)) is not None:
             return door(self, func, args, given)

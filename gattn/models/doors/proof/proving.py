@@ -84,14 +84,19 @@ def plan_of(
         sizes = "nested" if is_nested else shapes(given)
         kind = name, state_of(model), sizes, torch.is_grad_enabled()  # Code may ask for it.
         known = _plans.setdefault(model, {})
-        if kind in known and not known[kind].is_stale and are_as_before(model, known[kind].read):
-            integers = known[kind].integers
-            if not integers or integers == integers_of(given):
-                return known[kind]
-        known[kind] = _proved(model, name, given)
+        plan = known.get(kind)
+        if plan is None or not _holds(plan, model, given):
+            plan = known[kind] = _proved(model, name, given)
         while len(known) > _MOST_PLANS:
             del known[next(iter(known))]
-        return known[kind]
+        return plan
+
+
+def _holds(plan: Plan, model: nn.Module, given: Given) -> bool:
+    """Return whether what was proved of such inputs holds of these."""
+    if plan.is_stale or not are_as_before(model, plan.read):
+        return False
+    return not plan.integers or plan.integers == integers_of(given)
 
 
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:

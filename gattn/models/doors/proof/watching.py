@@ -13,8 +13,9 @@ from gattn.models.doors.functions.calling.raw_call import RawCall, innermost, ob
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed
+from gattn.models.doors.proof.by_inputs import Noticed
+from gattn.models.doors.proof.copying.keeping_nothing import keeps_nothing
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
-from gattn.models.doors.proof.layouts.by_inputs import Noticed
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.probing.alike import shapes
 from gattn.models.doors.proof.probing.numbers import Numbers
@@ -84,6 +85,7 @@ class Watching:
         self.across: set[Place] = set()
         self._sites = Sites(walk, self.kernels.picks)
         self._ran: set[str] = set()
+        self._passed: list[Given] = []
         self._values: list[Tensor] = []  # Kept, so that their identities stay theirs.
 
     def __call__(self, run: Callable[[], Any]) -> tuple[list[Site], Any]:
@@ -97,12 +99,16 @@ class Watching:
         noting = self.reads.noting()
         with FunctionMode(), without_fast_path(), running, seen, nodes, noting, kernels:
             output = run()
+            is_changed = self._walk.state.is_changed
+        is_kept = is_changed or not keeps_nothing(self._given, self._passed, output)
+        self._plan.keeps_nothing = not is_kept
         self._conclude()
         return self._sites.found, output
 
     def _entered(self, run: Run, module: nn.Module, given: Given) -> None:
         if run.around is None:
             self.kernels.begin(given)
+            self._passed.append(given)
             self.reads.begin()
         self.reads.look()
         run.shapes = shapes(given, with_integers=True)

@@ -17,10 +17,10 @@ from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
-from gattn.models.read.places import Place, Side
+from gattn.models.read.places import Place, Side, whole_side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
-from gattn.models.read.track.any_modules import AnyModules
+from gattn.models.read.track.any_modules import AnyModules, crosses
 from gattn.models.read.track.own_caches.continuing import Continuing
 from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of, few_of
 from gattn.models.read.track.own_caches.texts import OwnCaches
@@ -106,16 +106,26 @@ class AnyTracker(Tracker):
     def _stack(self, call: SeenCall) -> str:
         """Name the stack of a call; one that its door names is split where the nodes change."""
         if not call.stack:
-            name = self.modules.name(call.module)
-            altered = () if self.plan is None else self.plan.altered
-            is_softmax = sum(where == name for where, _ in altered) > 1
-            return self.modules.name_stack(call, is_softmax=is_softmax)
+            return self.modules.name_stack(
+                call.module,
+                call.part,
+                call.query.shape[1],
+                is_cross=crosses(call),
+                is_foreign=call.is_foreign,
+                is_softmax=self._mixes_softmaxes(call.module),
+            )
         sizes = call.query.shape[2], call.key.shape[2]
         stack, number = call.stack, 1
         while self._nodes.setdefault(stack, sizes) != sizes:
             number += 1
             stack = f"{call.stack} {number}"
         return self.modules.note_stack(call, stack)
+
+    def _mixes_softmaxes(self, module: nn.Module) -> bool:
+        if self.plan is None or not self.plan.altered:
+            return False
+        name = self.modules.name(module)
+        return sum(where == name for where, _ in self.plan.altered) > 1
 
     def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
         """Return the layout that was proved of a call of attention.
@@ -157,12 +167,10 @@ class AnyTracker(Tracker):
 
     def leaves_out(self, module: nn.Module, part: int) -> bool:
         """Return whether a call was proved to attend over something else than tokens."""
-        place = self.modules.name(module), part
-        if self.plan is None:
+        plan, place = self.plan, (self.modules.name(module), part)
+        if plan is None:
             return False
-        return any(
-            place in some for some in (self.plan.left_out, self.plan.gates, self.plan.untold)
-        )
+        return place in plan.left_out or place in plan.gates or place in plan.untold
 
     @property
     def left_out(self) -> Sequence[str]:
@@ -179,6 +187,8 @@ class AnyTracker(Tracker):
         where = self.modules.name(call.module), call.part
         if not call.is_foreign and not self._are_in_order(where):
             call.is_named = False
+        if (place := self._whole(call)) is not None:
+            return place
         if call.tokens is not None and call.tokens.joined is not None:
             return self._joined(call, call.tokens, call.tokens.joined)
         if call.tokens is not None and call.tokens.fed is not None:
@@ -190,6 +200,47 @@ class AnyTracker(Tracker):
             return place
         is_adrift = keys is not None and keys.others_are_read and not is_split
         return replace(self._place_by_itself(call), is_adrift=is_adrift)
+
+    def whole(self, module: nn.Module, part: int, sizes: tuple[int, int, int]) -> Place | None:
+        """Place a call in which whole texts read themselves, before it is read.
+
+        None if it has to be read for that, or if its keys are to be remembered, since a later call
+        may continue its texts.
+        """
+        plan, layout = self.plan, self._layout
+        if plan is None or layout is None or not (plan.keeps_nothing and self.is_calling):
+            return None
+        heads, length, slots = sizes
+        is_whole = layout.is_of_whole_texts and length == slots
+        if not is_whole or self._continuing.has_begun or self.layers.ended_with(module):
+            return None
+        assert layout.tokens is not None
+        is_softmax = self._mixes_softmaxes(module)
+        stack = self.modules.name_stack(module, part, heads, is_cross=False, is_softmax=is_softmax)
+        sequences = layout.tokens.sequences
+        sides = [whole_side(length)] * len(sequences)
+        return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])
+
+    def _whole(self, call: SeenCall) -> Place | None:
+        """Place a call that can be placed before it is read."""
+        tokens = None if self._layout is None else self._layout.tokens
+        if call.mask is not None or tokens is None or call.tokens is not tokens:
+            return None
+        sizes = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+        place = self.whole(call.module, call.part, sizes)
+        if place is not None:
+            call.is_cross = False
+            self.go_on(call.module, call.part, place)
+            self.layers.note(call)
+        return place
+
+    def go_on(self, module: nn.Module, part: int, place: Place) -> None:
+        """Go on after a call that `whole` has placed, whether anybody reads it or not."""
+        self._are_in_order((self.modules.name(module), part))  # It notes who moved the tokens.
+        name = self._continuing.name(self.modules.name(module), part)
+        self.progress.real[place.stack] = self._continuing.begin_whole(name, place)
+        self.layers.next(name[0], place.stack)
+        self.layers.note(None)
 
     def _own_place(self, call: SeenCall, keys: OwnKeys) -> Place | None:
         """Place self-attention, which may continue a text that a cache holds; None if it does not.
@@ -211,7 +262,7 @@ class AnyTracker(Tracker):
             self.tokens = Tokens(self.modules, self.given, self.progress)
         stack = stack_of()
         layer = self._next_layer(name[0], stack)
-        self.layers.note(call, 0)
+        self.layers.note(call)
         assert call.tokens is not None
         return Place(stack, layer, False, *sides, list(call.tokens.sequences))
 

@@ -75,9 +75,16 @@ class LayersOfCall:
         is_of_one = one.untyped_storage().data_ptr() == call.query.untyped_storage().data_ptr()
         return last.stop if is_of_one and one.storage_offset() < call.query.storage_offset() else 0
 
-    def note(self, call: SeenCall, start: int) -> None:
-        """Note a call, which the next one may continue."""
-        self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
+    def ended_with(self, module: nn.Module) -> bool:
+        """Return whether the last call was a module's, so that the next one may continue it."""
+        return self._last is not None and self._last.module is module
+
+    def note(self, call: SeenCall | None, start: int = 0) -> None:
+        """Note a call, which the next one may continue; None if it was not read."""
+        if call is None:
+            self._last = None
+        else:
+            self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
 
     def check(self) -> None:
         """Refuse a call whose layers cannot be numbered by their order."""

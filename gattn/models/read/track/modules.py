@@ -10,6 +10,7 @@ from torch import nn
 from gattn.caching import cached_property
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.media import modality
+from gattn.models.load.walking import names_of
 from gattn.models.read.track.stacks import Kind, check_seen, home, kinds, stack_name
 
 
@@ -29,7 +30,7 @@ class Modules:
         self.crossing: set[str] = set()
         """The stacks of cross-attention."""
         # A model may replace modules as it runs; the identities of those known are not given anew.
-        self._held = dict(model.named_modules())
+        self._held = names_of(model)
         self._names: dict[int, str] = {id(part): name for name, part in self._held.items()}
         self._homes: dict[str, str] = {}
 

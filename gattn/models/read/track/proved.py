@@ -26,6 +26,10 @@ class Proved(Protocol):
         """Refuse a model of which nothing can be trusted."""
 
     @property
+    def refused(self) -> str:
+        """Why nothing can be trusted of the model; empty if it can."""
+
+    @property
     def has_failed(self) -> bool:
         """Whether the model raised an exception of its own when it was to be proved."""
 
@@ -56,6 +60,10 @@ class Proved(Protocol):
     @property
     def unknown_nodes(self) -> set[str]:
         """The modules of which the nodes are not known."""
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether no later call can continue the texts of one: the model keeps none of its keys."""
 
     def follow(self) -> Followed:
         """Follow what values decide in a call of the model."""

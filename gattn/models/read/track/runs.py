@@ -16,6 +16,9 @@ class Runs(threading.local):
         self._calls: dict[int, int] = {}
         self._softmaxes: dict[int, int] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._calls or self._softmaxes)
+
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that a module runs."""
         self._calls.pop(id(module), None)
@@ -35,7 +38,7 @@ class Runs(threading.local):
 
     def clear(self, ids: Iterable[int]) -> None:
         """Forget the runs of some modules: a backward pass may run parts of them again."""
-        if self._calls or self._softmaxes:
+        if self:
             for one in ids:
                 self._calls.pop(one, None)
                 self._softmaxes.pop(one, None)

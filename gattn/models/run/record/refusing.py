@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gattn.errors import CaptureError
-from gattn.models.edit.without import Heard
+from gattn.models.edit.heard import Heard
 from gattn.models.read.following import Progress
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place

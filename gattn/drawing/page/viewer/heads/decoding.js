@@ -15,7 +15,7 @@ export async function inflate(bytes) {
 }
 
 /** Make a function that reads the next numbers, stored as byte planes. */
-function planes(bytes) {
+export function planes(bytes) {
   let at = 0;
   return (size, width) => {
     const found = width === 2 ? new Uint16Array(size) : new Uint32Array(size);

@@ -6,6 +6,7 @@ export const SHOWN = ["before", "after", "difference", "all three"];
 const oneOf = (names) => (text) => (names.includes(text) ? text : undefined);
 const asWhole = (text) => (/^\d{1,9}$/.test(text) ? Number(text) : undefined);
 const asFlag = (text) => text === "1" || undefined;
+const asPair = (text) => (/^\d{1,9}-\d{1,9}$/.test(text) ? text.split("-").map(Number) : undefined);
 const asWords = (text) => (text && text.length <= 200 ? text : undefined);
 const asShare = (text) => (/^\d*\.?\d+(e-?\d+)?$/.test(text) ? Number(text) : undefined);
 const asRange = (text) => {
@@ -23,6 +24,7 @@ const FIELDS = {
   side: [oneOf(["key", "query"]), "key"],
   level: [asWhole, null],
   edge: [asWhole, null],
+  why: [asPair, null],
   weight: [asWords, "attention"],
   threshold: [asShare, null],
   top: [asWhole, 0],
@@ -94,13 +96,17 @@ export const viewsOf = (stack, circuit = null) => VIEWS.filter((view) => !HAS[vi
 /** The view that a page opens with. */
 export const firstView = (circuit) => (circuit ? "circuit" : "arcs");
 
+/** The entry of a head whose edges can be asked why; undefined if it has none. */
+export const askedHead = (why, { stack, layer, head }) => why.find((one) => one.stack === stack && one.layer === layer && one.head === head);
+
 /** Fit a state to the data: names and numbers that do not exist become the first, or the nearest. */
-export function settled(state, traces, circuit = null) {
+export function settled(state, traces, { circuit = null, why = [] } = {}) {
   const { stacks } = traces[0];
   const inCircuit = stacks.find(({ graphs }) => graphs.some(({ circuitEdges }) => circuitEdges));
-  const stack = stackOf(traces[0], state.stack) ?? inCircuit ?? stacks.find(({ queries }) => !queries) ?? stacks[0];
+  const stack = stackOf(traces[0], state.stack) ?? inCircuit ?? stackOf(traces[0], why[0]?.stack) ?? stacks.find(({ queries }) => !queries) ?? stacks[0];
   const place = stack.graphs.find((graph) => graph.layer === state.layer && graph.head === state.head);
-  const graph = place ?? stack.graphs.find((one) => one.layer === state.layer) ?? firstHead(stack.graphs);
+  const graph = place ?? stack.graphs.find((one) => one.layer === state.layer) ?? stack.graphs.find((one) => askedHead(why, { ...one, stack: stack.name })) ?? firstHead(stack.graphs);
+  const asked = askedHead(why, { ...graph, stack: stack.name });
   const size = (state.side === "query" && stack.queries ? stack.queries : stack.keys).tokens.length;
   return {
     ...state,
@@ -110,6 +116,7 @@ export function settled(state, traces, circuit = null) {
     side: stack.queries ? state.side : "key",
     view: viewsOf(stack, circuit).includes(state.view) ? state.view : firstView(circuit),
     edge: state.edge !== null && state.edge < (circuit?.edges.length ?? 0) ? state.edge : null,
+    why: state.why && asked?.queries.includes(state.why[0]) && asked.keys.includes(state.why[1]) ? state.why : null,
     token: state.token === null || state.token >= size ? null : state.token,
     keys: within(state.keys, stack.keys.tokens.length),
     queries: within(state.queries, (stack.queries ?? stack.keys).tokens.length),

@@ -118,7 +118,7 @@ export function listenToControls(page) {
   $("save-png").addEventListener("click", () => save(page, "png"));
   document.addEventListener("keydown", (event) => pressed(page, event));
   addEventListener("hashchange", () => {
-    page.state = settled(fromFragment(location.hash), page.traces, page.circuit);
+    page.state = settled(fromFragment(location.hash), page.traces, page.header);
     page.render();
   });
   page.darkness.addEventListener("change", () => page.render());
@@ -157,7 +157,7 @@ function pressed(page, event) {
     "=": () => zoom(page, 0.5),
     "-": () => zoom(page, 2),
     0: () => page.update({ keys: null, queries: null }),
-    Escape: () => page.update({ token: null, level: null, edge: null }),
+    Escape: () => page.update({ token: null, level: null, edge: null, why: null }),
   };
   VIEWS.forEach((view, i) => (actions[i + 1] = () => viewsOf(page.stack, page.circuit).includes(view) && page.update({ view })));
   if (!Object.hasOwn(actions, event.key)) return;

@@ -6,6 +6,7 @@ import { Scale } from "../scenes/colours.js";
 import { named } from "../scenes/marks.js";
 import { edgeText, lossText, ofHead } from "../circuit/edges.js";
 import { circuitTables } from "../circuit/table.js";
+import { askButton, fillWhy } from "../why/table.js";
 import { $, element, tokenElement } from "./elements.js";
 
 const NO_TOKEN = "Point at a token, or click it, to list what it reads and what reads it.";
@@ -26,6 +27,7 @@ function fillCircuit(page, repaint) {
 /** Write what is below the view; `repaint` draws the view anew. */
 export function fillNumbers(page, repaint) {
   $("view-option").textContent = sentenceOf(page);
+  fillWhy(page);
   if (page.state.view === "circuit") {
     $("pair").hidden = false;
     $("view-option").setAttribute("aria-selected", String(page.state.edge !== null));
@@ -88,7 +90,7 @@ function tableOf(page, token, what, rows, scale, head = {}) {
     const bar = element("i", value < 0 && scale.isSigned ? { class: "minus" } : {});
     bar.style.width = `${100 * scale.share(value)}%`;
     bar.hidden = Number.isNaN(value);
-    return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
+    return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar), ...(page.canAsk ? [element("td", { class: "ask" }, ...(page.pairOf(pair.row, pair.key) ? [askButton(page, pair)] : []))] : []));
   });
   const rest = rows.slice(most);
   const more = element("button", { type: "button" }, element("small", {}, `and ${grouped(rest.length)} more`));

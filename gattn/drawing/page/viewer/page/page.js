@@ -1,11 +1,12 @@
 // The page as data: its traces, its state, its decoded heads; and how to change the state.
 
-import { DEFAULTS, firstView, fromFragment, graphOf, groundOf, settled, stackOf, toFragment } from "../heads/state.js";
+import { DEFAULTS, askedHead, firstView, fromFragment, graphOf, groundOf, settled, stackOf, toFragment } from "../heads/state.js";
 import { bytesOf, decodeHead, inflate, tokensOf, withTokens } from "../heads/decoding.js";
 import { difference, groupsOf, regroup, sinksOf } from "../heads/regrouping.js";
-import { placeIn } from "../heads/readings.js";
+import { placeIn, rowEdges } from "../heads/readings.js";
 import { lookOf } from "../scenes/colours.js";
-import { tokensOfBands } from "../circuit/edges.js";
+import { edgeName, tokensOfBands } from "../circuit/edges.js";
+import { decodeParts, pairsOf } from "../why/parts.js";
 import { $ } from "./elements.js";
 
 const MOST_DECODED = 12_000_000;
@@ -17,7 +18,7 @@ export class Page {
     this.header = header;
     this.traces = this.header.traces;
     this.render = () => show(this);
-    this.state = settled(fromFragment(location.hash), this.traces, header.circuit);
+    this.state = settled(fromFragment(location.hash), this.traces, header);
     this.hover = null;
     this.decoded = new Map();
     this.memory = new Map();
@@ -26,7 +27,7 @@ export class Page {
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
     // Results of rendering the state
     this.run = 0;
-    [this.heads, this.windows, this.layers, this.choices, this.scales, this.scene] = Array(6).fill(null);
+    [this.heads, this.windows, this.layers, this.choices, this.scales, this.scene, this.asked] = Array(7).fill(null);
     this.hiddenNames = [];
     this.marked = [];
     this.traced = [];
@@ -128,6 +129,41 @@ export class Page {
     return withTokens(difference(before, after), keyTokens, queryTokens, offset);
   }
 
+  // Why
+
+  /** Whether edges of the head in view can be asked why. */
+  get canAsk() {
+    return !this.isWhole && this.shownTraces.includes(0) && Boolean(askedHead(this.header.why, this.state));
+  }
+
+  /** The indices of a query and a key whose edge can be asked why; null if it cannot, as for a word of several tokens. */
+  pairOf(row, key) {
+    const isToken = [row, key].every((node) => node && !node.virtual && node.last === undefined);
+    const entry = askedHead(this.header.why, this.state);
+    return isToken && this.canAsk && entry.queries.includes(row.index) && entry.keys.includes(key.index) ? [row.index, key.index] : null;
+  }
+
+  /** What the score of the edge asked about is made of; null if none is. */
+  async explained() {
+    const { view, edge, why } = this.state;
+    const found = view === "circuit" ? this.circuit.edges[edge] : why && this.canAsk ? { ...this.state, query: why[0], key: why[1] } : null;
+    const entry = found && askedHead(this.header.why, found);
+    if (!entry || !entry.queries.includes(found.query) || !entry.keys.includes(found.key)) return null;
+    const ends = view === "circuit" ? edgeName(this.shownCircuit, found) : await this.endsOf(found);
+    if (!ends) return null;
+    const decoded = await this.once("parts", entry.block, async () => decodeParts(await inflate(bytesOf($(`gattn-block-${entry.block}`).textContent)), entry));
+    const name = `head ${found.layer}.${found.head}${this.traces.length > 1 ? " (before)" : ""}`;
+    return { ...pairsOf(entry, decoded, found.query, found.key), query: ends.query, key: ends.key, notes: entry.notes, name };
+  }
+
+  /** The tokens of an edge of the head in view; null if the first run has no such edge. */
+  async endsOf({ query, key }) {
+    const head = await this.raw(0, this.graph());
+    const place = placeIn(head, key, query);
+    const isThere = rowEdges(head, place.row).some((e) => head.key[e] === place.key);
+    return isThere ? { query: head.queries[place.row], key: head.keys[place.key] } : null;
+  }
+
   /** Choose the hidden nodes by the first head: the same in all parts of a comparison. */
   hiddenOf(head, all) {
     const found = new Set(this.state.sinks ? [...sinksOf(head), ...all.map(({ sinkKey }) => sinkKey)] : []);
@@ -200,7 +236,7 @@ export class Page {
   // The state
 
   update(patch) {
-    this.state = settled({ ...this.state, ...patch }, this.traces, this.circuit);
+    this.state = settled({ ...this.state, ...patch }, this.traces, this.header);
     this.hover = null;
     try {
       history.replaceState(null, "", `#${toFragment(this.saidState)}`);
@@ -211,9 +247,9 @@ export class Page {
   }
 
   /** Choose a token and bring it into view. */
-  chooseToken({ token, side = "key", level = this.state.level }) {
+  chooseToken({ token, side = "key", level = this.state.level, why = null }) {
     this.most = FEW;
-    const patch = { token, side: this.stack.queries ? side : "key", level };
+    const patch = { token, side: this.stack.queries ? side : "key", level, why };
     for (const name of ["keys", "queries"]) {
       const limits = this.state[name];
       const isOf = !this.stack.queries || (name === "keys") === (side === "key");

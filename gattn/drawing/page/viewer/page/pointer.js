@@ -57,8 +57,9 @@ export function listenToView(page) {
     if (page.state.view === "circuit") return page.update({ edge: end?.edge === page.state.edge ? null : (end?.edge ?? null) });
     const token = end?.row ?? end?.key;
     if (!token || token.virtual) return;
-    const isAgain = page.state.token === token.index && (end.level ?? null) === (end.level === undefined ? null : page.state.level);
-    page.chooseToken(isAgain ? { token: null } : { token: token.index, side: end.row ? "query" : "key", level: end.level ?? page.state.level });
+    const why = end.isPair ? page.pairOf(end.row, end.key) : null;
+    const isAgain = page.state.token === token.index && (end.level ?? null) === (end.level === undefined ? null : page.state.level) && String(why) === String(page.state.why);
+    page.chooseToken(isAgain ? { token: null } : { token: token.index, side: end.row ? "query" : "key", level: end.level ?? page.state.level, why });
   });
   $("view").addEventListener("dblclick", () => page.update({ keys: null, queries: null }));
   $("view").addEventListener("wheel", (event) => {

@@ -34,7 +34,9 @@ export async function render(page) {
     const { keys, queries } = page.limits();
     page.windows = page.heads.map((head) => windowed(head, keys, queries));
     const layers = page.state.view === "layered" ? await averagedLayers(page, run, hidden) : null;
+    const asked = await page.explained();
     if (run !== page.run) return;
+    page.asked = asked;
     page.layers = layers;
     page.marked = page.windows.map((head) => foundIn(head, ofHead(page.circuit, page.state)));
     page.choices = page.isWhole ? [] : page.windows.map((head, i) => withMarked(choose(head, { ...page.state, ...(page.isShaded && { threshold: null, top: 0 }), isDense: page.isDense }), page.marked[i].marked));

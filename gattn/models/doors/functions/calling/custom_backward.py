@@ -25,7 +25,7 @@ def refuse_gradients(name: str, takes_gradients: bool) -> None:
     """Let the backward pass of an autograd function whose forward runs raise an EditError.
 
     Where its forward is given no context, it is refused at once if gradients are taken of it. A
-    function that runs a module that attends is a checkpoint (`gattn.models.run.checkpoints`).
+    function that runs a module that attends is a checkpoint (see `checkpoints`).
     """
     context: Any = None
     for given in arguments_around():
@@ -52,7 +52,8 @@ def arguments_around() -> Iterator[list[Any]]:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if names := frame.f_code.co_varnames[:2]:
-            yield [frame.f_locals.get(one) for one in names]
+            held = frame.f_locals  # Made anew each time it is asked for.
+            yield [held.get(one) for one in names]
         frame = frame.f_back
 
 

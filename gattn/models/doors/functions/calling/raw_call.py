@@ -22,8 +22,9 @@ from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
 from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
-from gattn.models.watch.taking_part import take_part
+from gattn.models.watch.taking_part import is_ignored, take_part
 
+_is_batched = torch._C._functorch.is_batchedtensor
 _NO_OWNERS = (nn.Softmax, nn.Softmax2d, nn.Dropout, nn.Identity)
 
 
@@ -200,7 +201,7 @@ def handed(call: RawCall) -> SeenCall | None:
             "ones: hold their real and imaginary parts side by side, as torch.view_as_real gives "
             "them. Nothing was captured or edited."
         )
-    if any(torch._C._functorch.is_batchedtensor(x) for x in (call.value, call.output)):
+    if _is_batched(call.value) or _is_batched(call.output):
         raise CaptureError(
             f"{named(call.module)} attends inside torch.vmap, which hides its batch: run "
             "the model on a batch instead."
@@ -209,6 +210,8 @@ def handed(call: RawCall) -> SeenCall | None:
         tracker.layers.again(tracker.modules.name(call.module))  # Only a part that runs again may.
     proved = tracker.layout(call.module, call.ordinal, call.lead)
     _check_parts(call, proved, tracker)
+    if proved is not None and _is_skipped(call, proved, tracker):
+        return None
     layout = proved or usual(call.lead, None if call.running is None else call.running.heads)
     before: list[SeenCall] = []
 
@@ -236,10 +239,22 @@ def handed(call: RawCall) -> SeenCall | None:
     return found
 
 
+def _is_skipped(call: RawCall, layout: Layout, tracker: Tracker) -> bool:
+    """Go on after a call that nobody edits or looks at, unless it must be read to be counted."""
+    if call.query is None or call.key is None or call.mask is not None:
+        return False
+    sizes = layout.num_heads(call.lead), call.query.shape[-2], call.key.shape[-2]
+    place = tracker.whole(call.module, call.ordinal, sizes)
+    if place is None or not is_ignored(call.module, tracker, place):
+        return False
+    tracker.go_on(call.module, call.ordinal, place)
+    return True
+
+
 def _check_parts(call: RawCall, layout: Layout | None, first: Tracker) -> None:
     """Refuse contexts on a model and a part of it to which a call's slots are other tokens."""
     known = None if layout is None else layout.tokens
-    for tracker in trackers_of(call.module):
+    for tracker in trackers_of(call.module) if known else ():
         found = None
         if tracker is not first:
             with suppress(CaptureError):  # What is not proved has no numbers of its own.
@@ -273,8 +288,12 @@ def alteration(module: nn.Module, number: int) -> str:
 
 def owner() -> nn.Module | None:
     """Find the module that runs: the innermost of a watched model that is not just a function."""
-    known = [calls for calls, _ in present()]
-    return next((x for x in _running() if any(calls.owns(x) for calls in known)), None)
+    known = present()
+    for module in _running():
+        for calls, _ in known:
+            if calls.owns(module):
+                return module
+    return None
 
 
 def innermost() -> nn.Module | None:

@@ -15,9 +15,10 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.failing import Stop
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run, Walk
-from gattn.models.doors.proof.probing.replaying import Stop, kept
+from gattn.models.doors.proof.probing.replaying import kept
 from gattn.models.doors.proof.probing.taints import (
     CLEAR,
     ROUNDED,

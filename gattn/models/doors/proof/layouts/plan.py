@@ -80,6 +80,9 @@ class Plan:
         Whether a call came that was not proved, so that the model is proved anew.
     are_tokens_first : bool
         Whether the model's batch is the second dimension of its inputs.
+    keeps_nothing : bool
+        Whether no later call can continue the texts of one: the model was given and gave plain
+        tensors, and keeps nothing of a call.
     has_failed : bool
         Whether the model raised an exception of its own, which the user's call may raise, too.
     """
@@ -108,6 +111,7 @@ class Plan:
     read: dict[tuple[str, str], bytes] = field(default_factory=dict)
     is_stale: bool = False
     are_tokens_first: bool = False
+    keeps_nothing: bool = False
     has_failed: bool = False
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
@@ -129,12 +133,14 @@ class Plan:
         """
         if self.is_nested:
             return None
-        shown = name or "the model itself"
         self.check()
         place = name, ordinal
+        known = self.layouts.get(place, [])
+        if len(known) == 1 and known[0][0] == lead and place not in self.reasons:
+            return known[0][1]
+        shown = name or "the model itself"
         if place in self.reasons:
             raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
-        known = self.layouts.get(place, [])
         found = [layout for sizes, layout in known if sizes == lead]
         if run < len(known) and is_part(known[run][1]) and known[run][0] == lead:
             return known[run][1]

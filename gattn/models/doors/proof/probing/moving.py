@@ -8,6 +8,7 @@ from gattn.models.doors.proof.probing.one_run.walking import Run
 
 _ANYWHERE = frozenset(("flip", "roll", "rot90", "cat", "constant_pad_nd"))
 _ANYWHERE |= {"index", "index_select", "gather", "take", "index_put", "index_put_", "scatter"}
+_ANYWHERE |= {"sort", "topk"}
 _OUTSIDE = frozenset(("permute", "transpose", "as_strided", "convolution", "unfold", "im2col"))
 MOVES = _ANYWHERE | _OUTSIDE
 """The kernels that may move tokens."""

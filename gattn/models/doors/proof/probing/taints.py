@@ -14,8 +14,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.probing.one_run.inputs import leaves, mapped
+from gattn.models.doors.proof.probing.one_run.sites import scores_of
 from gattn.models.doors.proof.probing.one_run.walking import Given
-from gattn.models.read.seen_call import LEAST
 
 _F = nn.functional
 
@@ -153,19 +153,6 @@ def reached(call: RawCall, live: Tensor | None) -> Reached:
         sizes = call.value.shape[-2:]
         parts = call.value.isnan().expand(*lead, *sizes).reshape(-1, *sizes).cpu()
     return Reached((nan & usable).any(2), columns, usable.any(2), known, told, parts)
-
-
-def live_scores(call: RawCall) -> Tensor | None:
-    """Return which scores of a plain run no mask takes away."""
-    return None if call.scores is None else (scores_of(call) > LEAST).cpu()
-
-
-def scores_of(call: RawCall) -> Tensor:
-    """Return the scores as (lead, queries, keys)."""
-    assert call.scores is not None
-    shape = torch.broadcast_shapes(call.scores.shape[:-2], call.lead)
-    sizes = call.scores.shape[-2:]
-    return call.scores.detach().expand(*shape, *sizes).reshape(-1, *sizes)
 
 
 def _nan(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.read.following import Memory, Origin, Progress, Row
 from gattn.models.read.layouts import Layout
-from gattn.models.read.places import Side
+from gattn.models.read.places import Place, Side, all_real
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.own_caches.keys import OwnKeys, are_those
 from gattn.models.read.track.own_caches.refusing import (
@@ -141,6 +141,12 @@ class Continuing:
         whole = [Side(keys.slots[0], 0)] * len(keys.slots)
         self._sides[name] = whole, whole
         return whole, whole
+
+    def begin_whole(self, name: Name, place: Place) -> Tensor:
+        """Note a call of whole texts that nothing continues; return which slots are tokens."""
+        self._anew.add(place.stack)
+        self._sides[name] = place.queries, place.keys
+        return all_real(len(place.sequences), len(place.queries[0]))
 
     def _rows_before(
         self, call: SeenCall, name: Name, stack: str, keys: OwnKeys

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import count
 from math import prod
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from gattn.caching import cached_property
 from gattn.models.hugging_face.caches import FEW, odd_numbers
 from gattn.models.read.masks import Mask
+from gattn.models.read.places import ordered
 from gattn.models.read.seen_call import SeenCall
 
 _numbers = count()
@@ -80,7 +80,8 @@ class OwnKeys:
     @property
     def are_all(self) -> bool:
         """Whether the call's own tokens are all slots, in order, and none is padding."""
-        is_order = all(own is ordered(self.size) for own in self.slots)
+        order = ordered(self.size)
+        is_order = all(torch.equal(own, order) for own in self.slots)
         return is_order and (self.mask.values is None or bool(self.real.all()))
 
     @property
@@ -130,13 +131,6 @@ def _slots(call: SeenCall) -> list[Tensor] | None:
             return None
         found.append(own)
     return found
-
-
-@lru_cache(maxsize=16)
-def ordered(length: int) -> Tensor:
-    """Return the slots 0, 1, ... of so many tokens."""
-    with torch.inference_mode(False):
-        return torch.arange(length, device="cpu")
 
 
 def few_of(call: SeenCall) -> Tensor:

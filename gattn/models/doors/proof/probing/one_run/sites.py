@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.probing.one_run.picking import Pick, Picks
 from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
-from gattn.models.doors.proof.probing.taints import live_scores
+from gattn.models.read.seen_call import LEAST
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,3 +97,16 @@ class Sites:
                 self._walk.name(call.module),
             )
         )
+
+
+def live_scores(call: RawCall) -> Tensor | None:
+    """Return which scores of a plain run no mask takes away."""
+    return None if call.scores is None else (scores_of(call) > LEAST).cpu()
+
+
+def scores_of(call: RawCall) -> Tensor:
+    """Return the scores as (lead, queries, keys)."""
+    assert call.scores is not None
+    shape = torch.broadcast_shapes(call.scores.shape[:-2], call.lead)
+    sizes = call.scores.shape[-2:]
+    return call.scores.detach().expand(*shape, *sizes).reshape(-1, *sizes)

@@ -75,6 +75,13 @@ class State:
             storage = x.untyped_storage()
             self._before[place] = storage, storage.clone()
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether a run changed anything: wrote to a tensor, or exchanged what something holds."""
+        held = any(one.is_changed for one in self._held)
+        cells = any(content(cell) is not before for cell, before in self._cells)
+        return bool(self._before) or held or cells
+
     def restore(self) -> None:
         """Put all tensors, attributes and generators back to what they were before any run."""
         with torch._C.DisableTorchFunction():  # Many tensors are asked where they lie.

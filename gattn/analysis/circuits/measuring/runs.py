@@ -5,35 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
-from gattn.errors import CaptureError, ModelError
-from gattn.models.edit.kept.kept import Kept, Messages, kept_in_call
-from gattn.models.edit.unmet import nodes_not_known
+from gattn.errors import ModelError
+from gattn.models.edit.kept.kept import Messages
 from gattn.models.effects.metrics import Measure
 from gattn.models.effects.runner import Runner
-from gattn.models.read.on_graphs.seen_edges import SeenEdges
-from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:
-    from gattn.models.edit.base import Edit
-    from gattn.models.read.places import Place
-    from gattn.models.read.seen_call import SeenCall
-    from gattn.models.read.track.tracking import Tracker
+    from gattn.models.watch.contexts import Context
 
 Masks = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-_MOST_COPIES, _MEMORY = 32, 1 << 28
-"""How many candidates run at once, at most, and in how many bytes: a CPU gains little from more."""
-_PER_EDGE = 64
-"""The bytes that an edge of a layer takes while it runs, with its tokens' share."""
+_MOST_COPIES = 32
+"""How many candidates run at once, at most: a CPU gains little from more."""
 _ROUNDED = {False: 1e-6, True: 1e-12}
 """How far an answer is off at most, relative to its size, by whether it is in float64."""
 PATH = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -42,40 +33,43 @@ HERE = (1.0,)
 """At the set itself."""
 
 
-class Masking(Context):
-    """Multiplies the attention of all edges by weights (copies, edges), one row per copy."""
+class Groups(Protocol):
+    """Units that are kept or left out as a whole, and how a model runs with some of them.
 
-    reads_one_call = True
+    `kind` names them, and `rows` say which they are; `edges` are what they are made of, `of_edge`
+    the unit of each, and `sizes` how many each has. Random units are drawn among those with the
+    same `profile`. What is ablated is `said`, and others of what is `lost` take its place.
+    """
 
-    def __init__(self, edges: EdgeList, weights: Tensor, messages: Messages | None = None) -> None:
-        self._edges, self._weights, self._messages = edges, weights, messages
-        self._made: dict[tuple[str, int, int], Kept | None] = {}
-        self.has_stream = True
+    said: str
+    lost: str
 
-    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
-        """Return one edit for all copies."""
-        self.has_stream &= not isinstance(call, SeenEdges)
-        where = place.stack, place.layer, place.head
-        if where not in self._made:
-            self._made[where] = self._kept(call, place)
-        edit = self._made[where]
-        return [[] if edit is None else [edit] for _ in place.sequences]
+    def __len__(self) -> int: ...
 
-    def _kept(self, call: SeenCall, place: Place) -> Kept | None:
-        some = self._edges.slices.get((place.stack, place.layer))
-        if some is None:
-            is_adrift = call.is_foreign and not call.is_named
-            why = f"; {nodes_not_known(place.stack)}" if is_adrift else ""
-            raise CaptureError(
-                f"{call.name} attends in layer {place.layer} of {place.stack!r}, where the first "
-                f"run had no edges: a circuit is found of runs that are alike{why}."
-            )
-        weights = self._weights[:, some]
-        head, query, key = self._edges.tensors[some, 2:].T
-        if not weights.requires_grad:
-            kept = weights.any(0)
-            weights, head, query, key = weights[:, kept], head[kept], query[kept], key[kept]
-        return kept_in_call(place, head, query, key, weights, self._messages)
+    @property
+    def edges(self) -> Any:
+        """What units are made of."""
+
+    @property
+    def of_edge(self) -> NDArray[np.int64]:
+        """The unit of each edge."""
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many edges each unit has."""
+
+    @property
+    def profile(self) -> NDArray[np.int64]:
+        """The group of each unit."""
+
+    def most_copies(self, size: int | None, most: int) -> int:
+        """Return how many candidates run at once: `size` if memory of a text allows so many."""
+
+    def spread(self, weights: Tensor) -> Tensor:
+        """Give each edge the weight of its unit: (copies, units) to (copies, edges)."""
+
+    def context(self, weights: Tensor, messages: Any) -> Context:
+        """Return the context that multiplies edges by weights (copies, edges)."""
 
 
 class Runs:
@@ -87,7 +81,7 @@ class Runs:
     """
 
     def __init__(
-        self, runner: Runner, measure: Measure, groups: Grouping, messages: Messages | None = None
+        self, runner: Runner, measure: Measure, groups: Groups, messages: Any = None
     ) -> None:
         self.runner, self.measure, self.groups = runner, measure, groups
         self._messages = messages
@@ -109,18 +103,15 @@ class Runs:
         self.rounding: float = abs(masked - self.full)
         if not all(map(isfinite, (self.full, self.empty, masked))):
             raise ModelError(
-                f"Without edits, {measure} is {self.full}, with all attention ablated "
+                f"Without edits, {measure} is {self.full}, with all {groups.said} ablated "
                 f"{self.empty}, and with all edges multiplied by 1 {masked}. Expected finite "
                 "numbers, of which a circuit keeps a share."
             )
 
     def _copies(self) -> int:
         """Find how many candidates run at once."""
-        if self.runner.encoding is not None:
-            return min(self.runner.batch_size, _MOST_COPIES)
-        layers = self.groups.edges.slices.values()
-        largest = max((some.stop - some.start for some in layers), default=1)
-        return min(max(_MEMORY // (_PER_EDGE * largest), 1), _MOST_COPIES)
+        size = None if self.runner.encoding is None else self.runner.batch_size
+        return self.groups.most_copies(size, _MOST_COPIES)
 
     @property
     def is_patched(self) -> bool:
@@ -130,7 +121,7 @@ class Runs:
     @property
     def shows_what_follows(self) -> bool:
         """Whether other messages tell a causal model the tokens whose loss is measured."""
-        is_mean = self._messages is not None and self._messages.is_of_run
+        is_mean = isinstance(self._messages, Messages) and self._messages.is_of_run
         return is_mean and self.measure.is_loss and self.groups.edges.is_causal
 
     @property
@@ -193,9 +184,9 @@ class Runs:
             return [float(self.measure(answer, self._plain)) for answer in answers]
 
     def _answers(self, weights: Tensor) -> list[Any]:
-        context, count = Masking(self.groups.edges, weights, self._messages), len(weights)
+        context, count = self.groups.context(weights, self._messages), len(weights)
         answers = self.runner.run(context, count)
-        self.has_stream &= context.has_stream
+        self.has_stream &= getattr(context, "has_stream", True)
         self.count += count
         self.ran(count)
         return answers

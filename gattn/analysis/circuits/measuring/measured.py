@@ -1,0 +1,85 @@
+"""What was measured of any circuit, whatever its units are."""
+
+from __future__ import annotations
+
+import json
+from math import isnan
+from typing import Any
+
+import pandas as pd
+
+from gattn.analysis.reading.results import Graph, Table, edits_of
+
+
+class Measured(Graph):
+    """A circuit as a graph, and how much of a metric it keeps; the base of all circuits."""
+
+    @property
+    def faithfulness(self) -> float:
+        """F(C): what the circuit alone keeps; 1 is all, and more than 1 is possible."""
+        return float(self.graph["faithfulness"])
+
+    @property
+    def completeness(self) -> float:
+        """1 - F(all without C): what goes with the circuit; 1 if nothing else can replace it."""
+        return float(self.graph["completeness"])
+
+    @property
+    def minimality(self) -> float:
+        """The least that the circuit loses without one of its units, in F.
+
+        NaN if it is empty, or if time ran out before all were left out.
+        """
+        return float(self.units()["loss"].min(skipna=False))
+
+    @property
+    def random(self) -> list[float]:
+        """F of random sets other than the circuit, with as many units of each layer."""
+        return list(json.loads(self.graph["random"]))
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks of the model."""
+        raise NotImplementedError
+
+    def units(self) -> Table:
+        """List what is kept as a whole, the most needed first.
+
+        Returns
+        -------
+        Table
+            What names it, such as ``layer`` and ``head``; ``edges``, how many edges it has; and
+            ``loss``, what the circuit loses without it, in F.
+        """
+        found = json.loads(self.graph["units"])
+        rows = pd.DataFrame(found["rows"], columns=[*found["fields"], "edges", "loss"])
+        rows["loss"] = rows["loss"].astype(float)
+        return self._table(rows.sort_values("loss", ascending=False, kind="stable"), "units")
+
+    def table(self) -> Table:
+        """List the circuit's edges, one row each."""
+        raise NotImplementedError
+
+    def heads(self) -> Table:
+        """List the heads that take part."""
+        raise NotImplementedError
+
+    def _table(self, rows: Any, name: str) -> Table:
+        source, edits = self.computed_from, edits_of(self)
+        return Table.of(rows, name=name, computed_from=source, notes=self.notes, edits=edits)
+
+    def __str__(self) -> str:
+        """Say what it keeps, and how small it is."""
+        graph, what = self.graph, "paths" if "paths" in self.graph["kind"] else "edges"
+        if isnan(self.faithfulness):
+            return f"0 of {graph['all_edges']:,} {what}: {self.notes[0]}"
+        return (
+            f"{graph['edges']:,} of {graph['all_edges']:,} {what} keep "
+            f"{percent(self.faithfulness, 1)} of {graph['metric']}; without them "
+            f"{percent(1 - self.completeness, 1)} is left"
+        )
+
+
+def percent(share: float, digits: int) -> str:
+    """Write a share in per cent, zero without a sign."""
+    return f"{round(share, digits + 2) + 0.0:,.{digits}%}".replace("-", "−")

@@ -1,0 +1,1 @@
+"""Subspaces of queries and keys that edges of one kind share."""

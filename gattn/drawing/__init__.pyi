@@ -1,0 +1,14 @@
+from .canvas import layouts as layouts
+from .layers.why import draw_why as draw_why
+from .located.circuit_graphs import draw_circuit_graph as draw_circuit_graph
+from .located.draw_graph import draw_graph as draw_graph
+from .located.draw_time import draw_time as draw_time
+from .many_heads.compare import draw_compare as draw_compare
+from .many_heads.draw_heads import draw_heads as draw_heads
+from .many_heads.notebook import notebook_svg as notebook_svg
+from .one_head.draw_head import draw_head as draw_head
+from .one_head.passage import draw_text as draw_text
+from .one_head.token_graphs import draw_token_graph as draw_token_graph
+from .over_image.draw_image import draw_image as draw_image
+from .over_image.draw_images import draw_images as draw_images
+from .page import page_bytes as page_bytes

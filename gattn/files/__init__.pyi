@@ -1,0 +1,2 @@
+from .paths import load as load
+from .paths import save as save

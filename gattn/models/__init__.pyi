@@ -1,0 +1,14 @@
+from .edit.edges import Cut as Cut
+from .edit.edges import Scale as Scale
+from .edit.graphs import Restrict as Restrict
+from .edit.graphs import Use as Use
+from .edit.swap import ModelScore as ModelScore
+from .edit.swap import Swap as Swap
+from .effects.effect import effect as effect
+from .effects.estimates import estimate as estimate
+from .load.loading import load_model as load_model
+from .load.offline import offline_models as offline_models
+from .run.capturing import capture as capture
+from .run.capturing import capture_many as capture_many
+from .run.capturing import capturing as capturing
+from .run.editing import edited as edited
