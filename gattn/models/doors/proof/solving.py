@@ -168,7 +168,9 @@ class Solver:
 
     def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
         """List the inputs of the attending module, and then of the runs before and around it."""
-        for level in range(len(site.chain)):
+        for level, run in enumerate(site.chain):
+            if run.is_prepared:
+                continue
             alike = kind(site, level, self._model, self._alike)
             name = alike, batch
             if name not in self._known:
