@@ -150,7 +150,7 @@ def test_estimates_are_exact_slopes(model, where):
     assert (expected.abs() > 1e-4).sum() > 18
 
 
-@pytest.mark.parametrize("ablation", ["zero", "mean"])
+@pytest.mark.parametrize("ablation", [pytest.param("zero", marks=pytest.mark.slow), "mean"])
 def test_what_a_circuit_says_is_measured(model, small, ablation):
     model = model if ablation == "zero" else small
     found = gattn.circuit(IDS, model, **ANSWER, units="paths", ablation=ablation, **QUIET)
