@@ -187,6 +187,8 @@ def circuit(
         progress,
         tokens,
     )
+    if getattr(getattr(text, "dtype", None), "kind", "") in {"O", "U", "T"}:
+        text = cast("Any", text).tolist()
     texts = list(text) if isinstance(text, (list, tuple)) else []
     if isinstance(text, (list, tuple)) and not texts:
         raise SelectionError("The list of texts is empty: expected at least one text.")

@@ -159,8 +159,10 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
         each = (runs.seconds - begun) / max(runs.count - counted, 1)
         say("leaving out units", 3 * min(units, FEW) + random, each)
 
-    size = len(runs.groups).bit_length()
-    say("ranking and bisection", _BACKWARD * len(PATH) + size, runs.seconds / runs.count)
+    first = _BACKWARD * len(PATH) + len(runs.groups).bit_length()
+    every, each = 3 * min(len(runs.groups), FEW) + random, runs.seconds / runs.count
+    say("ranking and bisection", first, each)
+    say("all steps, if many units are needed", first + every, each)
 
     runs.ran, begun, counted = ran, runs.seconds, runs.count
     search = Search(runs, limits, random + _TESTS, tell)

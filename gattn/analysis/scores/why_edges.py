@@ -79,8 +79,8 @@ def why_edges(
     most = whole("most", most, 1, SelectionError)
     if not isinstance(graph, (Circuit, Routes)):
         raise SelectionError(
-            f"why_edges takes a circuit of gattn.circuit, or routes of gattn.analysis.routes, not "
-            f"{type(graph).__name__}."
+            "why_edges takes a circuit of edges, from gattn.circuit, or routes, from "
+            f"gattn.analysis.routes, not {type(graph).__name__}."
         )
     made = graph.copy()
     if isinstance(graph, Circuit) and isinstance(made, Circuit):
