@@ -36,7 +36,11 @@ def main() -> None:
         drawn = {
             "routes": gattn.analysis.routes(TEXT, progress=False).draw(paths=3),
             "circuit": gattn.circuit(TEXT, target=" lamp", progress=False).draw(),
+            "path_circuit": gattn.circuit(
+                TEXT, target=" lamp", units="paths", progress=False
+            ).draw(),
             "why": gattn.why(TEXT, layer=2, head=0, query=-1, key=9).draw(),
+            "why_paths": gattn.why(TEXT, layer=2, head=0, query=-1, key=" lamp").draw_paths(),
             "layers": circuit.draw(),
             "ribbons": circuit.draw("ribbons"),
             "composition": gattn.compose(progress=False).draw(),

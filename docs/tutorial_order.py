@@ -23,6 +23,7 @@ ORDER = [
     "plot_value_zeroing",
     "plot_information_flow_routes",
     "plot_why_induction",
+    "plot_one_head_two_things",
     "plot_pagerank",
     "plot_spectrum",
     "plot_topology",

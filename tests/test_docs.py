@@ -61,6 +61,13 @@ CLAIMS = {
             round(names["sparse"].table()["score"].sum(), 2)
             == round(names["found"].table()["score"].sum(), 2)
         ),
+        lambda names: (
+            names["measured"].without("key").set_index("part").round(3)["measured"]["1.1"] == -0.216
+        ),
+        lambda names: (
+            names["measured"].without("key").set_index("part").round(3).loc["0.3"].tolist()[2:]
+            == [-0.033, -0.034, -0.016]
+        ),
     ],
 }
 """What the texts say of the numbers that their code gives."""

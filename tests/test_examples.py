@@ -553,3 +553,24 @@ def test_induction_heads_look_for_what_one_earlier_head_wrote(ran):
         assert others.to_numpy() == pytest.approx(column["unchanged"], abs=0.01)
     assert measured.loc["1.1, two edges cut", "P(lamp)"] < 0.001
     assert names["plain"][1, 1].to_dense()[5, 4] == pytest.approx(0.997, abs=1e-3)
+
+
+def test_one_head_does_two_things_by_parts_of_their_own(ran):
+    names, _ = ran["one_head_two_things"]
+    measured = names["measured"]
+    plain = measured.loc["2.0", "unchanged"]
+    for name, query, key in (("repeats", "mlp 1", "1.1"), ("rests", "1.0", "mlp 0")):
+        first = names["found"][name].table("mean").iloc[0]
+        assert (first.query_part, first.key_part) == (query, key)
+        (other,) = {"repeats", "rests"} - {name}
+        for part, side in ((query, "query"), (key, "key")):
+            cut = measured.loc["2.0", f"no {part} in the {side}"]
+            assert cut[name] < 0.4 * plain[name]
+            assert cut[other] > 0.97 * plain[other]
+            assert measured.loc["2.1", f"no {part} in the {side}"][name] < 0.53
+            computed = names["found"][name].without(side).set_index("part").loc[part]
+            assert computed["attention"] == pytest.approx(plain[name], abs=1e-5)
+            assert computed["without"] == pytest.approx(cut[name], abs=0.1)
+    control = measured.loc["2.0", "no 1.3 in the key"]
+    assert control.to_numpy() == pytest.approx(plain.to_numpy(), abs=0.05)
+    assert measured.loc["2.1", "no 1.0 in the query"]["repeats"] > 0.99

@@ -41,6 +41,7 @@ PICTURES = {
     "HeadTable": "results.head_tables.draw_head_table",
     "PathCircuit": "layers.path_circuits.draw_path_circuit",
     "Routes": "layers.routes.draw_routes",
+    "SharedSubspace": "results.subspaces.draw_shared_subspace",
     "TopologyTable": "results.topology.draw_topology",
     "Tree": "results.syntax.draw_tree",
     "Unrolled": "layers.unrolled.draw_unrolled",

@@ -95,6 +95,8 @@ def numbers_of(name: str, chosen: LayerChoice, *, may_repeat: bool = False) -> l
     """
     if chosen is None:
         return None
+    if type(chosen) is int:
+        return [chosen]
     expected = (
         f"{name} takes a whole number, or several such as [0, 2] or '0,2-4', not {chosen!r:.80}"
     )

@@ -243,3 +243,12 @@ def test_other_threads_run_the_model_as_it_is(tiny):
         while not ended.is_set():
             assert torch.equal(model(ids).logits, plain)
         running.result()
+
+
+def test_edits_that_are_open_do_not_change_weights(gpt2):
+    expected = gattn.compose(gpt2, progress=False)
+    edits = gattn.Without("0.1", layer=1), gattn.Cut(layer=0, head=1)
+    with gattn.edited(gpt2, *edits):
+        found = gattn.compose(gpt2, progress=False)
+        gattn.capture([5, 17, 42], gpt2)
+    assert found.equals(expected)

@@ -226,18 +226,35 @@ def river(embedded):
     return gattn.circuit(TEXT, *embedded, target=" lamp", units="paths", **QUIET)
 
 
-def test_induction_heads_hear_a_previous_token_head_by_their_keys(river, embedded):
-    assert "loss_key" in river.edges["1.1", "2.0"]
-    assert "loss_key" in river.edges["1.1", "2.1"]
-    assert len(river.table()) < 10
-    assert "paths keep" in str(river)
+def test_induction_is_found(river, embedded):
+    """What docs/analyses/circuits.md says."""
+    assert str(river).startswith("5 of 288 paths keep 103.2%")
+    assert {(*ends, name) for *ends, facts in river.edges(data=True) for name in facts} == {
+        ("1.1", "2.0", "loss_key"),
+        ("1.1", "2.1", "loss_key"),
+        ("0.0", "2.0", "loss_value"),
+        ("0.1", "2.0", "loss_value"),
+        ("0.0", "2.1", "loss_value"),
+    }
+    assert river.minimality > 0.6
     model, tokenizer = embedded
     inputs = tokenizer(TEXT, return_tensors="pt")
-    lamp = tokenizer(" lamp", add_special_tokens=False)["input_ids"][0]
+    (lamp,) = tokenizer(" lamp", add_special_tokens=False)["input_ids"]
     with torch.no_grad(), gattn.edited(model, river.only()):
         alone = model(**inputs).logits[0, -1].softmax(-1)[lamp]
     kept = (float(alone) - river.graph["empty"]) / (river.graph["full"] - river.graph["empty"])
     assert kept == pytest.approx(river.faithfulness, abs=1e-4)
+
+
+def test_keys_that_hear_another_text_break_induction(embedded):
+    """What docs/concepts/edits.md says."""
+    corrupted = "The river tall house lamp river tall green lamp river tall green"
+    edit = gattn.Without("1.1", side="key", layer=2, head=[0, 1], by=corrupted)
+    paths = [gattn.Without("1.1", side=side, layer=2, head=1) for side in SIDES]
+    options = {"metric": "probability", "target": " lamp", "progress": False}
+    found = gattn.effect(TEXT, [edit, *paths], *embedded, **options)
+    assert found["plain"].round(2).iloc[0] == 0.93
+    assert found["edited"].round(2).tolist() == [0.17, 0.96, 0.05, 0.97]
 
 
 @pytest.mark.parametrize("suffix", ["json", "graphml"])

@@ -49,6 +49,9 @@ def compiled(kind, how, backend):
     if how == "wrapped":
         wrapped = torch.compile(model, backend=backend)
         return model, lambda: run(wrapped)
+    if how == "forward":
+        model.forward = torch.compile(model.forward, backend=backend)
+        return model, run
     if how == "function":
         return model, torch.compile(run, backend=backend)
     if how == "part":
@@ -59,8 +62,8 @@ def compiled(kind, how, backend):
     return model, run
 
 
-WAYS = ["wrapped", "in place", "part", "function"]
-QUICK = [("gpt", "wrapped"), ("vit", "part"), ("encoder", "function")]
+WAYS = ["wrapped", "in place", "forward", "part", "function"]
+QUICK = [("gpt", "wrapped"), ("gpt", "forward"), ("vit", "part"), ("encoder", "function")]
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,16 @@ def test_edges_of_a_circuit_are_asked_too(look, lamp, found):
     expect(page.locator("#why table")).to_have_count(0)
 
 
+def test_edges_of_a_circuit_say_why_if_they_know_it(look, lamp):
+    told = gattn.analysis.why_edges(lamp, LAMP, progress=False)
+    row = told.table().loc[4]
+    page = look(told, "edge=4")
+    expect(page.locator("#pair")).to_contain_text(f"; why: {row['why']}")
+    assert "×" in row["why"]
+    page = look(lamp, "edge=4")
+    expect(page.locator("#pair")).not_to_contain_text("why")
+
+
 def test_words_of_several_tokens_are_not_asked(look):
     text = "unbelievable dog"
     found, trace = gattn.why(text, layer=2, head=0), gattn.capture(text)

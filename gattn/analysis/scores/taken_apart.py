@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import networkx as nx
@@ -13,7 +14,7 @@ from torch import Tensor
 from gattn.analysis.reading.results import Array, Table, array
 from gattn.analysis.scores.asked import AskedScores
 from gattn.analysis.scores.pairs import Pairs
-from gattn.analysis.scores.removing import rows_without
+from gattn.analysis.scores.removing import changes_without
 from gattn.analysis.scores.summed import summed
 from gattn.checks import whole
 from gattn.door import draw_located
@@ -34,8 +35,11 @@ _NEAR_ZERO = 20
 class Why(AskedScores):
     """The scores of one head, taken apart: see `gattn.why`.
 
-    Its fields are those of `AskedScores` and `HeadScores`.
+    Its fields are those of `AskedScores` and `HeadScores`, and what was `measured`: changes of
+    attention by the side that does not hear of a part, and the number of what wrote it.
     """
+
+    measured: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
     # Numbers
 
@@ -137,7 +141,8 @@ class Why(AskedScores):
     def without(self, side: End = "key") -> Table:
         r"""Say what the attention would be if a part were gone from all queries, or from all keys.
 
-        Norms stay as they are, which `gattn.Without` does not assume.
+        Norms stay as they are, which `gattn.Without` does not assume: ``measured`` says what it
+        changes, if `gattn.why` was told to measure.
 
         Parameters
         ----------
@@ -152,7 +157,9 @@ class Why(AskedScores):
             ``change`` of it with its ``first_order``, :math:`-\sum_{ij} A_{ij} (\delta_{ij} -
             \sum_k A_{ik} \delta_{ik})` for the part :math:`\delta` of the scores. Without keys, the
             ``change`` is how much of a query's attention goes to other keys, a mean over queries:
-            :math:`\tfrac{1}{2} \sum_j |A'_{ij} - A_{ij}|`.
+            :math:`\tfrac{1}{2} \sum_j |A'_{ij} - A_{ij}|`. ``measured`` is that of a run of the
+            model in which the queries, or the keys, of this head do not hear of the part; NaN where
+            it was not measured.
 
         Raises
         ------
@@ -165,7 +172,11 @@ class Why(AskedScores):
             raise SelectionError(f"side is 'query' or 'key', not {side!r:.40}.")
         at = list(self.query)
         self.check_softmax(at)
-        rows = rows_without(self, side, at, None if self.key is None else self.edges()[at])
+        edges = None if self.key is None else self.edges()[at]
+        rows = [
+            row | ({"measured": self.measured.get((side, n), math.nan)} if self.measured else {})
+            for n, row in changes_without(self, side, at, edges)
+        ]
         return Table.of(
             rows, name="without", computed_from=self.asked(), notes=self.notes, side=side
         )

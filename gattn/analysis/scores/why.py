@@ -12,6 +12,7 @@ from torch import Tensor
 from gattn.analysis.reading.arguments import several_tokens
 from gattn.analysis.reading.sources import Source, counted
 from gattn.analysis.scores.features import Features, stream_of
+from gattn.analysis.scores.measuring import measured_changes
 from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
@@ -19,7 +20,7 @@ from gattn.graph.rules.keys import list_keys
 from gattn.models.decompose.listening import Listened, listened
 from gattn.models.decompose.sides import sum_of_parts
 from gattn.models.edit.applying import parts as parts_of
-from gattn.models.edit.without import Without
+from gattn.models.edit.heard import Hears
 from gattn.models.load.loading import model_name
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -53,6 +54,7 @@ def why(
     parts: Features | Mapping[str, Tensor] | None = None,
     split: HeadChoice = None,
     stack: str | None = None,
+    measure: int = 0,
 ) -> Why:
     r"""Take the scores of one head apart, by who wrote its queries and its keys.
 
@@ -93,6 +95,10 @@ def why(
         run: "1.1" becomes "1.1 from 'lamp' (9)" and so on.
     stack : str, optional
         Which stack, such as "encoder", if the model has several.
+    measure : int
+        Of how many parts of either side, those of the largest predicted changes, the change of
+        attention is also measured: by running the model with `gattn.Without`, in batches. `without`
+        then shows it beside the prediction, in which norms do not feel that the part is gone.
 
     Returns
     -------
@@ -122,7 +128,9 @@ def why(
     >>> found = gattn.why(text, layer=2, head=0, query=-1, key=" lamp")
     >>> found.table()  # which pairs of parts the score is made of
     >>> found.without("key")  # the attention if the keys had no part in them
+    >>> gattn.why(text, layer=2, head=0, query=-1, key=9, measure=5).without("key")
     """
+    measure = whole("measure, a number of parts,", measure, 0, SelectionError)
     prompt = prepared(text, model, tokenizer)
     _check_edits(open_edits(prompt.model), layer)
     layer, head = whole("layer", layer, 0, SelectionError), whole("head", head, 0, SelectionError)
@@ -141,7 +149,11 @@ def why(
     source = Source(model_name(prompt.model), found.place.stack, size=size, edits=edits)
     made = replace(made, computed_from=f"{source}, head {layer}.{head}")
     queries = places("query", query, texts)
-    return made.among(queries, None if key is None else places("key", key, texts))
+    made = made.among(queries, None if key is None else places("key", key, texts))
+    if not measure:
+        return made
+    made.check_softmax(queries)
+    return replace(made, measured=measured_changes(made, prompt, stream, measure))
 
 
 def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:
@@ -235,7 +247,7 @@ def in_parts(
 def _check_edits(edits: Sequence[object], layer: int) -> None:
     """Refuse edits that would read the streams on which the layer runs."""
     for edit in edits:
-        if isinstance(edit, Without):
+        if isinstance(edit, Hears):
             layers = edit.layers()
             if layers is None or max(layers) >= layer:
                 raise CaptureError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
@@ -83,7 +84,7 @@ class HeldOut:
         return [auc(one, labels) for one in torch.cat(self._products).T.numpy()]
 
 
-def auc(values: np.ndarray, labels: np.ndarray) -> float:  # type: ignore[type-arg]
+def auc(values: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
     """Return how often a positive edge has a larger number than a negative one, ties half."""
     positive = int(labels.sum())
     pairs = positive * (len(labels) - positive)

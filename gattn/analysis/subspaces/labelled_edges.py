@@ -26,42 +26,53 @@ class LabelledEdges(NamedTuple):
     label: Tensor
 
 
-def texts_with_edges(texts: Any, edges: Labels) -> list[tuple[Hashable, Any]]:
-    """List the texts that may have labelled edges, by their numbers or names."""
-    is_many = isinstance(texts, (Sequence, Mapping)) and not isinstance(texts, (str, bytes))
-    if not is_many:
-        raise SelectionError(
-            f"texts must be several texts, in a list or by their text_id, not {texts!r:.60}."
-        )
-    listed = list(texts.items() if isinstance(texts, Mapping) else enumerate(texts))
-    if isinstance(edges, pd.DataFrame):
+class EdgeLabels:
+    """The labelled edges of texts.
+
+    Parameters
+    ----------
+    texts : sequence or mapping
+        The texts; those that have no edges in a table are left out of `texts`, which names each.
+    edges : callable or DataFrame
+        Their edges, as in `gattn.analysis.shared_subspace`.
+    """
+
+    def __init__(self, texts: Any, edges: Labels) -> None:
+        is_one = isinstance(texts, (str, bytes))
+        is_one |= isinstance(texts, Mapping) and "input_ids" in texts
+        if is_one or not isinstance(texts, (Sequence, Mapping)):
+            raise SelectionError(
+                f"texts must be several texts, in a list or by their text_id, not {texts!r:.60}."
+            )
+        self.texts: list[tuple[Hashable, Any]]
+        self.texts = list(texts.items() if isinstance(texts, Mapping) else enumerate(texts))
+        self._rows: Callable[[Hashable, Sequence[str]], pd.DataFrame]
+        if not isinstance(edges, pd.DataFrame):
+            if not callable(edges):
+                raise SelectionError(
+                    "edges is a function that takes a text's tokens, or a table (a DataFrame) with "
+                    f"the columns text_id, query, key and label, not {edges!r:.60}."
+                )
+            self._rows = lambda name, tokens: _table(edges(tokens))
+            return
         if missing := [name for name in ("text_id", *_COLUMNS) if name not in edges]:
             raise SelectionError(
-                f"A table of edges has the columns text_id, query, key and label, but this has no "
+                "A table of edges has the columns text_id, query, key and label, but this has no "
                 f"{missing[0]!r}."
             )
-        named = set(edges["text_id"])
-        if unknown := named - {name for name, _ in listed}:
-            raise SelectionError(f"There are edges of the text {min(unknown)!r}, but no such text.")
-        return [one for one in listed if one[0] in named]
-    if not callable(edges):
-        raise SelectionError(
-            "edges is a function that takes a text's tokens, or a table (a DataFrame) with the "
-            f"columns text_id, query, key and label, not {edges!r:.60}."
-        )
-    return listed
+        places, known = edges.groupby("text_id").indices, {name for name, _ in self.texts}
+        if unknown := [name for name in places if name not in known]:
+            raise SelectionError(f"There are edges of the text_id {unknown[0]}, but no such text.")
+        self.texts = [one for one in self.texts if one[0] in places]
+        self._rows = lambda name, tokens: edges.iloc[places[name]]
+
+    def of(self, name: Hashable, tokens: Sequence[str]) -> LabelledEdges:
+        """Return the labelled edges of one text."""
+        return _checked(self._rows(name, tokens), name, tokens)
 
 
-def edges_of(edges: Labels, name: Hashable, tokens: Sequence[str]) -> LabelledEdges:
-    """Take the labelled edges of one text."""
-    if isinstance(edges, pd.DataFrame):
-        rows: Any = edges.loc[edges["text_id"] == name, list(_COLUMNS)]
-    else:
-        given = edges(tokens)
-        if isinstance(given, (pd.DataFrame, Mapping)):
-            rows = pd.DataFrame(given)
-        else:
-            rows = pd.DataFrame(_listed(given), columns=list(_COLUMNS))
+def _checked(rows: pd.DataFrame, name: Hashable, tokens: Sequence[str]) -> LabelledEdges:
+    """Take labelled edges; refuse what is none."""
     if missing := [name for name in _COLUMNS if name not in rows]:
         raise SelectionError(f"Labelled edges have query, key and label, but no {missing[0]!r}.")
     columns = [_whole(column, rows[column].to_numpy(), name) for column in _COLUMNS]
@@ -80,8 +91,10 @@ def edges_of(edges: Labels, name: Hashable, tokens: Sequence[str]) -> LabelledEd
     return LabelledEdges(*(torch.from_numpy(x) for x in (query, key, label.astype(bool))))
 
 
-def _listed(given: Any) -> list[Any]:
-    """Return rows of three."""
+def _table(given: Any) -> pd.DataFrame:
+    """Make a table of rows of three, or of columns by name."""
+    if isinstance(given, (pd.DataFrame, Mapping)):
+        return pd.DataFrame(given)
     if isinstance(given, Tensor):
         given = given.cpu().numpy()
     rows = list(given) if isinstance(given, (Sequence, np.ndarray, Iterator)) else None
@@ -89,7 +102,7 @@ def _listed(given: Any) -> list[Any]:
         raise SelectionError(
             f"edges must give rows (query, key, label), or a table of these, not {given!r:.60}."
         )
-    return rows
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
 def _whole(column: str, values: np.ndarray[Any, Any], name: Hashable) -> np.ndarray[Any, Any]:
@@ -101,6 +114,7 @@ def _whole(column: str, values: np.ndarray[Any, Any], name: Hashable) -> np.ndar
         is_whole = False
     if not is_whole:
         raise SelectionError(
-            f"The {column} of a labelled edge is a whole number, or True or False, in text {name!r}."
+            f"In text {name!r}, the {column} of an edge is no whole number, True or False: "
+            "expected positions of tokens, and True where they share the feature."
         )
     return found

@@ -13,12 +13,7 @@ from gattn.analysis.reading.results import Table
 from gattn.analysis.subspaces.contrast import Contrast
 from gattn.analysis.subspaces.head_vectors import HeadVectors, head_vectors
 from gattn.analysis.subspaces.held_out import Directions, HeldOut
-from gattn.analysis.subspaces.labelled_edges import (
-    LabelledEdges,
-    Labels,
-    edges_of,
-    texts_with_edges,
-)
+from gattn.analysis.subspaces.labelled_edges import EdgeLabels, LabelledEdges, Labels
 from gattn.analysis.subspaces.subspace import SharedSubspace
 from gattn.checks import whole
 from gattn.errors import SelectionError
@@ -133,14 +128,15 @@ def shared_subspace(
     >>> gattn.analysis.shared_subspace(texts, layer=0, head=1, edges=same_token)
     """
     layer, head = whole("layer", layer, 0, SelectionError), whole("head", head, 0, SelectionError)
-    named = texts_with_edges(texts, edges)
+    given = EdgeLabels(texts, edges)
+    named = given.texts
     if not named:
         raise SelectionError("There are no texts with labelled edges.")
     model, tokenizer = resolved_for(named[0][1], model, tokenizer)
     read = partial(
         head_vectors, model=model, tokenizer=tokenizer, layer=layer, head=head, stack=stack
     )
-    labelled = _Labelled(read, edges, progress)
+    labelled = _Labelled(read, given, progress)
     found = Contrast(SHUFFLES)
     for seen in labelled.texts(named[::2], "finding"):
         found.add(*seen)
@@ -172,16 +168,16 @@ def shared_subspace(
         **facts,
     )
     own = directions[0]
-    held_values = torch.einsum("dc,de,ec->c", own.query, other.matrices()[0], own.key)
+    held_out = torch.einsum("dc,de,ce->c", left[0], other.matrices()[0], right[0])
     cosine = (own.query * own.key).sum(0)
     components = Table.of(
         {
             "component": range(rank),
             "singular_value": values[0, :rank],
             "shuffled": values[1:, :rank].amax(0),
-            "held_out": held_values,
+            "held_out": held_out[:rank],
             "cosine": cosine,
-            "score": held_values * cosine,
+            "score": held_out[:rank] * cosine,
             "auc": held.areas(),
         },
         name="components",
@@ -195,6 +191,7 @@ def shared_subspace(
         own.query,
         own.key,
         values[0],
+        held_out,
         values[1:],
         components,
         separation,
@@ -210,7 +207,7 @@ class _Labelled:
 
     last: HeadVectors
 
-    def __init__(self, read: Any, edges: Labels, progress: bool) -> None:
+    def __init__(self, read: Any, edges: EdgeLabels, progress: bool) -> None:
         self._read, self._edges, self._progress = read, edges, progress
         self._generator = torch.Generator().manual_seed(0)
 
@@ -220,7 +217,7 @@ class _Labelled:
         """Walk texts: queries, keys, edges, and labels (1 + shuffles, edges)."""
         for name, text in walk(named, what, "text", progress=self._progress):
             seen = self.last = self._read(text)
-            edges = edges_of(self._edges, name, seen.tokens)
+            edges = self._edges.of(name, seen.tokens)
             if len(edges.label):
                 seen.check(edges.query, edges.key)
                 yield seen.query, seen.key, edges, self._shuffled(edges.label)

@@ -13,6 +13,7 @@ from gattn.analysis.reading.results import Table
 from gattn.analysis.scores.taken_apart import Why
 from gattn.analysis.scores.why import Token, in_parts, places
 from gattn.analysis.subspaces.head_vectors import HeadVectors
+from gattn.door import draw
 from gattn.edit_records import Edits
 from gattn.models.run.functions import Runnable
 from gattn.models.stream.parts import Writer
@@ -35,8 +36,9 @@ class SharedSubspace:
         The singular vectors U and V that are kept.
     singular_values : Tensor (dim,)
         All of them, the largest first.
-    shuffled : Tensor (shuffles, dim)
-        Those of shuffled labels.
+    held_out, shuffled : Tensor (dim,), (shuffles, dim)
+        :math:`u_c^\top C' v_c` with the covariance C' of held-out texts, and the singular values of
+        shuffled labels.
     components, separation : Table
         See `gattn.analysis.shared_subspace`.
     read : callable
@@ -51,6 +53,7 @@ class SharedSubspace:
     query: Tensor
     key: Tensor
     singular_values: Tensor
+    held_out: Tensor
     shuffled: Tensor
     components: Table
     separation: Table
@@ -104,8 +107,8 @@ class SharedSubspace:
         )
 
     def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the components: see `gattn.drawing.results.arrays_and_tables.draw_table`."""
-        return self.components.draw(ax=ax, **options)
+        """Draw it as `gattn.drawing.results.subspaces.draw_shared_subspace` does."""
+        return draw(self, ax=ax, **options)
 
     def __repr__(self) -> str:
         said = f"SharedSubspace({self.layer}.{self.head}, rank {self.rank})"

@@ -2,8 +2,8 @@
 
 It has ``title`` and ``caption``; ``isSeveral``, whether the model has several stacks; ``bands``,
 the stacks as `gattn.drawing.layers.bands` lays them out; ``edges``, one per head, each with its
-ends as (band, depth, position) and what it ``loss``es; ``streams``, the residual streams between
-them; and ``units``, what is kept as a whole.
+ends as (band, depth, position), what it ``loss``es and, if known, ``why`` it has its score;
+``streams``, the residual streams between them; and ``units``, what is kept as a whole.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def _edges(circuit: Circuit, size: str) -> list[tuple[dict[str, Any], tuple[Any,
     units = circuit.units()
     fields = [name for name in EDGE if name in units]
     losses = rows[fields].merge(pd.DataFrame(units), on=fields, how="left")["loss"]
-    rows = rows[[*EDGE, "attention"]].assign(loss=losses.to_numpy(dtype=float))
+    reasons = [name for name in ("why",) if name in rows]
+    rows = rows[[*EDGE, "attention", *reasons]].assign(loss=losses.to_numpy(dtype=float))
     rows = rows.sort_values(size, key=abs, ascending=False, kind="stable")[:MOST_EDGES]
     rows = rows.sort_values(["loss", "attention"], ascending=False, kind="stable")
     ends = ends_in(circuit)

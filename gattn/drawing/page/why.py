@@ -123,9 +123,9 @@ def _held(found: Why) -> tuple[Tensor, list[Tensor]]:
 
 
 def _nonzero(side: Tensor) -> Tensor:
-    if side.is_sparse:
-        return side.coalesce().indices()[0].unique()
-    return side.abs().amax((1, 2)).nonzero()[:, 0]
+    places = side.coalesce().indices()[0] if side.is_sparse else side.any(-1).any(-1).nonzero()
+    found: Tensor = places.flatten().unique(sorted=True)
+    return found
 
 
 def _packed(found: Why) -> tuple[dict[str, Any], str]:

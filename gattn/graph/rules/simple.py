@@ -33,6 +33,9 @@ class Complete(Rule):
     def interval(self, query: Tensor) -> Span:
         return torch.zeros_like(query), torch.full_like(query, FARTHEST)
 
+    def degrees(self, query: Tensor, num_keys: int) -> Tensor:
+        return torch.full_like(query, num_keys)
+
 
 @dataclass(frozen=True)
 class Causal(Rule):
@@ -43,6 +46,9 @@ class Causal(Rule):
 
     def interval(self, query: Tensor) -> Span:
         return torch.zeros_like(query), query + 1
+
+    def degrees(self, query: Tensor, num_keys: int) -> Tensor:
+        return (query + 1).clamp(0, num_keys)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.layers import layers_of
 from gattn.models.stream.rounding import tolerance
-from gattn.models.watch.contexts import Context
+from gattn.models.watch.contexts import Context, without_contexts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -79,7 +79,7 @@ class LinearRuns:
             )
         self.embedding = _embedding(self.model, self.name)
         self.norms = Norms(has_factors=False)
-        with self.norms.noted(self.model):
+        with without_contexts(), self.norms.noted(self.model):
             found = decompose(
                 self.inputs(1, _TOKENS),
                 self.model,
@@ -150,9 +150,9 @@ class LinearRuns:
         return [_joined(parts) for parts in zip(*found, strict=True)]
 
     def run(self, context: Context, rows: int, length: int) -> Any:
-        """Run the model in a context."""
+        """Run the model in a context, without edits that are open: weights do not hear of them."""
         prompt = Prompt(self.model, self.tokenizer, self.inputs(rows, length))
-        with torch.no_grad():
+        with torch.no_grad(), without_contexts():
             return prompt.run(context)[0]
 
     def probes(self, width: int) -> Tensor:

@@ -7,7 +7,7 @@ may be reordered, repeated, dropped, cropped and copied, by the cache's own meth
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -105,7 +105,7 @@ def codes(tokens: Tensor, number: int) -> Tensor:
         return (bits * odd_numbers((bits.shape[-1],), number).to(bits.device)).sum(-1)
 
 
-@cache
+@lru_cache(maxsize=256)
 def odd_numbers(shape: tuple[int, ...], number: int = 0) -> Tensor:
     """Draw the numbers that bits are multiplied with in a hash, always the same ones."""
     generator = torch.Generator().manual_seed(number)

@@ -49,6 +49,13 @@ class Dictionary:
         values = values[is_any].to(directions)
         return cls(some, directions[used], tokens[is_any], numbers, values)
 
+    def part(self, number: int, tokens: int) -> Tensor:
+        """Return the part of one writer: (tokens, dim)."""
+        found = self.directions.new_zeros(tokens, self.directions.shape[1])
+        some = self.numbers == number
+        found[self.tokens[some]] = self.amounts[some, None] * self.directions[number]
+        return found
+
     def total(self, tokens: int) -> Tensor:
         """Return the sum of all parts: (tokens, dim)."""
         found = self.directions.new_zeros(tokens, self.directions.shape[1])

@@ -77,6 +77,17 @@ class Stream:
         """What wrote the parts, those of dictionaries last."""
         return [*self.writers, *(one for some in self.dictionaries for one in some.writers)]
 
+    def part(self, number: int) -> Tensor:
+        """Return the part of one of all writers: (tokens, dim)."""
+        if number < len(self.writers):
+            return self.parts[number]
+        number -= len(self.writers)
+        for some in self.dictionaries:
+            if number < len(some.writers):
+                return some.part(number, self.parts.shape[1])
+            number -= len(some.writers)
+        raise IndexError(number)
+
     def total(self) -> Tensor:
         """Return the sum of all parts: (tokens, dim)."""
         found: Tensor = self.parts.sum(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -105,10 +106,11 @@ def _of_message_passing(frame: FrameType, caller: FrameType | None, index: Tenso
     _check_inside(query, num_queries)
     _check_inside(key, num_keys)
     is_bipartite = num_queries != num_keys or _reads_other_nodes(conv, frame)
-    names = _names(conv, frame, num_keys, num_queries) if is_bipartite else {}
+    names, sizes = _names(conv, frame, num_keys, num_queries) if is_bipartite else ({}, {})
+    nodes = num_keys, num_queries
     adds = _aggregation(conv, frame, caller)
     return Ends(
-        conv, key, query, num_keys, num_queries, is_bipartite, kind, names=names, aggregation=adds
+        conv, key, query, *nodes, is_bipartite, kind, names=names, sizes=sizes, aggregation=adds
     )
 
 
@@ -165,25 +167,37 @@ def _edge_type(conv: nn.Module, frame: FrameType) -> str:
 
 def _names(
     conv: nn.Module, frame: FrameType, num_keys: int, num_queries: int
-) -> dict[str, tuple[str, ...]]:
-    """Name nodes of several types that a module lays side by side: keys by type of edge, too."""
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[int, ...]]]:
+    """Name nodes of several types that a module lays side by side: keys by type of edge, too.
+
+    Also say how many there are of each.
+    """
     of = frame_of_forward(conv, frame)
     keys, queries = (None if of is None else of.f_locals.get(f"{n}_offset") for n in _SIDES)
     if not isinstance(keys, dict) or not isinstance(queries, dict):
-        return {}
+        return {}, {}
     key_kinds = [(kind[0], f" {kind[1]}") for kind in keys]
     query_kinds = [(kind, "") for kind in queries]
-    return {
-        "tokens": _numbered(key_kinds, [*keys.values(), num_keys]),
-        "query_tokens": _numbered(query_kinds, [*queries.values(), num_queries]),
+    sizes = {
+        "tokens": _sizes([*keys.values(), num_keys]),
+        "query_tokens": _sizes([*queries.values(), num_queries]),
     }
+    names = {
+        "tokens": _numbered(key_kinds, sizes["tokens"]),
+        "query_tokens": _numbered(query_kinds, sizes["query_tokens"]),
+    }
+    return names, sizes
 
 
-def _numbered(kinds: list[tuple[str, str]], starts: list[int]) -> tuple[str, ...]:
+def _sizes(starts: list[int]) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in pairwise(starts))
+
+
+def _numbered(kinds: list[tuple[str, str]], sizes: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(
         f"{before} {n}{after}"
-        for (before, after), start, stop in zip(kinds, starts[:-1], starts[1:], strict=True)
-        for n in range(stop - start)
+        for (before, after), size in zip(kinds, sizes, strict=True)
+        for n in range(size)
     )
 
 

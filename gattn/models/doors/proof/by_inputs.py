@@ -70,7 +70,7 @@ def layout_by(
             return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
         is_factored = site.kind != "sdpa" and site.place[0] in noticed.factored
         raise UnprovedError(inputs.failure or (FACTORED if is_factored else NO_KEYS))
-    check_batch(inputs.keys.side, batches.owner(inputs.run, inputs.keys.source))
+    check_batch(inputs.keys.side, _owner(inputs, inputs.keys, batches))
     inputs.complete()
     keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
     if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
@@ -80,7 +80,12 @@ def layout_by(
         queries, may_share = learned(site.queries), is_good or are_groups
         layout = assembled(site.lead, queries, keys, is_cross=True, may_share=may_share)
         return layout, is_good
-    if batches.is_constant(inputs.run, inputs.queries.source) and keys.sequences is not None:
+    is_batch = batches.owner(inputs.run, inputs.keys.source) is not None
+    if (
+        is_batch
+        and keys.sequences is not None
+        and batches.is_constant(inputs.run, inputs.queries.source)
+    ):
         queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
         return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
     queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
@@ -96,8 +101,13 @@ def layout_by(
     return layout, is_good and is_settled
 
 
+def _owner(inputs: Inputs, reader: Reader, batches: Batches) -> Owner | None:
+    run, source = inputs.run, reader.source
+    return batches.owner(run, source) or batches.owner_by_answer(run, source)
+
+
 def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tuple[Tokens, bool]:
-    owner = batches.owner(inputs.run, reader.source)
+    owner = _owner(inputs, reader, batches)
     source = Source(reader.dependence.shape, owner)
     return tokens_of(reader.side, source, slots), is_settled(reader.side, source)
 

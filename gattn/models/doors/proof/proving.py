@@ -21,7 +21,7 @@ from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept, seed
 from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
-from gattn.models.doors.proof.layouts.batches import Batches, may_be_one_sequence
+from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.joining import join
 from gattn.models.doors.proof.layouts.ordering import unordered
 from gattn.models.doors.proof.layouts.patches import place_patches
@@ -36,6 +36,7 @@ from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, kept
+from gattn.models.doors.proof.probing.taints import sources
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.doors.proof.trying import Trial, Trying
 from gattn.models.doors.proof.watching import Watching
@@ -240,7 +241,7 @@ class _Proof:
         watching, sites = self._watching, self.open
         sets = watching.merged, watching.ranked, watching.spreading
         trying = Trying(solver, *sets, self._given)
-        is_one = may_be_one_sequence(self._given, watching.ids)
+        is_one = _may_be_one_sequence(self._given, watching)
         for dim, by_ids in ((0, False), (0, True), (1, False), (None, False)):
             if by_ids and not any(x.dim() > 1 for x in watching.ids):
                 continue
@@ -262,3 +263,13 @@ class _Proof:
                 self._plan.reasons[place] = _MIXES_TEXTS
         self._plan.leave_out(best.others, best.untold, best.gates)
         return best
+
+
+def _may_be_one_sequence(given: Given, watching: Watching) -> bool:
+    """Return whether inputs may be one sequence: (tokens, channels), or ids of as many tokens.
+
+    Integers beside them that no embedding looks up may be pairs of tokens, as an adjacency matrix.
+    """
+    known = sources(given)
+    ids = watching.ids if watching.kernels.integers.are_looked_up or not known else ()
+    return all(x.dim() < 3 for x in known) and all(x.dim() < 2 for x in ids)

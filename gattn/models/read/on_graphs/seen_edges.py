@@ -37,6 +37,8 @@ class Ends:
     names : mapping
         The names of keys (`tokens`) and of queries (`query_tokens`), where several types of nodes
         lie side by side.
+    sizes : mapping
+        Then also how many nodes of each type there are.
     is_listed : bool
         Whether the edges were found as a list, without message passing that tells where values go.
     aggregation : str
@@ -52,6 +54,7 @@ class Ends:
     kind: str = ""
     read_only: str = ""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     is_listed: bool = False
     aggregation: str = ""
 

@@ -91,9 +91,15 @@ class AnyTracker(Tracker):
 
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
-        if self.plan is None or not self.plan.numbers or self._orders is None:
+        if self.plan is None:
             return None
         name = self.modules.name(module)
+        if self.plan.refused:
+            self._left_unread |= self.plan.has_failed
+            self.plan.unknown_nodes.add(name)
+            return UNKNOWN
+        if not self.plan.numbers or self._orders is None:
+            return None
         place = name, self._on_graphs[name]
         self._on_graphs[name] += 1
         found = self.plan.numbers.get(place)
@@ -187,6 +193,8 @@ class AnyTracker(Tracker):
         where = self.modules.name(call.module), call.part
         if not call.is_foreign and not self._are_in_order(where):
             call.is_named = False
+        if (place := self._whole(call)) is not None:
+            return place
         if call.tokens is not None and call.tokens.joined is not None:
             return self._joined(call, call.tokens, call.tokens.joined)
         if call.tokens is not None and call.tokens.fed is not None:
@@ -199,9 +207,7 @@ class AnyTracker(Tracker):
         is_adrift = keys is not None and keys.others_are_read and not is_split
         return replace(self._place_by_itself(call), is_adrift=is_adrift)
 
-    def whole(
-        self, module: nn.Module, part: int, lead: Sequence[int], sizes: tuple[int, int]
-    ) -> Place | None:
+    def whole(self, module: nn.Module, part: int, sizes: tuple[int, int, int]) -> Place | None:
         """Place a call in which whole texts read themselves, before it is read.
 
         None if it has to be read for that, or if its keys are to be remembered, since a later call
@@ -210,22 +216,35 @@ class AnyTracker(Tracker):
         plan, layout = self.plan, self._layout
         if plan is None or layout is None or not (plan.keeps_nothing and self.is_calling):
             return None
-        is_whole = layout.is_of_whole_texts and sizes[0] == sizes[1]
+        heads, length, slots = sizes
+        is_whole = layout.is_of_whole_texts and length == slots
         if not is_whole or self._continuing.has_begun or self.layers.ended_with(module):
             return None
         assert layout.tokens is not None
-        self._are_in_order((self.modules.name(module), part))
         is_softmax = self._mixes_softmaxes(module)
-        heads = layout.num_heads(lead)
         stack = self.modules.name_stack(module, part, heads, is_cross=False, is_softmax=is_softmax)
         sequences = layout.tokens.sequences
-        sides = [whole_side(sizes[0])] * len(sequences)
+        sides = [whole_side(length)] * len(sequences)
         return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])
 
-    def skip(self, module: nn.Module, part: int, place: Place) -> None:
-        """Go on after a call that `whole` has placed, and that nobody reads."""
+    def _whole(self, call: SeenCall) -> Place | None:
+        """Place a call that can be placed before it is read."""
+        tokens = None if self._layout is None else self._layout.tokens
+        if call.mask is not None or tokens is None or call.tokens is not tokens:
+            return None
+        sizes = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+        place = self.whole(call.module, call.part, sizes)
+        if place is not None:
+            call.is_cross = False
+            self.go_on(call.module, call.part, place)
+            self.layers.note(call)
+        return place
+
+    def go_on(self, module: nn.Module, part: int, place: Place) -> None:
+        """Go on after a call that `whole` has placed, whether anybody reads it or not."""
+        self._are_in_order((self.modules.name(module), part))  # It notes who moved the tokens.
         name = self._continuing.name(self.modules.name(module), part)
-        self.progress.real[place.stack] = self._continuing.skip(name, place)
+        self.progress.real[place.stack] = self._continuing.begin_whole(name, place)
         self.layers.next(name[0], place.stack)
         self.layers.note(None)
 

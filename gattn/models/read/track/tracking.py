@@ -152,17 +152,15 @@ class Tracker:
         """
         return None
 
-    def whole(
-        self, module: nn.Module, part: int, lead: Sequence[int], sizes: tuple[int, int]
-    ) -> Place | None:
+    def whole(self, module: nn.Module, part: int, sizes: tuple[int, int, int]) -> Place | None:
         """Place a call in which whole texts read themselves, before it is read; None if it is not.
 
-        `sizes` are the numbers of its queries and keys.
+        `sizes` are the numbers of its heads, queries and keys.
         """
         return None
 
-    def skip(self, module: nn.Module, part: int, place: Place) -> None:
-        """Go on after a call that `whole` has placed, and that nobody reads."""
+    def go_on(self, module: nn.Module, part: int, place: Place) -> None:
+        """Go on after a call that `whole` has placed, whether anybody reads it or not."""
 
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""

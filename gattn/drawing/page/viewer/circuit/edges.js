@@ -1,6 +1,6 @@
 // The edges of a circuit: where they are in a head, and what is said of them.
 
-import { count, grouped, isolated, number } from "../heads/texts.js";
+import { count, grouped, isolated, number, visible } from "../heads/texts.js";
 import { tokensOf } from "../heads/decoding.js";
 import { nodeOf, rowEdges } from "../heads/readings.js";
 import { named } from "../scenes/marks.js";
@@ -60,5 +60,5 @@ export function edgeName({ circuit, bands }, edge) {
 /** Describe an edge in a sentence. */
 export function edgeText(shown, edge) {
   const { head, key, query } = edgeName(shown, edge);
-  return `head ${head}: ${isolated(named(query))} reads ${isolated(named(key))}: attention ${number(edge.attention)}, ${shown.circuit.lost} ${lossText(edge.loss)}`;
+  return `head ${head}: ${isolated(named(query))} reads ${isolated(named(key))}: attention ${number(edge.attention)}, ${shown.circuit.lost} ${lossText(edge.loss)}${edge.why ? `; why: ${visible(edge.why, 400)}` : ""}`;
 }

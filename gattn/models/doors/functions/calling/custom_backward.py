@@ -52,7 +52,8 @@ def arguments_around() -> Iterator[list[Any]]:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if names := frame.f_code.co_varnames[:2]:
-            yield [frame.f_locals.get(one) for one in names]
+            held = frame.f_locals  # Made anew each time it is asked for.
+            yield [held.get(one) for one in names]
         frame = frame.f_back
 
 

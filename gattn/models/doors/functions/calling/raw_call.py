@@ -210,7 +210,7 @@ def handed(call: RawCall) -> SeenCall | None:
         tracker.layers.again(tracker.modules.name(call.module))  # Only a part that runs again may.
     proved = tracker.layout(call.module, call.ordinal, call.lead)
     _check_parts(call, proved, tracker)
-    if _is_skipped(call, tracker):
+    if proved is not None and _is_skipped(call, proved, tracker):
         return None
     layout = proved or usual(call.lead, None if call.running is None else call.running.heads)
     before: list[SeenCall] = []
@@ -239,15 +239,15 @@ def handed(call: RawCall) -> SeenCall | None:
     return found
 
 
-def _is_skipped(call: RawCall, tracker: Tracker) -> bool:
+def _is_skipped(call: RawCall, layout: Layout, tracker: Tracker) -> bool:
     """Go on after a call that nobody edits or looks at, unless it must be read to be counted."""
     if call.query is None or call.key is None or call.mask is not None:
         return False
-    sizes = call.query.shape[-2], call.key.shape[-2]
-    place = tracker.whole(call.module, call.ordinal, call.lead, sizes)
+    sizes = layout.num_heads(call.lead), call.query.shape[-2], call.key.shape[-2]
+    place = tracker.whole(call.module, call.ordinal, sizes)
     if place is None or not is_ignored(call.module, tracker, place):
         return False
-    tracker.skip(call.module, call.ordinal, place)
+    tracker.go_on(call.module, call.ordinal, place)
     return True
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from collections.abc import Mapping
+from contextlib import suppress
+from types import (
+    AsyncGeneratorType,
+    CellType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+)
 from typing import Any
 
 import torch
@@ -38,13 +47,41 @@ def copied(model: nn.Module, *, with_hooks: bool = False) -> nn.Module:
         twin: nn.Module = copy.deepcopy(model, dict(memory))
     except Exception:  # Attributes of all types cannot be copied, in many ways.
         twin = _Copier(memory).module(model)
+    parts = dict(twin.named_modules())
+    twins = {id(part): parts[name] for name, part in model.named_modules() if name in parts}
     for module in twin.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, FunctionType):
+                module.__dict__[name] = _rebound(value, twins, {})
         for name, hooks in vars(module).items():
             is_kept = with_hooks and name in KINDS
             if name.endswith("_hooks") and isinstance(hooks, dict) and not is_kept:
                 for number in [number for number, hook in hooks.items() if is_users(hook)]:
                     del hooks[number]
     return twin
+
+
+def _rebound(value: Any, twins: Mapping[int, nn.Module], known: dict[int, Any]) -> Any:
+    """Let a function that was made with modules in it, as `torch.compile` makes, hold copies."""
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, nn.Module):
+        return twins.get(id(value), value)
+    if isinstance(value, MethodType) and id(value.__self__) in twins:
+        return MethodType(value.__func__, twins[id(value.__self__)])
+    if not isinstance(value, FunctionType) or not value.__closure__:
+        return value
+    cells = tuple(CellType() for _ in value.__closure__)
+    function = FunctionType(
+        value.__code__, value.__globals__, value.__name__, value.__defaults__, cells
+    )
+    known[id(value)] = function
+    function.__kwdefaults__ = value.__kwdefaults__
+    function.__dict__.update((n, _rebound(x, twins, known)) for n, x in vars(value).items())
+    for cell, own in zip(cells, value.__closure__, strict=True):
+        with suppress(ValueError):  # It may be empty.
+            cell.cell_contents = _rebound(own.cell_contents, twins, known)
+    return function
 
 
 class _Copier:

@@ -15,16 +15,25 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.failing import Stop
 from gattn.models.doors.proof.probing.one_run.reading import Reads
-from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
-from gattn.models.doors.proof.probing.replaying import Stop, kept
-from gattn.models.doors.proof.probing.taints import may_be_mask, replaced, sources, with_nan
+from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run, Walk
+from gattn.models.doors.proof.probing.replaying import kept
+from gattn.models.doors.proof.probing.taints import (
+    CLEAR,
+    ROUNDED,
+    along,
+    along_dim,
+    change,
+    changed,
+    may_be_mask,
+    replaced,
+    sources,
+    with_nan,
+)
 from gattn.models.watch.inside import inside
 
 Places = Mapping[tuple[str, int], Given]
-
-_ROUNDED, _CLEAR = 1, 2
-"""How much a number changed: by no more than it may be rounded, or by more."""
 
 
 class Batches:
@@ -74,6 +83,7 @@ class Batches:
         self._code = words(self.size)
         self._marks: dict[tuple[str, int], list[Tensor]] | None = None
         self._owners: dict[tuple[tuple[str, int], int], Owner | None] = {}
+        self._answering: dict[tuple[tuple[str, int], int], Owner | None] = {}
         self._all = [*sources(given), *ids]
         self._vectors: list[dict[tuple[str, int], list[bytes]]] = []
         self._changed: dict[tuple[str, int], list[Tensor]] | None = None
@@ -103,10 +113,57 @@ class Batches:
             all_of_them = torch.ones((), dtype=torch.bool)
             given = self._given
             for x in self._all:
-                given = replaced(given, x, _changed(x, all_of_them))
+                given = replaced(given, x, changed(x, all_of_them))
             self._changed = self._levels(given, set(self._places))
         found = self._changed.get(run.place)
         return found is not None and not bool(found[source].any())
+
+    def owner_by_answer(self, run: Run, source: int) -> Owner | None:
+        """Return the batch of learned tokens that attend to each other: the answer tells.
+
+        NaN in one element of these must reach what NaN in one of the model's inputs reaches.
+        """
+        name = run.place, source
+        if name not in self._answering:
+            is_constant = self.is_constant(run, source)
+            self._answering[name] = self._by_answer(*name) if is_constant else None
+        return self._answering[name]
+
+    def _by_answer(self, place: tuple[str, int], source: int) -> Owner | None:
+        plain = self._answered(self._given)
+        of_batch = self._told(plain, [self._answered(self._with_marked(x)) for x in self._code])
+        found: set[tuple[int, ...]] = set()
+        for dim, size in enumerate(sources(self._places[place])[source].shape):
+            changes = (_entering(place, source, dim, row) for row in self._code)
+            runs = [self._answered(self._given, one) for one in changes if size == self.size]
+            for own, one in zip(of_batch, self._told(plain, runs) if runs else (), strict=False):
+                if own is not None and one is not None:
+                    found.add((dim, *own[one.argsort()].tolist()))
+        (dim, *elements) = found.pop() if len(found) == 1 else (-1,)
+        return None if dim < 0 else Owner(dim, torch.tensor(elements))
+
+    def _told(self, plain: Sequence[Tensor], runs: Sequence[list[Tensor]]) -> list[Tensor | None]:
+        """Say which element each index of each dimension of each part of the answer belongs to."""
+        if any([x.shape for x in one] != [x.shape for x in plain] for one in runs):
+            return [None for x in plain for _ in x.shape]
+        found: list[Tensor | None] = []
+        for n, before in enumerate(plain):
+            marks = torch.stack([change(one[n], before) for one in runs]) >= CLEAR
+            for dim in range(before.dim()):
+                own = along_dim(marks, dim + 1)
+                elements = decoded(own, torch.ones_like(own), self._code)
+                is_each = torch.equal(elements.sort().values, torch.arange(self.size))
+                found.append(elements if is_each else None)
+        return found
+
+    def _answered(self, given: Given, entered: Entered | None = None) -> list[Tensor]:
+        """Run the model, and list the numbers of its answer."""
+        args, kwargs = kept(given)
+        seed()
+        running, again = self._walk.following(entered), self._reads.repeated({})
+        with FunctionMode(), running, inside(), again, suppress(Exception):
+            return [x.detach().cpu() for x in sources(((self._model(*args, **kwargs),), {}))]
+        return []
 
     def has_constant_keys(self, place: tuple[str, int]) -> bool:
         """Return whether keys and values of a kernel's calls are the same for all inputs.
@@ -119,7 +176,7 @@ class Batches:
         if not self._vectors:
             other = self._given
             for x in self._all:
-                other = replaced(other, x, _changed(x, torch.ones((), dtype=torch.bool)))
+                other = replaced(other, x, changed(x, torch.ones((), dtype=torch.bool)))
             self._vectors = [self._hashed(given) for given in (self._given, other)]
         before, after = (some.get(place) for some in self._vectors)
         return before is not None and before == after
@@ -155,12 +212,12 @@ class Batches:
         if place not in self._marks:
             return None
         levels = self._marks[place][source]
-        for least in (_ROUNDED, _CLEAR):
+        for least in (ROUNDED, CLEAR):
             marks = levels >= least
             for dim in range(marks.dim() - 1):
                 if marks.shape[dim + 1] < self.size:
                     continue
-                own = _along_dim(marks, dim + 1)
+                own = along_dim(marks, dim + 1)
                 elements = decoded(own, torch.ones_like(own), self._code)
                 if bool((elements >= 0).all()) and len(elements.unique()) == self.size:
                     return Owner(dim, elements)
@@ -188,10 +245,13 @@ class Batches:
         self, row: Tensor, places: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], list[Tensor]]:
         """Change some elements of the batch, and say how much each number changes."""
+        return self._levels(self._with_marked(row), places)
+
+    def _with_marked(self, row: Tensor) -> Given:
         given = self._given
         for x in self._own:
-            given = replaced(given, x, _changed(x, _along(x, self.dim, row)))
-        return self._levels(given, places)
+            given = replaced(given, x, changed(x, along(x, self.dim, row)))
+        return given
 
     def _levels(
         self, given: Given, places: Collection[tuple[str, int]]
@@ -205,7 +265,7 @@ class Batches:
                 after = sources(now)
                 if [x.shape for x in after] == [x.shape for x in before]:
                     pairs = zip(after, before, strict=True)
-                    found[run.place] = [_change(x, y) for x, y in pairs]
+                    found[run.place] = [change(x, y) for x, y in pairs]
                 if len(found) == len(places):
                     raise Stop
 
@@ -218,49 +278,25 @@ class Batches:
         return found
 
 
+def _entering(place: tuple[str, int], source: int, dim: int, row: Tensor) -> Entered:
+    """Put NaN into some indices of a dimension of an input of a run, as it begins."""
+
+    def entered(run: Run, module: nn.Module, now: Given) -> Given | None:
+        some = sources(now) if run.place == place else []
+        if not some:
+            return None
+        x = some[source]
+        return replaced(now, x, with_nan(x, along(x, dim, row)))
+
+    return entered
+
+
 def _is_number(x: Tensor) -> bool:
     return x.dtype != torch.bool and x.numel() > 0
-
-
-def _change(x: Tensor, before: Tensor) -> Tensor:
-    """Say how much numbers changed: not at all, not more than by rounding, or clearly.
-
-    Experts that other tokens are routed to round differently, since they multiply other matrices.
-    """
-    finite = before.where(before.isfinite(), 0)
-    most = float(finite.abs().amax()) * float(torch.finfo(before.dtype).eps) ** 0.5
-    is_same = x == before
-    is_near = is_same | ((x - before).abs() <= most)
-    levels: Tensor = (~is_same).to(torch.int8) + (~is_near).to(torch.int8)
-    return levels
-
-
-def _along_dim(marks: Tensor, dim: int) -> Tensor:
-    """Say of each run's marks which indices of a dimension they reach, (runs, indices)."""
-    others = [n for n in range(1, marks.dim()) if n != dim]
-    return marks.any(others) if others else marks
 
 
 def _has_parts(some: list[Tensor]) -> bool:
     """Return whether a change leaves some indices of some dimension of some input as they are."""
     return any(
-        not bool(_along_dim((x >= _CLEAR)[None], n + 1).all()) for x in some for n in range(x.dim())
+        not bool(along_dim((x >= CLEAR)[None], n + 1).all()) for x in some for n in range(x.dim())
     )
-
-
-def may_be_one_sequence(given: Given, ids: Sequence[Tensor]) -> bool:
-    """Return whether inputs may be one sequence: (tokens, channels), or ids of as many tokens."""
-    return all(x.dim() <= 1 + x.is_floating_point() for x in (*sources(given), *ids))
-
-
-def _changed(x: Tensor, marks: Tensor) -> Tensor:
-    """Change marked numbers: to NaN, or to other integers that the tensor holds."""
-    if x.is_floating_point():
-        return with_nan(x, marks)
-    values, place = x.unique(return_inverse=True)
-    other = values[(place + 1) % len(values)] if len(values) > 1 else (x == 0).to(x.dtype)
-    return torch.where(marks.to(x.device), other, x)
-
-
-def _along(x: Tensor, dim: int, marked: Tensor) -> Tensor:
-    return marked.reshape([-1 if n == dim else 1 for n in range(x.dim())])

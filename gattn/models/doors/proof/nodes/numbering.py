@@ -7,7 +7,7 @@ nodes of what it is given, and the rows that each layer is given tell which node
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import prod
@@ -23,11 +23,11 @@ from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.nodes.passing import Marked, Passing
 from gattn.models.doors.proof.nodes.telling import distinct, is_told, numbers_of, of_tokens
 from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.failing import failing
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
-from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.doors.proof.probing.taints import Pointwise, replaced, sources, with_nan
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 
@@ -204,7 +204,7 @@ class Numbering:
         running, again = self._walk.following(entered), self._reads.repeated({})
         modes = FunctionMode(), Pointwise(), running, again
         shown = observed(see), observed_edges(passing), passing.hooked(), passing
-        with suppress(Stop, Exception), ExitStack() as stack:
+        with failing(), ExitStack() as stack:
             for one in (*modes, *shown):
                 stack.enter_context(one)
             self._call()

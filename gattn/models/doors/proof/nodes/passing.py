@@ -22,13 +22,16 @@ from gattn.models.doors.proof.nodes.ends_given import (
     nodes_of,
     passing_of,
 )
+from gattn.models.doors.proof.probing.failing import Stop
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
-from gattn.models.doors.proof.probing.replaying import Stop
 from gattn.models.read.on_graphs.seen_edges import Ends
 from gattn.models.watch.inside import is_inside
 
 _GATHERS = frozenset(("__getitem__", "index_select"))
 _MOST_GATHERS = 64
+_OF_SUMS = "input", "dim", "index", "source"
+"""What functions that sum take, in order; scatter_add and scatter_reduce call the last src."""
+_SUMMED = frozenset(("source", "src"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +167,9 @@ class Passing(Deciding):
             return func(*args, **given)
         name = getattr(func, "__name__", "")
         is_sum = name in SUMS and self.wanted is not None
-        result = func(*(_without_marks(args) if is_sum else args), **given)
+        if is_sum:
+            args, given = _without_marks(args, given)
+        result = func(*args, **given)
         with torch._C.DisableTorchFunction():
             if is_sum:
                 return self._landed(args, given, result)
@@ -174,7 +179,10 @@ class Passing(Deciding):
 
     def _landed(self, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> Tensor:
         """Mark the nodes at which the messages of a layer without message passing are summed."""
-        dim, index = kwargs.get("dim", args[1]), kwargs.get("index", args[2])
+        named = {**dict(zip(_OF_SUMS, args, strict=False)), **kwargs}
+        dim, index = named.get("dim"), named.get("index")
+        if not isinstance(dim, int) or not isinstance(index, Tensor):
+            return result
         nodes = plain(index)
         if nodes.dim() > 1:
             nodes = nodes.movedim(dim, 0).flatten(1)[:, :1].flatten()
@@ -243,10 +251,16 @@ def _sized(marks: Tensor | None, count: int) -> Tensor | None:
     return marks if marks is not None and len(marks) == count else None
 
 
-def _without_marks(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_marks(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Take the marks out of what is summed."""
-    if len(args) < 4 or not isinstance(args[3], Tensor) or not args[3].is_floating_point():
-        return args
+    summed = len(_OF_SUMS) - 1
+
+    def clean(x: Any) -> Any:
+        is_marked = isinstance(x, Tensor) and x.is_floating_point()
+        return torch.where(x.isnan(), 0.0, x) if is_marked else x
+
     with torch._C.DisableTorchFunction():
-        clean = torch.where(args[3].isnan(), 0.0, args[3])
-    return (*args[:3], clean, *args[4:])
+        args = tuple(clean(x) if n == summed else x for n, x in enumerate(args))
+        return args, {name: clean(x) if name in _SUMMED else x for name, x in kwargs.items()}

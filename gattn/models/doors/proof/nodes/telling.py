@@ -31,8 +31,8 @@ def numbers_of(call: Marked, sides: Mapping[int, tuple[Tensor, int]]) -> NodeNum
             return UNKNOWN
         return NodeNumbers(first[0], first[0], first[1], first[1])
     if ends.names:
-        names = ends.names.get("tokens", ()), ends.names.get("query_tokens", ())
-        known = all(side in sides and _are_named(sides[side][0], names[side]) for side in (0, 1))
+        sizes = ends.sizes["tokens"], ends.sizes["query_tokens"]
+        known = all(side in sides and _are_named(sides[side][0], sizes[side]) for side in (0, 1))
         return None if known else UNKNOWN
     both: list[tuple[Tensor, int] | None] = []
     for side, count in enumerate((ends.num_keys, ends.num_queries)):
@@ -102,9 +102,9 @@ def _is_plain(numbers: Tensor, count: int) -> bool:
     return torch.equal(numbers, torch.arange(count))
 
 
-def _are_named(numbers: Tensor, names: Sequence[str]) -> bool:
-    """Return whether nodes of several types have the numbers that their names say."""
-    return [int(name.split()[1]) for name in names] == numbers.tolist()
+def _are_named(numbers: Tensor, sizes: Sequence[int]) -> bool:
+    """Return whether nodes have the numbers of their names, which count those of each type."""
+    return [n for size in sizes for n in range(size)] == numbers.tolist()
 
 
 def _is_readout(call: Marked) -> bool:

@@ -70,6 +70,11 @@ class Integers:
         return is_lookup
 
     @property
+    def are_looked_up(self) -> bool:
+        """Whether an embedding looks some of them up."""
+        return bool(self._ids)
+
+    @property
     def exchangeable(self) -> Sequence[int]:
         """Which of the inputs, by their number among all, are ids; or else the first that may be.
 

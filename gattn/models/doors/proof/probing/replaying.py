@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.failing import Stop
 from gattn.models.doors.proof.probing.one_run.inputs import mapped
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -26,10 +27,6 @@ from gattn.models.doors.proof.probing.taints import (
     sources,
     with_nan,
 )
-
-
-class Stop(BaseException):
-    """Ends a run once what it was for was seen; no model catches it."""
 
 
 @contextmanager

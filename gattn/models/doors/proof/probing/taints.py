@@ -19,6 +19,9 @@ from gattn.models.doors.proof.probing.one_run.walking import Given
 
 _F = nn.functional
 
+ROUNDED, CLEAR = 1, 2
+"""How much a number changed: by no more than it may be rounded, or by more."""
+
 
 class Pointwise(TorchFunctionMode):
     """Leaves out normalization over tokens: its statistics move nothing from token to token.
@@ -162,3 +165,36 @@ def _flat(marks: Tensor, lead: tuple[int, ...]) -> Tensor:
     if lead and own and own[-1] not in (1, lead[-1]) and lead[-1] % own[-1] == 0:
         marks = marks.repeat_interleave(lead[-1] // own[-1], dim=-2)
     return marks.expand(*lead, marks.shape[-1]).reshape(-1, marks.shape[-1])
+
+
+def change(x: Tensor, before: Tensor) -> Tensor:
+    """Say how much numbers changed: not at all, not more than by rounding, or clearly.
+
+    Experts that other tokens are routed to round differently, since they multiply other matrices.
+    """
+    finite = before.where(before.isfinite(), 0)
+    most = float(finite.abs().amax()) * float(torch.finfo(before.dtype).eps) ** 0.5
+    is_same = x == before
+    is_near = is_same | ((x - before).abs() <= most)
+    levels: Tensor = (~is_same).to(torch.int8) + (~is_near).to(torch.int8)
+    return levels
+
+
+def along_dim(marks: Tensor, dim: int) -> Tensor:
+    """Say of each run's marks which indices of a dimension they reach, (runs, indices)."""
+    others = [n for n in range(1, marks.dim()) if n != dim]
+    return marks.any(others) if others else marks
+
+
+def changed(x: Tensor, marks: Tensor) -> Tensor:
+    """Change marked numbers: to NaN, or to other integers that the tensor holds."""
+    if x.is_floating_point():
+        return with_nan(x, marks)
+    values, place = x.unique(return_inverse=True)
+    other = values[(place + 1) % len(values)] if len(values) > 1 else (x == 0).to(x.dtype)
+    return torch.where(marks.to(x.device), other, x)
+
+
+def along(x: Tensor, dim: int, marked: Tensor) -> Tensor:
+    """Spread marks of a dimension's indices over a tensor's other dimensions."""
+    return marked.reshape([-1 if n == dim else 1 for n in range(x.dim())])

@@ -142,7 +142,7 @@ class Continuing:
         self._sides[name] = whole, whole
         return whole, whole
 
-    def skip(self, name: Name, place: Place) -> Tensor:
+    def begin_whole(self, name: Name, place: Place) -> Tensor:
         """Note a call of whole texts that nothing continues; return which slots are tokens."""
         self._anew.add(place.stack)
         self._sides[name] = place.queries, place.keys
