@@ -14,7 +14,7 @@ from matplotlib.path import Path
 
 from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
-from gattn.drawing.canvas.colours import KINDS, Scale, colour_map
+from gattn.drawing.canvas.colours import KINDS, Scale, colour_map, is_dark
 from gattn.drawing.canvas.frame import describe, name_side, new_axes
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import small_size
@@ -117,7 +117,9 @@ def _draw_nodes(ax: Axes, circuit: PathCircuit, places: dict[str, Place], *, lab
         return
     for one in used:
         text = one.rpartition(" ")[2] if circuit.nodes[one]["kind"] == "head" else one
-        style = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": small_size()}
+        box = {"boxstyle": "round,pad=0.1", "fc": "black" if is_dark() else "white", "ec": "none"}
+        style = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": small_size()}
+        style |= {"bbox": box, "zorder": 3}
         ax.annotate(text, places[one], annotation_clip=False, **style)
 
 
