@@ -254,6 +254,7 @@ def test_nothing_is_left(gpt2):
         ({"part": "0.1", "by": torch.zeros(3)}, "by is vectors"),
         ({"part": {}, "layer": 1}, "has no part"),
         ({"part": {"a": 3}, "layer": 1}, "must be a tensor"),
+        ({"part": {"a": torch.zeros(3, 4).long()}, "layer": 1}, r"\(3, 4\), torch.int64"),
         ({"part": {"a": torch.zeros(3, 4)}}, "name it"),
         ({"part": {"a": torch.zeros(3, 4)}, "layer": 1, "by": "A text"}, "give vectors"),
     ],

@@ -97,8 +97,12 @@ class Without(Hears):
         """Refuse parts of a caller's own that say too little."""
         for name, part in own.items():
             if not isinstance(part, Tensor) or part.dim() != 2 or not part.is_floating_point():
-                had = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
-                raise EditError(f"The part {name!r} must be a tensor (tokens, dim), not {had}.")
+                is_tensor = isinstance(part, Tensor)
+                had = f"{tuple(part.shape)}, {part.dtype}" if is_tensor else type(part).__name__
+                raise EditError(
+                    f"The part {name!r} must be a tensor of floating-point numbers, (tokens, dim), "
+                    f"not {had}."
+                )
         if not own:
             raise EditError("part={} has no part: expected at least one.")
         layers = self.layers()
