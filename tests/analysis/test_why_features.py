@@ -25,7 +25,7 @@ def before_layer_1(model):
 
 
 def sides_by_hand(model, parts, head):
-    """Queries, times the scale, and keys of layer 1 for parts (parts, tokens, dim), without bias."""
+    """Queries, times the scale, and keys of layer 1 for parts (parts, tokens, dim), no bias."""
     block, config = model.transformer.h[1], model.config
     total = before_layer_1(model)
     deviation = (total.var(-1, unbiased=False) + block.ln_1.eps).sqrt()[:, None]
@@ -244,7 +244,7 @@ def test_what_cannot_be_split_is_refused(gpt2):
     for wrong in ("1.0", 0, "0"):
         with pytest.raises(SelectionError, match="split names earlier heads"):
             gattn.why(IDS, gpt2, layer=1, head=0, split=wrong)
-    with pytest.raises(SelectionError, match="No head 0.9"):
+    with pytest.raises(SelectionError, match=r"No head 0\.9"):
         gattn.why(IDS, gpt2, layer=1, head=0, split="0.9")
     with pytest.raises(SelectionError, match="model's own heads"):
         gattn.why(IDS, gpt2, layer=1, head=0, split="0.1", parts=gattn.Features(drawn(gpt2)[0]))

@@ -1,5 +1,6 @@
 """Path patching, held to hooks on plain models."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -174,6 +175,11 @@ def test_several_parts_are_taken_away_together(gpt2):
             assert abs(gattn.capture(ids, gpt2)[1, 0].to_dense() - found).max() > 1e-4
     with pytest.raises(EditError, match="name all parts in one"):
         run(gpt2, apart[0], other=apart[1])
+    apart.insert(1, gattn.Without("0.2", side="query", layer=1, head=0))
+    apart.append(gattn.Without("0.2", side="value", layer=1, head=0))
+    said = re.escape(f"{apart[0]} and {apart[2]} each say what the key of")
+    with pytest.raises(EditError, match=said), gattn.edited(gpt2, *apart):
+        gattn.capture(ids, gpt2)
     with gattn.edited(gpt2, both, gattn.Without("0.2", side="query", layer=1, head=0)):
         gattn.capture(ids, gpt2)
 

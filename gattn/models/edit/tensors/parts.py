@@ -94,9 +94,10 @@ def placed(given: Tensor, rows: Rows, like: Tensor, what: str) -> Tensor:
         )
     count, ends = given.shape[1], [side.end for side in rows.place.queries]
     if wrong := [end for end in ends if end > count or (rows.are_whole and end != count)]:
+        text = "a text" if len(ends) > 1 else "the text"
         raise EditError(
-            f"{what} has {count} tokens, but {'a' if len(ends) > 1 else 'the'} text has {wrong[0]}: "
-            "expected as many, since positions correspond one by one."
+            f"{what} has {count} tokens, but {text} has {wrong[0]}: expected as many, "
+            "since positions correspond one by one."
         )
     return given.to(like)[:, rows.position.to(given.device)]
 
