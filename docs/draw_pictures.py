@@ -5,10 +5,13 @@ import runpy
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
 mpl.use("agg")
+
+import shown
 
 import gattn
 
@@ -40,15 +43,27 @@ def main() -> None:
                 TEXT, target=" lamp", units="paths", progress=False
             ).draw(),
             "why": gattn.why(TEXT, layer=2, head=0, query=-1, key=9).draw(),
-            "why_paths": gattn.why(TEXT, layer=2, head=0, query=-1, key=" lamp").draw_paths(),
+            "why_paths": gattn.why(
+                TEXT, layer=2, head=0, query=-1, key=" lamp", split="1.1"
+            ).draw_paths(),
             "layers": circuit.draw(),
             "ribbons": circuit.draw("ribbons"),
             "composition": gattn.compose(progress=False).draw(),
+            "subspace": shared_subspace().draw(),
             "text": trace[2, 1].draw_text(),
         }
         for name, ax in drawn.items():
             ax.figure.savefig(FOLDER / f"{name}.png", dpi=110, bbox_inches="tight")
         os.chdir(ROOT)
+
+
+def shared_subspace() -> Any:
+    """Find what its page finds."""
+    names: dict[str, Any] = {}
+    page = (ROOT / "docs/analyses/subspaces.md").read_text(encoding="utf-8")
+    first = next(shown.BLOCK.finditer(page))
+    shown.run_block(first["code"], names)
+    return names["found"]
 
 
 if __name__ == "__main__":

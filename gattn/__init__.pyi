@@ -27,12 +27,12 @@ from .models.edit.edges import Cut as Cut
 from .models.edit.edges import Scale as Scale
 from .models.edit.graphs import Restrict as Restrict
 from .models.edit.graphs import Use as Use
+from .models.edit.hear.without import Without as Without
 from .models.edit.kept.only import Only as Only
 from .models.edit.swap import ModelScore as ModelScore
 from .models.edit.swap import Swap as Swap
 from .models.edit.tensors.patch import Ablate as Ablate
 from .models.edit.tensors.patch import Patch as Patch
-from .models.edit.without import Without as Without
 from .models.effects.effect import effect as effect
 from .models.effects.estimates import estimate as estimate
 from .models.load.loading import load_model as load_model

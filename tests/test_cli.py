@@ -590,6 +590,22 @@ def test_circuit_prints_what_it_found_and_writes_pictures_and_graphs(tmp_path, c
     assert "not 0.9, with at most 3 edges" in capsys.readouterr().out
 
 
+def test_circuit_finds_paths(tmp_path, capsys):
+    text = "The river tall green lamp river tall green"
+    given = ["circuit", text, "--target", " lamp", "--units", "paths", "--keep", 0.5]
+    assert run(*given, "-o", tmp_path / "paths.graphml") == 0
+    said = capsys.readouterr().out
+    again = gattn.load(tmp_path / "paths.graphml")
+    assert str(again) in said
+    assert "of 288 paths keep" in said
+    assert f"{len(again.table())} paths" in said.splitlines()[-1]
+    for suffix in ("csv", "svg"):
+        assert run(*given, "--seconds", 1, "-o", tmp_path / f"paths.{suffix}") == 0
+        assert (tmp_path / f"paths.{suffix}").stat().st_size > 100
+    assert run(*given, "-o", tmp_path / "paths.html") == 2
+    assert "-o circuit.svg" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("ablation", ["mean", "red green dog red red"])
 def test_circuit_puts_in_what_is_asked_for_in_place_of_messages(ablation, capsys):
     text = "red green lamp red green"

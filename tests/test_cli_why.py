@@ -66,10 +66,16 @@ def test_why_writes_tables_and_pictures(found, tmp_path, capsys):
 
 
 def test_why_draws_paths_in_the_text(tmp_path):
-    assert main([*EDGE, "--paths", "-o", str(tmp_path / "why.svg")]) == 0
-    drawn = (tmp_path / "why.svg").read_text()
+    assert main([*EDGE, "--paths", "-o", str(tmp_path / "why.SVG")]) == 0
+    drawn = (tmp_path / "why.SVG").read_text()
     for text in ("why head 2.0 attends", "mlp 1", "1.1", "lamp", "2.94"):
         assert text in drawn
+
+
+def test_why_splits_heads_by_what_they_read(capsys):
+    assert main([*EDGE, "--split", "1.1"]) == 0
+    first = capsys.readouterr().out.splitlines()[3]
+    assert first.split() == ["mlp", "1", "1.1", "from", "'green'", "(8)", "2.947", "0.524"]
 
 
 def test_why_writes_a_page_and_says_how_large_it_is(tmp_path, capsys):

@@ -60,9 +60,26 @@ CLAIMS = {
             names["measured"].without("key").set_index("part").round(3).loc["0.3"].tolist()[2:]
             == [-0.033, -0.034, -0.016]
         ),
+        lambda names: (
+            round(float(names["split"].matrix().sel(key_part="1.1 from 'green' (8)").sum()), 2)
+            == 5.11
+        ),
+        lambda names: (
+            round(names["sparse"].table()["score"].sum(), 2)
+            == round(names["found"].table()["score"].sum(), 2)
+        ),
+    ],
+    "docs/analyses/subspaces.md": [
+        lambda names: names["found"].rank == len(names["found"].components) == 5,
+        lambda names: names["found"].separation["auc"].round(2).tolist() == [0.94, 0.6, 0.91],
+        lambda names: names["found"].separation["difference"].round(2).tolist() == [4.2, 0.49, 4.7],
+        lambda names: names["why"].key == (7,) and names["why"].tokens[7].strip() == "dog",
     ],
 }
 """What the texts say of the numbers that their code gives."""
+
+SLOW = ("docs/analyses/subspaces.md",)
+"""Pages of these that take more than a few seconds."""
 
 
 def blocks(name):
@@ -133,7 +150,9 @@ def test_the_routes_of_the_command_line_lead_to_what_the_figure_tells(name):
         assert predicted.strip() == "lamp"
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow) if x in SLOW else x for x in CLAIMS]
+)
 def test_every_block_of_code_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
     assert len(blocks(name)) >= 2
     names = run(name, monkeypatch, tmp_path)

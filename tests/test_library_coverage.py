@@ -13,7 +13,14 @@ from benchmarks.coverage.libraries.checks import examine
 from benchmarks.coverage.libraries.layouts import layout
 from benchmarks.coverage.libraries.mixtures import mixture_error
 from benchmarks.coverage.libraries.softmaxes import Softmax, softmaxes
-from benchmarks.coverage.libraries.verdict import EXACT, NO_ATTENTION, REFUSED, WRONG, Verdict
+from benchmarks.coverage.libraries.verdict import (
+    CAPTURED,
+    EXACT,
+    NO_ATTENTION,
+    REFUSED,
+    WRONG,
+    Verdict,
+)
 from benchmarks.coverage.page import with_libraries
 from benchmarks.zoo.libraries import FILES, NOTES, PACKAGES
 from benchmarks.zoo.libraries.randomizing import largest_score
@@ -184,3 +191,31 @@ def test_a_sink_is_a_column_that_no_product_takes():
     heads = list(attention[..., 1:].numpy())
     assert layout(Softmax(0, "", "", attention, width=5), heads).error < 1e-6
     assert layout(Softmax(0, "", "", attention), heads) is None
+
+
+class Twice(nn.Module):
+    """Attends, and again with the output, whose tokens are mixed by then."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Layer(), Mixed()
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Mixed(nn.Module):
+    """Weighs values by scores that tell no tokens apart."""
+
+    def forward(self, x):
+        scores = x.mean(1, keepdim=True).expand_as(x) @ x.sum(1, keepdim=True).expand_as(x).mT
+        return scores.softmax(-1) @ x
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_gattn_says_that_it_leaves_out_is_not_missed():
+    torch.manual_seed(0)
+    found = examine(Case("twice", Twice().eval(), (torch.randn(2, 5, 8),)))
+    assert found.verdict == CAPTURED
+    assert "may be attention, but was not proved" in found.reason
+    assert (found.attentions, found.edits > 0) == (1, True)

@@ -14,7 +14,7 @@ import gattn
 from benchmarks.estimates import models
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
 from gattn.analysis.circuits.finding import plain_run
-from gattn.analysis.circuits.runs import Runs
+from gattn.analysis.circuits.measuring.runs import Runs
 from gattn.models.effects.asking import asked
 
 SHARES = (0.01, 0.05, 0.2)

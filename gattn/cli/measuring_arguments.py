@@ -119,6 +119,11 @@ def add_why(parser: argparse.ArgumentParser) -> None:
         "--stack", metavar="STACK", help="which stack, such as encoder, if the model has several"
     )
     parser.add_argument(
+        "--split",
+        metavar="HEADS",
+        help="earlier heads whose parts are split by the token that they read, as in 1.1,0.3",
+    )
+    parser.add_argument(
         "--paths",
         action="store_true",
         help="draw the largest pairs of parts as paths in the text, in place of a matrix",

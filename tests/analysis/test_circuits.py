@@ -19,7 +19,7 @@ from planted_circuits import Induction
 from torch import nn
 
 import gattn
-from gattn.analysis.circuits.testing import _drawn
+from gattn.analysis.circuits.measuring.testing import _drawn
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 
 BEGIN = 0

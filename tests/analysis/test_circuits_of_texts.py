@@ -3,12 +3,13 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from circuits_by_hand import QUIET, edges_of
 
 import gattn
 from gattn.analysis.circuits.several import _role
-from gattn.errors import SelectionError
+from gattn.errors import CaptureError, SelectionError
 
 TEXTS = ["tall green lamp tall green", "a dog cat tree a dog", "red green lamp red green"]
 
@@ -34,6 +35,17 @@ def test_several_texts_have_a_circuit_each(several, embedded):
         gattn.circuit(TEXTS, *embedded, target=[" lamp", " cat"], **QUIET)
     with pytest.raises(SelectionError, match="list of texts is empty"):
         gattn.circuit([], *embedded, **QUIET)
+
+
+@pytest.mark.parametrize("listed", [np.array, pd.Series])
+def test_texts_come_in_arrays_too(listed, several, embedded):
+    found = gattn.circuit(
+        listed(TEXTS[1:2]), *embedded, target=np.array([" cat"]), random=2, keep=0.7, **QUIET
+    )
+    assert len(found) == 1
+    assert edges_of(found[0]) == edges_of(several[1])
+    with pytest.raises(CaptureError, match="Expected a text, token ids or a mapping"):
+        gattn.circuit(listed([[1], "a"]) if listed is pd.Series else np.array([TEXTS]), *embedded)
 
 
 def test_what_one_circuit_has_is_asked_of_one(several):

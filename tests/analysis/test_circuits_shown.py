@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import gattn
 from gattn import progress
-from gattn.analysis.circuits.measured import percent
+from gattn.analysis.circuits.measuring.measured import percent
 from gattn.errors import EditError, FileError, SelectionError
 from gattn.files import digraphs
 
@@ -45,10 +45,11 @@ def test_a_mean_over_tokens_to_be_predicted_is_told(embedded, ablation, is_told)
 def test_estimates_of_the_time_come_before_what_they_are_of(embedded, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_PATIENCE", 0)
     found = gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=3)
-    first, second = re.findall(r"circuit, (.*): (\d+) x run, about", capsys.readouterr().err)
+    first, every, second = re.findall(r"circuit, (.*): (\d+) x run, about", capsys.readouterr().err)
     assert first == ("ranking and bisection", str(3 * 5 + len(f"{336:b}")))
+    assert every == ("all steps, if many units are needed", str(int(first[1]) + 3 * 336 + 3))
     assert second[0] == "leaving out units"
-    assert 3 < int(second[1]) <= found.graph["runs"]
+    assert 3 < int(second[1]) <= found.graph["runs"] <= int(every[1])
     gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=3, **QUIET)
     assert not capsys.readouterr().err
 

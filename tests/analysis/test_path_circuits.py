@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import gattn
+from gattn.analysis.circuits.measuring.runs import HERE, Runs
 from gattn.analysis.circuits.paths.lists import PathList
-from gattn.analysis.circuits.runs import HERE, Runs
 from gattn.errors import EditError, SelectionError
 from gattn.models.effects.asking import asked
 

@@ -25,7 +25,7 @@ def before_layer_1(model):
 
 
 def sides_by_hand(model, parts, head):
-    """Queries, times the scale, and keys of layer 1 for parts (parts, tokens, dim), no bias."""
+    """What parts (parts, tokens, dim) give of queries, times the scale, and keys of layer 1."""
     block, config = model.transformer.h[1], model.config
     total = before_layer_1(model)
     deviation = (total.var(-1, unbiased=False) + block.ln_1.eps).sqrt()[:, None]

@@ -78,6 +78,25 @@ def test_no_text_is_cut_and_none_meets_another(found, inches):
             assert not box.overlaps(shrunk), (text, other)
 
 
+def test_a_dotted_line_leads_from_what_a_head_read_to_where_it_wrote():
+    split = gattn.why(LAMP, layer=2, head=0, query=-1, key=" lamp", split="1.1")
+    ax = draw_why(split, most=2)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0.0", "1.1", "mlp 1"]
+    lines = [line.get_xydata().tolist() for line in ax.lines if len(line.get_xdata()) == 2]
+    assert sorted(lines) == [[[4, 1], [5, 1]], [[8, 1], [9, 1]]]
+    assert "dotted lines lead from the token that was read" in caption(ax)
+    assert "dotted" not in caption(draw_why(gattn.why(LAMP, layer=2, head=0, query=-1, key=9)))
+
+
+def test_parts_stand_in_the_order_in_which_they_wrote():
+    parts = ["embed_tokens", "0.3", "bias 0", "mlp 0", "1.1", "bias 1", "mlp 1", "bias"]
+    found = gattn.why(LAMP, layer=2, head=0, query=-1)
+    ax = draw_why(found, most=196, edges=1)
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert [name for name in names if name in parts] == parts
+    assert len(names) == 14
+
+
 def test_of_many_edges_those_with_the_most_attention_are_drawn():
     whole = gattn.why(LAMP, layer=1, head=1)
     ax = draw_why(whole, edges=2, most=1)

@@ -93,6 +93,8 @@ WHY = {
     "--query": TOKENS,
     "--key": TOKENS,
     "--contrast": [*TOKENS, "mean"],
+    "--split": HEADS,
+    "--paths": None,
     "--stack": ["decoder", "encoder", ""],
     "--model": MODELS,
 }
@@ -192,6 +194,7 @@ FITTING = {
     "view": [".html"],
     "heads": [".csv", ".svg"],
     "flow": [".csv", ".svg"],
+    "why": [".csv", ".svg", ".html"],
     "effect": [".csv", ".svg"],
     "statistics": [".csv", ".svg"],
     "query": [".csv", ".json", ".parquet"],

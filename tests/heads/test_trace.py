@@ -198,6 +198,7 @@ def test_of_several_stacks_one_of_self_attention_is_named_which_unrolls() -> Non
 def test_only_whole_self_attention_unrolls() -> None:
     cross = AttentionGraph.from_dense(np.ones((2, 3)), TokenGraph.bipartite(2, 3))
     negative = AttentionGraph.from_dense(-FIRST)
+    pooled = AttentionGraph.from_dense(FIRST[:-1, :-1])
     head = AttentionGraph.from_dense(FIRST)
     for heads, error, message in [
         ({}, SelectionError, "stack is empty"),
@@ -208,6 +209,7 @@ def test_only_whole_self_attention_unrolls() -> None:
         ),
         ({(0, 0): head, (2, 0): head}, SelectionError, r"consecutive layers.*\[0, 2\]"),
         ({(0, 0): negative}, ShapeError, "attention ≥ 0"),
+        ({(0, 0): head, (1, 0): pooled}, SelectionError, "layer 1 is of other tokens than layer 0"),
     ]:
         with pytest.raises(error, match=message):
             Stack("decoder", heads).unroll()

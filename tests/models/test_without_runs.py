@@ -250,3 +250,35 @@ def test_what_a_checkpoint_computes_again_is_refused(tiny):
     gpt2.eval()
     with pytest.raises(EditError, match="without checkpointing"), gattn.edited(gpt2, edit):
         checkpoint(lambda ids: gpt2(ids, use_cache=False).logits, IDS, use_reentrant=False)
+
+
+def test_estimates_of_cuts_go_through_the_parts(gpt2):
+    """To first order, an edge of head 0.2 matters also by what a later head hears of it."""
+    edit, size = gattn.Without("0.2", side="value", layer=1), 1e-4
+    answer = {"target": 3, "other": 4, "progress": False}
+    ids = IDS[0].tolist()
+    plain = gattn.estimate(ids, gpt2, renormalize=False, **answer)
+    with gattn.edited(gpt2, edit):
+        table = gattn.estimate(ids, gpt2, layers=[0], renormalize=False, **answer)
+        row = table.loc[table["estimate"].abs().where(table["head"] == 2).idxmax()]
+        edge = {name: int(row[name]) for name in ("layer", "head", "query", "key")}
+        scale = gattn.Scale(1 - size, **edge)
+        found = gattn.effect(ids, [scale], gpt2, metric="logit_difference", **answer)
+    assert row["estimate"] == pytest.approx(found["effect"].iloc[0] / size, rel=1e-3)
+    same = (plain[list(edge)] == list(edge.values())).all(axis=1)
+    assert abs(plain[same]["estimate"].iloc[0] - row["estimate"]) > 5e-3 * abs(row["estimate"])
+
+
+def test_autocast_holds_where_the_layer_runs_once_more(tiny):
+    """The layer computes in the precision in which the model computed."""
+    model = tiny("gpt2")
+    model.transformer.h[0].attn.c_proj.weight.data *= 8
+    exact, found = [], []
+    for numbers, is_on in ((exact, False), (found, True)):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on):
+            numbers.append(given_by(model))
+            with gattn.edited(model, gattn.Without("0.2", layer=1, head=3)):
+                numbers.append(given_by(model))
+    (plain, edited), (rounded, other) = exact, found
+    assert ((other - rounded) - (edited - plain)).norm() < 3 * (rounded - plain).norm()
+    assert (edited - plain).norm() > 6 * (rounded - plain).norm()

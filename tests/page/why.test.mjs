@@ -23,7 +23,7 @@ test("vectors are decoded to within half a step of their own", () => {
     some.forEach((part, a) =>
       part.forEach((vector, i) => {
         const step = Math.max(...vector.map(Math.abs)) / MIDDLE;
-        vector.forEach((x, n) => assert.ok(Math.abs(x - found[name][a][i][n]) <= 0.51 * step));
+        vector.forEach((x, n) => assert.ok(Math.abs(x - found[name](a, i)[n]) <= 0.51 * step));
       }),
     );
   assert.equal(found.added, null);

@@ -21,7 +21,8 @@ class Case:
         Gives the attention that the library itself shows, if it does: tensors
         (..., queries, keys), each of which must have been captured.
     not_tokens : mapping
-        Which modules take a softmax over something else, by the name of their class, and over what.
+        Which modules take a softmax over something else, by the name of their class, or by their
+        name in a class (`Block.attn`), and over what.
     """
 
     name: str

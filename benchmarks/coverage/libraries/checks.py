@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,6 +38,7 @@ Place = tuple[str, int]
 Placed = dict[Place, tuple[Softmax, Layout]]
 TOLERANCE, PRECISE, EDITED, FAST_PATH = 1e-5, 1e-9, 2e-5, 1e-6
 MOST_PLACES = 3
+_UNREAD = "may be attention, but was not proved"
 
 
 def examine(case: Case) -> Verdict:
@@ -46,8 +48,8 @@ def examine(case: Case) -> Verdict:
     own = kernels.softmaxes
     told = Verdict(case.name, EXACT)
     try:
-        captured, notes = capture(case)
-        told = replace(told, fast_path=notes)
+        captured, notes, unread = capture(case)
+        told = replace(told, fast_path=notes, reason=unread)
         try:
             placed, told = compare(case, own, captured, told)
         except WrongError as error:
@@ -67,7 +69,8 @@ def examine(case: Case) -> Verdict:
         return replace(told, verdict=NO_ATTENTION)
     try:
         with slow_path():
-            return replace(told, edits=check_edits(case, placed))
+            verdict = CAPTURED if told.reason else EXACT
+            return replace(told, verdict=verdict, edits=check_edits(case, placed))
     except GattnError as error:
         return replace(told, verdict=CAPTURED, reason=_line(error))
     except Exception as error:
@@ -80,15 +83,20 @@ def _compared_precisely(case: Case, told: Verdict) -> tuple[Placed, Verdict]:
     return compare(case, kernels.softmaxes, capture(case)[0], told, PRECISE)
 
 
-def capture(case: Case) -> tuple[dict[Place, list[Heads]], bool]:
-    """Capture a run, check that this changes nothing, and return whether the fast path matters."""
+def capture(case: Case) -> tuple[dict[Place, list[Heads]], bool, str]:
+    """Capture a run, and check that this changes nothing.
+
+    Returns whether the fast path matters, and the warning about what gattn leaves out, if any.
+    """
     plain = case.run()
     if not same(plain, case.run()):
         raise ValueError("the model gives another output each time")
     before = state(case.model)
     try:
-        with warnings.catch_warnings(), gattn.capturing(case.model, keep=gattn.All()) as run:
-            watched = case.run()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with gattn.capturing(case.model, keep=gattn.All()) as run:
+                watched = case.run()
         traces = run.traces
     finally:
         if state(case.model) != before:
@@ -103,7 +111,8 @@ def capture(case: Case) -> tuple[dict[Place, list[Heads]], bool]:
             raise WrongError("the output while capturing is not bit for bit the plain one")
         if (error := difference(watched, plain, is_padded=True)) > FAST_PATH:
             raise WrongError(f"the output while capturing differs by {error:.1e}")
-    return _dense(traces), fast
+    unread = [str(one.message) for one in said if _UNREAD in str(one.message)]
+    return _dense(traces), fast, _line("".join(unread))
 
 
 def _dense(traces: Sequence[Any]) -> dict[Place, list[Heads]]:
@@ -130,10 +139,13 @@ def compare(
     for place, heads in captured.items():
         placed[place] = softmax, _ = _found(place, heads, left, tolerance=tolerance)
         left.remove(softmax)
-    if others := [one for one, _ in placed.values() if one.kind in case.not_tokens]:
-        raise WrongError(f"{others[0].path} attends over {case.not_tokens[others[0].kind]}")
+    for one, _ in placed.values():
+        if over := _other_than_tokens(one, case):
+            raise WrongError(f"{one.path} attends over {over}")
     weighing = [one for one in left if one.weighs or one.is_mixed]
-    if missed := [one for one in weighing if _is_wanted(one, case)]:
+    missed = [one for one in weighing if _is_wanted(one, case)]
+    told = replace(told, reason=told.reason if missed else "")
+    if len({one.path for one in missed}) > _count(told.reason):
         raise WrongError(
             f"{len(missed)} of {len(missed) + len(placed)} attentions were not captured: "
             + ", ".join(f"{one.path} {tuple(one.attention.shape)}" for one in missed[:3])
@@ -154,9 +166,19 @@ def compare(
     return placed, told
 
 
+def _count(unread: str) -> int:
+    """Return how many modules a warning names that may attend."""
+    more = re.search(r"and so do(?:es)? (\d+) more", unread)
+    return bool(unread) + (int(more[1]) if more else 0)
+
+
 def _is_wanted(softmax: Softmax, case: Case) -> bool:
-    """Return whether a softmax is over several tokens, as far as is known."""
-    return softmax.kind not in case.not_tokens and softmax.attention.shape[-1] > 1
+    """Return whether a softmax is over several tokens, as is known."""
+    return not _other_than_tokens(softmax, case) and softmax.attention.shape[-1] > 1
+
+
+def _other_than_tokens(softmax: Softmax, case: Case) -> str:
+    return case.not_tokens.get(softmax.kind, "") or case.not_tokens.get(softmax.role, "")
 
 
 def _found(
@@ -271,7 +293,7 @@ def _check_cut(
     return 1
 
 
-def _line(error: Exception) -> str:
+def _line(error: Exception | str) -> str:
     return " ".join(str(error).split())
 
 

@@ -43,7 +43,11 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass
 class Softmax:
-    """One softmax of a run, with the dimension that sums to one as its last."""
+    """One softmax of a run, with the dimension that sums to one as its last.
+
+    `kind` is the class of its module, and `role` that of the module around it and the name of the
+    inner one there, such as `Block.attn`.
+    """
 
     number: int
     path: str
@@ -55,6 +59,7 @@ class Softmax:
     """Whether its heads are mixed before that."""
     width: int = 0
     """How many of its columns a product takes, where that leaves some out: sinks."""
+    role: str = ""
 
 
 class SoftmaxKernels(TorchDispatchMode):
@@ -106,6 +111,9 @@ class SoftmaxKernels(TorchDispatchMode):
         open_ones = [(n, m) for n, m in self.modules if not isinstance(m, nn.Softmax)]
         path, module = open_ones[-1] if open_ones else ("", None)
         found = Softmax(number, path, type(module).__name__, attention.detach().clone())
+        around, _, last = path.rpartition(".")
+        outer = [type(one).__name__ for name, one in open_ones if name == around]
+        found.role = f"{outer[-1]}.{last}" if outer else last
         found.weighs = result.is_nested
         self.softmaxes.append(found)
         self._follow(found, result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-EXACT, CAPTURED, REFUSED, WRONG = "exact", "captured, not edited", "refused", "wrong"
+EXACT, CAPTURED, REFUSED, WRONG = "exact", "captured in part, or not edited", "refused", "wrong"
 NO_ATTENTION, NOT_RUN, LEFT_OUT = "no attention", "did not run", "left out"
 ALL = (EXACT, CAPTURED, REFUSED, WRONG, NO_ATTENTION, LEFT_OUT, NOT_RUN)
 

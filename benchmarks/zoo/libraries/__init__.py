@@ -47,7 +47,7 @@ NOTES = {
     "timm": "One model of each architecture: of each file, the smallest of those made of the same "
     "classes of attention, with fewer layers of the same classes where it can be made so. Compared "
     "also with what enters the `attn_drop` modules, unfused.",
-    "torchvision": "The models with attention, and one of each other family.",
+    "torchvision": "The smallest model of each family with attention, and some of the others.",
     "vit-pytorch": "The classifier of each of its files.",
     "x-transformers": "An encoder or a decoder with each of the library's options.",
     "diffusers": "UNets, diffusion transformers and autoencoders; of some, also with the other "

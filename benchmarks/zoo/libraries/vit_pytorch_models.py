@@ -112,7 +112,12 @@ _INPUTS: dict[str, tuple[int, ...]] = {
 _NOT_MODELS = ("accept_video_wrapper", "dino", "distill", "es_vit", "extractor", "lejepa", "mpp")
 _WRAPPERS = (*_NOT_MODELS, "mae", "simmim", "recorder", "vat", "levjepa", "levjepa_nd", "vaat")
 _LISTS = ("na_vit", "na_vit_nested_tensor", "na_vit_nested_tensor_3d")
-_NOT_TOKENS = {"XCAttention": "channels", "LinearAttention": "keys, for linear attention"}
+_NOT_TOKENS = {
+    "XCAttention": "channels",
+    "LinearAttention": "keys, for linear attention",
+    "AttentionResidual": "layers",
+    "AttentionResidual.attn": "layers",
+}
 
 
 def names() -> list[str]:

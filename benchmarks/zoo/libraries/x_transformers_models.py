@@ -59,7 +59,7 @@ _TWICE = ("attn_learned_value_residual_mix", "attn_qkv_receive_diff_residuals", 
 """Options that the layers set themselves."""
 _WITH = ("plain", "padded", "flash", "flash-padded", "cross", "encoder-decoder", "vit")
 _HEADS = 4
-_NOT_TOKENS = {"DynamicLIMe": "layers"}
+_NOT_TOKENS = {"DynamicLIMe.to_weights": "layers"}
 
 
 def names() -> list[str]:

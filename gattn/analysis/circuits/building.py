@@ -12,7 +12,7 @@ import numpy as np
 
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping
 from gattn.analysis.circuits.found import Circuit, ends_in, key_side
-from gattn.analysis.circuits.testing import Proof
+from gattn.analysis.circuits.measuring.testing import Proof
 from gattn.heads.geometry.written import to_text
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 from gattn.analysis.circuits.edge_lists import Units
 from gattn.analysis.circuits.finding import Wanted, find
 from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.measuring.searching import Limits
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
-from gattn.analysis.circuits.searching import Limits
 from gattn.analysis.circuits.several import Circuits
 from gattn.checks import whole
 from gattn.errors import SelectionError
@@ -187,6 +187,8 @@ def circuit(
         progress,
         tokens,
     )
+    if getattr(getattr(text, "dtype", None), "kind", "") in {"O", "U", "T"}:
+        text = cast("Any", text).tolist()
     texts = list(text) if isinstance(text, (list, tuple)) else []
     if isinstance(text, (list, tuple)) and not texts:
         raise SelectionError("The list of texts is empty: expected at least one text.")

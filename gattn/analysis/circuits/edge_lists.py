@@ -22,6 +22,8 @@ Units: TypeAlias = Literal["edges", "pairs", "tokens", "heads", "paths", "all pa
 """What is kept or left out as a whole."""
 Ints: TypeAlias = NDArray[np.int64]
 
+_MEMORY, _PER_EDGE = 1 << 28, 64
+"""In how many bytes candidates run at once, and those that an edge of a layer takes."""
 _FIELDS = {
     "edges": ("stack", "layer", "head", "query", "key"),
     "pairs": ("stack", "query", "key"),
@@ -146,9 +148,11 @@ class Grouping:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def most_copies(self, most: int) -> int:
-        """Return how many candidates run at once, if memory allows so many."""
-        return most
+    def most_copies(self, size: int | None, most: int) -> int:
+        """Return how many candidates run at once: `size` if memory of a text allows so many."""
+        largest = max((some.stop - some.start for some in self.edges.slices.values()), default=1)
+        free = max(_MEMORY // (_PER_EDGE * largest), 1)
+        return min(free if size is None else size, most)
 
     def context(self, weights: Tensor, messages: Messages | None) -> Context:
         """Return the context that multiplies attention by weights (copies, edges)."""

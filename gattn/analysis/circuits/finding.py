@@ -13,11 +13,11 @@ from tqdm import tqdm
 from gattn.analysis.circuits.building import built
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units, check_units
 from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.measuring.runs import PATH, Runs
+from gattn.analysis.circuits.measuring.searching import FEW, Limits, Search
+from gattn.analysis.circuits.measuring.testing import Proof, tested
 from gattn.analysis.circuits.paths.lists import AMONG, PathList
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit, built_of_paths
-from gattn.analysis.circuits.runs import PATH, Runs
-from gattn.analysis.circuits.searching import FEW, Limits, Search
-from gattn.analysis.circuits.testing import Proof, tested
 from gattn.analysis.reading.results import told_in_graph
 from gattn.errors import CaptureError
 from gattn.keep import All
@@ -159,8 +159,10 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
         each = (runs.seconds - begun) / max(runs.count - counted, 1)
         say("leaving out units", 3 * min(units, FEW) + random, each)
 
-    size = len(runs.groups).bit_length()
-    say("ranking and bisection", _BACKWARD * len(PATH) + size, runs.seconds / runs.count)
+    first = _BACKWARD * len(PATH) + len(runs.groups).bit_length()
+    every, each = 3 * min(len(runs.groups), FEW) + random, runs.seconds / runs.count
+    say("ranking and bisection", first, each)
+    say("all steps, if many units are needed", first + every, each)
 
     runs.ran, begun, counted = ran, runs.seconds, runs.count
     search = Search(runs, limits, random + _TESTS, tell)

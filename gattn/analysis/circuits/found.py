@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import numpy as np
 import pandas as pd
 
-from gattn.analysis.circuits.measured import Measured
+from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Array, Table, array, edits_of
 from gattn.door import draw_located, to_html
 from gattn.errors import SelectionError

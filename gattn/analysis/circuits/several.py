@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.circuits.measured import Measured
+from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Table
 from gattn.analysis.reading.sources import counted
 from gattn.door import draw

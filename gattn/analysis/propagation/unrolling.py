@@ -124,7 +124,14 @@ def _check(stack: Stack) -> None:
         raise SelectionError(
             f"Only consecutive layers unroll into a graph; this stack has {stack.layers}."
         )
-    for head in stack.heads.values():
+    first = next(iter(stack.heads.values()))
+    for (layer, _), head in stack.heads.items():
+        if head.node_ids() != first.node_ids() or head.labels() != first.labels():
+            raise SelectionError(
+                f"Only layers of the same tokens unroll into a graph; layer {layer} is of "
+                f"other tokens than layer {stack.layers[0]}. Capture the layers of the same tokens "
+                "alone, by layers=."
+            )
         if not is_square(head.graph):
             raise SelectionError(
                 "Only self-attention of all tokens unrolls, such as that of an encoder or a "

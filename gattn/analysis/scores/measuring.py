@@ -11,7 +11,7 @@ from torch import Tensor
 from gattn.analysis.scores.asked import AskedScores
 from gattn.analysis.scores.removing import changes_without
 from gattn.models.edit.applying import parts
-from gattn.models.edit.without import Without
+from gattn.models.edit.hear.without import Without
 from gattn.models.run.editing import Editing
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.parts import Stream

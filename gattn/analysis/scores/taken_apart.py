@@ -19,6 +19,7 @@ from gattn.analysis.scores.summed import summed
 from gattn.checks import whole
 from gattn.door import draw_located
 from gattn.errors import SelectionError
+from gattn.models.stream.parts import Writer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,7 +187,8 @@ class Why(AskedScores):
     @property
     def notes(self) -> list[str]:
         """What to mind."""
-        found = ["norms are held as they are in this run"]
+        is_of_stream = Writer("bias") in self.writers
+        found = ["norms are held as they are in this run"] * is_of_stream
         if self.sink is not None:
             found.append(f"a sink whose score is {self.sink:.3g} takes a part of the attention")
         return found

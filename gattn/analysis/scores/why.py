@@ -17,8 +17,8 @@ from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
 from gattn.graph.rules.keys import list_keys
-from gattn.models.decompose.before import stream_before
-from gattn.models.decompose.listening import listened
+from gattn.models.decompose.listening import Listened, listened
+from gattn.models.decompose.sides import sum_of_parts
 from gattn.models.edit.applying import parts as parts_of
 from gattn.models.edit.heard import Hears
 from gattn.models.load.loading import model_name
@@ -27,7 +27,7 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
-from gattn.models.stream.parts import Writer
+from gattn.models.stream.parts import Stream, Writer
 from gattn.names.choices import Chosen, HeadChoice
 from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
+
+_ROUNDING = 1e-5
 
 Token: TypeAlias = "int | str | Sequence[int | str] | None"
 
@@ -90,7 +92,7 @@ def why(
         What they do not explain is a part, the "error".
     split : str, (layer, head), or sequence of these, optional
         Earlier heads whose parts are split by the token that they read, with the attention of this
-        run: "1.1" becomes "1.1 from ' lamp' (9)" and so on.
+        run: "1.1" becomes "1.1 from 'lamp' (9)" and so on.
     stack : str, optional
         Which stack, such as "encoder", if the model has several.
     measure : int
@@ -133,26 +135,20 @@ def why(
     _check_edits(open_edits(prompt.model), layer)
     layer, head = whole("layer", layer, 0, SelectionError), whole("head", head, 0, SelectionError)
     splits = _splits(split, layer, parts is None)
-    found = listened(prompt, layer, head, stack)
-    if parts is None:
-        own = found.place.stack
-        stream = stream_before(layer, found.embeddings, text, model, tokenizer, own, splits)
-        stream.check(found.residual, found.call.name)
-    else:
-        stream = stream_of(parts, found.residual, f"{layer}.{head}")
-    texts = prompt.texts(found.place.stack, None, len(found.residual))
-    queries = places("query", query, texts)
-    sides = []
-    for name, side in (("queries", found.queries), ("keys", found.keys)):
-        vectors = side.of(stream)
-        side.check(vectors, f"The {name} of {found.call.name}")
-        sides.append(vectors.cpu().double())
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():  # Inside it, none could be switched on.
+        found = listened(prompt, layer, head, stack, splits if parts is None else None)
+        stream = found.stream
+        if stream is None:
+            assert parts is not None
+            stream = stream_of(parts, found.residual, f"{layer}.{head}")
+        texts = prompt.texts(found.place.stack, None, len(found.residual))
         writers = [*(_named(one, texts) for one in stream.all_writers), Writer("bias")]
-        made = in_parts(found.call, found.place, found.reading, head, writers, sides, texts)
+        sides, call = _sides(found, stream), found.call
+        made = in_parts(call, found.place, found.reading, head, writers, sides, texts, found.terms)
     size, edits = counted(len(texts), "token"), open_edits(prompt.model)
     source = Source(model_name(prompt.model), found.place.stack, size=size, edits=edits)
     made = replace(made, computed_from=f"{source}, head {layer}.{head}")
+    queries = places("query", query, texts)
     made = made.among(queries, None if key is None else places("key", key, texts))
     if not measure:
         return made
@@ -190,6 +186,16 @@ def places(name: str, chosen: Token, texts: Sequence[str]) -> list[int]:
     return found
 
 
+def _sides(found: Listened, stream: Stream) -> list[Tensor]:
+    """Return what the parts give of the queries, and of the keys."""
+    made = []
+    for name, side in (("queries", found.queries), ("keys", found.keys)):
+        vectors = side.of(stream)
+        side.check(vectors, f"The {name} of {found.call.name}")
+        made.append(vectors.cpu().double())
+    return made
+
+
 def in_parts(
     call: SeenCall,
     place: Place,
@@ -198,10 +204,12 @@ def in_parts(
     writers: Sequence[Writer],
     sides: Sequence[Tensor],
     texts: Sequence[str],
+    terms: tuple[float, Tensor] | None = None,
 ) -> Why:
     """Join the parts of queries and keys, and verify them against the model's scores.
 
-    Each side is (writers, tokens, dim), queries without the scale.
+    Each side is (writers, tokens, dim), queries without the scale. `terms` are the scale and what
+    is added, where the call does not say.
     """
     size = len(texts)
     scores = torch.full((size, size), -torch.inf, dtype=torch.double)
@@ -212,11 +220,13 @@ def in_parts(
         keys, at = list_keys(block.columns).cpu(), torch.arange(size)[block.rows, None]
         scores[at, keys] = block.scores[0, 0].cpu().double()
         attention[at, keys] = block.attention[0, 0].cpu().double()
-    bias = None
-    if (features := reading.attention.edge_features) is not None:
-        bias = features[..., head].cpu().double()
-    scale = call.query.shape[-1] ** -0.5 if call.scale is None else call.scale
+    scale, bias = terms or (call.scale or call.query.shape[-1] ** -0.5, None)
     query, key = scale * sides[0], sides[1]
+    if bias is not None:  # Zeros, but for rounding, are nothing that is added.
+        most = float((sum_of_parts(query) @ sum_of_parts(key).T).abs().max())
+        bias = bias.cpu() if float(bias.abs().max()) > _ROUNDING * most else None
+    elif (features := reading.attention.edge_features) is not None:
+        bias = features[..., head].cpu().double()
     made = Why(
         stack=place.stack,
         layer=place.layer,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from gattn.analysis.circuits.found import Circuit, ends_in
-from gattn.analysis.circuits.measured import percent
+from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.scores.taken_apart import Why
 from gattn.analysis.scores.why import why
 from gattn.analysis.vectors.route_graphs import Routes, heads_of_edge
@@ -79,8 +79,8 @@ def why_edges(
     most = whole("most", most, 1, SelectionError)
     if not isinstance(graph, (Circuit, Routes)):
         raise SelectionError(
-            f"why_edges takes a circuit of gattn.circuit, or routes of gattn.analysis.routes, not "
-            f"{type(graph).__name__}."
+            "why_edges takes a circuit of edges, from gattn.circuit, or routes, from "
+            f"gattn.analysis.routes, not {type(graph).__name__}."
         )
     made = graph.copy()
     if isinstance(graph, Circuit) and isinstance(made, Circuit):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
+from gattn.analysis.subspaces.contrast import Contrast
 from gattn.analysis.subspaces.labelled_edges import LabelledEdges
 
 
@@ -43,7 +44,7 @@ class HeldOut:
     """
 
     def __init__(self, directions: Sequence[Directions]) -> None:
-        self._directions = directions
+        self.directions, self.contrast = directions, Contrast(0)
         self._labels: list[Tensor] = []
         self._scores: list[Tensor] = []
         self._wholes: list[Tensor] = []
@@ -51,11 +52,12 @@ class HeldOut:
 
     def add(self, query: Tensor, key: Tensor, edges: LabelledEdges, labels: Tensor) -> None:
         """Add a text, as in `Contrast.add`."""
+        self.contrast.add(query, key, edges, labels[:1])
         self._labels.append(labels)
         self._wholes.append((query[edges.query] * key[edges.key]).sum(-1))
-        scores = [one.score(query, key, edges) for one in self._directions]
+        scores = [one.score(query, key, edges) for one in self.directions]
         self._scores.append(torch.stack(scores))
-        self._products.append(self._directions[0].products(query, key, edges))
+        self._products.append(self.directions[0].products(query, key, edges))
 
     def separation(self) -> dict[str, list[float]]:
         """Say how far the scores of either label are apart: in the subspaces, the rest, and all."""

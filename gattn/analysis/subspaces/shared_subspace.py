@@ -143,69 +143,59 @@ def shared_subspace(
     _check_kinds(found, "finds directions")
     matrices = found.matrices()
     left, values, right = torch.linalg.svd(matrices)
-    if rank is None:
-        rank = int((values[0] > values[1:].max()).sum())
-    else:
-        rank = whole("rank", rank, 1, SelectionError, most=len(values[0]))
-    directions = [Directions(u[:, :rank], v[:rank].T) for u, v in zip(left, right, strict=True)]
-    held, other = HeldOut(directions), Contrast(0)
-    for query, key, some, labels in labelled.texts(named[1::2], "holding out"):
-        held.add(query, key, some, labels)
-        other.add(query, key, some, labels[:1])
-    _check_kinds(other, "is held out")
-    edits = open_edits(model)
-    last = labelled.last
-    source = (
-        f"{model_name(model)}, {last.place.stack} stack, head {layer}.{head}, {len(named)} texts, "
-        f"{found.positive + other.positive} positive and {found.negative + other.negative} "
-        "negative edges"
-    )
-    facts: Any = {"computed_from": source, "notes": last.notes, "edits": edits}
-    separation = Table.of(
-        {"part": ["subspace", "rest", "whole"], **held.separation()},
-        name="separation",
-        index=("part",),
-        **facts,
-    )
-    own = directions[0]
-    held_out = torch.einsum("dc,de,ce->c", left[0], other.matrices()[0], right[0])
-    cosine = (own.query * own.key).sum(0)
-    components = Table.of(
-        {
-            "component": range(rank),
-            "singular_value": values[0, :rank],
-            "shuffled": values[1:, :rank].amax(0),
-            "held_out": held_out[:rank],
-            "cosine": cosine,
-            "score": held_out[:rank] * cosine,
-            "auc": held.areas(),
-        },
-        name="components",
-        index=("component",),
-        **facts,
-    )
+    kept = _kept(values, rank)
+    held = HeldOut([Directions(u[:, :kept], v[:kept].T) for u, v in zip(left, right, strict=True)])
+    for seen in labelled.texts(named[1::2], "holding out"):
+        held.add(*seen)
+    _check_kinds(held.contrast, "is held out")
+    own = held.directions[0]
+    held_out = torch.einsum("dc,de,ce->c", left[0], held.contrast.matrices()[0], right[0])
+    facts = labelled.facts(model, found, held.contrast)
+    parts = {"part": ["subspace", "rest", "whole"], **held.separation()}
+    separation = Table.of(parts, name="separation", index=("part",), **facts)
+    components = _components(values, held_out, own, held.areas())
     return SharedSubspace(
-        layer,
-        head,
-        matrices[0],
-        own.query,
-        own.key,
-        values[0],
-        held_out,
-        values[1:],
-        components,
-        separation,
-        read,
-        source,
-        tuple(last.notes),
-        edits,
+        layer=layer,
+        head=head,
+        covariance=matrices[0],
+        query=own.query,
+        key=own.key,
+        singular_values=values[0],
+        held_out=held_out,
+        shuffled=values[1:],
+        components=Table.of(components, name="components", index=("component",), **facts),
+        separation=separation,
+        read=read,
     )
+
+
+def _kept(values: Tensor, rank: int | None) -> int:
+    """Return how many components to keep, by singular values of own and shuffled labels."""
+    if rank is None:
+        return int((values[0] > values[1:].max()).sum())
+    return whole("rank", rank, 1, SelectionError, most=values.shape[1])
+
+
+def _components(
+    values: Tensor, held_out: Tensor, own: Directions, areas: list[float]
+) -> dict[str, Any]:
+    """Make the columns of the table of components."""
+    rank, cosine = own.query.shape[1], (own.query * own.key).sum(0)
+    return {
+        "component": range(rank),
+        "singular_value": values[0, :rank],
+        "shuffled": values[1:, :rank].amax(0),
+        "held_out": held_out[:rank],
+        "cosine": cosine,
+        "score": held_out[:rank] * cosine,
+        "auc": areas,
+    }
 
 
 class _Labelled:
     """Reads texts with their labelled edges, and shuffles the labels."""
 
-    last: HeadVectors
+    _last: HeadVectors
 
     def __init__(self, read: Any, edges: EdgeLabels, progress: bool) -> None:
         self._read, self._edges, self._progress = read, edges, progress
@@ -216,11 +206,21 @@ class _Labelled:
     ) -> Iterator[tuple[Tensor, Tensor, LabelledEdges, Tensor]]:
         """Walk texts: queries, keys, edges, and labels (1 + shuffles, edges)."""
         for name, text in walk(named, what, "text", progress=self._progress):
-            seen = self.last = self._read(text)
+            seen = self._last = self._read(text)
             edges = self._edges.of(name, seen.tokens)
             if len(edges.label):
                 seen.check(edges.query, edges.key)
                 yield seen.query, seen.key, edges, self._shuffled(edges.label)
+
+    def facts(self, model: Any, found: Contrast, held: Contrast) -> dict[str, Any]:
+        """Say what was read, and what to mind."""
+        last, count = self._last, len(self._edges.texts)
+        source = (
+            f"{model_name(model)}, {last.place.stack} stack, head {last.place.layer}.{last.head}, "
+            f"{count} texts, {found.positive + held.positive} positive and "
+            f"{found.negative + held.negative} negative edges"
+        )
+        return {"computed_from": source, "notes": last.notes, "edits": open_edits(model)}
 
     def _shuffled(self, labels: Tensor) -> Tensor:
         orders = torch.rand(SHUFFLES, len(labels), generator=self._generator).argsort(1)

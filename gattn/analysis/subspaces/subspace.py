@@ -14,7 +14,6 @@ from gattn.analysis.scores.taken_apart import Why
 from gattn.analysis.scores.why import Token, in_parts, places
 from gattn.analysis.subspaces.head_vectors import HeadVectors
 from gattn.door import draw
-from gattn.edit_records import Edits
 from gattn.models.run.functions import Runnable
 from gattn.models.stream.parts import Writer
 
@@ -43,8 +42,6 @@ class SharedSubspace:
         See `gattn.analysis.shared_subspace`.
     read : callable
         Reads the head's vectors on a text.
-    computed_from, notes, edits
-        What it was computed from, what to mind, and the edits that were open.
     """
 
     layer: int
@@ -58,14 +55,21 @@ class SharedSubspace:
     components: Table
     separation: Table
     read: Callable[[Runnable], HeadVectors]
-    computed_from: str
-    notes: tuple[str, ...] = ()
-    edits: Edits = ()
 
     @property
     def rank(self) -> int:
         """How many components are kept."""
         return self.query.shape[1]
+
+    @property
+    def computed_from(self) -> str:
+        """What it was computed from."""
+        return self.components.computed_from
+
+    @property
+    def notes(self) -> list[str]:
+        """What to mind when reading it."""
+        return self.components.notes
 
     def why(self, text: Runnable, query: Token = None, key: Token = None) -> Why:
         r"""Take scores of a text apart, by the components that queries and keys have.

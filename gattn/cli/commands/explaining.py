@@ -34,7 +34,7 @@ def run_why(options: argparse.Namespace) -> None:
     query, key = (_tokens(some) for some in (options.query, options.key))
     contrast = None if options.contrast is None else written_token(options.contrast)
     if options.paths and (
-        contrast is not None or not options.output or options.output.suffix not in PICTURES
+        contrast is not None or not options.output or options.output.suffix.lower() not in PICTURES
     ):
         raise SelectionError(
             "--paths draws scores in the text: expected -o FILE with one of "
@@ -50,6 +50,7 @@ def run_why(options: argparse.Namespace) -> None:
         head=options.head,
         query=query,
         key=key,
+        split=options.split,
         stack=options.stack,
     )
     table = found.table(contrast)

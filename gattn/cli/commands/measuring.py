@@ -23,7 +23,7 @@ from gattn.cli.terminal.output import (
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:
-    from gattn.analysis.circuits.found import Circuit
+    from gattn.analysis.circuits.measuring.measured import Measured
     from gattn.analysis.reading.results import Table
     from gattn.analysis.vectors.route_graphs import Routes
     from gattn.heads.trace import AttentionTrace
@@ -99,8 +99,15 @@ def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
 
 def run_circuit(options: argparse.Namespace) -> None:
     """Find the fewest edges that keep the answer."""
+    are_paths = "paths" in options.units
+    if are_paths and options.output and options.output.suffix.lower() in PAGES:
+        raise SelectionError(
+            "A page shows edges between tokens, and paths lead from head to head: write a picture "
+            "or a graph, as in -o circuit.svg."
+        )
     loaded = load(options)
     from gattn.analysis.circuits.circuit import circuit
+    from gattn.analysis.circuits.found import Circuit
 
     say("searching ...")
     found = circuit(
@@ -117,7 +124,8 @@ def run_circuit(options: argparse.Namespace) -> None:
     say("")
     print(found)
     print_notes(found.notes)
-    for table in (found.units(), found.heads())[: 1 if options.units == "heads" else 2]:
+    units = found.table() if are_paths else found.units()
+    for table in (units, found.heads())[: 1 if options.units == "heads" else 2]:
         if len(table):
             print()
             shown = table.head(_MOST_ROWS)
@@ -128,11 +136,12 @@ def run_circuit(options: argparse.Namespace) -> None:
     if options.output:
         if options.output.suffix.lower() == ".csv":
             save_table(found.table(), options.output, index=False)
-        elif options.output.suffix.lower() in PAGES:
+        elif isinstance(found, Circuit) and options.output.suffix.lower() in PAGES:
             found.to_html(options.output)
         else:
             _save_graph(found, options.output)
-        print(f"{options.output}: {found.graph['edges']} edges")
+        what = "paths" if are_paths else "edges"
+        print(f"{options.output}: {found.graph['edges']} {what}")
 
 
 def run_routes(options: argparse.Namespace) -> None:
@@ -174,7 +183,7 @@ def _print_routes(found: Routes) -> None:
         print(f"{shares}  {head:>4}  {' → '.join(ends)}")
 
 
-def _save_graph(found: Circuit | Routes, path: Path) -> None:
+def _save_graph(found: Measured | Routes, path: Path) -> None:
     if path.suffix.lower() in PICTURES:
         save_drawing(found.draw, path)
     else:

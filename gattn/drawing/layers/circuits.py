@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
 from gattn.analysis.circuits.found import Circuit, key_side
-from gattn.analysis.circuits.measured import percent
+from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import describe, pitch, remove, settle

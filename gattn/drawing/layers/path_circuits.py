@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from gattn.analysis.circuits.measured import percent
+from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
 from gattn.drawing.canvas.colours import KINDS, Scale, colour_map
 from gattn.drawing.canvas.frame import describe, name_side, new_axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -37,9 +37,13 @@ class Pair:
 
     query: int
     key: int
-    query_part: str
-    key_part: str
+    query_part: Writer
+    key_part: Writer
     score: float
+
+    def ends(self) -> list[tuple[Writer, int]]:
+        """Return its parts, each with the token at which it was written."""
+        return [(self.key_part, self.key), (self.query_part, self.query)]
 
 
 def draw_why(
@@ -56,8 +60,8 @@ def draw_why(
     Tokens stand from left to right, parts upwards in the order in which they wrote. A pair is a
     curve from the token and the part that wrote the key to the token and the part that wrote the
     query, with its score as width and colour; one below zero is dashed. The largest of each edge
-    has its score as a number. In long texts only
-    tokens on a path are shown.
+    has its score as a number. Where the part of a head is split by the token that it read, a dotted
+    line leads from there. In long texts only tokens on a path are shown.
 
     Parameters
     ----------
@@ -77,8 +81,8 @@ def draw_why(
     chosen, every = _edges(found, whole("edges", edges, 1, SelectionError))
     of_edges = [_pairs(found, query, key, most) for query, key in chosen]
     pairs = [pair for some in of_edges for pair in some]
-    rows = _rows(found.writers, pairs)
-    tokens = _tokens(found.tokens, chosen)
+    rows = _rows(pairs)
+    tokens = _tokens(found.tokens, pairs)
     ax = ax if ax is not None else new_axes(*_size(len(tokens), len(rows)))
     scale = Scale(max(abs(pair.score) for pair in pairs) or 1.0, _is_signed(pairs), widest=4.0)
     pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed), "score")
@@ -88,10 +92,13 @@ def draw_why(
     top = max(path_top for *_, path_top in ends)
     ax.set(xlim=(-0.7, len(tokens) - 0.3), ylim=(-0.5, top + 0.35))
     lines.draw()
+    is_split = _draw_sources(ax, pairs, rows, list(tokens))
     _mark(ax, {start for start, *_ in ends}, {end for _, end, _ in ends})
     add_line_key(ax, pen)
     _name_sides(ax, tokens, rows, labels=labels)
-    _describe(ax, found, every if len(chosen) < every else 0, len(chosen))
+    some = f"{len(chosen)} of {every:,} edges, those with the most attention"
+    read = "dotted lines lead from the token that was read"
+    _describe(ax, found, [*[some] * (len(chosen) < every), *[read] * is_split])
     settle(ax)  # the caption takes room from rows, whose names shrink
     _name_sides(ax, tokens, rows, labels=labels)
     if labels:
@@ -99,11 +106,10 @@ def draw_why(
     return ax
 
 
-def _describe(ax: Axes, found: Why, every: int, drawn: int) -> None:
-    some = f"{drawn} of {every:,} edges, those with the most attention" if every else ""
-    notes = [some, "curves lead from who wrote the key to who wrote the query"]
+def _describe(ax: Axes, found: Why, notes: Sequence[str]) -> None:
+    notes = ["curves lead from who wrote the key to who wrote the query", *notes]
     facts = {"computed_from": found.computed_from, "notes": found.notes}
-    describe(ax, facts, f"why head {found.layer}.{found.head} attends", filter(None, notes))
+    describe(ax, facts, f"why head {found.layer}.{found.head} attends", notes)
 
 
 def _edges(found: Why, most: int) -> tuple[list[tuple[int, int]], int]:
@@ -121,24 +127,40 @@ def _pairs(found: Why, query: int, key: int, most: int) -> list[Pair]:
     one, other = (matrix[axis].to_numpy().tolist() for axis in ("query_part", "key_part"))
     order = np.argsort(-abs(values), axis=None, kind="stable")[:most].tolist()
     places = [divmod(place, values.shape[1]) for place in order]
-    return [Pair(query, key, one[a], other[b], float(values[a, b])) for a, b in places]
+    named = {str(writer): writer for writer in found.writers}
+    return [
+        Pair(query, key, named[one[a]], named[other[b]], float(values[a, b])) for a, b in places
+    ]
 
 
 def _is_signed(pairs: Sequence[Pair]) -> bool:
     return any(pair.score < 0 for pair in pairs)
 
 
-def _rows(writers: Sequence[Writer], pairs: Sequence[Pair]) -> list[str]:
-    """List the parts of some pairs, in the order in which they wrote."""
-    used = {part for pair in pairs for part in (pair.query_part, pair.key_part)}
-    return [name for name in dict.fromkeys(map(str, writers)) if name in used]
+def _row(part: Writer) -> str:
+    """Name who wrote a part, whatever it read."""
+    return str(replace(part, source=None))
 
 
-def _tokens(texts: Sequence[str], chosen: Sequence[tuple[int, int]]) -> dict[int, str]:
+def _rows(pairs: Sequence[Pair]) -> list[str]:
+    """List who wrote the parts of some pairs, in the order in which they wrote."""
+    used = {_row(part): part for pair in pairs for part, _ in pair.ends()}
+    return sorted(used, key=lambda name: (*_time(used[name]), name))
+
+
+def _time(part: Writer) -> tuple[float, int]:
+    """Say when a part was written: its layer, and what comes first in a layer."""
+    outside = {"embedding": -1.0, "given": -1.0}.get(part.kind, float("inf"))
+    layer = outside if part.layer is None else float(part.layer)
+    return layer, ("head", "bias", "mlp").index(part.kind) if part.layer is not None else 0
+
+
+def _tokens(texts: Sequence[str], pairs: Sequence[Pair]) -> dict[int, str]:
     """Choose the tokens to show, by position."""
     if len(texts) <= _MOST_TOKENS:
         return dict(enumerate(texts))
-    ends = sorted({end for edge in chosen for end in edge})
+    known = [(at, part.source) for pair in pairs for part, at in pair.ends()]
+    ends = sorted({end for some in known for end in some if end is not None})
     return {n: numbered(n, visible(texts[n], has_glyph=has_glyph)) for n in ends}
 
 
@@ -150,14 +172,14 @@ def _add(
     lines: LayeredEdges, pair: Pair, rows: Sequence[str], tokens: Sequence[int], is_named: bool
 ) -> tuple[Point, Point, float]:
     """Add the curve of a pair; return where it begins and ends, and how high it goes."""
-    x, y = tokens.index(pair.key), rows.index(pair.key_part)
-    x_end, y_end = tokens.index(pair.query), rows.index(pair.query_part)
+    x, y = tokens.index(pair.key), rows.index(_row(pair.key_part))
+    x_end, y_end = tokens.index(pair.query), rows.index(_row(pair.query_part))
     out = 0.55 if x == x_end else 0.0
     high = len(rows) + 0.4 + 2.0 * abs(x_end - x) / max(len(tokens), 5)
     points = [(x, y), (x - out, high), (x_end + out, high), (x_end, y_end)]
     peak = (x + x_end) / 2, 0.125 * (y + y_end) + 0.75 * high
     path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
-    name = in_digits(pair.score, ".2f") if is_named else ""
+    name = in_digits(pair.score) if is_named else ""
     lines.add(Line(pair.score, "attention", path, peak, name))
     return (x, y), (x_end, y_end), peak[1]
 
@@ -174,6 +196,19 @@ def _name_sides(ax: Axes, tokens: dict[int, str], rows: list[str], *, labels: bo
     name_side(ax, "y", "written by")
     ax.grid(axis="y", lw=0.5, alpha=0.4)
     ax.spines[:].set_visible(False)
+
+
+def _draw_sources(
+    ax: Axes, pairs: Sequence[Pair], rows: Sequence[str], tokens: Sequence[int]
+) -> bool:
+    """Join what a head read to where it wrote; return whether parts are split by this."""
+    ink = "white" if is_dark() else "0.2"
+    ends = {(part, at) for pair in pairs for part, at in pair.ends() if part.source is not None}
+    for part, at in sorted(ends, key=lambda end: (str(end[0]), end[1])):
+        y, x = rows.index(_row(part)), [tokens.index(n) for n in (part.source, at)]
+        ax.plot(x, [y, y], color=ink, lw=1.2, ls=(0, (1, 1.5)), gid="gattn-sources")
+        ax.plot(x[:1], [y], "o", ms=5, mfc="none", mec=ink, gid="gattn-sources")
+    return bool(ends)
 
 
 def _mark(ax: Axes, keys: set[Point], queries: set[Point]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import zlib
 from base64 import b64encode
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 import numpy as np
@@ -118,3 +119,9 @@ def planes(numbers: NDArray[Any]) -> bytes:
     """Write numbers as byte planes."""
     data = np.ascontiguousarray(numbers)
     return data.view(np.uint8).reshape(-1, data.itemsize).T.tobytes()
+
+
+def rounded_up(size: float) -> str:
+    """Write two digits, rounded up."""
+    written = Context(prec=2, rounding=ROUND_CEILING).create_decimal(size)
+    return np.format_float_positional(float(written), trim="-")

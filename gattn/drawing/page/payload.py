@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
@@ -30,7 +29,7 @@ from gattn.drawing.canvas.colours import RAMPS
 from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.circuits import circuit_entry
 from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, trace_entry
-from gattn.drawing.page.packing import LEVELS, block, deflated, pack
+from gattn.drawing.page.packing import LEVELS, block, deflated, pack, rounded_up
 from gattn.drawing.page.places import image_bytes
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
 from gattn.drawing.page.why import why_entries
@@ -197,15 +196,9 @@ def _precision(entries: Sequence[dict[str, Any]], levels: int) -> str:
     for name, (low, high) in scales:
         widest[name] = max(widest.get(name, 0.0), high - low)
     return "rounded: " + ", ".join(
-        f"{name.replace('_', ' ')} to within {_rounded_up(width / levels / 2)}"
+        f"{name.replace('_', ' ')} to within {rounded_up(width / levels / 2)}"
         for name, width in widest.items()
     )
-
-
-def _rounded_up(size: float) -> str:
-    """Write two digits, rounded up."""
-    written = Context(prec=2, rounding=ROUND_CEILING).create_decimal(size)
-    return np.format_float_positional(float(written), trim="-")
 
 
 def _layers(trace: AttentionTrace) -> Iterator[Stack]:

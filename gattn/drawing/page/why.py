@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gattn.analysis.scores.taken_apart import Why
 from gattn.drawing.page.circuits import ROUGH
-from gattn.drawing.page.packing import block, planes
+from gattn.drawing.page.packing import block, planes, rounded_up
 from gattn.errors import FileError, SelectionError
 from gattn.heads.trace import AttentionTrace
 
@@ -147,7 +147,7 @@ def _packed(found: Why) -> tuple[dict[str, Any], str]:
         "dim": int(found.queries.shape[-1]),
         "added": found.bias is not None,
         "softcap": found.softcap,
-        "notes": [*found.notes, f"pairs rounded to within {_error(sides, coded):.1g}"],
+        "notes": [*found.notes, f"pairs rounded to within {rounded_up(_error(sides, coded))}"],
     }
     return entry, block(data)
 

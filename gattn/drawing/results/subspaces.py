@@ -53,7 +53,7 @@ def draw_shared_subspace(found: SharedSubspace, *, ax: Axes | None = None, **opt
         (band, "shuffled labels: range"),
     ]
     add_key(ax, entries, loc="best", fontsize=0.85 * font_size())
-    area = found.separation.loc["subspace", "auc"]
+    area = float(found.separation["auc"].iloc[0])
     title = f"shared subspace of head {found.layer}.{found.head} · rank {found.rank}"
     describe(ax, found.components.attrs, title, [f"AUC of held-out edges: {area:.2f}"])
     return ax

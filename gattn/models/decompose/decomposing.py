@@ -37,7 +37,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.prompt import Prompt
-from gattn.models.stream.layers import first_of, layers_of
+from gattn.models.stream.layers import first_of, layers_of, several_groups
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
@@ -90,14 +90,14 @@ def decompose(
     """
     numbers = numbers_of("layers", layers)
     prompt = prepared(text, model, tokenizer)
-    context: _Decomposing[R] = _Decomposing(prompt.model, read, numbers, stack, progress)
+    context: Decomposing[R] = Decomposing(prompt.model, read, numbers, stack, progress)
     with torch.no_grad():
         prompt.run(context)
     context.check()
     return context.decomposition(prompt)
 
 
-class _Decomposing(Context, Generic[R]):
+class Decomposing(Context, Generic[R]):
     """Reads the layers of a model as they end."""
 
     reads_one_call = True
@@ -162,11 +162,8 @@ class _Decomposing(Context, Generic[R]):
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Note a call, until its layer ends."""
         if len(readings) != 1 or len(readings[0].elements) != 1:
-            raise CaptureError(
-                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected a "
-                "single sequence. Run texts one by one; windows of an image are not supported."
-            )
-        if not readings[0].has_vectors:
+            raise several_groups(call.name, len(call.query))
+        if not readings[0].has_values:
             raise CaptureError(
                 f"{call.name} shows only its softmax, not its values, so what its edges add is "
                 "unknown."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gattn.models.stream.linear_maps import linear_modules
@@ -15,46 +17,86 @@ from gattn.normalizers.base import widened
 
 
 class Norms:
-    r"""The norms of a model, found while it runs, and made linear on request.
+    r"""The norms of a model, read while it runs, and held as they were in later runs.
 
-    A norm is :math:`x \to f(x) \cdot g \odot (x - \bar x) + s`. What depends on the token, the
-    factor f, is left out; gain, mean and shift stay.
+    A norm is :math:`x_i \to f_i \cdot g \odot (x_i - \bar x_i) + s`. Gain, mean and shift are held,
+    and so are the factors f, unless later runs are on other tokens.
+
+    Parameters
+    ----------
+    has_factors : bool
+        Whether factors are held; otherwise they are left out.
     """
 
-    def __init__(self) -> None:
-        self._found: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    def __init__(self, *, has_factors: bool) -> None:
+        self._has_factors = has_factors
+        self._found: dict[tuple[nn.Module, int], FixedNorm] = {}
+        self._runs: Counter[nn.Module] = Counter()
+
+    @staticmethod
+    def candidates(model: nn.Module) -> list[nn.Module]:
+        """List the modules without parts that are not linear."""
+        kinds = linear_modules()
+        leaves = (x for x in model.modules() if not any(True for _ in x.children()))
+        return [x for x in leaves if not isinstance(x, kinds)]
+
+    def begin(self) -> None:
+        """Begin another run: of the model, or of the layer whose norms are read."""
+        self._runs.clear()
+
+    def forget(self) -> None:
+        """Begin a run whose norms are others."""
+        self._found.clear()
+        self.begin()
+
+    def read(self, module: nn.Module, given: Tensor, result: Any) -> FixedNorm | None:
+        """Read a module as a norm from what it is given, and gives; None if it is none."""
+        run = self._next(module)
+        if not isinstance(result, Tensor) or result.shape != given.shape:
+            return None
+        if torch.equal(given, result):
+            return None
+        norm = FixedNorm.of(module, rows_of(given).detach(), rows_of(result).detach())
+        if norm is not None:
+            self._found[run] = norm
+        return norm
+
+    def held(self, module: nn.Module, given: Tensor) -> Tensor | None:
+        """Return what a norm that was read gives with its statistics held; None if it is none."""
+        norm = self._found.get(self._next(module))
+        return None if norm is None else self.applied(norm, given) + norm.shift
+
+    def applied(self, norm: FixedNorm, given: Tensor) -> Tensor:
+        """Apply a norm's linear part to tokens in any shape."""
+        turned = norm.turned(widened(given))
+        return turned * norm.factor.reshape(*given.shape[:-1], 1) if self._has_factors else turned
+
+    def _next(self, module: nn.Module) -> tuple[nn.Module, int]:
+        self._runs[module] += 1
+        return module, self._runs[module]
 
     @contextmanager
     def noted(self, model: nn.Module) -> Iterator[None]:
-        """Note what modules without parts are given, and give, on the first run."""
-        linear = linear_modules()
-        leaves = [
-            module
-            for module in model.modules()
-            if not any(True for _ in module.children()) and not isinstance(module, linear)
-        ]
-        with hooks_on(leaves, leave=in_this_thread(self._note)):
-            yield
+        """Read the norms of a run."""
 
-    def _note(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        given = first_tensor((*args, *kwargs.values()))
-        is_alike = isinstance(result, Tensor) and given is not None and result.shape == given.shape
-        if is_alike and given is not None and module not in self._found:
-            self._found[module] = rows_of(given).detach().clone(), rows_of(result).detach().clone()
+        def leave(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+            if (given := first_tensor((*args, *kwargs.values()))) is not None:
+                self.read(module, given, result)
+
+        with hooks_on(self.candidates(model), leave=in_this_thread(leave)):
+            yield
 
     @contextmanager
     def fixed(self) -> Iterator[None]:
-        """Let each norm that was noted give its linear part."""
-        norms = {module: FixedNorm.of(module, *known) for module, known in self._found.items()}
-        norms = {module: norm for module, norm in norms.items() if norm is not None}
+        """Let each norm give its linear part in a run."""
 
-        def leave(module: nn.Module, args: Any, kwargs: Any, result: Tensor) -> Tensor:
-            given, norm = first_tensor((*args, *kwargs.values())), norms[module]
-            assert given is not None
-            assert norm is not None
-            return (norm.turned(widened(given)) + norm.shift).to(result.dtype)
+        def leave(module: nn.Module, args: Any, kwargs: Any, result: Tensor) -> Tensor | None:
+            given = first_tensor((*args, *kwargs.values()))
+            instead = None if given is None else self.held(module, given)
+            return None if instead is None else instead.to(result.dtype)
 
-        with hooks_on(norms, leave=in_this_thread(leave)):
+        self.begin()
+        with hooks_on({module for module, _ in self._found}, leave=in_this_thread(leave)):
             yield
 
 

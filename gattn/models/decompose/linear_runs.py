@@ -78,7 +78,7 @@ class LinearRuns:
                 "so expected a model of text."
             )
         self.embedding = _embedding(self.model, self.name)
-        self.norms = Norms()
+        self.norms = Norms(has_factors=False)
         with without_contexts(), self.norms.noted(self.model):
             found = decompose(
                 self.inputs(1, _TOKENS),

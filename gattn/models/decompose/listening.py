@@ -2,290 +2,188 @@ r"""How a layer's queries and keys are made of the residual stream: as linear ma
 
 With the statistics of norms as they are in a run, a query is :math:`q_i = Q_i x_i + c_i`, with a
 matrix for each token, in which rotations by position have their place; a key likewise. The model
-itself says what they are: it runs with the layer's norms held fixed, where :math:`Q_i` is the
-gradient, and with zeros in place of the stream, where :math:`c_i` is what comes out. That these
-give the model's queries and keys is verified.
+itself says what they are: where it runs with the layer's norms held fixed, :math:`Q_i` is the
+gradient, and with zeros in place of the stream, :math:`c_i` is what comes out. That these give the
+model's queries and keys is verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gattn.errors import CaptureError, SelectionError
+from gattn.models.decompose.decomposing import Decomposing
+from gattn.models.decompose.layer_runs import LayerRun
+from gattn.models.decompose.products import Product
 from gattn.models.decompose.sides import Side
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
-from gattn.models.stream.embeddings import Embedded
-from gattn.models.stream.layers import first_of, layers_of
-from gattn.models.stream.parts import Stream
-from gattn.models.stream.rounding import is_half
-from gattn.models.stream.sublayers import FixedNorm
-from gattn.models.watch.contexts import Context, takes_part
-from gattn.models.watch.hooks import hooks_on
+from gattn.models.stream.parts import Growing, Stream
+from gattn.models.stream.sublayers import Sublayer
 
 
 @dataclass(frozen=True, eq=False)
 class Listened:
-    """What a layer's attention reads of the residual stream."""
+    """What one head of a layer reads of the residual stream.
+
+    Parameters
+    ----------
+    call, place, reading
+        The call of attention.
+    residual : Tensor (tokens, dim)
+        The stream before the layer.
+    stream : Stream, optional
+        What it is a sum of.
+    queries, keys : Side
+        What is made of it.
+    terms : tuple of float and Tensor (queries, keys), optional
+        What products of queries and keys are multiplied with, and what is added to them, where the
+        call shows only its scores.
+    """
 
     call: SeenCall
     place: Place
     reading: Reading
     residual: Tensor
-    embeddings: Stream
+    stream: Stream | None
     queries: Side
     keys: Side
+    terms: tuple[float, Tensor] | None
 
 
-def listened(prompt: Prompt, layer: int, head: int, stack: str | None) -> Listened:
-    """Run a model, and find how queries and keys of one head are made of the stream."""
-    plain = _Listening(layer, stack)
-    with torch.no_grad():
-        prompt.run(plain)
-        plain.check()
-        linear, zero = (_Listening(layer, stack, plain, is_zero) for is_zero in (False, True))
-        prompt.run(linear)
-        prompt.run(zero)
-    for one in (linear, zero):
-        one.check()
-    return plain.listened(linear, zero, head)
+class _Enough(BaseException):
+    """Ends a run; no model catches it."""
 
 
-class _Listening(Context):
-    """Watches how the stream before a layer comes to its attention.
-
-    Parameters
-    ----------
-    layer, stack
-        Where.
-    plain : _Listening, optional
-        What ran before, whose norms are held fixed.
-    is_zero : bool
-        Whether zeros stand in place of the stream.
-    """
-
-    reads_one_call = True
-
-    def __init__(
-        self,
-        layer: int,
-        stack: str | None,
-        plain: _Listening | None = None,
-        is_zero: bool = False,
-    ) -> None:
-        self._layer, self._asked = layer, stack
-        self._plain, self._is_zero = plain, is_zero
-        self._running: list[tuple[nn.Module, int]] = []
-        self._runs: dict[nn.Module, int] = {}
-        self._given: dict[nn.Module, Tensor] = {}
-        self._number, self._had_gradient = 0, False
-        self._stacks: dict[str, int] = {}
-        self._embedded = Embedded()
-        self._start: Tensor | None = None
-        self.norms: dict[int, FixedNorm | None] = {}
-        self.at: tuple[nn.Module, int] | None = None
-        self.given: Tensor | None = None
-        self.seen: tuple[SeenCall, Place, Reading] | None = None
-
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Watch a model's layers and the modules within them."""
-        layers = layers_of(model)
-        leaves = [x for x in model.modules() if not any(True for _ in x.children())]
-        self._names = {module: name for name, module in model.named_modules()}
-        try:
-            with (
-                hooks_on((x for x in model.modules() if id(x) in layers), self._enter, self._left),
-                hooks_on(leaves, leave=self._leave),
-            ):
-                yield
-        finally:
-            self._running, self._given = [], {}
-
-    # What happens while the model runs
-
-    def _enter(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not takes_part(self):
-            return None
-        run = self._runs.get(module, 0)
-        self._runs[module] = run + 1
-        self._running.append((module, run))
-        given = first_of((*args, *kwargs.values()))
-        if given is None or self.seen is not None:
-            return None
-        self._number, self.norms = 0, {}
-        self._given[module] = given.detach().clone()
-        if self._plain is None or self._plain.at != (module, run):
-            return None
-        instead = torch.zeros_like(given) if self._is_zero else given.detach().clone()
-        if not self._is_zero:
-            instead.requires_grad_()
-            self._had_gradient = True
-            torch.set_grad_enabled(True)
-        self.given, self.at = instead, (module, run)
-        put = {id(given): instead}
-        return (
-            tuple(put.get(id(x), x) for x in args),
-            {name: put.get(id(x), x) for name, x in kwargs.items()},
-        )
-
-    def _left(self, *_: Any) -> None:
-        if takes_part(self) and self._running:
-            self._running.pop()
-        if not self._running and self._start is None:  # An encoder's are not the decoder's.
-            self._embedded = Embedded()
-
-    def _leave(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> Tensor | None:
-        if not takes_part(self) or self.seen is not None:
-            return None
-        is_alone = len(args) + len(kwargs) == 1
-        given = first_of((*args, *kwargs.values()))
-        if not isinstance(result, Tensor):
-            return None
-        if not self._running:
-            if self._start is None and self._plain is None:
-                known = given if is_alone else None
-                self._embedded.note(self._names.get(module, ""), module, known, result)
-            return None
-        if not is_alone or given is None or given.shape != result.shape:
-            return None
-        self._number += 1
-        if self._plain is None:
-            if not torch.equal(given, result):
-                both = (x.detach().flatten(0, -2) for x in (given, result))
-                self.norms[self._number] = FixedNorm.of(module, *both)
-            return None
-        if self.at is None or self._running[-1] != self.at:
-            return None
-        fixed = self._plain.norms.get(self._number)
-        if fixed is None:
-            return None
-        turned = fixed.turned(given) * fixed.factor.reshape(*given.shape[:-1], 1)
-        turned = turned.to(result.dtype)
-        if self._is_zero:
-            return turned + fixed.shift.to(result.dtype)
-        return result.detach() + (turned - turned.detach())
-
-    def wants(self, place: Place) -> bool:
-        """Return whether a call is the layer's self-attention."""
-        if place.is_bipartite:
-            return False
-        self._stacks[place.stack] = max(self._stacks.get(place.stack, 0), place.layer + 1)
-        if self._asked is None and len(self._stacks) > 1:
-            raise SelectionError(
-                f"The model has several stacks of self-attention, {' and '.join(self._stacks)}: "
-                f"choose one, as in stack={place.stack!r}."
-            )
-        if self._asked not in (None, place.stack):
-            return False
-        if place.layer == 0 and self._running:
-            self._start = self._given.get(self._running[-1][0])
-        return place.layer == self._layer
+class _Zero(LayerRun):
+    """A run with zeros in place of the stream, which ends once queries and keys are seen."""
 
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Note the layer's queries and keys."""
-        if self._had_gradient:
-            torch.set_grad_enabled(False)
-        if self.seen is not None:
-            raise CaptureError(
-                f"{call.name} attends more than once: expected one run on one whole text."
-            )
-        if len(readings) != 1 or len(readings[0].elements) != 1:
-            raise CaptureError(
-                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected a "
-                "single sequence. Run texts one by one; windows of an image are not supported."
-            )
-        if len(readings[0].queries) != len(readings[0].keys):
-            raise CaptureError(
-                f"{call.name} continues a cache, so who wrote its earlier keys is not seen: run "
-                "the whole text at once."
-            )
-        if not readings[0].has_vectors or call.is_scores:
-            raise CaptureError(
-                f"{call.name} shows only its softmax, not its queries and keys: who wrote them is "
-                "unknown."
-            )
-        if is_half(call.query):
-            raise CaptureError(
-                f"{call.name} computes in {call.query.dtype}, whose rounding hides what scores are "
-                "made of: try model.float()."
-            )
-        if not self._running or self._running[-1][0] not in self._given:
-            raise CaptureError(
-                f"{call.name} is not in a list of layers that take the residual stream."
-            )
-        if self._plain is None:
-            self.at = self._running[-1]
-            self.given = self._given[self.at[0]]
-        self.seen = call, place, readings[0]
+        super().see(call, place, readings)
+        raise _Enough
 
-    # What was found
 
-    def check(self) -> None:
-        """Refuse if the layer was not found."""
-        known = self._stacks.get(self._asked or next(iter(self._stacks), ""), 0)
-        if self.seen is None and not known:
-            named = f" in {self._asked!r}" if self._asked else ""
-            there = " and ".join(map(repr, self._stacks))
-            there = f"; there is {there}" if there else ""
-            raise SelectionError(f"The model shows no self-attention{named}{there}.")
-        if self.seen is None:
-            raise SelectionError(f"No layer {self._layer}; the model has layers 0 .. {known - 1}.")
+def listened(
+    prompt: Prompt,
+    layer: int,
+    head: int,
+    stack: str | None,
+    split: Collection[tuple[int, int]] | None,
+) -> Listened:
+    """Run a model, and find how queries and keys of one head are made of the stream.
 
-    def listened(self, linear: _Listening, zero: _Listening, head: int) -> Listened:
-        """Say how queries and keys of a head are made of the stream."""
-        assert self.seen is not None
-        assert self.given is not None
-        assert self._start is not None
-        assert linear.given is not None
-        assert linear.seen is not None
+    The stream is taken apart, and what heads in `split` add by the tokens that they read, unless
+    `split` is None.
+    """
+    plain, stream = LayerRun(layer, stack), None
+    if split is None:
+        prompt.run(plain)
+    else:
+        stream = _followed(prompt, plain, layer, stack, split)
+    plain.check()
+    zero = _Zero(layer, stack, plain)
+    with suppress(_Enough):
+        prompt.run(zero)
+    zero.check()
+    with torch.enable_grad():
+        return _listened(plain, zero, head, stream)
+
+
+def _followed(
+    prompt: Prompt,
+    plain: LayerRun,
+    layer: int,
+    stack: str | None,
+    split: Collection[tuple[int, int]],
+) -> Stream:
+    """Run a model, and take the stream before a layer apart on the way."""
+    growing: list[Growing] = []
+
+    def start(slots: Tensor) -> Stream:
+        found = plain.embeddings
+        return Stream(found.writers, found.parts.detach()[:, slots.to(found.parts.device)])
+
+    def add(sublayer: Sublayer) -> None:
+        if not growing:
+            growing.append(Growing(start(sublayer.reading.queries.slots), split))
+        growing[0].add(sublayer)
+
+    if not layer:
+        prompt.run(plain)
+        plain.check()
+        return start(plain.reading.queries.slots)
+    context = Decomposing(prompt.model, add, range(layer), stack, progress=False)
+    with opened(prompt.model, context):
+        prompt.run(plain)
+    plain.check()
+    context.check()
+    return growing[0].stream()
+
+
+def _listened(plain: LayerRun, zero: LayerRun, head: int, parts: Stream | None) -> Listened:
+    """Say how queries and keys of a head are made of the stream."""
+    assert plain.seen is not None
+    call, place, reading = plain.seen
+    if not 0 <= head < reading.heads:
+        raise SelectionError(f"No head {head}; layer {place.layer} has 0 .. {reading.heads - 1}.")
+    slots = reading.queries.slots.to(plain.given.device)
+    terms = None
+    if call.is_scores:
+        (scale, added), (query, key), constants = _of_product(plain, zero, head)
+        terms = scale, added[slots[:, None], slots]
+    else:
+        own = call.key.shape[1] * head // reading.heads
         assert zero.seen is not None
-        call, place, reading = self.seen
-        stream, linear_call, zero_reading = linear.given, linear.seen[0], zero.seen[2]
-        if not 0 <= head < reading.heads:
-            raise SelectionError(
-                f"No head {head}; layer {place.layer} has 0 .. {reading.heads - 1}."
+        query, key = call.query[0, head], call.key[0, own]
+        constants = zero.seen[0].query[0, head], zero.seen[0].key[0, own]
+    sides = []
+    for name, computed, constant in zip(("query", "key"), (query, key), constants, strict=True):
+        if not computed.requires_grad:
+            raise CaptureError(
+                f"The {name} of {call.name} has no gradient to the residual stream: what it is "
+                "made of is unknown."
             )
-        slots = reading.queries.slots.to(self.given.device)
-
-        def side(name: str) -> Side:
-            vectors, constant = (
-                getattr(one.attention, name)[0, head] for one in (reading, zero_reading)
-            )
-            with torch.enable_grad():
-                tensor = getattr(linear_call, name)
-                own = tensor.shape[1] * head // reading.heads
-                computed = tensor[0, own, slots]
-            if not computed.requires_grad:
-                raise CaptureError(
-                    f"The {name} of {call.name} has no gradient to the residual stream: what it is "
-                    "made of is unknown."
-                )
-            return Side(vectors, constant, stream, computed, slots)
-
-        residual = self.given[0, slots]
-        return Listened(
-            call,
-            place,
-            reading,
-            residual,
-            _at(self._embedded.stream(self._start), slots),
-            side("query"),
-            side("key"),
-        )
+        some = computed[slots]
+        sides.append(Side(some.detach(), constant.detach()[slots], plain.given, some, slots))
+    residual = plain.rows[slots]
+    if parts is not None:
+        parts.check(residual, call.name)
+    queries, keys = sides
+    return Listened(call, place, reading, residual, parts, queries, keys, terms)
 
 
-def _at(stream: Stream, slots: Tensor) -> Stream:
-    return Stream(stream.writers, stream.parts[:, slots])
+def _of_product(
+    plain: LayerRun, zero: LayerRun, head: int
+) -> tuple[tuple[float, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Find the scale of scores, and what is added to them, and what is multiplied in both runs."""
+    assert plain.seen is not None
+    assert zero.seen is not None
+    call, _, reading = plain.seen
+    one, other = (_product(run) for run in (call, zero.seen[0]))
+    slots = reading.queries.slots
+    if one is not None and other is not None:
+        scores = one.scores[head]
+        allowed = torch.zeros_like(scores, dtype=torch.bool)
+        allowed[slots[:, None], slots] = True
+        allowed &= (scores > call.least) & (other.scores[head] > call.least)
+        terms = one.terms(other, head, allowed)
+        if terms is not None:
+            of_other = other.query[head], other.key[head]
+            return terms, (one.query[head], one.key[head]), of_other
+    raise CaptureError(
+        f"{call.name} shows only its softmax, and its scores are not found to be products of "
+        "queries and keys with numbers added that do not depend on them: who wrote them is unknown."
+    )
+
+
+def _product(call: SeenCall) -> Product | None:
+    return None if call.mask is None or call.dropped is not None else Product.of(call.mask[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,8 +33,8 @@ class Side:
         What the model computed.
     constant : Tensor (tokens, dim of the head)
         What does not come from the stream: biases.
-    stream : Tensor (1, slots, dim of the model)
-        The stream before the layer, of which `computed` is made.
+    stream : Tensor (..., dim of the model)
+        The stream before the layer, of all slots, of which `computed` is made.
     computed : Tensor (tokens, dim of the head)
         The same as `vectors`, with a gradient to `stream`.
     slots : Tensor
@@ -84,7 +85,7 @@ class Side:
         with torch.enable_grad():
             some = self.computed[:, n].sum()
             (found,) = torch.autograd.grad(some, self.stream, retain_graph=True)
-        return found[0, self.slots]
+        return found.reshape(-1, found.shape[-1])[self.slots]
 
     def check(self, parts: Tensor, what: str) -> None:
         """Refuse unless the parts sum to the vectors."""
@@ -97,3 +98,23 @@ class Side:
                 "hold fixed between the stream and the attention, such as a gate, a convolution "
                 "over tokens or a norm that is no module of its own."
             )
+
+
+class Columns(torch.autograd.Function):
+    """A linear module whose gradient takes only the outputs that have one.
+
+    One output of one head has a gradient to few columns of the product that made it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, weight: Tensor, result: Tensor) -> Tensor:
+        """Return what the module gave, (..., outputs), for its weight (outputs, inputs)."""
+        ctx.save_for_backward(weight)
+        return result.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradient to what it was given."""
+        (weight,), (gradient,) = ctx.saved_tensors, gradients
+        columns = gradient.flatten(0, -2).any(0).nonzero().flatten()
+        return gradient[..., columns] @ weight[columns], None, None

@@ -39,8 +39,6 @@ class Edit(Described):
     """Whether it replaces whole heads' attention."""
     spans_stacks = False
     """Whether one edit may change several stacks."""
-    runs_alone = False
-    """Whether only one text may run at once."""
 
     def __post_init__(self) -> None:
         if (named := named_by(self.layer)) is not None:

@@ -177,8 +177,6 @@ def measured(
         while len(found) < len(edits):
             count = min(size, _FIRST) if fewer and progress and not found else size
             some = edits[len(found) : len(found) + count]
-            if len(some) > 1 and any(edit.runs_alone for one in some for edit in one):
-                size, some = 1, some[:1]
             begun = time.perf_counter()
             try:
                 rows = _edited(runner, some)

@@ -45,8 +45,9 @@ def verify_empty(call: SeenCall, reading: Reading) -> None:
     wrong = widened(given[elements]).abs().amax(-1)[:, heads, slots] > _NOTHING
     if bool(wrong.any()):
         _, one = wrong.nonzero()[0].tolist()
+        name, query = call.name or type(call.module).__name__, int(rows[one])
         raise CaptureError(
-            f"{call.name} attends at query {reading.queries.first + int(rows[one])}, head "
+            f"{name} attends at query {reading.queries.first + query}, head "
             f"{int(heads[one])}, though its mask excludes all keys: when every key is masked by a "
             "large negative number, softmax still spreads attention over them, which no graph of "
             "the mask shows. Let each query attend to itself, or mask with booleans."

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError, EditError
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.base import Edit
+from gattn.models.edit.hear.parts import By, Parts, check_by, is_vectors
+from gattn.models.edit.hear.paths import OnlyPaths
+from gattn.models.edit.hear.without import Without
 from gattn.models.edit.kept.kept import Messages, are_texts, is_zero
 from gattn.models.edit.kept.only import Only
-from gattn.models.edit.kept.paths import OnlyPaths
 from gattn.models.edit.part import EdgePart, Part
 from gattn.models.edit.tensors.activations import Activations, What
-from gattn.models.edit.tensors.parts import By, Parts, check_by, is_vectors
 from gattn.models.edit.tensors.patch import Ablate, Patch
-from gattn.models.edit.without import Without
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.functions import prepared
-from gattn.models.run.hear.other_texts import mean_parts, parts_of
+from gattn.models.run.other_texts import mean_parts, parts_of
 from gattn.models.watch.contexts import Context, without_contexts
 
 if TYPE_CHECKING:

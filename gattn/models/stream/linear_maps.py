@@ -66,6 +66,14 @@ def linear_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | 
         return found if is_unaltered(module, given, output) else None
 
 
+def weight_map(weight: Tensor, given: Tensor, output: Tensor) -> LinearMap | None:
+    """Return the map of a known weight, if it and some bias give what came out."""
+    with torch.no_grad():
+        bias = (widened(output[:1]) - widened(given[:1]) @ widened(weight).T)[0]
+        found = LinearMap(weight.detach(), bias)
+        return found if found.gives(given, output) else None
+
+
 def live_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | None:
     """Find the linear map that a module is, with gradients to its weight if they are taken."""
     found = linear_map(module, given, output)

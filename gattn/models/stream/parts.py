@@ -93,11 +93,15 @@ class Stream:
         found: Tensor = self.parts.sum(0)
         return sum((some.total(len(found)) for some in self.dictionaries), found)
 
-    def check(self, total: Tensor, what: str) -> None:
-        """Refuse unless the parts sum to the stream that the model has, (tokens, dim)."""
+    def check(self, total: Tensor, what: str, written: Tensor | None = None) -> None:
+        """Refuse unless the parts sum to the stream that the model has, (tokens, dim).
+
+        Under autocast, what is `written` to a stream has less precision than the stream.
+        """
         total = total.detach()
+        limit = max(tolerance(one) for one in (total, written) if one is not None)
         missing = (self.total().detach() - total).abs()
-        if not bool((missing <= tolerance(total) * total.abs().amax(-1, keepdim=True)).all()):
+        if not bool((missing <= limit * total.abs().amax(-1, keepdim=True)).all()):
             error = float(missing.max() / total.abs().max())
             raise CaptureError(
                 f"What embeddings, heads and MLPs write does not sum to the residual stream before "

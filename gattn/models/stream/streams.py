@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.edit.applying import parts
-from gattn.models.stream.linear_maps import live_map, takes
+from gattn.models.stream.layers import other_tokens
+from gattn.models.stream.linear_maps import live_map, takes, weight_map
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.sublayers import Branch, FixedNorm, HeadOutputs, Sublayer
@@ -75,10 +76,7 @@ class RunningLayer:
         width, slots = self.given.shape[-1], _slots(call)
         is_like = output is not None and output.shape[-1] == width
         if not is_like or any(x.numel() != slots * width for x in (self.given, output)):  # type: ignore[union-attr]
-            raise CaptureError(
-                f"The layer around {call.name} takes {tuple(self.given.shape)}, but its attention "
-                f"{slots} tokens: expected the same sequence throughout."
-            )
+            raise other_tokens(call.name, self.given, slots)
         assert output is not None
         given, end = (x.reshape(slots, width) for x in (self.given, output))
         real = Rows(place, call.query.shape[2], given.device).at
@@ -110,6 +108,9 @@ def _projected(
     found = [n for n, event in enumerate(events) if event.is_alone and takes(event.given, rows)]
     last = events[found[-1]] if found else None
     projection = None if last is None else live_map(last.module, last.given, last.output)
+    if not found and call.projection is not None:
+        found = [n for n, event in enumerate(events) if event.module is call.module]
+        projection = weight_map(call.projection, rows, events[found[-1]].output) if found else None
     if projection is None:
         raise CaptureError(
             f"The output of {call.name} is not projected unchanged; there may be a gate or norm in "

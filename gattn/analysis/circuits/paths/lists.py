@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.analysis.circuits.edge_lists import Ints, Units
 from gattn.heads.trace import AttentionTrace
+from gattn.models.edit.hear.paths import Weighed
 from gattn.models.edit.heard import SIDES
-from gattn.models.edit.kept.paths import Weighed
 from gattn.models.run.editing import Editing
 
 if TYPE_CHECKING:
     from gattn.models.watch.contexts import Context
 
-AMONG: Mapping[Units, Sequence[str]] = {
+Ints: TypeAlias = NDArray[np.int64]
+
+AMONG: Mapping[str, Sequence[str]] = {
     "paths": ("head",),
     "all paths": ("embedding", "head", "mlp"),
 }
 """From which kinds of parts paths lead."""
-_LARGEST = 1 << 26
-"""How many paths times copies run at once, at most: each reads a stream."""
+_LARGEST = 1 << 18
+"""How many paths of all copies run at once, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class PathList:
         The number of the stack, the layer and head that hear, the side, and the part that is heard.
     """
 
-    kind: Units
+    kind: str
     trace: AttentionTrace
     stacks: Sequence[str]
     names: Mapping[str, Sequence[str]]
@@ -62,7 +63,7 @@ class PathList:
     is_causal = False
 
     @classmethod
-    def of(cls, trace: AttentionTrace, kind: Units) -> PathList:
+    def of(cls, trace: AttentionTrace, kind: str) -> PathList:
         """List the paths of a model, of which a trace has all heads."""
         stacks = [
             name
@@ -116,9 +117,10 @@ class PathList:
         """Return which paths lead on: all, since the stream carries what a head writes."""
         return kept
 
-    def most_copies(self, most: int) -> int:
-        """Return how many candidates run at once, if memory allows so many."""
-        return max(min(most, _LARGEST // max(len(self) * 1024, 1)), 1)
+    def most_copies(self, size: int | None, most: int) -> int:
+        """Return how many candidates run at once: `size` if memory of a text allows so many."""
+        free = max(_LARGEST // max(len(self), 1), 1)
+        return min(free if size is None else min(size, free), most)
 
     def context(self, weights: Tensor, instead: Any) -> Context:
         """Return the context that multiplies what heads hear by weights (copies, paths)."""

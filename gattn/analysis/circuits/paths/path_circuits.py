@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from gattn.analysis.circuits.measured import Measured
+from gattn.analysis.circuits.measuring.measured import Measured
+from gattn.analysis.circuits.measuring.testing import Proof
 from gattn.analysis.circuits.paths.lists import AMONG, PathList, heads_of
-from gattn.analysis.circuits.testing import Proof
 from gattn.analysis.reading.results import Table
 from gattn.errors import SelectionError
+from gattn.models.edit.hear.paths import OnlyPaths
 from gattn.models.edit.heard import SIDES
-from gattn.models.edit.kept.paths import OnlyPaths
 
 FIELDS = ["stack", "part", "layer", "head", "side"]
 
@@ -67,8 +67,10 @@ class PathCircuit(Measured):
         for (stack, layer, head), some in pd.DataFrame(self.table()).groupby(
             ["stack", "layer", "head"], sort=True
         ):
-            heard = {side: ", ".join(some["part"][some["side"] == side]) for side in SIDES}
-            rows.append({"stack": stack, "layer": layer, "head": head, **heard})
+            row: dict[str, Any] = {"stack": stack, "layer": layer, "head": head}
+            for side in SIDES:
+                row[side] = ", ".join(some["part"][some["side"] == side])
+            rows.append(row)
         columns = ["stack", "layer", "head", *SIDES]
         return self._table(pd.DataFrame(rows, columns=columns), "heads of the circuit")
 

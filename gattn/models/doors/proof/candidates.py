@@ -139,7 +139,12 @@ def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:
     """Return what calls of attention have in common whose proof at some level is the same."""
     outer = site.chain[level]
     path = [
-        (one.name[len(outer.name) :], alike[model.get_submodule(one.name)], one.shapes)
+        (
+            one.name[len(outer.name) :],
+            alike[model.get_submodule(one.name)],
+            one.shapes,
+            one.is_prepared,
+        )
         for one in site.chain[: level + 1]
     ]
     return level, tuple(path), site.counts[level], site.lead, site.queries, site.keys, site.kind

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import prod
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from gattn.models.doors.proof.probing.replaying import Replays
 
 MOST_SOURCES = 6
 """How many inputs of a run are tried."""
+_MOST_PARTS = 64
+"""How many inputs may have a part of each token."""
 
 
 def are_channels(reader: Reader, images: Collection[tuple[int, ...]]) -> bool:
@@ -102,8 +105,52 @@ def weighs_own(site: Site, replays: Replays, images: Collection[tuple[int, ...]]
     """Prove that each sum is made of one token alone of what the attending module is given."""
     run, some = site.chain[0], replays.sources(site.chain[0])
     probes = [partial(replays.reached, site, 0, run, n) for n in range(len(some))]
-    shapes = [tuple(x.shape) for x in some]
-    features = [1 if shape in images else len(shape) - 1 for shape in shapes]
     with suppress(UnprovedError):
-        return len(some) <= MOST_SOURCES and are_of_one_each(shapes, features, probes)
+        return len(some) <= MOST_SOURCES and _are_of_one_each(
+            some, probes, images, with_values=False
+        )
     return False
+
+
+def weighs_parts(
+    site: Site, level: int, replays: Replays, images: Collection[tuple[int, ...]], batch: int
+) -> bool:
+    """Prove that each element weighs only what one token alone has several of, as after each layer.
+
+    All keys are made of that token, so none is of a cache, and all queries of the same inputs, each
+    of which holds several tokens: it is no attention between inputs that are tokens each.
+    """
+    run, some = site.chain[level], replays.sources(site.chain[level])
+    if not 0 < len(some) <= _MOST_PARTS or any(_positions(x, images) <= batch for x in some):
+        return False
+    keys = torch.zeros(prod(site.lead), site.keys, dtype=torch.bool)
+    with suppress(UnprovedError):
+        for n in range(len(some)):
+            now = replays.reached(site, level, run, n, torch.ones((), dtype=torch.bool))
+            if not torch.equal(now.queries.any(1), now.queries.all(1)):
+                return False
+            keys |= now.keys | now.values
+        probes = [partial(replays.reached, site, level, run, n) for n in range(len(some))]
+        return bool(keys.all()) and _are_of_one_each(some, probes, images, with_values=True)
+    return False
+
+
+def _are_of_one_each(
+    some: Sequence[Tensor],
+    probes: Sequence[Probe],
+    images: Collection[tuple[int, ...]],
+    *,
+    with_values: bool,
+) -> bool:
+    shapes = [tuple(x.shape) for x in some]
+    features = [_features(shape, images) for shape in shapes]
+    return are_of_one_each(shapes, features, probes, with_values=with_values)
+
+
+def _features(shape: tuple[int, ...], images: Collection[tuple[int, ...]]) -> int:
+    return 1 if shape in images else len(shape) - 1
+
+
+def _positions(x: Tensor, images: Collection[tuple[int, ...]]) -> int:
+    shape = tuple(x.shape)
+    return x.numel() // shape[_features(shape, images)] if x.numel() and shape else 0

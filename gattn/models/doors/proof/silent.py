@@ -185,7 +185,7 @@ class Products:
             if made is not None and made.is_softmax and made.places & own:
                 self.looking_up.add(where)
             self._made_with[result] = _Scores(own, result.numel())
-        elif made is not None and result.numel() == made.size:
+        elif kernel not in _PRODUCTS and made is not None and result.numel() == made.size:
             is_softmax = made.is_softmax or kernel in _SOFTMAXES
             self._made_with[result] = replace(made, is_softmax=is_softmax)
 

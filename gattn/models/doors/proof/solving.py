@@ -19,7 +19,13 @@ from gattn.models.doors.proof.inputs_found import outlined_inputs
 from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.slots import AcrossBatchError
-from gattn.models.doors.proof.no_tokens import MOST_SOURCES, are_channels, keeps_tokens, weighs_own
+from gattn.models.doors.proof.no_tokens import (
+    MOST_SOURCES,
+    are_channels,
+    keeps_tokens,
+    weighs_own,
+    weighs_parts,
+)
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.one_run.picking import By
@@ -162,7 +168,9 @@ class Solver:
 
     def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
         """List the inputs of the attending module, and then of the runs before and around it."""
-        for level in range(len(site.chain)):
+        for level, run in enumerate(site.chain):
+            if run.is_prepared:
+                continue
             alike = kind(site, level, self._model, self._alike)
             name = alike, batch
             if name not in self._known:
@@ -228,6 +236,18 @@ class Solver:
         """Prove that each sum is made of one token alone of what the attending module is given."""
         first = self._first[kind(site, 0, self._model, self._alike)]
         return weighs_own(first, self._replays, self._noticed.images)
+
+    def weighs_parts(self, site: Site, batch: int) -> bool:
+        """Prove that each element weighs only what one token has several of, as after each layer.
+
+        Tokens may be elements of a batch in the attending module, but not around it.
+        """
+        firsts = (
+            (level, self._first[kind(site, level, self._model, self._alike)])
+            for level in range(min(2, len(site.chain)))
+        )
+        images = self._noticed.images
+        return any(weighs_parts(one, n, self._replays, images, batch) for n, one in firsts)
 
     def _assembled(
         self, site: Site, one: Candidate, batches: Batches, *, is_last: bool = False

@@ -155,6 +155,11 @@ class Trying:
         self.unmatched |= refuse_numbers(
             trial.layouts, trial.unsettled & trial.layouts.keys(), trial.reasons
         )
+        for site in sites:
+            if site.place in trial.reasons and self._solver.weighs_parts(site, batches.size):
+                trial.gates.add(site.place)
+                del trial.reasons[site.place]
+                trial.layouts.pop(site.place, None)
         if not (or_nothing and trial.lacks_proofs):
             self._tried.append(trial)
         elif trial.reasons:
@@ -169,6 +174,9 @@ class Trying:
             trial.gates.add(site.place)
             return
         layout, is_settled = self._solver.layout(site, batches)
+        if _is_of_some(site, layout) and self._solver.weighs_parts(site, batches.size):
+            trial.gates.add(site.place)
+            return
         sequences = () if layout.tokens is None else layout.tokens.sequences
         if len(sequences) > 1 and not self._has_tensors:
             raise UnprovedError(_NO_TENSORS)
@@ -191,6 +199,11 @@ class Trying:
     def _may_gate(self, site: Site) -> bool:
         """Return whether a call may only weigh what a token has several of, such as experts."""
         return site.kind == "sum" and site.chain[0].name not in self._spreading
+
+
+def _is_of_some(site: Site, layout: Layout) -> bool:
+    """Return whether a sequence has more tokens than one query may read, as with windows."""
+    return layout.tokens is not None and site.keys < layout.tokens.num_keys
 
 
 def _nothing(trial: Trial) -> Trial:

@@ -112,6 +112,7 @@ class Watching:
             self.reads.begin()
         self.reads.look()
         run.shapes = shapes(given, with_integers=True)
+        run.is_prepared = self._walk.state.is_prepared(module)
         self._ran.add(run.name)
 
     def _see(self, call: RawCall) -> None:

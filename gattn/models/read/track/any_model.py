@@ -91,15 +91,9 @@ class AnyTracker(Tracker):
 
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
-        if self.plan is None:
+        if self.plan is None or not self.plan.numbers or self._orders is None:
             return None
         name = self.modules.name(module)
-        if self.plan.refused:
-            self._left_unread |= self.plan.has_failed
-            self.plan.unknown_nodes.add(name)
-            return UNKNOWN
-        if not self.plan.numbers or self._orders is None:
-            return None
         place = name, self._on_graphs[name]
         self._on_graphs[name] += 1
         found = self.plan.numbers.get(place)

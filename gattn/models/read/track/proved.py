@@ -26,6 +26,10 @@ class Proved(Protocol):
         """Refuse a model of which nothing can be trusted."""
 
     @property
+    def refused(self) -> str:
+        """Why nothing can be trusted of the model; empty if it can."""
+
+    @property
     def has_failed(self) -> bool:
         """Whether the model raised an exception of its own when it was to be proved."""
 

@@ -103,7 +103,7 @@ class Hearing:
                     "known."
                 )
             found = growing.stream()
-        found.check(rows.of(given), call.name)
+        found.check(rows.of(given), call.name, call.output)
         return found
 
     def heard(

@@ -152,6 +152,8 @@ class Plan:
                 "proved anew."
             )
         if any(not is_same(layout, found[0]) for layout in found[1:]):
+            if run < len(known) and known[run][0] == lead:
+                return known[run][1]
             raise CaptureError(
                 f"{shown} runs several times, and attends to other tokens each time, which is not "
                 "read here."

@@ -49,12 +49,15 @@ class Alike:
 def shapes(given: Any, *, with_integers: bool = False) -> object:
     """Describe what a module is given: the shapes and types of tensors, and all else.
 
+    A tensor that is given twice, as to self-attention, is another input than two tensors are.
     `with_integers` describes integers and masks by their numbers.
     """
     leaves, form = tree_flatten(given)
-    description = Description()
+    description, first = Description(), {id(x): n for n, x in reversed([*enumerate(leaves)])}
     return str(form), tuple(
-        (tuple(x.shape), x.dtype) if isinstance(x, Tensor) and not with_integers else description(x)
+        ((tuple(x.shape), x.dtype) if not with_integers else description(x), first[id(x)])
+        if isinstance(x, Tensor)
+        else description(x)
         for x in leaves
     )
 

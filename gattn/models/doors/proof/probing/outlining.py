@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side, both
+from gattn.models.doors.proof.probing.taints import Reached
 
 
 def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
@@ -135,9 +136,15 @@ def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
 
 
 def are_of_one_each(
-    shapes: Sequence[tuple[int, ...]], features: Sequence[int], probes: Sequence[Probe]
+    shapes: Sequence[tuple[int, ...]],
+    features: Sequence[int],
+    probes: Sequence[Probe],
+    *,
+    with_values: bool,
 ) -> bool:
     """Prove that each element is made of one position of inputs alone, and of some.
+
+    If not `with_values`, these may hold others, too, as of a convolution.
 
     Any two positions differ in some bit of their numbers; a dimension of `features` is no position.
     """
@@ -147,11 +154,17 @@ def are_of_one_each(
         numbers = torch.arange(prod(form)).reshape(form)
         for bit in range(max(1, (prod(form) - 1).bit_length())):
             halves = [probe((numbers >> bit) % 2 == half) for half in (0, 1)]
-            one, other = (run.keys.any(1) | run.queries.any(1) for run in halves)
+            one, other = (_elements(run, with_values=with_values) for run in halves)
             if bool((one & other).any()):
                 return False
             reached = reached | one | other
     return bool(torch.as_tensor(reached).all())
+
+
+def _elements(run: Reached, *, with_values: bool) -> Tensor:
+    """Return which elements a run reaches."""
+    found = run.keys.any(1) | run.queries.any(1)
+    return found | run.values.any(1) if with_values else found
 
 
 def _note_spread(found: Dependence, probe: Probe) -> None:

@@ -106,7 +106,9 @@ class Replays:
         return next(
             run
             for run in sites[0].chain
-            if run.place in self._given and all(run in one.chain for one in sites)
+            if run.place in self._given
+            and not run.is_prepared
+            and all(run in one.chain for one in sites)
         )
 
     def through(

@@ -34,6 +34,7 @@ class State:
         held, tensors = _held(model, [content(x) for x in others])
         self._cells = [(x, content(x)) for x in others if isinstance(x, CellType)]
         self._held = [_Held(now, before) for now, before in held if now is not before]
+        self._by_id = {one.place: one for one in self._held}
         self._own = {place for x in tensors if (place := place_of(x))}
         some = {id(x): x for module in model.modules() for x in vars(module).values()}
         generators = [x for x in some.values() if isinstance(x, torch.Generator)]
@@ -51,6 +52,22 @@ class State:
                 x = args[number] if number < len(args) else kwargs.get(argument.name)
                 for one in x if isinstance(x, (list, tuple)) else (x,):
                     self._keep(one)
+
+    def is_prepared(self, module: nn.Module) -> bool:
+        """Return whether what a module and its parts hold was changed since the run began.
+
+        Floating-point tensors are left out: they decide no order of tokens.
+        """
+        for part in module.modules():
+            values = [*vars(part).values(), *part._buffers.values()]
+            holding = [x if isinstance(x, (list, dict)) else attributes_of(x) for x in values]
+            for one in (vars(part), part._buffers, *(x for x in holding if x is not None)):
+                held = self._by_id.get(id(one))
+                if held is not None and held.decides_otherwise:
+                    return True
+            if self._before and any(_decides(x) and place_of(x) in self._before for x in values):
+                return True
+        return False
 
     def _keep(self, x: Any) -> None:
         place = place_of(x) if isinstance(x, Tensor) else 0
@@ -135,6 +152,21 @@ class _Held:
         self._names, self._ids = _names_and_ids(now)
 
     @property
+    def place(self) -> int:
+        """What tells it apart while it is held."""
+        return id(self._now)
+
+    @property
+    def decides_otherwise(self) -> bool:
+        """Whether it holds other numbers, texts or functions than before."""
+        if not self.is_changed:
+            return False
+        now, before = self._now, self._before
+        if isinstance(now, list):
+            return len(now) != len(before) or any(map(_differs, now, before))
+        return any(_differs(x, before.get(name)) for name, x in now.items())
+
+    @property
     def is_changed(self) -> bool:
         """Whether it holds anything else than before; also of what `put_back` leaves as it is."""
         return _names_and_ids(self._now) != (self._names, self._ids)
@@ -150,6 +182,19 @@ class _Held:
         for name, x in before.items():
             if now.get(name, now) is not x:
                 now[name] = x
+
+
+def _decides(x: Any) -> bool:
+    return isinstance(x, Tensor) and not x.is_floating_point()
+
+
+def _differs(now: Any, before: Any) -> bool:
+    if now is before or isinstance(now, nn.Module):
+        return False
+    if isinstance(now, Tensor):
+        return _decides(now)
+    is_plain = isinstance(now, (bool, int, float, str, tuple, type(None)))
+    return not (is_plain and type(now) is type(before) and now == before)
 
 
 def _names_and_ids(x: Any) -> tuple[list[Any], list[int]]:

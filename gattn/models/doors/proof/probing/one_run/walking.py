@@ -20,7 +20,8 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 class Run:
     """One run of a module: the how many-th of this module it is, and the run around it.
 
-    `looks_up` says that it is an embedding, and whether of ids that the model is given.
+    `looks_up` says that it is an embedding, and whether of ids that the model is given. It
+    `is_prepared` if attributes of the module were set before, so that it does not run alike alone.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Run:
     looks_up: bool | None = None
     inner: list[Run] = field(default_factory=list)
     shapes: object = None
+    is_prepared: bool = False
 
     @property
     def place(self) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gattn.errors import EditError
-from gattn.models.stream.parts import Stream, Writer
 
 if TYPE_CHECKING:
+    from gattn.models.stream.parts import Stream
     from gattn.models.stream.rows import Rows
 
 By: TypeAlias = Any
@@ -29,16 +29,15 @@ class Parts:
         What they were recorded from, in words.
     given : object
         What they were recorded from: a text or texts.
-    found : mapping of (stack, layer) to (writers, tensors)
-        What wrote the stream before a layer, and the parts of each position, (writers, tokens,
-        dim), in several tensors, which layers share.
+    found : mapping of (stack, layer) to Stream
+        The stream before a layer, with a row for each position.
     is_mean : bool
         Whether they are means over all positions, of which there is one row.
     """
 
     said: str
     given: Any
-    found: Mapping[tuple[str, int], tuple[Sequence[Writer], Sequence[Tensor]]]
+    found: Mapping[tuple[str, int], Stream]
     is_mean: bool = False
 
     def __repr__(self) -> str:
@@ -51,8 +50,7 @@ class Parts:
                 f"What wrote the stream before layer {layer} of {stack!r} on {self.said} is not "
                 "known."
             )
-        writers, tensors = self.found[stack, layer]
-        return Stream(list(writers), torch.cat(list(tensors)))
+        return self.found[stack, layer]
 
 
 def is_vectors(by: By) -> bool:

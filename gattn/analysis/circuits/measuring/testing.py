@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.analysis.circuits.runs import Floats, Masks, Runs
-from gattn.analysis.circuits.searching import Search
+from gattn.analysis.circuits.measuring.runs import Floats, Masks, Runs
+from gattn.analysis.circuits.measuring.searching import Search
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,36 +5,71 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.analysis.circuits.edge_lists import Grouping
-from gattn.analysis.circuits.paths.lists import PathList
 from gattn.errors import ModelError
 from gattn.models.edit.kept.kept import Messages
 from gattn.models.effects.metrics import Measure
 from gattn.models.effects.runner import Runner
 
 if TYPE_CHECKING:
-    pass
+    from gattn.models.watch.contexts import Context
 
 Masks = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-_MOST_COPIES, _MEMORY = 32, 1 << 28
-"""How many candidates run at once, at most, and in how many bytes: a CPU gains little from more."""
-_PER_EDGE = 64
-"""The bytes that an edge of a layer takes while it runs, with its tokens' share."""
+_MOST_COPIES = 32
+"""How many candidates run at once, at most: a CPU gains little from more."""
 _ROUNDED = {False: 1e-6, True: 1e-12}
 """How far an answer is off at most, relative to its size, by whether it is in float64."""
 PATH = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where on the way from nothing to a set gradients are averaged."""
 HERE = (1.0,)
 """At the set itself."""
+
+
+class Groups(Protocol):
+    """Units that are kept or left out as a whole, and how a model runs with some of them.
+
+    `kind` names them, and `rows` say which they are; `edges` are what they are made of, `of_edge`
+    the unit of each, and `sizes` how many each has. Random units are drawn among those with the
+    same `profile`. What is ablated is `said`, and others of what is `lost` take its place.
+    """
+
+    said: str
+    lost: str
+
+    def __len__(self) -> int: ...
+
+    @property
+    def edges(self) -> Any:
+        """What units are made of."""
+
+    @property
+    def of_edge(self) -> NDArray[np.int64]:
+        """The unit of each edge."""
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many edges each unit has."""
+
+    @property
+    def profile(self) -> NDArray[np.int64]:
+        """The group of each unit."""
+
+    def most_copies(self, size: int | None, most: int) -> int:
+        """Return how many candidates run at once: `size` if memory of a text allows so many."""
+
+    def spread(self, weights: Tensor) -> Tensor:
+        """Give each edge the weight of its unit: (copies, units) to (copies, edges)."""
+
+    def context(self, weights: Tensor, messages: Any) -> Context:
+        """Return the context that multiplies edges by weights (copies, edges)."""
 
 
 class Runs:
@@ -46,7 +81,7 @@ class Runs:
     """
 
     def __init__(
-        self, runner: Runner, measure: Measure, groups: Grouping | PathList, messages: Any = None
+        self, runner: Runner, measure: Measure, groups: Groups, messages: Any = None
     ) -> None:
         self.runner, self.measure, self.groups = runner, measure, groups
         self._messages = messages
@@ -75,13 +110,8 @@ class Runs:
 
     def _copies(self) -> int:
         """Find how many candidates run at once."""
-        if isinstance(self.groups, PathList):
-            return self.groups.most_copies(min(self.runner.batch_size, _MOST_COPIES))
-        if self.runner.encoding is not None:
-            return min(self.runner.batch_size, _MOST_COPIES)
-        layers = self.groups.edges.slices.values()
-        largest = max((some.stop - some.start for some in layers), default=1)
-        return min(max(_MEMORY // (_PER_EDGE * largest), 1), _MOST_COPIES)
+        size = None if self.runner.encoding is None else self.runner.batch_size
+        return self.groups.most_copies(size, _MOST_COPIES)
 
     @property
     def is_patched(self) -> bool:

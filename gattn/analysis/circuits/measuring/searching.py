@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.analysis.circuits.runs import HERE, PATH, Floats, Masks, Runs
+from gattn.analysis.circuits.measuring.runs import HERE, PATH, Floats, Masks, Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gattn.errors import EditError
+from gattn.models.edit.hear.parts import By, Parts, check_by, is_vectors, placed, replaced
 from gattn.models.edit.heard import SIDES, End, Hears, Removed
-from gattn.models.edit.tensors.parts import By, Parts, check_by, is_vectors, placed, replaced
 from gattn.models.edit.where.heads import Numbers
 from gattn.models.read.places import Place
 

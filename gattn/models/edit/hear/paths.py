@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gattn.errors import EditError
+from gattn.models.edit.hear.parts import By, Parts, check_by, replaced
 from gattn.models.edit.heard import SIDES, End, Hears, Removed
-from gattn.models.edit.tensors.parts import By, Parts, check_by, replaced
 from gattn.models.read.places import Place
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ Path: TypeAlias = "tuple[str, int, int, End]"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OnlyPaths(Hears):
-    """Keep only these paths: no head hears of another of the parts `among` which they are.
+    """Keep only these paths: no head hears of others of the same `kinds` of parts.
 
     Parameters
     ----------
     paths : mapping of str to sequence of (part, layer, head, side)
         The paths of each stack: a part as `gattn.Without` names it, and the side of the head that
         goes on hearing of it.
-    among : sequence of str
+    kinds : sequence of str
         The kinds of parts of which others are not heard: "head", "mlp", "embedding".
     by : optional
         What takes the place of parts that are not heard, as in `gattn.Without`.
@@ -43,7 +43,7 @@ class OnlyPaths(Hears):
     """
 
     paths: Mapping[str, Sequence[Path]]
-    among: Sequence[str] = ("head",)
+    kinds: Sequence[str] = ("head",)
     by: By = "zero"
 
     layer = None
@@ -67,19 +67,19 @@ class OnlyPaths(Hears):
 
     def applies(self, place: Place) -> bool:
         """Return whether heads hear of such parts."""
-        is_first = place.layer == 0 and "embedding" not in self.among
+        is_first = place.layer == 0 and "embedding" not in self.kinds
         return not place.is_bipartite and place.stack in self.paths and not is_first
 
     def by_stack(self) -> dict[str | None, Any]:
         """Return its paths of each stack that has some."""
-        parts = {
+        parts: dict[str | None, Any] = {
             name: replace(self, paths={name: some}) for name, some in self.paths.items() if some
         }
-        return {**parts} or {None: self}
+        return parts or {None: self}
 
     def removed(self, stream: Stream, rows: Rows, heads: int) -> list[Removed]:
         """Sum all parts that a head does not hear of, for each side."""
-        names = list(sources(stream, self.among))
+        names = list(sources(stream, self.kinds))
         lost = torch.ones(1, heads, len(SIDES), len(names))
         for part, layer, head, side in self.paths[rows.place.stack]:
             if layer == rows.place.layer:
@@ -89,7 +89,7 @@ class OnlyPaths(Hears):
                         f"layer {layer} there are {', '.join(names)}, and {heads} heads."
                     )
                 lost[0, head, SIDES.index(side), names.index(part)] = 0
-        return lacking(lost, stream, rows, self.among, self.by, self)
+        return lacking(lost, stream, rows, self.kinds, self.by, self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,7 +103,7 @@ class Weighed(Hears):
     at: Mapping[tuple[str, int], Tensor]
     names: Mapping[str, Sequence[str]]
     weights: Tensor
-    among: Sequence[str]
+    kinds: Sequence[str]
     by: By = "zero"
 
     layer = None
@@ -125,7 +125,7 @@ class Weighed(Hears):
         """Sum what a head does not hear of, for each side and copy."""
         place = rows.place
         number, head, side, part = self.at[place.stack, place.layer].T
-        known = list(sources(stream, self.among))
+        known = list(sources(stream, self.kinds))
         names = self.names[place.stack]
         if known != list(names[: len(known)]):
             raise EditError(
@@ -135,21 +135,21 @@ class Weighed(Hears):
         weights = self.weights.to(rows.device)
         lost = weights.new_zeros(len(weights), heads, len(SIDES), len(known))
         lost[:, head, side, part] = 1 - weights[:, number]
-        return lacking(lost, stream, rows, self.among, self.by, self)
+        return lacking(lost, stream, rows, self.kinds, self.by, self)
 
 
-def sources(stream: Stream, among: Sequence[str]) -> dict[str, list[int]]:
+def sources(stream: Stream, kinds: Sequence[str]) -> dict[str, list[int]]:
     """Name the parts of some kinds, and number what wrote them; embeddings are one part."""
     found: dict[str, list[int]] = {}
     for n, writer in enumerate(stream.writers):
-        if writer.kind in among:
+        if writer.kind in kinds:
             name = "embedding" if writer.kind == "embedding" else str(writer)
             found.setdefault(name, []).append(n)
     return found
 
 
 def lacking(
-    lost: Tensor, stream: Stream, rows: Rows, among: Sequence[str], by: By, edit: object
+    lost: Tensor, stream: Stream, rows: Rows, kinds: Sequence[str], by: By, edit: object
 ) -> list[Removed]:
     """Sum what heads do not hear of: `lost` are the shares (copies, heads, sides, parts).
 
@@ -158,7 +158,7 @@ def lacking(
 
     def summed(one: Stream) -> Tensor:
         """Sum the writers of each part."""
-        each = sources(one, among).values()
+        each = sources(one, kinds).values()
         return torch.stack([one.parts[numbers].sum(0) for numbers in each])
 
     if not lost.shape[-1]:
@@ -167,13 +167,13 @@ def lacking(
     copies, heads, sides, parts = lost.shape
     flat = lost.permute(1, 2, 0, 3).reshape(heads * sides, copies, parts).to(vectors)
     if flat.requires_grad:
-        kinds, of = flat, torch.arange(heads * sides)
+        values, of = flat, torch.arange(heads * sides)
     else:
-        kinds, of = flat.unique(dim=0, return_inverse=True)
+        values, of = flat.unique(dim=0, return_inverse=True)
     sequence = torch.tensor(rows.place.sequences, device=rows.device)[rows.element]
     sequence = torch.zeros_like(sequence) if copies == 1 else sequence
     found = []
-    for n, shares in enumerate(kinds):
+    for n, shares in enumerate(values):
         if not flat.requires_grad and not bool(shares.any()):
             continue
         vector = torch.einsum("rp,prd->rd", shares[sequence], vectors)

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gattn.errors import CaptureError, EditError
-from gattn.models.edit.tensors.parts import Parts
+from gattn.models.edit.hear.parts import Parts
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -18,7 +18,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.functions import prepared
 from gattn.models.run.hear.hearing import Hearing
 from gattn.models.run.hear.running import check_call
-from gattn.models.stream.parts import Writer
+from gattn.models.stream.parts import Stream
 from gattn.models.stream.rows import Rows
 from gattn.models.watch.contexts import Context, without_contexts
 
@@ -43,7 +43,7 @@ def mean_parts(given: Sequence[Any], each: Sequence[Parts]) -> Parts:
         if any(one.writers != writers for one in streams):
             raise EditError(f"What writes the stream before layer {layer} differs between texts.")
         mean = torch.cat([one.parts for one in streams], 1).mean(1, keepdim=True)
-        found[stack, layer] = (writers, [mean])
+        found[stack, layer] = Stream(writers, mean)
     said = f"the mean over {len(each)} text{'s' * (len(each) != 1)}"
     return Parts(said, given, found, is_mean=True)
 
@@ -55,7 +55,7 @@ class _Recording(Context):
 
     def __init__(self) -> None:
         self._hearing = Hearing(self, lambda place: True)
-        self.found: dict[tuple[str, int], tuple[list[Writer], list[Tensor]]] = {}
+        self.found: dict[tuple[str, int], Stream] = {}
 
     def watching(self, model: nn.Module) -> AbstractContextManager[None]:
         """Watch the residual stream."""
@@ -89,13 +89,10 @@ class _Recording(Context):
         check_call("What wrote the stream", call, place, self._hearing.given())
         order = rows.position.argsort()
         stream = self._hearing.stream(call, place, rows)
-        before = self.found.get((place.stack, place.layer - 1))
-        held = [] if before is None else before[1]
         parts = stream.parts[:, order]
-        # Where norms do not turn the stream, layers share what they have in common.
-        size = sum(map(len, held))
-        if size and torch.equal(torch.cat(held), parts[:size]):
-            parts = parts[size:].clone()
-        else:
-            held = []
-        self.found[place.stack, place.layer] = (list(stream.writers), [*held, parts])
+        # Where norms do not turn the stream, earlier layers have a part of the same tensor.
+        for name, known in self.found.items():
+            some = parts[: len(known.parts)]
+            if name[0] == place.stack and torch.equal(known.parts, some):
+                self.found[name] = Stream(known.writers, some)
+        self.found[place.stack, place.layer] = Stream(stream.writers, parts)

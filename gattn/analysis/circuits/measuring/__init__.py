@@ -1,0 +1,1 @@
+"""How circuits are searched and measured, whatever their units are."""

@@ -1,0 +1,1 @@
+"""Edits of what heads read of the residual stream."""
