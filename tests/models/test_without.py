@@ -261,6 +261,8 @@ def test_nothing_is_left(gpt2):
         ({"part": {}, "layer": 1}, "has no part"),
         ({"part": {"a": 3}, "layer": 1}, "must be a tensor"),
         ({"part": {"a": torch.zeros(3, 4).long()}, "layer": 1}, r"\(3, 4\), torch.int64"),
+        ({"part": {"a": torch.full((3, 4), torch.nan)}, "layer": 1}, "'a' must be finite"),
+        ({"part": "0.1", "by": torch.full((3, 4), torch.inf)}, "by must be finite"),
         ({"part": {"a": torch.zeros(3, 4)}}, "name it"),
         ({"part": {"a": torch.zeros(3, 4)}, "layer": 1, "by": "A text"}, "give vectors"),
     ],

@@ -113,3 +113,11 @@ def check_by(by: By) -> None:
         )
     if is_vectors(by) and by.dim() != 2:
         raise EditError(f"by is vectors (tokens, dim), not a tensor {tuple(by.shape)}.")
+    if is_vectors(by):
+        check_finite("by", by)
+
+
+def check_finite(what: str, given: Tensor) -> None:
+    """Refuse vectors with which a stream would be NaN."""
+    if not bool(given.isfinite().all()):
+        raise EditError(f"{what} must be finite, but NaN or infinity is among the numbers.")

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gattn.errors import EditError
-from gattn.models.edit.hear.parts import By, Parts, check_by, is_vectors, placed, replaced
+from gattn.models.edit.hear.parts import (
+    By,
+    Parts,
+    check_by,
+    check_finite,
+    is_vectors,
+    placed,
+    replaced,
+)
 from gattn.models.edit.heard import SIDES, End, Hears, Removed
 from gattn.models.edit.where.heads import Numbers
 from gattn.models.read.places import Place
@@ -103,6 +111,7 @@ class Without(Hears):
                     f"The part {name!r} must be a tensor of floating-point numbers, (tokens, dim), "
                     f"not {had}."
                 )
+            check_finite(f"The part {name!r}", part)
         if not own:
             raise EditError("part={} has no part: expected at least one.")
         layers = self.layers()
