@@ -21,16 +21,25 @@ QUIET = {"progress": False, "random": 3}
 TEXT = "The river tall green lamp river tall green lamp river tall green"
 
 
-@pytest.fixture(scope="module")
-def model(request):
+def made(layers):
     import transformers
 
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=60, n_embd=16, n_layer=3, n_head=2, n_positions=16, initializer_range=0.4
+        vocab_size=60, n_embd=16, n_layer=layers, n_head=2, n_positions=16, initializer_range=0.4
     )
     config._attn_implementation = "eager"
     return transformers.GPT2LMHeadModel(config).double().eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return made(3)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return made(2)
 
 
 def by_hooks(model, weights, by="zero"):
@@ -141,8 +150,9 @@ def test_estimates_are_exact_slopes(model, where):
     assert (expected.abs() > 1e-4).sum() > 18
 
 
-@pytest.mark.parametrize("ablation", ["zero", "mean"])
-def test_what_a_circuit_says_is_measured(model, ablation):
+@pytest.mark.parametrize("ablation", [pytest.param("zero", marks=pytest.mark.slow), "mean"])
+def test_what_a_circuit_says_is_measured(model, small, ablation):
+    model = model if ablation == "zero" else small
     found = gattn.circuit(IDS, model, **ANSWER, units="paths", ablation=ablation, **QUIET)
     every = named(PathList.of(gattn.capture(IDS, model), "paths"))
     rows = zip(*(found.table()[name] for name in ("part", "layer", "head", "side")), strict=True)
@@ -167,7 +177,7 @@ def test_what_a_circuit_says_is_measured(model, ablation):
         assert row["loss"] == pytest.approx(share(kept) - share(kept - {one}), abs=1e-6)
         edge = found.edges[row["part"], f"{row['layer']}.{row['head']}"]
         assert edge[f"loss_{row['side']}"] == row["loss"]
-    assert 0 < len(kept) < len(every) / 2
+    assert 0 < len(kept) < len(every) * 0.7
     with torch.no_grad(), gattn.edited(model, found.only()):
         logits = model(torch.tensor([IDS])).logits[0, -1]
     assert float(logits[3] - logits[4]) == pytest.approx(measure(kept), abs=1e-8)
@@ -215,6 +225,10 @@ def test_a_planted_path_is_found_alone(tiny):
     assert found.completeness == pytest.approx(1)
     assert max(map(abs, found.random)) < 1e-9
     assert dict(found.nodes["0.1"]) == {"kind": "head", "layer": 0, "head": 1}
+
+
+@pytest.mark.slow
+def test_a_planted_path_is_found_among_those_from_embeddings_and_mlps(tiny):
     every = gattn.circuit(IDS, planted(tiny), **ANSWER, units="all paths", keep=0.5, **QUIET)
     assert ("0.1", "1.2") in every.edges
     assert ("embedding", "0.1") in every.edges
@@ -301,29 +315,29 @@ def test_circuits_of_several_texts(embedded):
     assert "what it hears" in found.draw().get_xlabel()
 
 
-def test_paths_from_another_text(model):
+def test_paths_from_another_text(small):
     """What is left out is heard as it is on the other text; on the same text nothing changes."""
     other = IDS[::-1]
-    found = gattn.circuit(IDS, model, **ANSWER, units="paths", ablation=other, **QUIET)
+    found = gattn.circuit(IDS, small, **ANSWER, units="paths", ablation=other, **QUIET)
     assert found.faithfulness >= 0.9 - 1e-3
-    with torch.no_grad(), gattn.edited(model, found.only()):
-        alone = model(torch.tensor([IDS])).logits[0, -1]
+    with torch.no_grad(), gattn.edited(small, found.only()):
+        alone = small(torch.tensor([IDS])).logits[0, -1]
     kept = float(alone[3] - alone[4]) - found.graph["empty"]
     assert kept / (found.graph["full"] - found.graph["empty"]) == pytest.approx(found.faithfulness)
-    same = gattn.circuit(IDS, model, **ANSWER, units="paths", ablation=list(IDS), **QUIET)
+    same = gattn.circuit(IDS, small, **ANSWER, units="paths", ablation=list(IDS), **QUIET)
     assert math.isnan(same.faithfulness)
     assert "other parts give the same answer" in same.notes[0]
-    assert "0 of 36 paths" in str(same)
+    assert "0 of 12 paths" in str(same)
     assert not same.draw().get_legend()
 
 
-def test_what_cannot_be_done_is_refused(model):
+def test_what_cannot_be_done_is_refused(small):
     with pytest.raises(SelectionError, match="paths, all paths"):
-        gattn.circuit(IDS, model, **ANSWER, units="path", **QUIET)
-    found = gattn.circuit(IDS, model, **ANSWER, units="paths", **QUIET)
+        gattn.circuit(IDS, small, **ANSWER, units="path", **QUIET)
+    found = gattn.circuit(IDS, small, **ANSWER, units="paths", **QUIET)
     edit = found.only()
     with pytest.raises(EditError, match=r"keeps the path from '2.0'"):
-        run(model, type(edit)({"decoder": [("2.0", 1, 0, "key")]}))
+        run(small, type(edit)({"decoder": [("2.0", 1, 0, "key")]}))
     found.graph["ablation"] = json.dumps(None)
     with pytest.raises(SelectionError, match="was no text"):
         found.only()
@@ -332,3 +346,10 @@ def test_what_cannot_be_done_is_refused(model):
 def run(model, edit):
     with torch.no_grad(), gattn.edited(model, edit):
         model(torch.tensor([IDS]))
+
+
+def test_what_shows_edges_between_tokens_refuses_paths(river, embedded):
+    with pytest.raises(SelectionError, match="one of edges"):
+        gattn.capture(TEXT, *embedded).to_html(circuit=river)
+    with pytest.raises(SelectionError, match="circuit of edges"):
+        gattn.drawing.draw_circuit_graph(river)

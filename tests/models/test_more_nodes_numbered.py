@@ -191,3 +191,19 @@ def test_gattn_hides_its_own_errors_no_more_than_it_passes_on_those_of_models(mo
     monkeypatch.setattr(passing, "_MOST_GATHERS", None)
     model = Model(unlike_nan)
     assert "TypeError: bad operand" in plan_of(model, model, (X, EDGES), {}).refused
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_nodes_that_are_moved_beside_sparse_edges_are_those_of_the_data_or_unknown(layout):
+    sparse = torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(EDGES.shape[1]), (NODES, NODES))
+    edges = sparse.coalesce() if layout is torch.sparse_coo else sparse.to_sparse_csr()
+    trace, said = recorded(Model(lambda model, x, _: x[ORDER]), X, edges)
+    head = next(iter(trace.stacks.values()))[0, 0]
+    if any("cannot be proved which nodes" in one for one in said):
+        assert head.tokens == ()
+        return
+    key, query = ORDER[EDGES]
+    found = set(zip(head.key.tolist(), head.query.tolist(), strict=True))
+    assert found == set(zip(key.tolist(), query.tolist(), strict=True))
+    assert layout is torch.sparse_coo

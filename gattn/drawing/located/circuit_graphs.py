@@ -54,10 +54,15 @@ def draw_circuit_graph(
     Raises
     ------
     SelectionError
-        If its stacks have different tokens.
+        If its stacks have different tokens, or it is no circuit of edges.
     ShapeError
         If it is not known where the nodes lie, or some have no place.
     """
+    if not isinstance(circuit, Circuit):
+        raise SelectionError(
+            f"A {type(circuit).__name__} has no tokens to place: expected a circuit of edges, from "
+            "gattn.circuit; found.draw() draws others."
+        )
     names = _names(circuit)
     where = _layout(circuit, places, names).places
     edges = _edges(circuit)

@@ -78,7 +78,7 @@ def _check(circuit: Circuit, trace: AttentionTrace) -> None:
     if not isinstance(circuit, Circuit):
         kind = type(circuit).__name__
         raise SelectionError(
-            f"circuit= is one from gattn.circuit, not {kind}"
+            f"circuit= is one of edges, from gattn.circuit, not {kind}"
             + (": take that of a text, as in found[0]." if kind == "Circuits" else ".")
         )
     for stack, tokens in json.loads(circuit.graph["names"]).items():

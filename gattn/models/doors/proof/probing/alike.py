@@ -53,11 +53,11 @@ def shapes(given: Any, *, with_integers: bool = False) -> object:
     `with_integers` describes integers and masks by their numbers.
     """
     leaves, form = tree_flatten(given)
-    description, first = Description(), {id(x): n for n, x in reversed([*enumerate(leaves)])}
-    return str(form), tuple(
-        ((tuple(x.shape), x.dtype) if not with_integers else description(x), first[id(x)])
-        if isinstance(x, Tensor)
-        else description(x)
+    description = Description()
+    first = {id(x): n for n, x in reversed([*enumerate(leaves)]) if isinstance(x, Tensor)}
+    same = tuple(first.get(id(x)) for x in leaves)
+    return (str(form), same), tuple(
+        (tuple(x.shape), x.dtype) if isinstance(x, Tensor) and not with_integers else description(x)
         for x in leaves
     )
 

@@ -29,5 +29,5 @@ def _is_own(error: Exception) -> bool:
         trace = trace.tb_next
     if trace is None:
         return False
-    home, code = trace.tb_frame.f_globals.get("__name__", ""), trace.tb_frame.f_code
+    home, code = str(trace.tb_frame.f_globals.get("__name__")), trace.tb_frame.f_code
     return home.startswith("gattn.models.doors.proof.") and "func" not in code.co_varnames

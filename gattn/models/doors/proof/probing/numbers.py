@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.inputs import leaves, numbers_of
 from gattn.models.read.seen_call import LEAST
 from gattn.normalizers.base import widened
 
@@ -71,7 +71,7 @@ def _is_broken(x: Tensor) -> bool:
     """Return whether numbers are NaN or infinite; masks may hold minus infinity."""
     if x.is_nested or not x.is_floating_point():
         return False
-    x = x.detach()
+    x = numbers_of(x.detach())
     return bool((x.isnan() | (x == torch.inf)).any())
 
 

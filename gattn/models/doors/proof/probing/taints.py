@@ -82,7 +82,8 @@ def sources(given: Given) -> list[Tensor]:
     """List the different floating-point tensors that a module is given."""
     found: dict[object, Tensor] = {}
     for x in leaves(given):
-        if isinstance(x, Tensor) and x.is_floating_point() and x.numel():
+        is_plain = isinstance(x, Tensor) and x.layout is torch.strided
+        if is_plain and x.is_floating_point() and x.numel():
             found.setdefault(_identity(x), x)
     return list(found.values())
 
@@ -102,7 +103,8 @@ def replaced(given: Given, old: Tensor, new: Tensor) -> Given:
     name = _identity(old)
 
     def one(x: Any) -> Any:
-        return new if isinstance(x, Tensor) and _identity(x) == name else x
+        is_plain = isinstance(x, Tensor) and x.layout is torch.strided
+        return new if is_plain and _identity(x) == name else x
 
     args, kwargs = mapped(one, given)
     return args, kwargs

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -44,3 +45,10 @@ def _held(x: Any, depth: int) -> dict[str, Any] | None:
     if own is None or not any(isinstance(one, Tensor) for one in leaves(own, depth - 1)):
         return None
     return dict(own)
+
+
+def numbers_of(x: Tensor) -> Tensor:
+    """Return the numbers that a tensor holds; a sparse one holds few."""
+    if x.layout is torch.strided:
+        return x
+    return x.coalesce().values() if x.layout is torch.sparse_coo else x.values()
