@@ -180,6 +180,17 @@ def test_features_that_do_not_fit_are_refused(gpt2):
         ask(gattn.Features(directions[[0, 1, 1]]))
     with pytest.raises(SelectionError, match="name 'error'"):
         ask(gattn.Features(directions[:2], names=["a", "error"]))
+    for wrong in (torch.nan, torch.inf):
+        bad, many = directions.clone(), active.clone()
+        bad[1, 1] = many[1, 1] = wrong
+        for features in (gattn.Features(bad, active), gattn.Features(bad[:4])):
+            with pytest.raises(ShapeError, match="The directions must be finite"):
+                ask(features)
+        for given in (many, many.to_sparse()):
+            with pytest.raises(ShapeError, match="The activations must be finite"):
+                ask(gattn.Features(directions, given))
+        with pytest.raises(ShapeError, match="The part 'mine' must be finite"):
+            ask({"mine": bad[: len(IDS)]})
 
 
 def test_a_head_by_the_tokens_that_it_read(gpt2):

@@ -1,5 +1,6 @@
 """Path patching, held to hooks on plain models."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -174,6 +175,11 @@ def test_several_parts_are_taken_away_together(gpt2):
             assert abs(gattn.capture(ids, gpt2)[1, 0].to_dense() - found).max() > 1e-4
     with pytest.raises(EditError, match="name all parts in one"):
         run(gpt2, apart[0], other=apart[1])
+    apart.insert(1, gattn.Without("0.2", side="query", layer=1, head=0))
+    apart.append(gattn.Without("0.2", side="value", layer=1, head=0))
+    said = re.escape(f"{apart[0]} and {apart[2]} each say what the key of")
+    with pytest.raises(EditError, match=said), gattn.edited(gpt2, *apart):
+        gattn.capture(ids, gpt2)
     with gattn.edited(gpt2, both, gattn.Without("0.2", side="query", layer=1, head=0)):
         gattn.capture(ids, gpt2)
 
@@ -254,6 +260,9 @@ def test_nothing_is_left(gpt2):
         ({"part": "0.1", "by": torch.zeros(3)}, "by is vectors"),
         ({"part": {}, "layer": 1}, "has no part"),
         ({"part": {"a": 3}, "layer": 1}, "must be a tensor"),
+        ({"part": {"a": torch.zeros(3, 4).long()}, "layer": 1}, r"\(3, 4\), torch.int64"),
+        ({"part": {"a": torch.full((3, 4), torch.nan)}, "layer": 1}, "'a' must be finite"),
+        ({"part": "0.1", "by": torch.full((3, 4), torch.inf)}, "by must be finite"),
         ({"part": {"a": torch.zeros(3, 4)}}, "name it"),
         ({"part": {"a": torch.zeros(3, 4)}, "layer": 1, "by": "A text"}, "give vectors"),
     ],

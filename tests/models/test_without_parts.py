@@ -180,6 +180,11 @@ def test_what_does_not_fit_is_refused(gpt2):
             gattn.edited(gpt2, gattn.Without("0.2", layer=1, by=by)),
         ):
             logits(gpt2)
+    short, padded = torch.ones_like(IDS), torch.cat([IDS, IDS])
+    short[:, :2] = 0
+    edit = gattn.Without("0.2", layer=1, by=IDS[0].tolist())
+    with pytest.raises(EditError, match="has 9 tokens, but a text has 7"), gattn.edited(gpt2, edit):
+        gpt2(padded, attention_mask=torch.cat([short, torch.ones_like(IDS)]))
     with (
         pytest.raises(EditError, match="has 4 tokens"),
         gattn.edited(gpt2, gattn.Without({"a": torch.zeros(4, 32)}, layer=1)),

@@ -37,7 +37,8 @@ class Features:
     Raises
     ------
     ShapeError
-        If shapes do not fit, or directions without activations are not independent.
+        If shapes do not fit, or directions without activations are not independent; when they are
+        used, if they hold NaN or infinity.
     SelectionError
         If names are missing or repeated.
 
@@ -91,6 +92,7 @@ class Features:
                 f"before the layer has {total.shape[1]}: expected (features, {total.shape[1]})."
             )
         directions = self.directions.detach().to(total)
+        _check_finite("The directions", directions)
         active = self._coordinates(directions, total)
         if len(active) != len(total):
             raise ShapeError(
@@ -100,6 +102,7 @@ class Features:
         names = self.names or [f"feature {n}" for n in range(len(self))]
         writers = [Writer("given", name=str(name)) for name in names]
         some = Dictionary.of(writers, active, directions)
+        _check_finite("The activations", some.amounts)
         error = total - some.total(len(total))
         return Stream([Writer("error")], error[None], [some])
 
@@ -137,10 +140,17 @@ def stream_of(parts: Features | Mapping[str, Tensor], total: Tensor, own: str) -
                 f"The part {name!r} must be a tensor (tokens, dim), here {tuple(total.shape)}, "
                 f"not {_told(part)}."
             )
+        _check_finite(f"The part {name!r}", part)
     some = [part.detach().to(total) for part in parts.values()]
     error = total - sum(some, torch.zeros_like(total))
     writers = [Writer("given", name=str(name)) for name in parts]
     return Stream([*writers, Writer("error")], torch.stack([*some, error]))
+
+
+def _check_finite(what: str, given: Tensor) -> None:
+    """Refuse what sums to no stream, as activations do that overflowed in half precision."""
+    if not bool(given.isfinite().all()):
+        raise ShapeError(f"{what} must be finite, but NaN or infinity is among the numbers.")
 
 
 def _told(given: object) -> str:

@@ -54,15 +54,7 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
             call, graph=graph, weight=weight, normalizer=normalizer, edge_features=features
         )
     heard = [edit for edit in edits if isinstance(edit, Heard)]
-    sides = [side for edit in heard for side in edit.sides(heads)]
-    if len(set(sides)) < len(sides):
-        raise EditError(
-            f"{heard[0]} and {heard[-1]} each say what the same side of a head reads: name all "
-            "parts in one, as in part=['0.1', 'mlp 0']."
-        )
-    whole = [edit for edit in after if edit.gives_all_attention]
-    if whole and set(sides) - {"value"}:
-        raise EditError(f"{whole[0]} puts in the attention that {heard[0]} would change.")
+    _check_heard(heard, heads, after)
     for edit in heard:
         call = edit.instead(call, heads, own, reading)
     if any(edit.gives_values for edit in after):
@@ -79,6 +71,22 @@ def _values(call: AttentionCall, own: list[int], edits: Sequence[Edit], reading:
         some = edit.values(some, reading)
     value[:, own] = some
     return value
+
+
+def _check_heard(heard: Sequence[Heard], heads: Sequence[int], after: Sequence[Edit]) -> None:
+    """Refuse two edits of one side of a head, and attention that is put in all the same."""
+    known: dict[str, Heard] = {}
+    for edit in heard:
+        for side in sorted(edit.sides(heads)):
+            if side in known:
+                raise EditError(
+                    f"{known[side]} and {edit} each say what the {side} of the same head reads: "
+                    "open one of them, or name all parts in one, as in part=['0.1', 'mlp 0']."
+                )
+            known[side] = edit
+    scoring = [edit for side, edit in known.items() if side != "value"]
+    if scoring and (whole := [edit for edit in after if edit.gives_all_attention]):
+        raise EditError(f"{whole[0]} puts in the attention that {scoring[0]} would change.")
 
 
 def _check_uses(edits: Sequence[Edit]) -> None:

@@ -53,10 +53,6 @@ class Rows:
         sides = zip(self.place.queries, self.place.keys, strict=True)
         return all(torch.equal(query.at, key.at) for query, key in sides)
 
-    def all_have(self, tokens: int) -> bool:
-        """Return whether each sequence has so many tokens."""
-        return all(side.end == tokens for side in self.place.queries)
-
     def of(self, values: Tensor) -> Tensor:
         """Take the rows of a tensor (sequences, slots, ...)."""
         return values.flatten(0, 1)[self.at]

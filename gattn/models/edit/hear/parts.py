@@ -86,16 +86,16 @@ def replaced(
 
 def placed(given: Tensor, rows: Rows, like: Tensor, what: str) -> Tensor:
     """Take what is given for each position, (parts, tokens, dim), at the rows of a call."""
-    most = int(rows.position.max()) + 1 if len(rows.position) else 0
     if given.shape[-1] != like.shape[-1]:
         raise EditError(
             f"{what} has vectors of {given.shape[-1]} numbers, but the stream has {like.shape[-1]}."
         )
-    is_enough = given.shape[1] >= most
-    if not is_enough or (rows.are_whole and not rows.all_have(given.shape[1])):
+    count, ends = given.shape[1], [side.end for side in rows.place.queries]
+    if wrong := [end for end in ends if end > count or (rows.are_whole and end != count)]:
+        text = "a text" if len(ends) > 1 else "the text"
         raise EditError(
-            f"{what} has {given.shape[1]} tokens, but the text has {most}: expected as many, since "
-            "positions correspond one by one."
+            f"{what} has {count} tokens, but {text} has {wrong[0]}: expected as many, "
+            "since positions correspond one by one."
         )
     return given.to(like)[:, rows.position.to(given.device)]
 
@@ -113,3 +113,11 @@ def check_by(by: By) -> None:
         )
     if is_vectors(by) and by.dim() != 2:
         raise EditError(f"by is vectors (tokens, dim), not a tensor {tuple(by.shape)}.")
+    if is_vectors(by):
+        check_finite("by", by)
+
+
+def check_finite(what: str, given: Tensor) -> None:
+    """Refuse vectors with which a stream would be NaN."""
+    if not bool(given.isfinite().all()):
+        raise EditError(f"{what} must be finite, but NaN or infinity is among the numbers.")

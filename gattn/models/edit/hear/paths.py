@@ -65,10 +65,6 @@ class OnlyPaths(Hears):
         """Return it with its text in place of what the model wrote on that."""
         return replace(self, by=self.by.given) if isinstance(self.by, Parts) else self
 
-    def layers(self) -> list[int] | None:
-        """Say that it edits all layers."""
-        return None
-
     def applies(self, place: Place) -> bool:
         """Return whether heads hear of such parts."""
         is_first = place.layer == 0 and "embedding" not in self.kinds
@@ -119,11 +115,7 @@ class Weighed(Hears):
         """Take all as it is."""
 
     def __repr__(self) -> str:
-        return "an edit of what heads hear"
-
-    def layers(self) -> list[int] | None:
-        """Say that it edits all layers."""
-        return None
+        return "the search for a circuit of paths"
 
     def applies(self, place: Place) -> bool:
         """Return whether paths end in a layer."""

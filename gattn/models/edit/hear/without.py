@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gattn.errors import EditError
-from gattn.models.edit.hear.parts import By, Parts, check_by, is_vectors, placed, replaced
+from gattn.models.edit.hear.parts import (
+    By,
+    Parts,
+    check_by,
+    check_finite,
+    is_vectors,
+    placed,
+    replaced,
+)
 from gattn.models.edit.heard import SIDES, End, Hears, Removed
 from gattn.models.edit.where.heads import Numbers
 from gattn.models.read.places import Place
@@ -97,8 +105,13 @@ class Without(Hears):
         """Refuse parts of a caller's own that say too little."""
         for name, part in own.items():
             if not isinstance(part, Tensor) or part.dim() != 2 or not part.is_floating_point():
-                had = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
-                raise EditError(f"The part {name!r} must be a tensor (tokens, dim), not {had}.")
+                is_tensor = isinstance(part, Tensor)
+                had = f"{tuple(part.shape)}, {part.dtype}" if is_tensor else type(part).__name__
+                raise EditError(
+                    f"The part {name!r} must be a tensor of floating-point numbers, (tokens, dim), "
+                    f"not {had}."
+                )
+            check_finite(f"The part {name!r}", part)
         if not own:
             raise EditError("part={} has no part: expected at least one.")
         layers = self.layers()
