@@ -94,10 +94,16 @@ def test_the_subgraph_of_a_graph_attention_network_keeps_a_nodes_class(units):
         for conv in (pyg.GATConv(6, 4, heads=2), pyg.GATConv(8, 3, concat=False))
     )
     model = nn.ModuleList([first, last])
-    model.forward = lambda: last(first(x, edges).relu(), edges)
-    target = int(model()[node].argmax())
+    model.forward = lambda x, edges: last(first(x, edges).relu(), edges)
+    target = int(model(x, edges)[node].argmax())
     found = gattn.circuit(
-        lambda: model()[node], model, target=target, units=units, keep=0.8, random=1, **QUIET
+        lambda: model(x, edges)[node],
+        model,
+        target=target,
+        units=units,
+        keep=0.8,
+        random=1,
+        **QUIET,
     )
 
     @torch.no_grad()

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
@@ -108,7 +109,8 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     if any(x.is_nested for x in tensors):
         return Plan(is_nested=True)
     try:
-        with without_contexts(), outside(), random_numbers_kept(model), paused():
+        apart = saved_tensors_hooks(Tensor.detach, lambda x: x)  # Checkpoints count what is saved.
+        with without_contexts(), outside(), random_numbers_kept(model), paused(), apart:
             twin = copied(model, with_hooks=True)
             idle = keep_acting(twin, name, lambda: _called(twin.get_submodule(name), given))
             with attached(twin, Context()), paused(), warnings.catch_warnings():
