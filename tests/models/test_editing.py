@@ -22,7 +22,7 @@ from gattn import (
     edited,
 )
 from gattn.errors import EditError, SelectionError
-from gattn.models.run.editing import Editing
+from gattn.models.run.edit_context import Editing
 from gattn.models.run.opening import opened
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]

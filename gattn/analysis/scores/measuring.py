@@ -12,7 +12,7 @@ from gattn.analysis.scores.asked import AskedScores
 from gattn.analysis.scores.removing import changes_without
 from gattn.models.edit.applying import parts
 from gattn.models.edit.hear.without import Without
-from gattn.models.run.editing import Editing
+from gattn.models.run.edit_context import Editing
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.parts import Stream
 

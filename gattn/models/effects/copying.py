@@ -15,7 +15,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.editing import Editing
+from gattn.models.run.edit_context import Editing
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on

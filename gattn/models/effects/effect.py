@@ -19,7 +19,8 @@ from gattn.models.effects.asking import asked
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.metrics import Measure, Metric, Position, Token
 from gattn.models.effects.runner import Runner
-from gattn.models.run.editing import Editing, check_edits, open_edits
+from gattn.models.run.edit_context import Editing
+from gattn.models.run.editing import check_edits, open_edits
 from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.patching import Sources

@@ -15,7 +15,7 @@ from torch import Tensor
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.hear.paths import Weighed
 from gattn.models.edit.heard import SIDES
-from gattn.models.run.editing import Editing
+from gattn.models.run.edit_context import Editing
 
 if TYPE_CHECKING:
     from gattn.models.watch.contexts import Context

@@ -18,7 +18,7 @@ from torch.overrides import (
 
 from gattn.models.doors.functions import flex, scaled_dot_product
 from gattn.models.doors.functions.calling import multihead, reopened
-from gattn.models.doors.functions.calling.raw_call import owner
+from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.softmaxes import softmax
 from gattn.models.doors.functions.softmaxes.following import Following, softmaxes
 from gattn.models.doors.functions.softmaxes.written import BEGINNINGS

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gattn.models.doors.functions.calling.raw_call import RawCall, innermost, observed
+from gattn.models.doors.functions.calling.owners import innermost
+from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed

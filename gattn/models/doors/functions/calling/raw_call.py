@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +13,7 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.doors.functions.calling.custom_backward import refuse_gradients
 from gattn.models.doors.functions.calling.multihead import Running
+from gattn.models.doors.functions.calling.owners import innermost
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.runs import runs
@@ -25,7 +23,6 @@ from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
 from gattn.models.watch.taking_part import is_ignored, take_part
 
 _is_batched = torch._C._functorch.is_batchedtensor
-_NO_OWNERS = (nn.Softmax, nn.Softmax2d, nn.Dropout, nn.Identity)
 
 
 @dataclass(eq=False)
@@ -284,30 +281,3 @@ def alteration(module: nn.Module, number: int) -> str:
         return ""
     found = (calls.tracker for calls, _ in present() if calls.owns(module))
     return next((how for tracker in found if (how := tracker.alteration(module, number))), "")
-
-
-def owner() -> nn.Module | None:
-    """Find the module that runs: the innermost of a watched model that is not just a function."""
-    known = present()
-    for module in _running():
-        for calls, _ in known:
-            if calls.owns(module):
-                return module
-    return None
-
-
-def innermost() -> nn.Module | None:
-    """Find the innermost module that runs, of any model."""
-    return next(_running(), None)
-
-
-def _running() -> Iterator[nn.Module]:
-    """List the modules whose code runs, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        has_self = "self" in code.co_varnames or "self" in code.co_freevars
-        module: Any = frame.f_locals.get("self") if has_self else None
-        if isinstance(module, nn.Module) and not isinstance(module, _NO_OWNERS):
-            yield module
-        frame = frame.f_back

@@ -16,12 +16,12 @@ from torch.overrides import TorchFunctionMode
 
 from gattn.errors import EditError
 from gattn.models.doors.functions.calling.multihead import running
+from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.raw_call import (
     RawCall,
     alteration,
     handed,
     named,
-    owner,
 )
 from gattn.models.doors.functions.softmaxes.carrying import carried, masked
 from gattn.models.doors.functions.softmaxes.following import (

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.functions.calling.multihead import running
-from gattn.models.doors.functions.calling.raw_call import owner
+from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers, lost
 from gattn.models.doors.functions.softmaxes.following import (
     Followed,
