@@ -78,7 +78,7 @@ def _write(
         from gattn.models.run.capturing import capture
 
         every = found.among(found.query, None)
-        note(f"the parts of head {found.layer}.{found.head}: {page_bytes(every) / 1e6:.1f} MB")
+        note(f"the parts of head {found.layer}.{found.head}: {page_bytes(every) / 1e3:,.0f} kB")
         capture(*loaded).to_html(path, why=every)
         asked = "" if found.key is None else f"#why={found.query[-1]}-{found.key[-1]}"
         print(f"{path}{asked}: {path.stat().st_size / 1e6:.1f} MB")

@@ -18,7 +18,7 @@ from gattn.drawing.canvas.colours import Scale, colour_map, is_dark
 from gattn.drawing.canvas.fonts import has_glyph
 from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes, points, settle
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import fit, in_digits, numbered, text_style
+from gattn.drawing.canvas.labels import font_size, in_digits, numbered, text_style
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import label_tokens
 from gattn.drawing.layers.layered import LayeredEdges, Line
@@ -190,8 +190,8 @@ def _name_sides(ax: Axes, tokens: dict[int, str], rows: list[str], *, labels: bo
     else:
         ax.set_xticks([])
     low, high = ax.get_ylim()
-    shown = fit(dict(enumerate(rows)), points(ax)[1] / (high - low), rotations=[90])
-    ax.set_yticks(range(len(rows)), shown.texts, size=shown.size, **text_style(shown.texts))
+    size = min(font_size(), 0.9 * points(ax)[1] / (high - low))
+    ax.set_yticks(range(len(rows)), rows, size=size, **text_style(rows))
     ax.tick_params(axis="y", length=0)
     name_side(ax, "y", "written by")
     ax.grid(axis="y", lw=0.5, alpha=0.4)

@@ -273,7 +273,11 @@ def _numeric(table: pd.DataFrame) -> list[str]:
 
 
 def _row_names(table: pd.DataFrame) -> list[str]:
-    """Name the rows by their index, and by their tokens if there are any."""
+    """Name the rows by their parts; otherwise by their index, and their tokens if there are any."""
+    parts = [name for name in ("part", "query_part", "key_part") if name in table.columns]
+    if parts:
+        rows = table[parts].itertuples(index=False, name=None)
+        return [" × ".join(visible(str(part)) for part in row) for row in rows]
     names = [_place(label) for label in table.index]
     if "token" in table.columns:
         tokens = [visible(str(token)) for token in table["token"]]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, ModelError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.fixed_norms import Norms, inputs_replaced
 from gattn.models.decompose.skipping import Skipping
@@ -61,6 +62,8 @@ class LinearRuns:
     ------
     CaptureError
         If the model does not read token ids; also as `decompose` does.
+    ModelError
+        If it is no model of transformers, or cannot be loaded.
     """
 
     def __init__(
@@ -69,6 +72,12 @@ class LinearRuns:
         tokenizer: PreTrainedTokenizerBase | None = None,
         stack: str | None = None,
     ) -> None:
+        is_known = model is None or isinstance(model, (str, Path, nn.Module))
+        if not is_known or (isinstance(model, nn.Module) and not hasattr(model, "config")):
+            raise ModelError(
+                "Weights are read off models of text of transformers: expected a hub name, a "
+                f"folder or such a model, not {type(model).__name__}."
+            )
         self.model, self.tokenizer = resolved(model, tokenizer)
         self.name = model_name(self.model)
         takes = getattr(self.model, "main_input_name", "input_ids")

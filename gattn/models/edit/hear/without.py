@@ -127,12 +127,12 @@ class Without(Hears):
             )
 
     def __repr__(self) -> str:
-        """Show the fields that differ from their defaults."""
+        """Show the side, and the fields that differ from their defaults."""
         shown = []
         given = self.as_given()
         for one in fields(given):
             value = getattr(given, one.name)
-            if value is one.default:
+            if value is one.default and one.name != "side":
                 continue
             if isinstance(value, Mapping):
                 value = list(value)

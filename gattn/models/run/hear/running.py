@@ -80,8 +80,10 @@ class Running:
             again = self.run_on(self.given)
         if again is None or again.query.shape != call.query.shape:
             raise EditError(
-                f"{name}: {call.name} does not route its attention through transformers' "
-                "interface, or has a cache of its own, so what it would read is not known."
+                f"{name}: what {call.name} would read of another stream is not known. Expected a "
+                "layer of transformers that asks its attention interface (as GPT-2, Llama and BERT "
+                "do), without a cache of its own; other models can be asked gattn.why, and edited "
+                "by Cut, Scale, Patch and Ablate."
             )
         sides = SIDES if rows.are_whole else ("query",)
         if not all(_are_close(getattr(again, x), getattr(call, x), rows, x) for x in sides):
