@@ -83,7 +83,7 @@ def test_why_writes_a_page_and_says_how_large_it_is(tmp_path, capsys):
     assert main([*EDGE, "-o", str(path)]) == 0
     *_, parts, said = capsys.readouterr().out.splitlines()
     size = gattn.drawing.page_bytes(gattn.why(TEXT, layer=2, head=0, query=12))
-    assert parts == f"the parts of head 2.0: {size / 1e6:.1f} MB"
+    assert parts == f"the parts of head 2.0: {size / 1e3:,.0f} kB"
     assert said == f"{path}#why=12-9: {path.stat().st_size / 1e6:.1f} MB"
     text = path.read_text(encoding="utf-8")
     assert '"queries":[12],"keys":[0,1,2,3,4,5,6,7,8,9,10,11,12]' in text

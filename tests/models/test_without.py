@@ -288,7 +288,7 @@ def test_what_cannot_be_done_is_refused(gpt2):
         run(gpt2, edit, IDS[:, 4:], past_key_values=past)
     layer = nn.TransformerEncoderLayer(16, 2, batch_first=True)
     embedding = gattn.Without("embedding", layer=0, head=0)
-    with pytest.raises(EditError, match="does not route"):
+    with pytest.raises(EditError, match="asks its attention interface"):
         run(nn.TransformerEncoder(layer, 2).eval(), edit, torch.randn(1, 5, 16))
     with pytest.raises(EditError, match="does not route its attention"):
         run(nn.TransformerEncoder(layer, 2).eval(), embedding, torch.randn(1, 5, 16))

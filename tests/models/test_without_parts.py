@@ -141,7 +141,7 @@ def test_texts_are_shown_as_they_were_given(gpt2):
     assert "by=[7, 7" in repr(found[0])
     vectors = torch.zeros(9, 32)
     edits = [gattn.Without({"a": vectors + n}, layer=1, by=vectors) for n in (0, 1)]
-    assert repr(edits[0]) == "Without(part=['a'], layer=1, by=a tensor (9, 32))"
+    assert repr(edits[0]) == "Without(part=['a'], side='key', layer=1, by=a tensor (9, 32))"
     assert edits[0] != edits[1]
     assert edits[0] == gattn.Without({"a": vectors}, layer=1, by=vectors)
 
