@@ -278,6 +278,12 @@ def test_it_fits_on_a_phone_and_is_dark(look, trace, found):
 # What is refused
 
 
+def test_one_head_by_itself_can_be_asked_why(trace, found):
+    assert '"stack":"heads","layer":2,"head":0' in trace[2, 0].to_html(why=found)
+    with pytest.raises(SelectionError, match=r"head 2\.0 of the heads stack"):
+        trace[2, 1].to_html(why=found)
+
+
 def test_what_is_not_of_this_run_is_refused(trace, found, monkeypatch):
     with pytest.raises(
         SelectionError, match=r"a result of gattn\.why, or a list of these, not str"

@@ -13,6 +13,7 @@ packed as in `packing`. These are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,8 @@ def why_entries(
         raise SelectionError(
             f"why= is a result of gattn.why, or a list of these, not {type(found).__name__}."
         )
+    if len(trace.stacks) == len(list(trace.heads())) == 1:  # One head, whose stack has no name.
+        several = [replace(one, stack=next(iter(trace.stacks))) for one in several]
     for one in several:
         _check(one, trace)
     places = [(one.stack, one.layer, one.head) for one in several]
