@@ -22,4 +22,6 @@ picture leaves out, and what to mind. In all pictures attention has one scale, f
 
 import lazy_loader
 
+from gattn.drawing.canvas import layouts  # noqa: F401 - a module, which stubs do not load
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
