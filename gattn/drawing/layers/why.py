@@ -30,6 +30,9 @@ Point: TypeAlias = tuple[float, float]
 
 _MOST_TOKENS = 40
 
+_LONGEST = 24
+"""How many characters of the name of a part are written."""
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -191,7 +194,8 @@ def _name_sides(ax: Axes, tokens: dict[int, str], rows: list[str], *, labels: bo
         ax.set_xticks([])
     low, high = ax.get_ylim()
     size = min(font_size(), 0.9 * points(ax)[1] / (high - low))
-    ax.set_yticks(range(len(rows)), rows, size=size, **text_style(rows))
+    names = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in rows]
+    ax.set_yticks(range(len(rows)), names, size=size, **text_style(names))
     ax.tick_params(axis="y", length=0)
     name_side(ax, "y", "written by")
     ax.grid(axis="y", lw=0.5, alpha=0.4)
