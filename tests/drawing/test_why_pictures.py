@@ -124,10 +124,13 @@ def test_a_token_that_reads_itself_and_scores_below_zero():
 
 
 def test_names_of_parts_are_text():
-    parts = {"$x^2$ <b>": torch.randn(13, 128), "a" * 200: torch.randn(13, 128)}
+    names = "$x^2$ <b>", "a" * 200, "b\nc\u202ed"
+    generator = torch.Generator().manual_seed(0)
+    parts = {name: torch.randn(13, 128, generator=generator) for name in names}
     ax = draw_why(gattn.why(LAMP, layer=2, head=0, query=-1, key=9, parts=parts), most=9)
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert "$x^2$ <b>" in names
+    assert "b↵c U+202E d" in names
     assert max(map(len, names)) < 60
     ax.figure.canvas.draw()
 

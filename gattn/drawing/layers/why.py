@@ -194,7 +194,7 @@ def _name_sides(ax: Axes, tokens: dict[int, str], rows: list[str], *, labels: bo
         ax.set_xticks([])
     low, high = ax.get_ylim()
     size = min(font_size(), 0.9 * points(ax)[1] / (high - low))
-    names = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in rows]
+    names = [visible(name, limit=_LONGEST, has_glyph=has_glyph) for name in rows]
     ax.set_yticks(range(len(rows)), names, size=size, **text_style(names))
     ax.tick_params(axis="y", length=0)
     name_side(ax, "y", "written by")

@@ -277,7 +277,7 @@ def _row_names(table: pd.DataFrame) -> list[str]:
     parts = [name for name in ("part", "query_part", "key_part") if name in table.columns]
     if parts:
         rows = table[parts].itertuples(index=False, name=None)
-        return [" × ".join(visible(str(part)) for part in row) for row in rows]
+        return [" × ".join(visible(str(part), limit=24) for part in row) for row in rows]
     names = [_place(label) for label in table.index]
     if "token" in table.columns:
         tokens = [visible(str(token)) for token in table["token"]]

@@ -82,8 +82,8 @@ class Running:
             raise EditError(
                 f"{name}: what {call.name} would read of another stream is not known. Expected a "
                 "layer of transformers that asks its attention interface (as GPT-2, Llama and BERT "
-                "do), without a cache of its own; other models can be asked gattn.why, and edited "
-                "by Cut, Scale, Patch and Ablate."
+                "do), without a cache of its own. On other models, use gattn.why, and edits of "
+                "attention such as Cut, Scale, Patch and Ablate."
             )
         sides = SIDES if rows.are_whole else ("query",)
         if not all(_are_close(getattr(again, x), getattr(call, x), rows, x) for x in sides):
