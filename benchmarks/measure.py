@@ -30,6 +30,8 @@ MOST_ROUNDS = 201
 def measure(row: Row, device: str, seconds: float, with_growth: bool) -> dict[str, Any]:
     """Measure a row: about `seconds` of rounds, then each side's memory, then growth."""
     result: dict[str, Any] = {}
+    if row.device not in (None, device):
+        return {"skipped": "it needs a GPU"}
     if row.peer_bytes > 0.9 * in_a_process(available_bytes, device):
         result["skipped"] = f"the peer needs about {row.peer_bytes / 2**30:.0f} GiB, so gattn alone"
         found = in_a_process(alone, row, "gattn", row.size, device, seconds)

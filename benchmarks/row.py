@@ -62,7 +62,8 @@ class Row:
     """One line of the table. Ratios are gattn's over the peer's; a bar is the largest allowed.
 
     gattn alone is measured at the sizes in `growth`. `small` is the size of the run that loads the
-    code before memory is measured. `peer_bytes` is a guess of the memory that the peer needs.
+    code before memory is measured. `peer_bytes` is a guess of the memory that the peer needs, and
+    `device` the only one on which the row is measured.
     """
 
     name: str
@@ -76,3 +77,4 @@ class Row:
     small: int = 64
     peer_bytes: int = 0
     check: Callable[[Side, Any, Side, Any], dict[str, float]] = same_numbers
+    device: str | None = None

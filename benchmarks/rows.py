@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks import analyses, attention, capture, pages, watching
+from benchmarks import analyses, attention, capture, commands, gpu, pages, small, watching
 from benchmarks.attention import DIM, GRAPH_HEADS, HEADS
 from benchmarks.row import Row
 from gattn import Threshold, TokenGraph, TopK
@@ -24,9 +24,12 @@ def rows(quick: bool, device: str) -> list[Row]:
         *graphs_rows(1024 if quick else 8192, large),
         *(capture.rows([128], ["topk"]) if quick else capture.rows([512, 1024, 2048])),
     ]
+    others += small.rows()
     others += watching.rows()
     others += pages.rows([64] if quick else [128, 512])
     others += analyses.rows(quick)
+    others += gpu.rows(quick)
+    others += commands.rows()
     if quick:  # the bars are for the full sizes
         others = [replace(row, time_bar=None, memory_bar=None) for row in others]
     return fused_at + others
@@ -43,7 +46,7 @@ def fused_rows(sizes: list[int], large: bool) -> list[Row]:
             "torch's scaled_dot_product_attention",
             size,
             partial(attention.fused, causal=kind == "causal", backward=backward),
-            time_bar=1.2 if size == 256 else 1.05,
+            time_bar=1.1 if size == 256 else 1.05,
             growth=(2048, 4096, 8192) if size == 4096 else (),
         )
         for kind in ("causal", "complete")

@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 os.environ["HF_HUB_OFFLINE"] = "1"  # the site is made of the embedded model alone
 
+import tutorial_notebooks  # noqa: E402
 from sphinx.util.inspect import TypeAliasForwardRef  # noqa: E402
 
 import gattn  # noqa: E402 - the variable above is read on import
@@ -29,7 +30,9 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "concept_pictures",
+    "gallery_parts",
     "mathml",
+    "named_parts",
     "page_links",
     "shown",
 ]
@@ -107,12 +110,18 @@ with ThreadPoolExecutor() as pool:
     _found = dict(zip(INVENTORIES, pool.map(_inventory, INVENTORIES), strict=True))
 intersphinx_mapping = {name: place for name, place in _found.items() if place}
 
+# Where the site and its sources are published; without these there are no links to them.
+SITE = os.environ.get("GATTN_SITE", "").rstrip("/")
+REPOSITORY = os.environ.get("GATTN_REPOSITORY", "")
+PACKAGE = "gattn[survey,topology]" + f" @ git+{REPOSITORY}" * bool(REPOSITORY)
+
 # The tutorials are the examples, run in the build.
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "within_subsection_order": "gallery_parts.ToldOrder",
     "image_scrapers": ("gallery_parts",),
+    "first_notebook_cell": tutorial_notebooks.first_cell(PACKAGE),
     "capture_repr": (),
     "show_memory": False,
     "write_computation_times": False,
@@ -146,3 +155,16 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 copybutton_exclude = ".linenos, .gp"
+html_logo = "_static/logo.svg"
+html_favicon = "_static/logo.svg"
+if REPOSITORY:
+    html_theme_options["icon_links"] = [
+        {"name": "Repository", "url": REPOSITORY, "icon": "fa-brands fa-github"}
+    ]
+if SITE:
+    html_baseurl = f"{SITE}/{version}/"
+    html_theme_options |= {
+        "switcher": {"json_url": f"{SITE}/switcher.json", "version_match": version},
+        "check_switcher": False,
+        "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],
+    }

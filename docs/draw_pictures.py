@@ -1,6 +1,7 @@
 """Draw the pictures in docs/pictures: `python docs/draw_pictures.py`."""
 
 import os
+import re
 import runpy
 import shutil
 import tempfile
@@ -11,12 +12,18 @@ import matplotlib as mpl
 
 mpl.use("agg")
 
+import matplotlib.pyplot as plt
 import shown
 
 import gattn
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
+GALLERY = ROOT / "docs" / "drawing" / "gallery.md"
+CARD = re.compile(
+    r":img-top: \.\./pictures/(gallery/\w+\.png)\n:img-alt: [^\n]+\n\n[^\n]*: `([^`]+)`\n"
+)
+"""A picture of the gallery, and the line that draws it."""
 EXAMPLES = {
     "plot_dog_and_cat": ["all_heads", "induction_head"],
     "plot_cutting_an_induction_head": ["cutting_an_induction_head"],
@@ -51,10 +58,34 @@ def main() -> None:
             "composition": gattn.compose(progress=False).draw(),
             "subspace": shared_subspace().draw(),
             "text": trace[2, 1].draw_text(),
+            "overlay": trace.draw_overlay(heads="1.1,2.0"),
         }
         for name, ax in drawn.items():
             ax.figure.savefig(FOLDER / f"{name}.png", dpi=110, bbox_inches="tight")
+        draw_styles(trace[2, 0])
+        draw_gallery()
         os.chdir(ROOT)
+
+
+def draw_styles(head: Any) -> None:
+    """Draw one head in each of gattn's styles."""
+    for name, size in {"paper": (3.3, 2.2), "talk": (6.6, 4.4), "dark": (4.4, 2.9)}.items():
+        with gattn.style(name):
+            figure = head.draw("arcs", figsize=size).figure
+            figure.savefig(FOLDER / f"style_{name}.png", dpi=660 / size[0])
+        plt.close("all")
+
+
+def draw_gallery() -> None:
+    """Draw the pictures of the gallery, each by its own line."""
+    page, names = GALLERY.read_text(encoding="utf-8"), {}
+    shown.run_block(next(shown.BLOCK.finditer(page))["code"], names)
+    (FOLDER / "gallery").mkdir(exist_ok=True)
+    for path, code in CARD.findall(page):
+        drawn = eval(code, names)
+        figure = getattr(drawn, "figure", drawn)
+        figure.savefig(FOLDER / path, dpi=80, bbox_inches="tight")
+        plt.close("all")
 
 
 def shared_subspace() -> Any:

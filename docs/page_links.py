@@ -1,4 +1,4 @@
-"""Adds links to pages: to the pages of a folder, to tutorials, to the API."""
+"""Adds links to pages: to the pages of a folder, to tutorials, to the API, and from the search."""
 
 import re
 from inspect import ismodule
@@ -15,9 +15,30 @@ LISTS = {
     "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nengines",
     "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric\ntimm\ncaptum",
     "analyses": "analyses/*",
-    "drawing": "drawing/one_head\ndrawing/all_heads\ndrawing/where\ndrawing/flow\ndrawing/page",
+    "drawing": "\n".join(
+        f"drawing/{x}" for x in ("gallery", "one_head", "all_heads", "where", "flow", "page")
+    ),
 }
 """Pages that link to all pages of a folder in their text; the sidebar needs a list of them."""
+
+
+TERMS = {
+    "analyses/circuits": "circuit, path patching",
+    "analyses/heads": "head table, induction score, induction head, sparsity",
+    "analyses/rollout": "attention rollout",
+    "concepts/edits": "cut an edge, ablation, knockout, patching",
+    "drawing": "plot, visualize, attention pattern",
+    "drawing/all_heads": "heatmap",
+    "models": "supported models",
+}
+"""What readers search for, and the page that they should find first."""
+
+
+def _add_terms(app: Any, name: str, source: list[str]) -> None:
+    if name in TERMS:
+        title, text = source[0].split("\n", 1)
+        entries = ", ".join(f"! {term}" for term in TERMS[name].split(", "))
+        source[0] = f"{title}\n\n```{{index}} {entries}\n```\n{text}"
 
 
 def _add_list(app: Any, name: str, source: list[str]) -> None:
@@ -69,5 +90,6 @@ def setup(app: Any) -> None:
     """Connect the functions above to the build."""
     app.connect("source-read", _link_tutorials)
     app.connect("doctree-read", _link_names)
+    app.connect("source-read", _add_terms)
     app.connect("source-read", _add_list)
     app.connect("source-read", _add_tutorials)

@@ -6,12 +6,15 @@ from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import shorten
 from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from concept_pictures import STYLE
 from matplotlib.figure import Figure
+
+from gattn.drawing.many_heads.notebook import said_in
 
 PAGES = ("start", "guide")
 FOLDER = Path(__file__).with_name("shown")
@@ -39,6 +42,12 @@ def run_block(code: str, names: dict[str, Any]) -> tuple[str, list[Figure]]:
     return "".join(f"{line.rstrip()}\n" for line in printed.getvalue().splitlines()), figures
 
 
+def described(figure: Figure) -> str:
+    """Say what a figure shows, as the text of a picture in Markdown."""
+    said = shorten(said_in(figure) or "What the code above draws", 300)
+    return re.sub(r"([\\\[\]*_`<>$])", r"\\\1", said)
+
+
 def _show(app: Any, name: str, source: list[str]) -> None:
     if name not in PAGES:
         return
@@ -60,7 +69,7 @@ def _show(app: Any, name: str, source: list[str]) -> None:
         for figure in figures:
             path = FOLDER / f"{name}_{next(numbers)}.svg"
             figure.savefig(path, bbox_inches="tight", pad_inches=0.04, metadata={"Date": None})
-            parts.append(f"\n![What the code above draws]({FOLDER.name}/{path.name})\n")
+            parts.append(f"\n![{described(figure)}]({FOLDER.name}/{path.name})\n")
         plt.close("all")
         return "".join(parts if figures else [*parts, block["picture"] or ""])
 

@@ -12,11 +12,9 @@ score, while heads before it do not change at all. Docstrings of one module are 
 intervals are somewhat too narrow for Python's library as a whole.
 """
 
-import argparse
 import json
 import logging
 import pathlib
-import statistics
 import textwrap
 from inspect import getdoc, getmembers, isclass, isfunction
 from tempfile import mkdtemp
@@ -25,7 +23,7 @@ import matplotlib.pyplot as plt
 
 import gattn
 
-MODULES = [argparse, json, logging, pathlib, statistics, textwrap]
+MODULES = [json, logging, pathlib, textwrap]
 
 
 def docstrings():

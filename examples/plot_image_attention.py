@@ -78,12 +78,12 @@ figure.savefig("image.png", dpi=110)
 passed = rollout(trace)
 token = trace[0, 0].geometry.token_at(*roof)
 reached = passed.sel(layer=1, query=token)
-ax = passed.draw_image(picture, query=roof, top=float(reached.drop_sel(key=token).max()))
+ax = passed.draw_image(picture, query=roof, vmax=float(reached.drop_sel(key=token).max()))
 ax.figure.savefig("rollout.png", dpi=110)
 
 is_red = (colour[:, 0] - colour[:, 1] > 0.2).numpy()
 shares = {"colour": attention[0], "place": attention[1], "rollout": passed.sel(layer=1).to_numpy()}
 shares = {name: float(matrix[token, is_red].sum()) for name, matrix in shares.items()}
 print(f"{is_red.sum()} of {SIDE**2} patches are red; the patch of the roof gives them")
-print(", ".join(f"{share:.0%} ({name})" for name, share in shares.items()))
+print(", ".join(f"{100 * share:.0f} % ({name})" for name, share in shares.items()))
 plt.close("all")

@@ -7,7 +7,7 @@ them?
 A small vision transformer learns to tell four shapes, each over several patches, on noise. For some
 pictures that it has not seen, `gattn.circuit` looks for the fewest tokens that keep 90 % of the
 probability of the shape, where all others carry the mean value over other pictures in place of
-their own. One to seven of fifty are enough. Rollout of the attention ranks the same tokens. Both
+their own. One to four of fifty are enough. Rollout of the attention ranks the same tokens. Both
 rankings are tested in the same way: tokens are ablated from the top (deletion), or all are ablated
 and restored from the top (insertion), and the area under the probability tells how early it falls
 or returns.
@@ -52,7 +52,7 @@ def pictures(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %%
 # The model learns.
 
-steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+steps = int(sys.argv[1]) if len(sys.argv) > 1 else 150
 torch.manual_seed(0)
 vit = ViTForImageClassification(
     ViTConfig(
@@ -72,7 +72,7 @@ vit = ViTForImageClassification(
 optimizer = torch.optim.AdamW(vit.parameters(), lr=4e-3)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
 for _ in range(steps):
-    images, labels = pictures(64)
+    images, labels = pictures(32)
     optimizer.zero_grad()
     cross_entropy(vit(pixel_values=images).logits, labels).backward()
     optimizer.step()
@@ -82,7 +82,7 @@ images, labels = pictures(256)
 with torch.no_grad():
     answers = vit(pixel_values=images).logits.softmax(-1)
 right = (answers.argmax(-1) == labels).float().mean()
-print(f"{right:.0%} of {len(labels)} new pictures are told")
+print(f"{100 * right:.0f} % of {len(labels)} new pictures are told apart")
 
 # %%
 # Deletion and insertion: the probability with the first few tokens of an order ablated, or with all
@@ -134,7 +134,7 @@ for number in chosen:
     for name, values in zip(orders, np.split(effects["edited"].to_numpy(), 3), strict=True):
         rows.append({"order": name, **areas(effects["plain"][0], values)})
     kept = len(found.units())
-    print(f"{answer['target']}: {kept} of {TOKENS} tokens keep {found.faithfulness:.0%}")
+    print(f"{answer['target']}: {kept} of {TOKENS} tokens keep {100 * found.faithfulness:.0f} %")
 table = pd.DataFrame(rows).groupby("order", sort=False).mean()
 print(table.round(2))
 

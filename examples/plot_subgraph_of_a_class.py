@@ -69,15 +69,16 @@ def rows(pairs):
     return [(*place, int(query), int(key)) for place in heads for key, query in pairs]
 
 
-def kept(member, found, some):
-    """Return the share that edges keep, and the share that the others keep."""
+def kept(member, found, sets):
+    """Return, for sets of edges, the share that each keeps, and the share that the others keep."""
     every = {tuple(pair) for pair in edges.T.tolist()}
-    sets = [set(map(tuple, some)), every - set(map(tuple, some))]
-    runs = [gattn.Only(rows(pairs)) for pairs in sets]
+    runs = []
+    for some in (set(map(tuple, some)) for some in sets):
+        runs += [gattn.Only(rows(some)), gattn.Only(rows(every - some))]
     answer = {"metric": "probability", "target": int(gat(data.x, edges)[member].argmax())}
     table = gattn.effect(lambda: gat(data.x, edges)[member], runs, gat, progress=False, **answer)
     empty, full = found.graph["empty"], found.graph["full"]
-    return ((table["edited"] - empty) / (full - empty)).tolist()
+    return ((table["edited"] - empty) / (full - empty)).to_numpy().reshape(-1, 2)
 
 
 results = []
@@ -94,13 +95,13 @@ for member in members:
     ranked = edges.T[mask.argsort(descending=True)].tolist()
     own = found.units()[["key", "query"]].to_numpy().tolist()
     sizes = [size for size in (1, 2, 3, 5, 8, 12, 16, 24, 32, 48) if size <= int((mask > 0).sum())]
-    curve = [kept(member, found, ranked[:size])[0] for size in sizes]
-    same = kept(member, found, ranked[: len(own)])
+    *curve, same = kept(member, found, [ranked[:size] for size in [*sizes, len(own)]])
+    curve = [share for share, _ in curve]
     results.append((member, found, own, sizes, curve, same))
     print(
-        f"member {member}: {len(own)} edges keep {found.faithfulness:.0%}, and "
-        f"{1 - found.completeness:.0%} is left without them; GNNExplainer's first {len(own)} keep "
-        f"{same[0]:.0%}, and {same[1]:.0%} is left without them"
+        f"member {member}: {len(own)} edges keep {100 * found.faithfulness:.0f} %, and "
+        f"{100 * (1 - found.completeness):.0f} % is left without them; GNNExplainer's first "
+        f"{len(own)} keep {100 * same[0]:.0f} %, and {100 * same[1]:.0f} % is left without them"
     )
 
 # %%

@@ -35,6 +35,7 @@ block, tile, piece
     Some queries against the keys that they reach; a piece of it is scored at once.
 """
 
+import warnings
 from importlib.util import find_spec
 
 import lazy_loader
@@ -42,6 +43,9 @@ import lazy_loader
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+# Libraries that gattn loads would ask every notebook for ipywidgets, which gattn does not need.
+warnings.filterwarnings("ignore", "IProgress not found")
 
 if any(find_spec(name) is None for name in ("duckdb", "filelock", "pyarrow")):
     # Without the extra gattn[survey], these names raise an error that names it; do not list them.

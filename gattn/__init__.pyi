@@ -12,6 +12,7 @@ from .analysis.scores.why import why as why
 from .attention import attention_graphs as attention_graphs
 from .attention import graph_attention as graph_attention
 from .checks import memory_limit as memory_limit
+from .drawing.styles.style import style as style
 from .files import load as load
 from .files import save as save
 from .graph.token_graph import TokenGraph as TokenGraph

@@ -15,6 +15,7 @@ from gattn.errors import CaptureError
 from gattn.graph.listing import check_edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
+from gattn.heads.store.emitted import store_emitted
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.keep import All, Keep, as_keep
 from gattn.normalizers import Normalizer
@@ -58,8 +59,9 @@ def graph_attention(
     dropout : float
         The share of the attention dropped at random.
     engine : str, optional
-        The engine to use, for comparisons: "fused", "tiles", "edges" or "message_passing". By
-        default gattn chooses (`gattn.engines.explain` says how); all give the same numbers.
+        The engine to use, for comparisons: "fused", "tiles", "edges", "flex" or
+        "message_passing". By default gattn chooses (`gattn.engines.explain` says how); all give
+        the same numbers.
     compile : bool
         Whether `torch.compile` may compile the weight function. That needs a C++ compiler and a few
         seconds, and pays off for functions of pairs that have no dot form.
@@ -89,7 +91,7 @@ def graph_attention(
         return output
 
     output = watched(None, call, run)
-    return output.reshape(*lead, *output.shape[1:])
+    return output if len(lead) == 1 else output.reshape(*lead, *output.shape[1:])
 
 
 def attention_graphs(
@@ -122,7 +124,8 @@ def attention_graphs(
     query_tokens : sequence of str
         The queries' texts if the graph is bipartite.
     engine : str, optional
-        "tiles" or "edges", for comparisons; by default gattn chooses.
+        "tiles" or "edges", for comparisons; by default gattn chooses, on a GPU also kernels that
+        write no other edges than those kept.
     compile : bool
         As in `graph_attention`.
 
@@ -155,10 +158,7 @@ def attention_graphs(
     for store in stores:
         store.begin(graph)
     with torch.no_grad(), naming_shapes(call):
-        if choose_for_graphs(call, engine) is edges:
-            _store_edges(call, stores)
-        else:
-            _store_rows(call, stores, scores)
+        _store(call, stores, scores, engine)
     names = {
         "tokens": tuple(tokens),
         "query_tokens": tuple(query_tokens),
@@ -167,6 +167,15 @@ def attention_graphs(
     }
     has_sink = call.normalizer.has_sink
     return [head for store in stores for head in store.graphs(has_sink=has_sink, **names)]
+
+
+def _store(call: AttentionCall, stores: list[KeptEdges], scores: bool, engine: str | None) -> None:
+    if engine is None and store_emitted(call, stores, scores=scores):
+        return
+    if choose_for_graphs(call, engine) is edges:
+        _store_edges(call, stores)
+    else:
+        _store_rows(call, stores, scores)
 
 
 def _store_edges(call: AttentionCall, stores: list[KeptEdges]) -> None:

@@ -48,6 +48,8 @@ class cached_tensor(cached_property[T]):  # noqa: N801
     """A tensor that is computed once, and allows gradients even if made in inference mode."""
 
     def _of(self, instance: object) -> T:
+        if not torch.is_inference_mode_enabled():
+            return super()._of(instance)
         with torch.inference_mode(False):
             return super()._of(instance)
 

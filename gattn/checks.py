@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -89,6 +89,55 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], said
             alike = get_close_matches(name, named, 1)
             guess = f"; did you mean {alike[0]}=?" if alike else f": it has {', '.join(named)}."
             raise OptionError(f"{said} has no option {name}={guess}")
+
+
+def check_call(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    said: str,
+    hints: Mapping[str, str],
+) -> None:
+    """Refuse a call that does not fit a method, saying what it takes.
+
+    Parameters
+    ----------
+    function : callable
+        The method.
+    arguments : sequence
+        What was given by place, without the object itself.
+    options : mapping
+        What was given by name.
+    said : str
+        What the user called, such as ``draw()``.
+    hints : mapping of str to str
+        What else there is to say of parameters.
+
+    Raises
+    ------
+    OptionError
+        If an option is unknown, given twice or missing, or there are too many arguments.
+    """
+    check_options(function, options, said)
+    parameters = list(signature(function).parameters.values())[1:]
+    placed = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    if len(arguments) > len(placed):
+        extra = arguments[len(placed)]
+        raise OptionError(
+            f"{said} takes {', '.join(placed) or 'nothing'} without a name, and all else by its "
+            f"name: say what {extra!r:.60} is, as in {parameters[len(placed)].name}=."
+        )
+    for name, value in zip(placed, arguments, strict=False):
+        if name in options:
+            hint = f"; {hints[name]}" if name in hints else ""
+            raise OptionError(
+                f"{said} was given {name} twice, as {value!r:.60} without a name and as "
+                f"{name}={options[name]!r:.60}: its arguments are {', '.join(placed)}{hint}."
+            )
+    for one in parameters[len(arguments) : len(placed)]:
+        if one.default is Parameter.empty and one.name not in options:
+            hint = f", {hints[one.name]}" if one.name in hints else ""
+            raise OptionError(f"{said} needs {one.name} first{hint}.")
 
 
 def refuse_hidden(name: str, values: Any, error: type[GattnError] = ContractError) -> None:

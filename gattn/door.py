@@ -5,10 +5,13 @@ They are loaded by name when first needed, so that no module imports one above i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from gattn.checks import check_options
+from gattn.checks import check_call, check_options
+from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
     from gattn.heads.stack import Stack
     from gattn.heads.trace import AttentionTrace
 
-
+P = ParamSpec("P")
+R = TypeVar("R")
 GRAPHS = {
     "Circuit": "gattn.analysis.circuits.found",
     "PathCircuit": "gattn.analysis.circuits.paths.path_circuits",
@@ -38,32 +42,66 @@ def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
     return axes
 
 
-def draw_heads(shown: AttentionTrace | Stack, other: object = None, **options: Any) -> Figure:
-    """Draw all heads of one run, or of two side by side; see `gattn.drawing.draw_heads`."""
-    drawing = import_module("gattn.drawing")
-    picture = drawing.draw_heads if other is None else drawing.draw_compare
-    check_options(picture, options, f"{type(shown).__name__}.draw()")
-    figure: Figure = picture(*(one for one in (shown, other) if one is not None), **options)
-    return figure
+def checked(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method refuse options it does not have, naming those it has."""
+
+    @wraps(method)
+    def calling(*arguments: Any, **options: Any) -> Any:
+        said = f"{type(arguments[0]).__name__}.{getattr(method, '__name__', '')}()"
+        check_call(method, arguments[1:], options, said, {})
+        return method(*arguments, **options)
+
+    return calling
 
 
-def draw_text(shown: object, query: int | str | None, **options: Any) -> Axes:
-    """Draw the text, shaded by attention; see `gattn.drawing.draw_text`."""
-    draw_text = import_module("gattn.drawing").draw_text
-    check_options(draw_text, options, "draw_text()")
-    axes: Axes = draw_text(shown, query, **options)
-    return axes
+def drawn_by(
+    name: str, *, of: str = "", **hints: str
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a method draw by a function of `gattn.drawing`, which has the same parameters.
+
+    The method itself is only a signature and a docstring, so that `help` shows them and nothing is
+    loaded before it is needed.
+
+    Parameters
+    ----------
+    name : str
+        The function.
+    of : str
+        The method of the object that chooses heads, where those are drawn in its place.
+    **hints
+        What to say of a parameter that is missing or given twice.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @wraps(method)
+        def drawing(self: Any, *arguments: Any, **options: Any) -> Any:
+            said = f"{type(self).__name__}.{getattr(method, '__name__', name)}()"
+            check_call(method, arguments, options, said, hints)
+            shown = getattr(self, of)(options.pop("heads", None)) if of else self
+            return getattr(import_module("gattn.drawing"), name)(shown, *arguments, **options)
+
+        return cast("Callable[P, R]", drawing)
+
+    return decorate
 
 
 def draw_located(name: str, *arguments: Any, **options: Any) -> Axes:
-    """Draw where tokens lie: `draw_image`, `draw_time` or `draw_graph` of `gattn.drawing`."""
+    """Draw a result where tokens lie: `draw_image` or another function of `gattn.drawing`."""
     axes: Axes = getattr(import_module("gattn.drawing"), name)(*arguments, **options)
     return axes
 
 
-def draw_images(trace: AttentionTrace, *arguments: Any, **options: Any) -> Figure:
-    """Draw several heads over a picture; see `gattn.drawing.draw_images`."""
-    figure: Figure = import_module("gattn.drawing").draw_images(trace, *arguments, **options)
+def draw_heads(shown: object, other: object, edits: str, options: dict[str, Any]) -> Figure:
+    """Draw all heads of one run, or of two side by side; see `gattn.drawing.draw_heads`."""
+    drawing = import_module("gattn.drawing")
+    if other is not None:
+        figure: Figure = drawing.draw_compare(shown, other, edits=edits, **options)
+        return figure
+    if edits:
+        raise SelectionError(
+            f"edits={edits!r:.80} says what lies between two runs: pass the second, other=."
+        )
+    figure = drawing.draw_heads(shown, **options)
     return figure
 
 
@@ -75,7 +113,21 @@ def to_html(shown: object, path: str | PathLike[str] | None = None, **options: A
     return page
 
 
-class Shown:
+class Pictured:
+    """What a notebook shows as a picture; see `gattn.drawing.notebooks`."""
+
+    __slots__ = ()
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        made: dict[str, Any] = import_module("gattn.drawing.notebooks").mime_bundle(self)
+        return made
+
+    def _repr_html_(self) -> str | None:
+        html: str | None = import_module("gattn.drawing.notebooks").notebook_html(self)
+        return html
+
+
+class Shown(Pictured):
     """What can be saved to a file, and shown as a page in a browser or notebook."""
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -89,10 +141,6 @@ class Shown:
     def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
         """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
         return to_html(self, path, **options)
-
-    def _repr_html_(self) -> str | None:
-        page: str | None = import_module("gattn.drawing.page").notebook_html(self)
-        return page
 
 
 def head_table(trace: AttentionTrace) -> HeadTable:

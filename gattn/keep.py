@@ -13,11 +13,13 @@ from torch import Tensor
 from gattn.checks import whole
 from gattn.errors import GraphError
 from gattn.largest import (
+    down_to,
     first_equals,
     flat_indices,
     largest_and_next,
     row_starts,
     shortest_runs,
+    shortest_sorted_runs,
     sorted_rows,
 )
 
@@ -139,7 +141,8 @@ class Threshold(Keep):
 
     def places(self, attention: Tensor, present: Tensor) -> Tensor:
         """Compare the largest of each chunk, and each edge only where that one stays."""
-        if self.t < torch.finfo(attention.dtype).tiny:  # as good as 0, which absent pairs have
+        is_of_all = self.t < torch.finfo(attention.dtype).tiny  # as good as 0, as absent pairs have
+        if is_of_all or attention.device.type != "cpu":
             return super().places(attention, present)
         sizes = sizes_of(attention).flatten()
         full = len(sizes) // _CHUNK * _CHUNK
@@ -177,13 +180,19 @@ class TopK(Keep):
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
         """Mark the places."""
-        return _marked(self, attention, present)
+        if attention.shape[-1] <= self.k:
+            return present.expand(attention.shape)
+        if attention.device.type == "cpu":
+            return _marked(self, attention, present)
+        sizes = attention.abs().masked_fill(~present, 0)
+        cut = sizes.topk(self.k, sorted=False).values.amin(-1)
+        return down_to(sizes, present, cut, self.k)
 
     def places(self, attention: Tensor, present: Tensor) -> Tensor:
         """Find the k + 1 largest of each row, and search further only if the last two tie."""
         slots = attention.shape[-1]
-        if slots <= self.k:
-            return flat_indices(present.expand(attention.shape))
+        if slots <= self.k or attention.device.type != "cpu":
+            return super().places(attention, present)
         sizes = sizes_of(attention)
         largest, slot, cut = largest_and_next(sizes, self.k)
         place = slot + row_starts(cut, slots)[..., None]
@@ -226,19 +235,27 @@ class TopMass(Keep):
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
         """Mark the places."""
-        return _marked(self, attention, present)
+        if attention.device.type == "cpu":
+            return _marked(self, attention, present)
+        sizes = attention.abs().masked_fill(~present, 0)
+        return down_to(sizes, present, *shortest_sorted_runs(sizes, self._goal(sizes)))
 
     def places(self, attention: Tensor, present: Tensor) -> Tensor:
         """Find the first size of each row that is not needed, and what is above it."""
         if not attention.numel():
             return attention.new_zeros(0, dtype=torch.long)
+        if attention.device.type != "cpu":
+            return super().places(attention, present)
         sizes = sizes_of(attention)
-        goal = self.p * sizes.sum(-1, dtype=torch.float64) * (1 - 1e-12)
+        goal = self._goal(sizes)
         rows = sizes.flatten(0, -2)
         count, cut = (one.view(goal.shape) for one in shortest_runs(rows, goal.flatten()))
         stronger = sizes > cut[..., None]
         equals = first_equals(sizes, present, cut, stronger.sum(-1), count)
         return torch.cat([flat_indices(stronger), equals]).sort().values
+
+    def _goal(self, sizes: Tensor) -> Tensor:
+        return self.p * sizes.sum(-1, dtype=torch.float64) * (1 - 1e-12)
 
     def __str__(self) -> str:
         return f"TopMass({float(self.p)!r})"
@@ -253,8 +270,9 @@ def _is_number(given: Any) -> bool:
 
 
 def sizes_of(attention: Tensor) -> Tensor:
-    """Return |A|: the same tensor, not a copy, if nothing is negative."""
-    if not attention.numel() or bool(attention.amin() >= 0):
+    """Return |A|: the same tensor, not a copy, if nothing is negative; a copy on other devices."""
+    is_on_host = attention.device.type == "cpu"
+    if not attention.numel() or (is_on_host and bool(attention.amin() >= 0)):
         return attention
     return attention.abs()
 

@@ -11,7 +11,8 @@ from torch.nn.functional import pad
 
 _FEW = (32, 256)
 _LITTLE = 1 << 14  # fewer numbers than these are not worth several steps
-_SORTED = 128  # rows of so many numbers are sorted in registers, if the processor can
+_SORTED = 128  # rows of so many numbers, or twice as many, are sorted quickly
+_COLUMNS = 64
 _QUICK_SHARE = 64  # torch.topk is quick if rows are this many times as long as what it looks for
 
 
@@ -63,22 +64,40 @@ def largest_and_next(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
     groups with the largest.
     """
     slots = sizes.shape[-1]
-    width = min(-(-slots // _SORTED), 2 * _SORTED // (count + 1))
+    width = min(-(-slots // _SORTED), 2 * _SORTED // (count + 1)) if slots > 2 * _SORTED else 1
     is_suited = sizes.dtype == torch.float32 and sizes.device.type == "cpu"
     is_suited &= sizes.numel() >= _LITTLE and slots // max(width, 1) > count
-    if not is_suited or width < min(slots / _SORTED, 2):
+    if not is_suited or (width < 2 and slots > 2 * _SORTED):
         largest, slot = _largest(sizes, count + 1)
         return largest[..., :-1], slot[..., :-1], largest[..., -1]
     if width == 1:
         return _sorted_rows(sizes, count)
     groups = slots // width
-    maxima = sizes[..., : groups * width].unflatten(-1, (width, groups)).amax(-2)
-    _, group, beyond = largest_and_next(maxima, count)
-    within = torch.arange(width) * groups
-    rest = torch.arange(groups * width, slots).expand(*sizes.shape[:-1], -1)
-    slot = torch.cat([(group[..., None] + within).flatten(-2), rest], -1)
-    largest, order, cut = _sorted_rows(sizes.gather(-1, slot), count)
-    return largest, slot.gather(-1, order), torch.maximum(cut, beyond)
+    dealt = sizes[..., : groups * width].unflatten(-1, (width, groups))
+    _, group, beyond = largest_and_next(_maxima(dealt), count)
+    among = group[..., None, :].expand(*group.shape[:-1], width, count)
+    held, rest = dealt.gather(-1, among).flatten(-2), sizes[..., groups * width :]
+    held = torch.cat([held, rest], -1) if rest.shape[-1] else held
+    largest, order, cut = _sorted_rows(held, count)
+    within = order // count
+    slot = group.gather(-1, order - within * count) + within * groups
+    if rest.shape[-1]:
+        slot = torch.where(within < width, slot, order - width * count + groups * width)
+    return largest, slot, torch.maximum(cut, beyond)
+
+
+def _maxima(dealt: Tensor) -> Tensor:
+    """Return the largest of each column of (..., rows, columns).
+
+    torch takes columns 64 at a time, and others one by one, which is many times slower: the last 64
+    are taken again instead.
+    """
+    columns = dealt.shape[-1]
+    left = columns % _COLUMNS
+    if not left or columns < _COLUMNS:
+        return dealt.amax(-2)
+    most, last = dealt[..., : columns - left].amax(-2), dealt[..., -_COLUMNS:].amax(-2)
+    return torch.cat([most, last[..., -left:]], -1)
 
 
 def _sorted_rows(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,6 +137,28 @@ def _falling(sizes: Tensor, count: int) -> Tensor:
     sizes = sizes.neg()
     sizes.numpy().sort(axis=-1)
     return sizes.neg_()
+
+
+# On an accelerator the same without looking at any number, which would make the host wait.
+
+
+def shortest_sorted_runs(sizes: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which size comes after the largest of each row that reach its goal, and their number.
+
+    Goals have the shape (..., rows) of the sizes (..., rows, slots).
+    """
+    largest = sizes.sort(-1, descending=True).values
+    mass = largest.cumsum(-1, dtype=torch.float64)
+    aim = torch.minimum(goal[..., None], mass[..., -1:])
+    needed = torch.searchsorted(mass, aim) + (aim > 0)
+    return pad(largest, (0, 1), value=-1.0).gather(-1, needed)[..., 0], needed[..., 0]
+
+
+def down_to(sizes: Tensor, present: Tensor, cut: Tensor, wanted: Tensor | int) -> Tensor:
+    """Mark each row's edges above its cut, and the first of this size up to `wanted` in all."""
+    stronger, equal = sizes > cut[..., None], (sizes == cut[..., None]) & present
+    lacking = wanted - stronger.sum(-1)
+    return stronger | (equal & (equal.cumsum(-1, dtype=torch.int32) <= lacking[..., None]))
 
 
 def first_equals(

@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+import torch
 from processes import printed_by
 
 benchmarks = partial(printed_by, "benchmarks")
@@ -14,6 +15,15 @@ def test_it_lists_its_rows():
     listed = benchmarks("--list")
     for name in ("fused-causal/256/forward", "random-pair/10000/backward", "graphs-topk/8192"):
         assert name in listed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_rows_of_a_gpu_say_that_none_is_here(tmp_path):
+    path = tmp_path / "results.json"
+    printed = benchmarks("--quick", "--rows", "emitted-topk", "flex-window", "--json", path)
+    assert printed.count("skipped: it needs a GPU") == 3
+    assert "skipped: it needs a GPU" in path.with_suffix(".md").read_text()
 
 
 @pytest.mark.slow

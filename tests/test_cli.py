@@ -1,3 +1,4 @@
+import gc
 import io
 import os
 import re
@@ -18,6 +19,7 @@ from gattn.analysis.heads.compare import compare
 from gattn.cli import main
 from gattn.cli.arguments.captures import read_keep
 from gattn.errors import GattnError
+from gattn.models.load import loading
 
 ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
 TEXT = "The dog chased the cat, and the cat chased the dog"
@@ -30,7 +32,7 @@ def run(*arguments):
 def test_the_package_is_the_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gattn", "--version"])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("gattn.cli", run_name="__main__")
+        runpy.run_module("gattn", run_name="__main__")
     assert ended.value.code in (None, 0)
     assert gattn.__version__ in capsys.readouterr().out
 
@@ -52,6 +54,14 @@ def test_draw_writes_one_head_with_its_tokens(layout, tmp_path):
     text = path.read_text()
     assert text.count("chased") >= 2
     assert "layer 1 · head 0" in text
+
+
+def test_draw_overlays_heads_in_a_style(tmp_path):
+    path = tmp_path / "heads.pdf"
+    arguments = ["--heads", "1.1,2.0", "--layout", "columns", "--style", "paper"]
+    assert run("draw", TEXT, *arguments, "-o", path) == 0
+    assert b"/CIDFontType2" in path.read_bytes()
+    assert b"/Type3" not in path.read_bytes()
 
 
 def test_draw_sorts_labels_and_chooses_heads(tmp_path):
@@ -137,6 +147,11 @@ def test_text_comes_from_standard_input(tmp_path, monkeypatch, capsys):
         (["draw", TEXT, "-o", "picture.gif"], "one of .svg, .png, .pdf"),
         (["draw", TEXT, "-o", "no/such/folder/a.svg"], "does not exist"),
         (["draw", TEXT, "--layout", "circle"], "--layer and --head"),
+        (
+            ["draw", TEXT, "--layout", "arcs", "--heads", "1.1,2.0", "--sort", "induction"],
+            "side by",
+        ),
+        (["draw", TEXT, "--layout", "matrix", "--heads", "1.1,2.0"], "A matrix shows one head"),
         (["draw", TEXT, "--heads", "1,9"], "No head 0.9; there are layers [0, 1, 2, 3]"),
         (["draw", TEXT, "--heads", "one"], "numbers, as in 0,2, or LAYER.HEAD"),
         (["draw", TEXT, "--heads", "1.1,9.0"], "No head 9.0; there are layers [0, 1, 2, 3]"),
@@ -177,7 +192,7 @@ def refused(tmp_path, monkeypatch, capsys):
 
 def in_a_process(*arguments, **options):
     return subprocess.run(
-        [sys.executable, "-m", "gattn.cli", *arguments],
+        [sys.executable, "-m", "gattn", *arguments],
         stderr=subprocess.PIPE,
         timeout=600,
         **options,
@@ -248,20 +263,50 @@ def test_commands_load_only_what_they_use(tmp_path):
     """Each library that is not used would make a command a second slower."""
     gattn.survey(["the dog and the cat"], out=tmp_path / "survey", progress=False)
     heavy = {"torch", "transformers", "torch_geometric", "matplotlib", "scipy", "networkx"}
-    drawing = {"torch_geometric", "pyarrow.parquet", "duckdb", "gattn.analysis.circuits.found"}
+    libraries = {"torch_geometric", "pyarrow.parquet", "duckdb", "pandas", "xarray", "networkx"}
+    drawing = libraries | {"gattn.analysis.circuits.found", "gattn.models.doors.proof.proving"}
+    nothing = ["survey", str(tmp_path / "no.jsonl"), "-o", str(tmp_path / "new")]
     for words, absent in (
         (["models"], heavy | {"pandas"}),
+        (nothing, heavy | {"duckdb"}),
         (["query", str(tmp_path / "survey"), "select count(*) from edges"], heavy | {"xarray"}),
         (["draw", "the dog", "-o", str(tmp_path / "x.png")], drawing),
+        (["draw", "the dog", "--layer=1", "--head=2", "-o", str(tmp_path / "x.png")], drawing),
     ):
         code = (
-            f"import sys\nfrom gattn.cli import main\nassert main({words!r}) == 0\n"
+            "import sys\nfrom gattn.cli import main\n"
+            f"assert main({words!r}) == {2 if words is nothing else 0}\n"
             f"print(sorted({absent!r} & set(sys.modules)))"
         )
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
         assert done.stdout.splitlines()[-1] == "[]", words
+
+
+def test_garbage_is_collected_once_a_model_is_loaded(monkeypatch, tmp_path):
+    from gattn.cli.commands import drawing
+
+    seen = []
+    gc.enable()
+    read = loading.load_model
+    monkeypatch.setattr(
+        loading, "load_model", lambda name: seen.append(gc.isenabled()) or read(name)
+    )
+    shown = drawing.chosen
+    monkeypatch.setattr(
+        drawing, "chosen", lambda options: (shown(options), seen.append(gc.isenabled()))[0]
+    )
+    assert main(["draw", "the dog", "-o", str(tmp_path / "x.png")]) == 0
+    assert seen == [False, True]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    gc.disable()
+    try:
+        assert main(["models"]) == 0
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 PROMPT = "The dog chased the cat, and the cat chased the"

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import concept_pictures  # noqa: E402
+import draw_pictures  # noqa: E402
 import shown  # noqa: E402
+import tutorial_notebooks  # noqa: E402
 from tutorial_order import ORDER  # noqa: E402
 
 
@@ -163,11 +165,11 @@ def test_every_block_of_code_runs_from_top_to_bottom(name, tmp_path, monkeypatch
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_link_leads_somewhere(name):
     path = ROOT / name
-    made = {"gallery/index.rst"}
-    if "concepts" in name:
-        made |= {f"pictures/{picture}.svg" for picture in concept_pictures.pictures()}
+    made = {ROOT / "docs/gallery/index.rst"}
+    made |= {ROOT / f"docs/concepts/pictures/{one}.svg" for one in concept_pictures.pictures()}
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-        assert target in made or (path.parent / target).exists(), target
+        place = (path.parent / target).resolve()
+        assert place in made or place.exists(), target
 
 
 @pytest.mark.parametrize(
@@ -224,3 +226,61 @@ def test_there_is_a_picture_for_every_token_graph_weight_function_and_normalizer
 
 def test_every_example_has_its_place_among_the_tutorials():
     assert sorted(ORDER) == sorted(path.stem for path in (ROOT / "examples").glob("plot_*.py"))
+
+
+def gallery_cards():
+    page = draw_pictures.GALLERY.read_text(encoding="utf-8")
+    cards = draw_pictures.CARD.findall(page)
+    assert len(cards) == page.count(":img-top:") > 20
+    return dict(cards)
+
+
+def test_the_gallery_shows_every_picture_that_is_drawn_for_it():
+    folder = draw_pictures.FOLDER
+    drawn = {path.relative_to(folder).as_posix() for path in folder.glob("gallery/*.png")}
+    assert drawn == set(gallery_cards())
+
+
+@pytest.mark.slow
+def test_every_line_of_the_gallery_draws(tmp_path, monkeypatch):
+    names = run("docs/drawing/gallery.md", monkeypatch, tmp_path)
+    for code in gallery_cards().values():
+        drawn = eval(code, names)
+        assert getattr(drawn, "figure", drawn).axes, code
+        plt.close("all")
+
+
+# Notebooks of the tutorials
+
+
+def notebook_cells(*sources):
+    return {"cells": [{"cell_type": "code", "source": [source]} for source in sources]}
+
+
+def test_a_notebook_shows_each_picture_that_its_example_saves():
+    for path in (ROOT / "examples").glob("plot_*.py"):
+        code = path.read_text(encoding="utf-8")
+        notebook = notebook_cells("first", code)
+        tutorial_notebooks.finish(notebook, path.stem, {})
+        (source,) = notebook["cells"][1]["source"]
+        assert source.startswith(code)
+        assert source.count("display(Image(") == code.count(".savefig(") > 0, path.name
+
+
+def test_a_notebook_says_what_its_pictures_show():
+    saves = 'figure.savefig("two_heads.png", dpi=110)'
+    for said, alt in {'a "head"\n': 'a \\"head\\"', "": "two heads"}.items():
+        notebook = notebook_cells(saves)
+        tutorial_notebooks.finish(notebook, "plot_x", {"two_heads.png": said})
+        (source,) = notebook["cells"][0]["source"]
+        assert source == f'{saves}\ndisplay(Image("two_heads.png", alt="{alt}"))'
+
+
+def test_a_notebook_brings_along_what_its_example_reads_of_the_repository(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, path in tutorial_notebooks.FILES.items():
+        assert Path(path).name in (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+        notebook = notebook_cells("pass")
+        tutorial_notebooks.finish(notebook, name, {})
+        exec(notebook["cells"][0]["source"][0], {})
+        assert Path(path).read_bytes() == (ROOT / path).read_bytes()

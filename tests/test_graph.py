@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
-from gattn.engines import tiling
-from gattn.engines.tiling import partial_columns, tile_pairs
+from gattn.engines.shared import tiling
+from gattn.engines.shared.tiling import partial_columns, tile_pairs
 from gattn.errors import GraphError
 from gattn.graph.drawn import second_laplacian_eigenvalue
 from gattn.graph.ordering import refuse_numbers

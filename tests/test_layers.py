@@ -28,9 +28,11 @@ LAYERS = [
     {"surveys"},
     {"drawing"},
     {"cli", "testing"},
+    {"__main__"},
 ]
 COMMAND = [
-    {"terminal.consoles", "terminal.output", "arguments.values", "arguments.edits"},
+    {"terminal.consoles", "terminal.collecting", "terminal.output"}
+    | {"arguments.values", "arguments.edits"},
     {"arguments.captures"},
     {
         f"commands.{name}"
@@ -40,7 +42,7 @@ COMMAND = [
     {"measuring_arguments", "survey_arguments"},
     {"parser"},
     {"command"},
-    {"__init__", "__main__"},
+    {"__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 _LIGHT = {"__version__", "errors", "cli"}

@@ -12,7 +12,7 @@ from benchmarks.coverage.libraries.case import Case
 from benchmarks.coverage.libraries.checks import examine
 from benchmarks.coverage.libraries.layouts import layout
 from benchmarks.coverage.libraries.mixtures import mixture_error
-from benchmarks.coverage.libraries.softmaxes import Softmax, softmaxes
+from benchmarks.coverage.libraries.softmaxes import Softmax, joined, softmaxes
 from benchmarks.coverage.libraries.verdict import (
     CAPTURED,
     EXACT,
@@ -80,6 +80,34 @@ def test_the_kernel_is_seen_as_a_softmax_that_weighs_values():
     (found,) = kernels.softmaxes
     torch.testing.assert_close(found.attention, attention_of(case))
     assert (found.kind, found.weighs) == ("Layer", True)
+
+
+class Sliced(Layer):
+    """Attends for one sequence and head after the other."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4).flatten(1, 2)
+        found = torch.zeros_like(q)
+        for n in range(len(q)):
+            found[n : n + 1] = (q[n : n + 1] @ k[n : n + 1].mT / 2).softmax(-1) @ v[n : n + 1]
+        return found.unflatten(0, (len(x), 2)).transpose(1, 2).flatten(2)
+
+
+def test_slices_of_one_module_are_joined_and_changed_as_one():
+    case = a_case(in_slices=True)
+    case.model.__class__ = Sliced
+    with softmaxes(case.model) as kernels:
+        case.run()
+    (found,) = joined(kernels.softmaxes)
+    torch.testing.assert_close(found.attention, attention_of(case).flatten(0, 1))
+    keep = torch.tensor([0.0, 2, 0, 0])[:, None, None]
+    with softmaxes(case.model, found.changes(lambda attention: attention * keep)):
+        only = case.run().unflatten(-1, (2, 4))
+    expected = 2 * a_case().run().unflatten(-1, (2, 4))
+    torch.testing.assert_close(only[0, :, 1], expected[0, :, 1])
+    assert not only[1].any()
+    assert not only[0, :, 0].any()
+    assert examine(case).verdict == EXACT
 
 
 def test_a_changed_softmax_changes_the_output():

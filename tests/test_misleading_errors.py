@@ -118,7 +118,7 @@ def test_an_option_that_a_picture_does_not_have_is_named_with_those_it_has(trace
     for call, message in (
         (
             lambda: head.draw(foo=2),
-            r"AttentionGraph.draw\(\) has no option foo=: it has ax, thresh",
+            r"AttentionGraph.draw\(\) has no option foo=: it has query, key",
         ),
         (lambda: head.draw("matrix", treshold=2), r"treshold=; did you mean threshold=\?"),
         (lambda: trace.draw(foo=2), r"AttentionTrace.draw\(\) has no option foo=.* heads, stack"),

@@ -17,7 +17,7 @@ def test_every_edge_stands_once_in_the_row_of_its_query(queries: list[int]) -> N
     queries = sorted(queries)
     query = torch.tensor(queries, dtype=torch.long)
     seen: list[int] = []
-    for edges, present in padded_rows(query, 8):
+    for edges, present, _ in padded_rows(query, 8):
         assert edges[~present].eq(0).all()
         for row, there in zip(edges.tolist(), present.tolist(), strict=True):
             own = [edge for edge, is_edge in zip(row, there, strict=True) if is_edge]

@@ -5,8 +5,8 @@ from torch import nn
 from gattn.errors import ContractError
 from gattn.normalizers import Identity, Normalizer, Softmax
 from gattn.testing import check_normalizer, check_weight_function
-from gattn.weights import Dot, WeightFunction
-from gattn.weights.base import DotForm
+from gattn.weights import ALiBi, Dot, Softcap, WeightFunction
+from gattn.weights.pairs import DotForm
 
 
 def test_plain_callables_pass():
@@ -55,6 +55,16 @@ class WrongDotForm(Dot):
 class WrongBias(Dot):
     def dot_form(self, query, key):
         return DotForm(query, key, (Constant(),))
+
+
+class WrongCap(Softcap):
+    def capped_form(self, query, key):
+        return super().capped_form(query, key)._replace(cap=2 * self.cap)
+
+
+class ReadsTheQuery(ALiBi):
+    def forward(self, query, key, pairs):
+        return super().forward(query, key, pairs) * (pairs.query % 2)
 
 
 class Constant(WeightFunction):
@@ -106,6 +116,8 @@ class NeedsAnEdge(Dot):
         (TileOfItsOwn(), r"an edge list scores as a tile does.*expected -?\d.*got -?\d"),
         (WrongDotForm(), r"the dot form is the score.*expected -?\d.*got -?\d"),
         (WrongBias(), "the dot form is the score"),
+        (WrongCap(Dot(), 1.5), "the capped form is the score"),
+        (ReadsTheQuery(3), "a relative score depends on the offset alone"),
         (DropsTokens(), r"prepare keeps tokens apart.*\(2, 3 or 1, 5, any\), got \(2, 3, 1, 4\)"),
         (LooksAtAllKeys(), "a pair's score depends on that pair alone"),
         (LooksAtTheBatch(), "batch items do not mix"),

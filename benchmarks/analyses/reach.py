@@ -26,6 +26,7 @@ def rows(quick: bool) -> list[Row]:
             "scipy.sparse.csgraph.shortest_path, unweighted",
             size,
             _reach,
+            time_bar=1 / 2,
         ),
         Row(
             f"analysis-walks/{size}",
@@ -33,6 +34,7 @@ def rows(quick: bool) -> list[Row]:
             "numpy.linalg.matrix_power of the dense matrix",
             size,
             _walks,
+            time_bar=1 / 2,
         ),
         Row(
             f"analysis-bottlenecks/{few}",

@@ -36,6 +36,7 @@ def rows(quick: bool) -> list[Row]:
             "each layer alone, once per token, with a hook on its values",
             fewer,
             partial(_build, of="zeroing"),
+            time_bar=1 / 2,
             small=8,
         ),
     ]

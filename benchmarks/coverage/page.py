@@ -47,10 +47,10 @@ shows. "Exact" means that
 "Refused" means an error that gives the reason, and nothing captured. "Wrong" would be anything
 else. A reason lies in the nature of a model where no softmax alone says what is attended to: it is
 "changed" before it meets the values (made hard, signed, normalized again, mixed with noise, picked
-from), "combined" with other softmaxes, over channels or features as in linear attention, or top-k,
-where a key that no query keeps cannot be told from padding. The other reasons say what is not
-proved: tokens that "cannot be matched" with those of other layers, that are moved and mixed, "in
-windows that overlap", or "picked or ordered by values", and texts packed into one.
+from), "combined" with other softmaxes, or over channels or features as in linear attention. The
+other reasons say what is not proved: tokens that "cannot be matched" with those of other layers,
+that are moved and mixed, "in windows that overlap", or "picked or ordered by values", and texts
+packed into one.
 
 `python -m benchmarks.coverage --library NAME --markdown docs/models.md` writes a library's part of
 this page. The libraries are installed for that run alone, in an environment of their own,

@@ -8,13 +8,18 @@ FLOPS, BANDWIDTH, COPYING = 67e12, 3.35e12, 25e9
 DGX_CORES = 112
 """The cores of a DGX H100, which has eight of these GPUs (NVIDIA's data sheet)."""
 WALL = f"time on {GPUS} GPUs"
+WITH_SCORES = "the same, with head_table of all edges"
 ON_CPUS = (
     "CPU, columns, packing, writing",
     "CPU, head_table of kept edges",
-    "CPU, head_table of all edges",
+    "CPU, head_table of all edges summed up on GPUs: patterns",
+    "CPU, head_table of all edges summed up on GPUs: rows",
+    "CPU, head_table of all edges summed up on CPUs",
 )
 COMPUTING, MOVING, PASSES = 0.3, 0.5, 20
-"""Assumed: shares of those peaks, and how often each score is read or written."""
+"""Assumed: shares of those peaks, and how often each pair's number is read or written."""
+SUMMING, SORTING = 18, 5e9
+"""Assumed: how often it is read or written to sum up scores, and how many are sorted a second."""
 _COPIED = 12
 """Bytes per edge that are copied to the host: its position and its attention."""
 
@@ -38,12 +43,16 @@ def lines(rows: dict[str, dict[str, Any]]) -> list[Line]:
     gpu = _gpu_seconds(edges)
     wall = sum(line.value for line in gpu) / GPUS
     cpu = _cpu_seconds(rows["stages/gpt2-shape"], edges)
+    scores = _gpu_seconds_of_scores()
+    with_scores = wall + sum(line.value for line in scores) / GPUS
     return [
         Line("queries", "texts x tokens x heads", queries, ""),
         Line("edges", f"queries x {kept[length]:.1f}, kept at {length} tokens", edges, ""),
         *disk,
         *gpu,
         Line(WALL, "the three lines above / GPUs", wall, "seconds"),
+        *scores,
+        Line(WITH_SCORES, "the five lines above / GPUs", with_scores, "seconds"),
         *cpu,
         Line("written", "disk / time", sum(line.value for line in disk) / wall, "bytes per second"),
     ]
@@ -95,14 +104,44 @@ def _gpu_seconds(edges: float) -> list[Line]:
     ]
 
 
+def _gpu_seconds_of_scores() -> list[Line]:
+    passes = _pairs() * 4 * SUMMING / (MOVING * BANDWIDTH)
+    return [
+        Line(
+            "GPU, scores summed up",
+            f"all pairs x 4 bytes x {SUMMING} passes / "
+            f"({MOVING:.0%} of {BANDWIDTH / 1e12:.2f} TB/s)",
+            passes,
+            "seconds",
+        ),
+        Line(
+            "GPU, rows sorted",
+            f"all pairs / {SORTING / 1e9:.0f} billion per second",
+            _pairs() / SORTING,
+            "seconds",
+        ),
+    ]
+
+
+def _pairs() -> float:
+    return TEXTS * LAYERS * HEADS * TOKENS * (TOKENS + 1) / 2
+
+
 def _cpu_seconds(stages: dict[str, Any], edges: float) -> list[Line]:
     seconds, kept = stages["seconds"], stages["edges"]
     written = (seconds["columns"] + seconds["packing and writing"]) / kept
-    of_kept = stages["analyses_of_kept_seconds"] / kept
-    of_all = (seconds["analyses"] + seconds["keeping"]) / stages["pairs"]
-    pairs = TEXTS * LAYERS * HEADS * TOKENS * (TOKENS + 1) / 2
-    sums = ((edges, written, "edges"), (edges, of_kept, "edges"), (pairs, of_all, "all pairs"))
+    of_kept = stages["scores_of_kept_seconds"] / kept
+    listed = stages["patterns_seconds"] / stages["squares"]
+    a_row = stages["rows_of_scores_seconds"] / stages["heads"]
+    of_all = seconds["scores"] / stages["pairs"]
+    sums = (
+        (edges, written, "edges"),
+        (edges, of_kept, "edges"),
+        (TEXTS * TOKENS**2, listed, "texts x tokens²"),
+        (TEXTS * LAYERS * HEADS, a_row, "heads"),
+        (_pairs(), of_all, "all pairs"),
+    )
     return [
-        Line(name, f"{of} x {each * 1e9:.1f} ns", number * each, "seconds")
+        Line(name, f"{of} x {each * 1e9:,.1f} ns", number * each, "seconds")
         for name, (number, each, of) in zip(ON_CPUS, sums, strict=True)
     ]

@@ -6,10 +6,17 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import numpy as np
 import torch
 
 import gattn
 from benchmarks.surveys.throughput import keep_of, model_of, texts_of
+from gattn.analysis.heads.summed.nodes import Nodes
+from gattn.analysis.heads.summed.of_blocks import Marks
+from gattn.models.load.encoding import encode
+from gattn.models.run.capturing import capture_encoded
+from gattn.models.run.options import Options
+from gattn.surveys.run.summing import SummedTexts
 from gattn.surveys.store.parts import write_part
 from gattn.surveys.store.text_rows import joined, tables_of, text_row
 
@@ -18,6 +25,7 @@ _QUICK = {"docstrings": 8, "gpt2-shape": 1}
 _NOTHING = gattn.Threshold(2.0)
 """Larger than any attention from a softmax."""
 _MOST_TOKENS = 4096
+_CPU = torch.device("cpu")
 
 
 def measure(work: Path, quick: bool, *, shape: str) -> dict[str, Any]:
@@ -33,16 +41,20 @@ def measure(work: Path, quick: bool, *, shape: str) -> dict[str, Any]:
         for keep in (keep_of(shape), _NOTHING, gattn.All())
     )
     with_edges, without = _capture(model, keep_of(shape)), _capture(model, _NOTHING)
+    scored = _capture(model, _NOTHING, gattn.analysis.head_table)
+    _check_scores(scored(rows), whole)
     table = with_edges(rows)
-    seconds = {
-        "model": _seconds(lambda: _run(model, tokenizer, inputs)),
-        "columns": _seconds(lambda: _columns(traces)),
-        "analyses": _seconds(lambda: _analyses(whole)),
-        "keeping": _seconds(lambda: _keep(whole, keep_of(shape))),
+    alone = _seconds(lambda: without(rows))
+    no_edges, columns = _seconds(lambda: _columns(empty)), _seconds(lambda: _columns(traces))
+    kept = _seconds(lambda: with_edges(rows)) - columns
+    seconds = {"model": _seconds(lambda: _run(model, tokenizer, inputs))}
+    seconds |= {
+        "capture": max(0.0, alone - no_edges - seconds["model"]),
+        "scores": max(0.0, _seconds(lambda: scored(rows)) - alone),
+        "keeping": max(0.0, kept - (alone - no_edges)),
+        "columns": columns,
         "packing and writing": _seconds(lambda: _write(work, table)),
     }
-    no_edges = _seconds(lambda: without(rows)) - _seconds(lambda: _columns(empty))
-    seconds["capture"] = max(0.0, no_edges - seconds["model"])
     return {
         "seconds": seconds,
         "texts": len(texts),
@@ -50,12 +62,44 @@ def measure(work: Path, quick: bool, *, shape: str) -> dict[str, Any]:
         "heads": sum(len(trace.only_stack) for trace in traces),
         "edges": sum(table["num_edges"].to_pylist()),
         "pairs": sum(head.graph.num_edges for trace in whole for head in trace.heads()),
-        "analyses_of_kept_seconds": _seconds(lambda: _analyses(traces)),
+        "scores_of_kept_seconds": _seconds(lambda: _scores(traces)),
+        "scores_edge_by_edge_seconds": _seconds(lambda: _scores(whole)),
+        "rows_of_scores_seconds": _rows_of_scores(model, tokenizer, inputs),
+        "patterns_seconds": _seconds(lambda: _list_patterns(traces)),
+        "squares": sum(trace.only_stack[0, 0].graph.num_keys ** 2 for trace in traces),
     }
 
 
-def _capture(model: Any, keep: gattn.Keep) -> gattn.CaptureGraphs:
-    return gattn.CaptureGraphs(model, keep=keep, analyses=[], most_tokens=_MOST_TOKENS)
+def _capture(model: Any, keep: gattn.Keep, *analyses: Any) -> gattn.CaptureGraphs:
+    return gattn.CaptureGraphs(model, keep=keep, analyses=analyses, most_tokens=_MOST_TOKENS)
+
+
+def _check_scores(rows: Any, traces: Sequence[gattn.AttentionTrace]) -> None:
+    """Check that the scores of a survey are those of all edges, one by one."""
+    for row, trace in zip(rows.to_pylist(), traces, strict=True):
+        expected = gattn.analysis.head_table(trace, progress=False).drop(columns=["kept", "label"])
+        found = [[head[name] for name in expected] for head in row["heads"]]
+        numbers = np.array(found, dtype=float), expected.to_numpy(dtype=float)
+        if not np.allclose(*numbers, rtol=2e-6, atol=2e-6, equal_nan=True):
+            raise AssertionError("The scores of a survey differ from those of all edges.")
+
+
+def _rows_of_scores(model: Any, tokenizer: Any, inputs: Sequence[Any]) -> float:
+    """Time what is left for the CPU once the edges are summed up, in CPU seconds."""
+    encodings = [encode(one, model, tokenizer) for one in inputs]
+    summed = SummedTexts(encodings)
+    options = Options(_NOTHING, onlooker=summed)
+    traces = capture_encoded(encodings, model, tokenizer, options)
+    return _seconds(lambda: [summed.scores(*one) for one in enumerate(traces)])
+
+
+def _list_patterns(traces: Sequence[gattn.AttentionTrace]) -> None:
+    """List the pairs of patterns of each text, which all layers share."""
+    for trace in traces:
+        nodes, known = Nodes.of(trace.only_stack[0, 0]), Marks()
+        every = slice(0, nodes.num_keys)
+        known.keys(nodes, _CPU)
+        known.pairs(nodes, every, every, _CPU)
 
 
 def _seconds(step: Callable[[], Any]) -> float:
@@ -69,7 +113,7 @@ def _seconds(step: Callable[[], Any]) -> float:
 
 
 def _run(model: Any, tokenizer: Any, inputs: Sequence[Any]) -> None:
-    """Run the model alone, on the batches that a survey makes."""
+    """Run the model alone and without its head, on the batches that a survey makes."""
     ids = [tokenizer(one)["input_ids"] if isinstance(one, str) else one for one in inputs]
     ids.sort(key=len, reverse=True)
     while ids:
@@ -80,18 +124,12 @@ def _run(model: Any, tokenizer: Any, inputs: Sequence[Any]) -> None:
         for row, one in enumerate(batch):
             padded[row, : len(one)], mask[row, : len(one)] = torch.tensor(one), 1
         with torch.no_grad():
-            model(padded, attention_mask=mask, use_cache=False)
+            model.base_model(padded, attention_mask=mask, use_cache=False)
 
 
-def _analyses(traces: Sequence[gattn.AttentionTrace]) -> None:
+def _scores(traces: Sequence[gattn.AttentionTrace]) -> None:
     for trace in traces:
         gattn.analysis.head_table(trace, progress=False)
-
-
-def _keep(traces: Sequence[gattn.AttentionTrace], keep: gattn.Keep) -> None:
-    for trace in traces:
-        for head in trace.heads():
-            head.keep(keep)
 
 
 def _columns(traces: Sequence[gattn.AttentionTrace]) -> Any:

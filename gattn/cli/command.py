@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gattn.cli.parser import make_parser
+from gattn.cli.terminal.collecting import none_collected
 from gattn.cli.terminal.consoles import any_console, drop_output
 from gattn.cli.terminal.output import check_output, say
 from gattn.errors import GattnError, SelectionError
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The status is 0 for success, 2 for a bad request, 1 for a failure, 130 if interrupted.
     """
-    with any_console(), _short_warnings():
+    with any_console(), _short_warnings(), none_collected():
         try:
             _run(arguments)
             sys.stdout.flush()

@@ -13,7 +13,7 @@ from gattn.cli.commands.drawing import run_compare, run_draw, run_heads, run_vie
 from gattn.cli.commands.explaining import run_why
 from gattn.cli.commands.listing import run_export, run_models, run_tokens
 from gattn.cli.commands.measuring import run_circuit, run_effect, run_flow, run_routes
-from gattn.cli.commands.querying import TABLES, run_query, run_statistics
+from gattn.cli.commands.querying import TABLES, run_examples, run_query, run_statistics
 from gattn.cli.commands.surveying import run_survey
 from gattn.cli.measuring_arguments import METRICS, add_answer, add_circuit, add_flow, add_why
 from gattn.cli.shared_arguments import (
@@ -23,6 +23,7 @@ from gattn.cli.shared_arguments import (
     add_order,
     add_output,
     add_position,
+    add_style,
     add_text,
 )
 from gattn.cli.survey_arguments import add_survey
@@ -55,6 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
         _survey,
         _query,
         _statistics,
+        _examples,
         _models,
     ):
         add(commands)
@@ -72,8 +74,13 @@ def _command(
 def _draw(commands: Commands) -> None:
     parser = _command(commands, "draw", run_draw, "draw all heads on a text, or one head")
     add_capture(parser)
-    parser.add_argument("--layout", choices=LAYOUTS, help="how to draw one head (default: arcs)")
+    parser.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        help="how to draw one head (default: arcs), or those of --heads in one view",
+    )
     add_order(parser)
+    add_style(parser)
     add_output(parser, PICTURES, "attention.svg")
 
 
@@ -116,6 +123,7 @@ def _compare(commands: Commands) -> None:
     add_capture(parser)
     add_edits(parser)
     add_order(parser)
+    add_style(parser)
     parser.add_argument(
         "--with",
         dest="other_model",
@@ -233,6 +241,24 @@ def _statistics(commands: Commands) -> None:
         help="another survey of the same texts: test which heads differ",
     )
     add_output(parser, (".csv", *PICTURES))
+
+
+def _examples(commands: Commands) -> None:
+    parser = _command(
+        commands,
+        "examples",
+        run_examples,
+        "list the texts of a survey in which a head has the most of a score, or write their page",
+    )
+    add_folder(parser)
+    parser.add_argument("head", metavar="HEAD", help="the head, such as 5.1 or decoder:5.1")
+    parser.add_argument(
+        "score", metavar="SCORE", help="a column of the table heads, such as induction"
+    )
+    parser.add_argument(
+        "--most", type=whole, default=10, metavar="N", help="how many texts (default: 10)"
+    )
+    add_output(parser, (*PAGES, ".csv"))
 
 
 def _models(commands: Commands) -> None:

@@ -123,6 +123,15 @@ def add_output(
     parser.set_defaults(suffixes=suffixes)
 
 
+def add_style(parser: argparse.ArgumentParser) -> None:
+    """Add --style."""
+    parser.add_argument(
+        "--style",
+        choices=("paper", "talk", "dark"),
+        help="the style of the picture, as gattn.style in Python",
+    )
+
+
 def add_folder(parser: argparse.ArgumentParser) -> None:
     """Add FOLDER."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the survey's folder")

@@ -54,7 +54,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--analyse",
         choices=("all", "kept"),
         default="all",
-        help="compute scores from all edges (default) or, faster, only from those kept",
+        help="compute scores from all edges (default) or only from those kept, which is faster for "
+        "all analyses but heads",
     )
     parser.add_argument("--layers", metavar="N", help="only these layers, such as 0,2-4")
     parser.add_argument(

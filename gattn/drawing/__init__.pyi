@@ -5,10 +5,14 @@ from .located.draw_graph import draw_graph as draw_graph
 from .located.draw_time import draw_time as draw_time
 from .many_heads.compare import draw_compare as draw_compare
 from .many_heads.draw_heads import draw_heads as draw_heads
+from .many_heads.draw_overlay import draw_overlay as draw_overlay
 from .many_heads.notebook import notebook_svg as notebook_svg
+from .notebooks import notebook_html as notebook_html
 from .one_head.draw_head import draw_head as draw_head
-from .one_head.passage import draw_text as draw_text
+from .one_head.prose.passage import draw_text as draw_text
 from .one_head.token_graphs import draw_token_graph as draw_token_graph
 from .over_image.draw_image import draw_image as draw_image
 from .over_image.draw_images import draw_images as draw_images
 from .page import page_bytes as page_bytes
+from .page import to_payload as to_payload
+from .page import write_component as write_component

@@ -5,23 +5,34 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+import torch
 from torch import Tensor
 
-from gattn.engines import blocks, edges, fused, tiles
+from gattn.engines import edges, flex, fused, tiles
 from gattn.engines.call import AttentionCall, attention_call, naming_shapes
+from gattn.engines.kernels.emitting import can_emit
+from gattn.engines.shared import blocks
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
+from gattn.keep import Keep, TopK
 from gattn.normalizers import Normalizer
 from gattn.weights.base import PairFunction, WeightFunction
 
-NAMES = ("fused", "tiles", "edges", "message_passing")
+NAMES = ("fused", "tiles", "edges", "flex", "message_passing")
+
+KERNELS_ON = ("cuda",)
+"""The devices on which flex attention and gattn's own kernels are chosen."""
+
+_WORTH_COMPILING = 4096
+"""Flex attention takes seconds to compile, so on fewer queries other engines have long answered."""
 
 
 def choose(call: AttentionCall) -> ModuleType:
     """Choose the engine for a call.
 
     torch's fused kernel if it can; tiles if enough of the pairs on them are edges, or a single
-    tile holds them all; else edges.
+    tile holds them all; else edges. On a GPU, flex attention takes the place of tiles on many
+    queries where it can, unless the weight function learns; that is not measured yet.
 
     Parameters
     ----------
@@ -35,7 +46,17 @@ def choose(call: AttentionCall) -> ModuleType:
     """
     if fused.can_run(call) is None:
         return fused
-    return edges if tiles_waste(call) else tiles
+    if tiles_waste(call):
+        return edges
+    return flex if _suits_flex(call) else tiles
+
+
+def _suits_flex(call: AttentionCall) -> bool:
+    if call.query.device.type not in KERNELS_ON or call.query.shape[2] < _WORTH_COMPILING:
+        return False
+    # Gradients of biases from its compiled kernels were never seen.
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in call.weight.parameters())
+    return not learns and flex.can_run(call) is None
 
 
 def choose_for_graphs(call: AttentionCall, name: str | None = None) -> ModuleType:
@@ -68,12 +89,32 @@ def choose_for_graphs(call: AttentionCall, name: str | None = None) -> ModuleTyp
     return engine
 
 
+def emits(call: AttentionCall, keep: Keep) -> bool:
+    """Return whether kernels emit the edges that are kept, so that no engine walks blocks.
+
+    Parameters
+    ----------
+    call : AttentionCall
+        The inputs, checked.
+    keep : Keep
+        Which edges are kept.
+
+    Returns
+    -------
+    bool
+        Whether they do: on a GPU, where tiles would be chosen.
+    """
+    is_on = call.query.device.type in KERNELS_ON
+    return is_on and can_emit(call, keep) is None and tiles_waste(call) is None
+
+
 def tiles_waste(call: AttentionCall) -> str | None:
     """Return why tiles do not suit the call (too many pairs that are not edges), or None."""
     if reason := tiles.can_run(call):
         return reason
     pairs, num_edges = tiles.pairs(call), call.graph.num_edges
-    if pairs > max(pairs_worth_an_edge(call) * num_edges, blocks.HEIGHT**2):
+    one_tile = 0 if edges.scores_at_once(call) else blocks.HEIGHT**2
+    if pairs > one_tile and pairs > pairs_worth_an_edge(call) * num_edges:
         return f"they hold {pairs:,} pairs for {num_edges:,} edges"
     return None
 
@@ -157,10 +198,13 @@ def _lines(call: AttentionCall) -> list[str]:
     graph, chosen = call.token_graph, _name(choose(call))
     pairs = graph.num_queries * graph.num_keys
     share = f"{graph.num_edges / pairs:.2g} of all pairs" if pairs else "no pairs"
+    walked = _name(choose_for_graphs(call))
+    if emits(call, TopK(1)):
+        walked += ", or kernels with TopK or Threshold"
     lines = [
         f"{graph}: {graph.num_edges:,} edges, {share}",
         f"{call.weight}: {_score(call)}; {call.normalizer}; {call.batch_heads} heads in all",
-        f"graph_attention runs {chosen}, attention_graphs {_name(choose_for_graphs(call))}:",
+        f"graph_attention runs {chosen}, attention_graphs {walked}:",
     ]
     width = max(len(name) for name in NAMES)
     for name in NAMES:

@@ -10,11 +10,12 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
 from gattn.engines.call import AttentionCall
-from gattn.engines.scoring import checked_scores
+from gattn.engines.shared.scoring import checked_scores, share_out
 from gattn.engines.tensors.memory import uncompiled
 from gattn.errors import ContractError
 from gattn.normalizers.base import widened
-from gattn.weights.base import Pairs, map_tree
+from gattn.weights.base import map_tree
+from gattn.weights.pairs import Pairs
 
 _STEPS = "message", "aggregate", "update"
 _HOOKS = tuple(
@@ -105,7 +106,8 @@ def attention(call: AttentionCall) -> Tensor:
     scores, edges = _scores(call), call.edges
     if edges.order is not None:
         scores = scores.index_select(-1, edges.order)
-    return edges.as_given(call.normalizer.on_edges(scores, edges.query, edges.num_queries))
+    shares = [share_out(call.normalizer, scores, block) for block in edges.blocks(edges.num_edges)]
+    return edges.as_given(shares[0] if shares else scores)
 
 
 def memory(call: AttentionCall) -> int:

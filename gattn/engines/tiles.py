@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from gattn.engines import blocks
-from gattn.engines.blocks import Tiles
 from gattn.engines.call import AttentionCall
-from gattn.engines.fused import VALUES_OF_EDGES, attend
-from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
+from gattn.engines.fused import VALUES_OF_EDGES, fused_block, is_on_accelerator, suits_the_kernel
+from gattn.engines.shared import blocks
+from gattn.engines.shared.blocks import Tiles
+from gattn.engines.shared.scoring import PIECE_NUMBERS, score_tile, tile_bias
+from gattn.engines.shared.tiling import tile_pairs
 from gattn.engines.tensors.memory import (
     Pasted,
     Recomputed,
@@ -22,11 +23,11 @@ from gattn.engines.tensors.memory import (
     uncompiled,
     with_dtypes_of,
 )
-from gattn.engines.tiling import every_row_has_edges, tile_pairs
 from gattn.graph.rules.keys import Keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers.base import widened
-from gattn.weights.base import Pairs, Tree, map_tree
+from gattn.weights.base import Tree, map_tree
+from gattn.weights.pairs import Pairs
 
 BLOCK_BYTES = 1 << 24
 """The most memory for the scores of a block, in bytes: they should stay in the cache."""
@@ -53,8 +54,8 @@ class RowBlock(NamedTuple):
 
 def can_run(call: AttentionCall) -> str | None:
     """Run on a token graph, unless edge features come as a list of edges."""
-    if not isinstance(call.graph, TokenGraph):
-        return "a plain edge_index has no tiles"
+    if not isinstance(call.graph, TokenGraph) and call.graph.token_graph is None:
+        return "a plain edge_index has no tiles, unless it is small and each edge occurs once"
     if call.features_to_value is not None:
         return VALUES_OF_EDGES
     if call.edge_features is not None and call.edge_features.dim() == 2:
@@ -66,19 +67,22 @@ def can_run(call: AttentionCall) -> str | None:
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     keep_freed_memory()
-    width = call.tile_width if torch.is_grad_enabled() else call.batch_heads
-    most = _most_pairs(call, width)
+    most = _most_pairs(call, call.batch_heads)
     recomputed = Recomputed(many=not _is_worth_keeping(call, most))
+    query, key = _operands(call)
+    state: tuple[Tree, Tree, Tree] = query, key, call.value
+    if torch.is_grad_enabled():  # Gradients of all blocks add up in float32.
+        state = map_tree(widened, query), map_tree(widened, key), widened(call.value)
+    planned = blocks.plan(call.token_graph, most, call.query.device)
+    if isinstance(planned, tuple) and len(planned) == 1:
+        output, _ = recomputed(_attend, call, planned[0], state)
+        return cast("Tensor", output.to(call.value.dtype))
     shape = (*call.query.shape[:3], call.value.shape[-1])
-    output = Pasted(call.value.new_empty(shape), dim=2)
-    query, key = (map_tree(widened, side) for side in call.operands)
-    state: tuple[Tree, Tree, Tree] = (query, key, widened(call.value))
-    # Pairs that are scored one by one fill the cache in pieces, which should not be thin strips.
-    tallest = blocks.HEIGHT if call.tile_width > call.batch_heads else call.token_graph.num_queries
-    for tiles in blocks.plan(call.token_graph, most, tallest, call.query.device):
+    whole = Pasted(call.value.new_empty(shape))
+    for tiles in planned:
         part, state = recomputed(_attend, call, tiles, state)
-        output.add(part)
-    return output.whole
+        whole.add((..., tiles.rows, slice(None)), part)
+    return whole.whole
 
 
 def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
@@ -88,8 +92,8 @@ def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
     """
     if call.token_graph.num_queries * call.token_graph.num_keys <= most:
         return True
-    form = call.dot_form
-    is_fused = _suits_the_kernel(call) and form is not None and not form.bias
+    form = call.kernel_form
+    is_fused = suits_the_kernel(call) and form is not None and not form.bias
     return is_fused and pairs(call) <= call.query.numel()
 
 
@@ -100,10 +104,13 @@ def _attend(
     query, query_rest = tiles.queries(state[0])
     key, key_rest = tiles.keys(state[1])
     value, value_rest = tiles.keys(state[2])
-    query, key = with_dtypes_of(call.operands[0], query), with_dtypes_of(call.operands[1], key)
+    given = _operands(call)
+    query, key = with_dtypes_of(given[0], query), with_dtypes_of(given[1], key)
     assert isinstance(value, Tensor)
-    output = _fused(call, tiles, query, key, value)
+    output = fused_block(call, tiles, query, key, value)
     if output is None:
+        if call.kernel_form is not None:  # Half precision cannot hold large products.
+            query, key = map_tree(widened, query), map_tree(widened, key)
         value = value.to(call.value.dtype)
         attention = call.normalizer(_scores(call, tiles, query, key)).to(value.dtype)
         attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
@@ -111,41 +118,12 @@ def _attend(
     return tiles.from_batch(output), (query_rest, key_rest, value_rest)
 
 
-def _fused(
-    call: AttentionCall, tiles: Tiles, query: Tree, key: Tree, value: Tensor
-) -> Tensor | None:
-    """Attend by torch's fused kernel with a mask, or give None if that does not suit."""
-    if not isinstance(query, Tensor) or not _suits_the_kernel(call):
-        return None
-    mask = tiles.mask(call)
-    assert call.dot_form is not None
-    if call.dot_form.bias:
-        bias = tile_bias(call, lambda: tiles.pairs(call))
-        assert bias is not None
-        if bias.requires_grad:  # The kernel gives masks no gradient.
-            return None
-        bias = bias / call.temperature
-        mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
-        mask = mask.to(call.kernel_dtype)
-    assert isinstance(key, Tensor)
-    return attend(
-        query.to(call.kernel_dtype),
-        key.to(call.kernel_dtype),
-        value.to(call.kernel_dtype),
-        call.dot_form.scale / call.temperature,
-        mask,
-        dropout=call.dropout,
-    )
-
-
-def _suits_the_kernel(call: AttentionCall) -> bool:
-    """Return whether torch's fused kernel with a mask gives this attention.
-
-    It adds -inf to pairs that are not edges: rows without edges, or NaN in a key, would give NaN.
-    """
-    if not call.is_shared_out_by_softmax or call.dot_form is None or call.dot_form.query is None:
-        return False
-    return every_row_has_edges(call.token_graph) and call.is_finite
+def _operands(call: AttentionCall) -> tuple[Tree, Tree]:
+    """Return what pairs are scored from, or torch's kernel, which may take half precision."""
+    form = call.kernel_form
+    if form is None or not suits_the_kernel(call):
+        return call.operands
+    return form.query, form.key
 
 
 def _scores(call: AttentionCall, tiles: Tiles, query: Tree, key: Tree) -> Tensor:
@@ -187,13 +165,13 @@ def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock
     keep_freed_memory()
     most = _most_pairs(call, call.batch_heads, _ROWS_SHARE)
     most = max(most, min(_FEW_ROWS * call.token_graph.num_keys, _MOST_GROWTH * most))
-    blocks_of_rows = blocks.single_blocks(call.token_graph, most, call.query.device)
+    planned = blocks.plan(call.token_graph, most, call.query.device, single=True)
     if scores or not _can_overwrite(call):
-        yield from (_row_block(call, tiles, scores) for tiles in blocks_of_rows)
+        yield from (_row_block(call, tiles, scores) for tiles in planned)
         return
     size = min(most, call.token_graph.num_queries * call.token_graph.num_keys)
     memory = widened(call.query[:0]).new_empty(call.batch_heads * size)
-    for tiles in blocks_of_rows:
+    for tiles in planned:
         block, memory = _overwritten(call, tiles, memory)
         yield block
 
@@ -252,27 +230,33 @@ def _overwritten(call: AttentionCall, tiles: Tiles, memory: Tensor) -> tuple[Row
     if memory.numel() < math.prod(shape) or memory.dtype != query.dtype:
         memory = query.new_empty(math.prod(shape))
     scores = memory[: math.prod(shape)].view(shape)
-    query = query.flatten(0, 1) * (form.scale / call.temperature)
-    torch.bmm(query, key.flatten(0, 1).transpose(1, 2), out=scores.flatten(0, 1))
+    query, key = query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2)
     bias, mask = tile_bias(call, lambda: tiles.pairs(call)), tiles.mask(call)
-    if bias is not None:
-        scores += bias / call.temperature
-    if mask is not None:
-        scores[..., tiles.partial].masked_fill_(~mask[..., tiles.partial], -torch.inf)
-    return _as_row_block(tiles, None, _softmax_in_place(scores)), memory
+
+    def score() -> Tensor:
+        torch.bmm(query * (form.scale / call.temperature), key, out=scores.flatten(0, 1))
+        if bias is not None:
+            scores.add_(bias / call.temperature)
+        if mask is not None:
+            scores[..., tiles.partial].masked_fill_(~mask[..., tiles.partial], -torch.inf)
+        return scores
+
+    return _as_row_block(tiles, None, _softmax_in_place(score)), memory
 
 
-def _softmax_in_place(scores: Tensor) -> Tensor:
+def _softmax_in_place(score: Callable[[], Tensor]) -> Tensor:
+    """Take the softmax of scores; if some rows have no edge, they are scored again to find out."""
+    scores = score()
     if not scores.numel():
         return scores
-    empty = scores.amax(-1, keepdim=True) == -torch.inf
-    if not bool(empty.any()):
-        return torch.softmax(scores, dim=-1, out=scores)
+    attention = torch.softmax(scores, dim=-1, out=scores)
+    if not bool(attention[..., 0].isnan().any()):
+        return attention
+    empty = score().amax(-1, keepdim=True) == -torch.inf
     attention = torch.softmax(scores.masked_fill_(empty, 0.0), dim=-1, out=scores)
     return attention.masked_fill_(empty, 0.0)
 
 
 def _most_pairs(call: AttentionCall, width: int, share: float = 1.0) -> int:
-    on_device = call.query.device.type not in ("cpu", "meta")
-    size = DEVICE_BYTES if on_device else BLOCK_BYTES * share
+    size = DEVICE_BYTES if is_on_accelerator(call) else BLOCK_BYTES * share
     return max(int(size // max(call.query.element_size(), 4) // max(width, 1)), 1)

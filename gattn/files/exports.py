@@ -6,11 +6,15 @@ Control characters and lone surrogates, which these tools cannot show, are writt
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import networkx as nx
+from networkx.readwrite.gexf import GEXFWriter
 
+from gattn.edit_records import from_text
 from gattn.errors import FileError
 from gattn.files.digraphs import as_digraph, mapped
 from gattn.files.plain import printable, scalar
@@ -24,7 +28,12 @@ def write_gexf(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
     """Write a head or directed graph as GEXF, with each node labelled by its token."""
     graph = _labelled(thing)
     try:
-        nx.write_gexf(graph, path)
+        writer = GEXFWriter(encoding="utf-8", prettyprint=True)
+        writer.add_graph(graph)
+        if edits := _edits(thing):
+            ElementTree.SubElement(writer.xml.find("meta"), "description").text = edits
+        with path.open("wb") as file:
+            writer.write(file)
     except (TypeError, nx.NetworkXError) as error:
         raise FileError(f"GEXF cannot hold this graph: {error}.") from error
 
@@ -43,7 +52,7 @@ def write_dot(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
 
 
 def write_csv(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
-    """Write the edges of a head or directed graph as a table, without the model's edits.
+    """Write the edges of a head or directed graph as a table; the model's edits are a column.
 
     Tokens are not escaped. A spreadsheet treats those that start with ``=``, ``+``, ``-`` or ``@``
     as formulas: import such columns as text, or read the file with pandas.
@@ -54,7 +63,19 @@ def write_csv(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
             table[name] = [printable(token) for token in table[name]]
     else:
         table = nx.to_pandas_edgelist(mapped(as_digraph(thing), _text, _value))
+    if edits := _edits(thing):
+        table["edits"] = edits
     table.to_csv(path, index=False, encoding="utf-8")
+
+
+def _edits(thing: AttentionGraph | nx.DiGraph[Any]) -> str:
+    """Name all edits that the model ran with; "" if it had none."""
+    if isinstance(thing, AttentionGraph):
+        return printable("; ".join(map(str, thing.edits)))
+    edits = thing.graph.get("edits", "")
+    with suppress(TypeError, ValueError):  # else another program wrote them
+        edits = "; ".join(map(str, from_text(edits)))
+    return printable(str(edits))
 
 
 def _labelled(thing: AttentionGraph | nx.DiGraph[Any]) -> nx.DiGraph[Any]:

@@ -97,7 +97,7 @@ class Packer:
             return to_json(value)
         stored = [one.name for one in fields(value) if one.metadata.get("is_stored", True)]
         parts = {name: getattr(value, name) for name in stored}
-        for name in ("edits", "geometry", "query_geometry"):
+        for name in ("edits", "geometry", "query_geometry", "segments"):
             if parts.get(name, True) is None or parts.get(name) == ():
                 del parts[name]  # So that versions without it can read the file.
         if isinstance(value, AttentionGraph):

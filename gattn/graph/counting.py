@@ -5,15 +5,44 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from math import lcm
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from gattn.checks import check_memory
 from gattn.graph.rules.base import BLOCK_PAIRS, Rule
 from gattn.graph.rules.combined import MOST_TERMS, Combined, Disjoint
 from gattn.graph.rules.folding import balanced, parts_of
 from gattn.graph.rules.keys import between
 from gattn.graph.rules.simple import Blocks, Complete, Crossing, Globals, Strided, Window
+
+if TYPE_CHECKING:
+    from gattn.graph.token_graph import TokenGraph
+
+
+_FEW_QUERIES = 1 << 12
+
+
+def degrees_of(graph: TokenGraph) -> Tensor:
+    """Count the keys of each query."""
+    if graph.num_queries > _FEW_QUERIES:
+        check_memory(8 * graph.num_queries, f"The numbers of keys of all queries of {graph}")
+    device = graph.rule.device or torch.device("cpu")
+    positions = torch.arange(graph.num_queries, device=device) + graph.query_offset
+    degrees = graph.rule.degrees(positions, graph.num_keys)
+    if degrees is None:
+        counts = [allowed.sum(1) for _, _, allowed in graph.row_blocks()]
+        degrees = torch.cat([positions[:0], *counts])
+    return degrees
+
+
+def number_of_edges(graph: TokenGraph) -> int:
+    """Count all edges, without listing them."""
+    if graph.num_queries <= _FEW_QUERIES:
+        return int(graph.in_degree.sum())
+    found = count_edges(graph.rule, graph.query_offset, graph.num_queries, graph.num_keys)
+    return int(graph.in_degree.sum()) if found is None else found
 
 
 def count_edges(

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from gattn.caching import cached_property, cached_tensor, fields_alone
 from gattn.checks import check_memory, whole
-from gattn.door import draw
+from gattn.door import Pictured, draw
 from gattn.errors import GraphError
 from gattn.graph import cycles, drawn, explicit, networks, ordering, structured
-from gattn.graph.counting import count_edges
+from gattn.graph.counting import degrees_of, number_of_edges
 from gattn.graph.listing import list_edges
 from gattn.graph.rules.base import BLOCK_PAIRS, Rule, check_answer
 from gattn.graph.rules.folding import combined
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 
     from gattn.drawing.one_head.draw_head import Layout
 
-_FEW_QUERIES = 1 << 12
-
 
 @dataclass(frozen=True, eq=False)
-class TokenGraph:
+class TokenGraph(Pictured):
     """Who may attend to whom.
 
     Nodes are token positions; the edge j -> i exists if query i may attend to key j. Row r of the
@@ -209,15 +207,7 @@ class TokenGraph:
     @cached_tensor
     def in_degree(self) -> Tensor:
         """The number of keys that each query may attend to, shape (queries,)."""
-        if self.num_queries > _FEW_QUERIES:
-            check_memory(8 * self.num_queries, f"The numbers of keys of all queries of {self}")
-        device = self.rule.device or torch.device("cpu")
-        positions = torch.arange(self.num_queries, device=device) + self.query_offset
-        degrees = self.rule.degrees(positions, self.num_keys)
-        if degrees is None:
-            counts = [allowed.sum(1) for _, _, allowed in self.row_blocks()]
-            degrees = torch.cat([positions[:0], *counts])
-        return degrees
+        return degrees_of(self)
 
     @property
     def num_tokens(self) -> int:
@@ -229,10 +219,9 @@ class TokenGraph:
     @cached_property
     def num_edges(self) -> int:
         """How many edges there are: counted, not listed."""
-        if self.num_queries <= _FEW_QUERIES:
-            return int(self.in_degree.sum())
-        found = count_edges(self.rule, self.query_offset, self.num_queries, self.num_keys)
-        return int(self.in_degree.sum()) if found is None else found
+        if self.on_host is not self:
+            return self.on_host.num_edges
+        return number_of_edges(self)
 
     @cached_tensor
     def neighbourhoods(self) -> Neighbourhoods:
@@ -285,7 +274,21 @@ class TokenGraph:
         """Move explicit edges to a device; a rule without edges serves every device."""
         if self.rule.device is None:
             return self
-        return replace(self, rule=self.rule.to(torch.device(device)))
+        moved = replace(self, rule=self.rule.to(torch.device(device)))
+        if self.rule.device.type == "cpu":
+            moved.__dict__["_copy_on_host"] = self
+        return moved
+
+    @property
+    def on_host(self) -> TokenGraph:
+        """The graph with its edges in main memory, where what is computed together is planned."""
+        # A graph that kept itself would wait for the garbage collector.
+        is_there = self.device is None or self.device.type == "cpu"
+        return self if is_there else self._copy_on_host
+
+    @cached_property
+    def _copy_on_host(self) -> TokenGraph:
+        return self.to("cpu")
 
     permutation = ordering.permutation
     arrange = ordering.arrange

@@ -10,12 +10,14 @@ import torch
 
 from gattn.checks import refuse_hidden, whole
 from gattn.edit_records import checked as checked_edits
+from gattn.edit_records import in_words
 from gattn.errors import CaptureError, ShapeError
 from gattn.graph.ordering import refuse_numbers
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.geometry import Geometry
 from gattn.heads.given.edge_lists import texts, with_arrays
+from gattn.heads.given.weights import noted, what_of
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
@@ -25,6 +27,7 @@ _LISTS: Mapping[str, tuple[type, ...]] = {
     "tokens": (str,),
     "query_tokens": (str,),
     "words": (int, type(None)),
+    "segments": (int,),
 }
 TEXTS = ("model", "weight_function", "normalizer", "stack")
 _PLACES = ("layer", "head", "key_value_head")
@@ -49,7 +52,8 @@ def checked(head: AttentionGraph) -> dict[str, Any]:
         "query_geometry",
     )
     _check_sizes(head, dict.fromkeys(by_query, queries))
-    _check_sizes(head, dict.fromkeys(("tokens", "words", "positions", "geometry"), nodes))
+    by_node = ("tokens", "words", "segments", "positions", "geometry")
+    _check_sizes(head, dict.fromkeys(by_node, nodes))
     # Last, because it lists the edges, whose queries are by now as many as the numbers given.
     _check_sizes(head, dict.fromkeys(head.edge_values, head.graph.num_edges))
     found: dict[str, Any] = {
@@ -113,8 +117,12 @@ def _check_sizes(head: AttentionGraph, sizes: Mapping[str, int]) -> None:
 def _check_edge_values(head: AttentionGraph) -> None:
     """Refuse numbers that would spoil every sum; only a score may be infinite."""
     for name, values in head.edge_values.items():
+        is_length = name in ("contribution", "value_norm")
+        with np.errstate(all="ignore"):
+            if not is_length and np.isfinite(values.sum()):  # Much faster, and usual.
+                continue
         wrong = np.isnan(values) if name == "score" else ~np.isfinite(values)
-        if name in ("contribution", "value_norm"):
+        if is_length:
             wrong |= values < 0
         if wrong.any():
             edge = int(np.flatnonzero(wrong)[0])
@@ -159,6 +167,7 @@ def from_dense(
     graph: TokenGraph | None = None,
     *,
     tokens: Sequence[str] = (),
+    query_tokens: Sequence[str] = (),
     **attributes: Any,
 ) -> AttentionGraph:
     """Read a matrix A, where ``A[i, j]`` is the attention of query i to key j.
@@ -170,17 +179,28 @@ def from_dense(
     attention : array or Tensor (queries, keys)
         The attention; entries for which `graph` has no edge are ignored.
     graph : TokenGraph, optional
-        The edges; by default every non-zero entry.
+        The edges; by default every non-zero entry. Queries and keys are then different tokens if
+        `query_tokens` are given, or if the matrix is not square.
     tokens : sequence of str
-        The tokens' texts.
+        The tokens' texts (of the keys, in cross-attention).
+    query_tokens : sequence of str
+        The queries' texts, in cross-attention.
     **attributes
         Further fields of `AttentionGraph`, such as ``layer`` and ``head``.
     """
-    read = of_matrix(attention, graph)
-    return cls(**read, tokens=texts(tokens, "tokens"), **with_arrays(attributes))
+    queries = texts(query_tokens, "query_tokens")
+    read = of_matrix(attention, graph, is_bipartite=bool(queries))
+    return cls(
+        **read,
+        tokens=texts(tokens, "tokens"),
+        query_tokens=queries,
+        **with_arrays(cls, attributes),
+    )
 
 
-def of_matrix(attention: Any, graph: TokenGraph | None) -> dict[str, Any]:
+def of_matrix(
+    attention: Any, graph: TokenGraph | None, *, is_bipartite: bool = False
+) -> dict[str, Any]:
     """Read edges and masses from a matrix; see `AttentionGraph.from_dense`."""
     if getattr(attention, "dims", ()) == ("key", "query"):
         raise ShapeError("attention must be (queries, keys), but this one is transposed.")
@@ -190,13 +210,16 @@ def of_matrix(attention: Any, graph: TokenGraph | None) -> dict[str, Any]:
         if attention.dtype == torch.bfloat16:  # NumPy has no such dtype
             attention = attention.float()
     matrix = np.asarray(attention)
+    if matrix.dtype.kind in "iu":
+        matrix = matrix.astype(np.float64)
     if matrix.ndim != 2 or matrix.dtype.kind != "f" or matrix.dtype.itemsize > 8:
         raise ShapeError(
-            f"attention must be a (queries, keys) array of floats, not {matrix.dtype} "
-            f"{matrix.shape}."
+            "attention must be a (queries, keys) array of integers or floats of up to 64 bits, "
+            f"not {matrix.dtype} {matrix.shape}."
         )
     if graph is None:
-        graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0))
+        is_bipartite = is_bipartite or matrix.shape[0] != matrix.shape[1]
+        graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0), is_bipartite=is_bipartite)
     graph = graph.to("cpu").sorted()
     if matrix.shape != (graph.num_queries, graph.num_keys):
         raise ShapeError(
@@ -211,3 +234,27 @@ def of_matrix(attention: Any, graph: TokenGraph | None) -> dict[str, Any]:
         "total_mass": np.bincount(query, np.abs(values), graph.num_queries).astype(matrix.dtype),
         "total_edges": graph.in_degree.numpy(),
     }
+
+
+def to_text(head: AttentionGraph) -> str:
+    """Show where a head is from, how many edges it has, and how much of the attention they hold."""
+    place = "".join(f"{part}, " for part in head.place())
+    edits = f", {in_words(head.edits)}" if head.edits else ""
+    return (
+        f"AttentionGraph({place}{head.graph.num_tokens} tokens, {head.graph.num_edges} edges, "
+        f"keep={steps.to_text(head.kept_by)}, {head.share_kept * 100:.1f} % of "
+        f"{what_of([head])}{noted(head)}{edits})"
+    )
+
+
+def place(head: AttentionGraph) -> list[str]:
+    """Return where in the model the graph comes from, as in ``["layer 1", "head 3"]``.
+
+    The list begins with the name of its stack if its trace has several, else for cross-attention
+    with "cross-attention".
+    """
+    numbers = {"layer": head.layer, "head": head.head, "key-value head": head.key_value_head}
+    known = [f"{name} {number}" for name, number in numbers.items() if number is not None]
+    if head.stack not in ("", "cross"):
+        return [head.stack, *known]
+    return ["cross-attention", *known] if known and head.graph.is_bipartite else known

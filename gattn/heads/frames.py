@@ -35,7 +35,7 @@ _OTHERS = ("score", "contribution", "value_norm")
 _ARRAYS = ("total_mass", "total_edges", "sink", "positions", "query_positions")
 _PLAIN = (
     *("tokens", "query_tokens", "words", "generated", "layer", "head", "key_value_head"),
-    *("model", "weight_function", "normalizer", "stack"),
+    *("model", "weight_function", "normalizer", "stack", "segments"),
 )
 _GEOMETRIES = ("geometry", "query_geometry")
 _GRAPH = ("num_queries", "num_keys", "query_offset", "is_bipartite")
@@ -146,7 +146,7 @@ def from_pandas(
     check_columns(frame, query, key, attention)
     refuse_counted(attributes)
     names = {"query": query, "key": key, "attention": attention}
-    attributes = _one_place(frame, names) | _edits(frame) | with_arrays(attributes)
+    attributes = _one_place(frame, names) | _edits(frame) | with_arrays(cls, attributes)
     numbers = {name: numbers_in(frame, name) for name in _OTHERS if name in frame.columns}
     values = numbers_in(frame, attention)
     is_sized = any(size is not None for size in (num_tokens, num_queries, num_keys))

@@ -168,12 +168,15 @@ class _Nodes(NamedTuple):
             tuple(str(graph.nodes[node].get("token", node)) for node in nodes)
             for nodes in (self.keys, self.queries)
         )
-        words = tuple(graph.nodes[node].get("word") for node in self.keys)
+        words, segments = (
+            tuple(graph.nodes[node].get(name) for node in self.keys) for name in ("word", "segment")
+        )
         of_text = self.queries if self.is_bipartite else self.keys
         return {
             "tokens": tokens,
             "query_tokens": query_tokens if self.is_bipartite else (),
             "words": words if any(word is not None for word in words) else (),
+            "segments": () if None in segments else segments,
             "positions": _positions(self.keys, self.is_bipartite),
             "query_positions": _positions(self.queries, True) if self.is_bipartite else None,
             "generated": sum(bool(graph.nodes[node].get("generated")) for node in of_text),

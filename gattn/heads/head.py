@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,31 +10,29 @@ import torch
 from numpy.typing import NDArray
 
 from gattn import door
-from gattn.edit_records import Edits, in_words
+from gattn.edit_records import Edits
 from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.neighbourhoods import padded_rows
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import fields, frames, from_networks, merging, networks, steps
+from gattn.heads.drawn.heads import DrawnHead
 from gattn.heads.geometry import Geometry
-from gattn.heads.geometry.located import LocatedHead, Make, Side, located_head
+from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.given import edge_lists, matrices
-from gattn.heads.given.weights import noted, warned, what_of
+from gattn.heads.given.weights import warned
 from gattn.keep import Keep, as_keep
 
 if TYPE_CHECKING:
     import networkx as nx
-    from matplotlib.axes import Axes
     from scipy.sparse import csr_array
-
-    from gattn.drawing.one_head.draw_head import Layout
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionGraph(LocatedHead, door.Shown):
+class AttentionGraph(Located, DrawnHead, door.Shown):
     """One head's attention on its kept edges.
 
     Parameters
@@ -88,6 +85,9 @@ class AttentionGraph(LocatedHead, door.Shown):
         `EditRecord` of each, which equals it.
     stack : str
         The name of its stack, where its trace has several, which pictures name, too.
+    segments : tuple of int
+        The part of the text that each token belongs to, such as the first or second sentence of a
+        pair: a tokenizer's ``token_type_ids``, where the run had several.
 
     Raises
     ------
@@ -125,31 +125,14 @@ class AttentionGraph(LocatedHead, door.Shown):
     kept_by: steps.Kept = steps.ALL
     edits: Edits = ()
     stack: str = ""
+    segments: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in fields.checked(self).items():
             object.__setattr__(self, name, value)
 
-    def __repr__(self) -> str:
-        place = "".join(f"{part}, " for part in self.place())
-        edits = f", {in_words(self.edits)}" if self.edits else ""
-        return (
-            f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
-            f"keep={steps.to_text(self.kept_by)}, {self.share_kept * 100:.1f} % of "
-            f"{what_of([self])}{noted(self)}{edits})"
-        )
-
-    def place(self) -> list[str]:
-        """Return where in the model the graph comes from, as in ``["layer 1", "head 3"]``.
-
-        The list begins with the name of its stack if its trace has several, else for
-        cross-attention with "cross-attention".
-        """
-        numbers = {"layer": self.layer, "head": self.head, "key-value head": self.key_value_head}
-        known = [f"{name} {number}" for name, number in numbers.items() if number is not None]
-        if self.stack not in ("", "cross"):
-            return [self.stack, *known]
-        return ["cross-attention", *known] if known and self.graph.is_bipartite else known
+    __repr__ = fields.to_text
+    place = fields.place
 
     def _located(self, make: Make, side: Side | None, stack: str | None) -> AttentionGraph:
         if stack is not None:
@@ -166,13 +149,13 @@ class AttentionGraph(LocatedHead, door.Shown):
     @property
     def key(self) -> Ints:
         """The key of each edge, as an index of nodes."""
-        index: Ints = self.graph.edge_index[0].numpy()
+        index: Ints = self.graph.neighbourhoods.key.numpy()
         return index
 
     @property
     def query(self) -> Ints:
         """The query of each edge, as a row."""
-        index: Ints = self.graph.edge_index[1].numpy()
+        index: Ints = self.graph.neighbourhoods.query.numpy()
         return index
 
     @property
@@ -221,7 +204,7 @@ class AttentionGraph(LocatedHead, door.Shown):
         keep = as_keep(keep)
         attention = torch.from_numpy(self.attention)
         chosen = np.zeros(self.graph.num_edges, dtype=bool)
-        for edges, present in padded_rows(self.graph.edge_index[1], self.graph.num_queries):
+        for edges, present, _ in padded_rows(self.graph.edge_index[1], self.graph.num_queries):
             chosen[edges[keep.select(attention[edges], present)].numpy()] = True
         return self._with_edges(chosen, keep)
 
@@ -232,6 +215,16 @@ class AttentionGraph(LocatedHead, door.Shown):
         chosen = self.key != self.query + self.graph.query_offset
         return self._with_edges(chosen, steps.NoSelfLoops())
 
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The runs of tokens of one segment, half-open, in order; empty if there are no segments.
+
+        A text has several where its tokenizer tells its sentences apart, by ``token_type_ids``.
+        """
+        size = len(self.segments)
+        starts = [i for i in range(size) if not i or self.segments[i] != self.segments[i - 1]]
+        return list(zip(starts, [*starts[1:], size], strict=False))
+
     def _with_edges(self, chosen: NDArray[np.bool_], step: Keep | steps.Step) -> AttentionGraph:
         row, key = torch.from_numpy(self.query[chosen]), torch.from_numpy(self.key[chosen])
         rule = Edges.from_pairs(row, key, self.graph.num_queries, self.graph.query_offset)
@@ -241,38 +234,10 @@ class AttentionGraph(LocatedHead, door.Shown):
 
     # Nodes
 
-    def subgraph(self, nodes: Iterable[int | str]) -> AttentionGraph:
-        """Keep some tokens: by position, negative from the end, or by text (all of that text).
-
-        Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph,
-        both queries and keys are chosen.
-        """
-        return merging.subgraph(self, nodes)
-
-    def merge(
-        self, spans: Iterable[tuple[int, int]], query_spans: Iterable[tuple[int, int]] = ()
-    ) -> AttentionGraph:
-        """Merge spans of neighbouring tokens into one node each: sum over keys, mean over queries.
-
-        Parameters
-        ----------
-        spans : iterable of (start, stop)
-            Half-open, not overlapping; a token outside every span stands alone. In a bipartite
-            graph, spans of keys.
-        query_spans : iterable of (start, stop)
-            Spans of queries, in a bipartite graph.
-
-        Notes
-        -----
-        Rows that summed to 1 still do. Merged nodes are numbered from 0. Scores and lengths are
-        not carried over: a merged edge has no defined score, and the length of a sum is not the
-        sum of the lengths. A side with merged tokens no longer knows where they lie.
-        """
-        return merging.merge(self, spans, query_spans)
-
-    def merge_words(self) -> AttentionGraph:
-        """Merge the tokens of each word into one node (of the keys, if bipartite)."""
-        return merging.merge_words(self)
+    subgraph = merging.subgraph
+    between = merging.between
+    merge = merging.merge
+    merge_words = merging.merge_words
 
     # Other forms
 
@@ -302,12 +267,7 @@ class AttentionGraph(LocatedHead, door.Shown):
         queries = positions[offset : offset + self.graph.num_queries]
         return positions[: self.graph.num_keys], queries
 
-    def to_networkx(self, *, self_loops: bool = True, distance: bool = False) -> nx.DiGraph[Any]:
-        """Build the directed graph of the kept edges (j, i), key to query.
-
-        `gattn.heads.networks.to_networkx` lists its attributes.
-        """
-        return networks.to_networkx(self, self_loops=self_loops, distance=distance)
+    to_networkx = networks.to_networkx
 
     @staticmethod
     def from_networkx(
@@ -331,11 +291,3 @@ class AttentionGraph(LocatedHead, door.Shown):
             If the graph is undirected or a multigraph, or an edge has no `weight`.
         """
         return AttentionGraph(**from_networks.fields_from(graph, weight, default))
-
-    def draw(self, layout: Layout = "arcs", *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the graph on Axes; see `gattn.drawing.draw_head`."""
-        return door.draw(self, layout, ax=ax, **options)
-
-    def draw_text(self, query: int | str | None = None, **options: Any) -> Axes:
-        """Draw the text, shaded by a query's attention; see `gattn.drawing.draw_text`."""
-        return door.draw_text(self, query, **options)

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 
 def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph:
-    """Keep some tokens; see `AttentionGraph.subgraph`."""
+    """Keep some tokens: by position, negative from the end, or by text (all of that text).
+
+    Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph, both
+    queries and keys are chosen.
+    """
     try:
         wanted: list[int | str] = [nodes] if isinstance(nodes, str) else list(nodes)
     except TypeError as error:
@@ -68,6 +72,7 @@ def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:
         tokens=tuple(head.tokens[i] for i in columns) if head.tokens else (),
         query_tokens=tuple(head.query_tokens[i] for i in rows) if head.query_tokens else (),
         words=tuple(head.words[i] for i in columns) if head.words else (),
+        segments=tuple(head.segments[i] for i in columns) if head.segments else (),
         generated=int((nodes >= size - head.generated).sum()),
         positions=unless_counted(head.node_positions[columns]),
         query_positions=unless_counted(np.array(queries)[rows]) if bipartite else None,
@@ -106,9 +111,26 @@ def merge(
     spans: Iterable[tuple[int, int]],
     query_spans: Iterable[tuple[int, int]] = (),
 ) -> AttentionGraph:
-    """Merge spans of tokens; see `AttentionGraph.merge`."""
+    """Merge spans of neighbouring tokens into one node each: sum over keys, mean over queries.
+
+    Parameters
+    ----------
+    head : AttentionGraph
+        The head.
+    spans : iterable of (start, stop)
+        Half-open, not overlapping; a token outside every span stands alone. In a bipartite graph,
+        spans of keys.
+    query_spans : iterable of (start, stop)
+        Spans of queries, in a bipartite graph.
+
+    Notes
+    -----
+    Rows that summed to 1 still do. Merged nodes are numbered from 0. Scores and lengths are not
+    carried over: a merged edge has no defined score, and the length of a sum is not the sum of the
+    lengths. A side with merged tokens no longer knows where they lie.
+    """
     head = with_all_rows(head)
-    spans, query_spans = _as_spans(spans), _as_spans(query_spans)
+    spans, query_spans = as_spans(spans), as_spans(query_spans)
     bipartite = head.graph.is_bipartite
     if query_spans and not bipartite:
         raise SelectionError(
@@ -144,6 +166,7 @@ def merge(
         tokens=_joined(head.tokens, head.words, column_starts),
         query_tokens=_joined(head.query_tokens, (), row_starts),
         words=tuple(head.words[i] for i in np.flatnonzero(column_starts)) if head.words else (),
+        segments=_merged_segments(head.segments, column_starts),
         generated=int(starts[len(starts) - head.generated :].sum()),
         positions=None,
         query_positions=None,
@@ -151,6 +174,47 @@ def merge(
         query_geometry=head.query_geometry if row_starts.all() else None,
         kept_by=head.kept_by if head.kept_by == steps.ALL else (*head.kept_by, steps.Merged()),
     )
+
+
+def _merged_segments(segments: Sequence[int], starts: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Give nodes the segment of their tokens; none are known if one has tokens of several."""
+    of_node = [one for one, is_first in zip(segments, starts, strict=False) if is_first]
+    again = [of_node[node] for node in np.cumsum(starts) - 1] if segments else []
+    return tuple(of_node) if again == list(segments) else ()
+
+
+def between(
+    head: AttentionGraph, queries: tuple[int, int], keys: tuple[int, int]
+) -> AttentionGraph:
+    """Keep the edges by which one span of tokens reads another; the others count as dropped.
+
+    Parameters
+    ----------
+    head : AttentionGraph
+        The head.
+    queries, keys : (start, stop)
+        Which tokens read, and which are read: half-open, as in `merge`, and `spans` lists those
+        of a pair of sentences. ``kept_mass`` is then what each query gives to these keys.
+
+    Raises
+    ------
+    SelectionError
+        If a span is none, or is not within the tokens.
+
+    Examples
+    --------
+    >>> first, second = head.spans
+    >>> head.between(first, second).draw()  # what the first sentence reads of the second
+    """
+    (first, last), (start, stop) = (as_spans([span])[0] for span in (queries, keys))
+    graph = head.graph
+    offset = 0 if graph.is_bipartite else graph.query_offset
+    sizes = graph.num_queries if graph.is_bipartite else graph.num_tokens, graph.num_tokens
+    _span_starts([(first, last)], sizes[0])
+    _span_starts([(start, stop)], sizes[1])
+    query = head.query + offset
+    chosen = (query >= first) & (query < last) & (head.key >= start) & (head.key < stop)
+    return head._with_edges(chosen, steps.Between((first, last), (start, stop)))
 
 
 def _joined(
@@ -161,7 +225,7 @@ def _joined(
     return tuple(joined(tokens[a:b], words[a:b]) for a, b in ends) if tokens else ()
 
 
-def _as_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def as_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Check that spans are pairs of whole numbers."""
     one: Any = spans
     try:
@@ -195,7 +259,7 @@ def _span_starts(spans: Iterable[tuple[int, int]], size: int) -> NDArray[np.bool
 
 
 def merge_words(head: AttentionGraph) -> AttentionGraph:
-    """Merge the tokens of each word; see `AttentionGraph.merge_words`."""
+    """Merge the tokens of each word into one node (of the keys, if bipartite)."""
     words = head.words
     if not words:
         raise SelectionError(

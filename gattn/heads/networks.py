@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gattn.checks import check_memory
 from gattn.edit_records import to_text
 from gattn.errors import GraphError
+from gattn.graph.networks import fill
 from gattn.heads import steps
 from gattn.heads.fields import TEXTS
 from gattn.heads.geometry import Geometry, Grid
@@ -78,24 +79,25 @@ def to_networkx(
 
     graph: nx.DiGraph[Any] = nx.DiGraph(**_graph_attributes(head))
     graph.add_nodes_from(_nodes(head))
-    keys, queries = _ids(head)
-    columns = [values.tolist() for values in head.edge_values.values()]
-    names = ["weight" if name == "attention" else name for name in head.edge_values]
-    for key, query, *values in zip(head.key.tolist(), head.query.tolist(), *columns, strict=True):
-        source, target = keys[key], queries[query]
-        if source == target and not self_loops:
-            continue
-        attributes = dict(zip(names, values, strict=True))
-        if distance:
-            attributes["distance"] = _distance(attributes["weight"])
-        graph.add_edge(source, target, **attributes)
+    _add_edges(graph, head if self_loops else head.without_self_loops(), distance)
     if head.sink is not None:
         graph.add_node(SINK, token="<sink>", position=SINK, virtual=True)
-        for query, mass in zip(queries, head.sink.tolist(), strict=True):
+        for query, mass in zip(_ids(head)[1], head.sink.tolist(), strict=True):
             graph.add_edge(SINK, query, weight=mass)
             if distance:
                 graph.edges[SINK, query]["distance"] = _distance(mass)
     return graph
+
+
+def _add_edges(graph: nx.DiGraph[Any], head: AttentionGraph, distance: bool) -> None:
+    keys, queries = _ids(head)
+    columns = {name: values.tolist() for name, values in head.edge_values.items()}
+    columns = {"weight": columns.pop("attention"), **columns}
+    if distance:
+        columns["distance"] = list(map(_distance, columns["weight"]))
+    rows = zip(*columns.values(), strict=True)
+    edges = head.key.tolist(), head.query.tolist()
+    fill(graph, keys, queries, edges, (dict(zip(columns, row, strict=True)) for row in rows))
 
 
 def _distance(attention: float) -> float:
@@ -139,6 +141,8 @@ def _nodes(head: AttentionGraph) -> list[tuple[Any, dict[str, Any]]]:
         nodes[node] = {"token": token, "position": node[1] if bipartite else node}
         if head.words and head.words[index] is not None:
             nodes[node]["word"] = head.words[index]
+        if head.segments:
+            nodes[node]["segment"] = head.segments[index]
     rows = zip(
         queries,
         head.query_labels(),

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gattn import door
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError
+from gattn.heads.drawn.traces import DrawnHeads
 from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from gattn.analysis.propagation.unrolled import Unrolled
 
 Reduction: TypeAlias = Literal["mean", "max", "min"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stack(Located, Mapping[tuple[int, int], AttentionGraph]):
+class Stack(Located, DrawnHeads, door.Pictured, Mapping[tuple[int, int], AttentionGraph]):
     """The heads of one stack of layers, by (layer, head).
 
     Parameters
@@ -81,10 +80,6 @@ class Stack(Located, Mapping[tuple[int, int], AttentionGraph]):
             raise SelectionError(f"This is the stack {self.name!r}: leave out stack={stack!r:.80}.")
         heads = {place: located_head(head, make, side) for place, head in self.heads.items()}
         return Stack(self.name, heads)
-
-    def draw(self, *, other: Stack | None = None, **options: Any) -> Figure:
-        """Draw all heads, as `AttentionTrace.draw` does."""
-        return door.draw_heads(self, other, **options)
 
     def unroll(
         self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5

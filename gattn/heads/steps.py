@@ -44,6 +44,24 @@ class Without(Step):
 
 
 @dataclass(frozen=True)
+class Between(Step):
+    """Only the edges by which one span of tokens reads another were kept, (start, stop) each."""
+
+    queries: tuple[int, int]
+    keys: tuple[int, int]
+
+    def __str__(self) -> str:
+        (first, last), (start, stop) = self.queries, self.keys
+        return f"queries {first}:{last} on keys {start}:{stop}"
+
+    @staticmethod
+    def of(ends: str) -> Between:
+        """Read the four ends of ``0:7 on keys 7:12``."""
+        first, last, start, stop = map(int, re.findall(r"\d+", ends))
+        return Between((first, last), (start, stop))
+
+
+@dataclass(frozen=True)
 class OtherStep(Step):
     """A step known only by its text, such as a keep of your own read from a file."""
 
@@ -66,6 +84,7 @@ _NUMBERED: dict[str, Callable[[str], Keep | Step]] = {
     r"TopK\((.+)\)": lambda k: TopK(int(k)),
     r"TopMass\((.+)\)": lambda p: TopMass(float(p)),
     r"without (.+) tokens": lambda tokens: Without(int(tokens)),
+    r"queries (\d+:\d+ on keys \d+:\d+)": Between.of,
 }
 
 

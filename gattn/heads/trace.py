@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, NoReturn, overload
 
 from gattn import door
 from gattn.checks import whole
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import arrays, tables
+from gattn.heads.drawn.traces import DrawnTrace
 from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Reduction, Stack
@@ -19,15 +20,14 @@ from gattn.names.places import list_places
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from torch import Tensor
 
     from gattn.analysis.propagation.unrolled import Unrolled
+    from gattn.models.run.record.predictions import Predictions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionTrace(Located, door.Shown):
+class AttentionTrace(Located, DrawnTrace, door.Shown):
     """All attention graphs of one run of a model, in named stacks of layers.
 
     ``trace[1, 3]`` is head 3 of layer 1, if there is only one stack; ``trace["cross"][1, 3]``
@@ -47,6 +47,10 @@ class AttentionTrace(Located, door.Shown):
         the model computed no others, as in ``generate``. Files do not hold them.
     text : str
         The text that the model was given; empty if it was given something else.
+    predictions : Predictions, optional
+        What the logits say of the tokens: how probable each was, and which tokens were likeliest.
+        None where that is not known: without logits, in a model of other labels, or where a token
+        reads the next one before it is predicted. Files do not hold them.
 
     Raises
     ------
@@ -59,6 +63,7 @@ class AttentionTrace(Located, door.Shown):
     generated: int = 0
     logits: Tensor | None = None
     text: str = ""
+    predictions: Predictions | None = None
 
     def __post_init__(self) -> None:
         generated = whole("generated", self.generated, 0, ShapeError)
@@ -174,43 +179,6 @@ class AttentionTrace(Located, door.Shown):
     def summary(self) -> pd.DataFrame:
         """Describe each head in a row; see `gattn.analysis.head_table`."""
         return door.head_table(self)
-
-    def draw(self, *, other: AttentionTrace | None = None, **options: Any) -> Figure:
-        """Draw all heads; see `gattn.drawing.draw_heads`.
-
-        With `other`, a trace of the same tokens, draw both and their difference; see
-        `gattn.drawing.draw_compare`.
-        """
-        return door.draw_heads(self, other, **options)
-
-    def draw_text(
-        self,
-        query: int | str | None = None,
-        *,
-        heads: HeadChoice = None,
-        **options: Any,
-    ) -> Axes:
-        """Draw the text, shaded by the mean attention of all heads, or of those chosen.
-
-        See `gattn.drawing.draw_text`.
-        """
-        return door.draw_text(self._chosen(heads), query, **options)
-
-    def draw_image(
-        self, image: Any, query: Any = None, *, heads: HeadChoice = None, **options: Any
-    ) -> Figure:
-        """Draw what patches or tokens read in each head; see `gattn.drawing.draw_images`."""
-        return door.draw_images(self, image, query, heads=heads, **options)
-
-    def draw_time(self, query: Any = None, *, heads: HeadChoice = None, **options: Any) -> Axes:
-        """Draw the mean attention of heads over seconds; see `gattn.drawing.draw_time`."""
-        return door.draw_located("draw_time", self._chosen(heads), query, **options)
-
-    def draw_graph(
-        self, query: int | str | None = None, *, heads: HeadChoice = None, **options: Any
-    ) -> Axes:
-        """Draw the mean attention of heads on the layout; see `gattn.drawing.draw_graph`."""
-        return door.draw_located("draw_graph", self._chosen(heads), query, **options)
 
     def _chosen(self, heads: HeadChoice) -> list[AttentionGraph]:
         return list(self.heads()) if heads is None else self._heads_at(heads)

@@ -11,7 +11,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops, to_edge_ind
 from torch_geometric.utils.sparse import set_sparse_value
 
 from gattn.checks import finite
-from gattn.engines.edge_list import EdgeList, check_features
+from gattn.engines.call import EdgeList, check_features, known_edge_list
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
@@ -54,7 +54,8 @@ class GivenEdges:
     features : Tensor, optional
         The edges' features, (edges, F) in the graph's order or (queries, keys, F).
     given : Tensor, optional
-        The edge_index, or the sparse adjacency, that `graph` was made of.
+        The edge_index, or the sparse adjacency, that `graph` was made of, if it was not made
+        by adding self-loops to an edge_index alone.
     """
 
     graph: TokenGraph | EdgeList
@@ -63,8 +64,10 @@ class GivenEdges:
 
     def with_weights(self, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Return the edges and their attention (..., edges, heads), as torch-geometric does."""
-        if self.given is None or isinstance(self.graph, TokenGraph):
+        if isinstance(self.graph, TokenGraph):
             return self.graph.edge_index.to(alpha.device), alpha
+        if self.given is None:
+            return self.graph.edge_index.clone(), alpha
         if self.given.layout in _SPARSE and alpha.dim() == 2:
             return set_sparse_value(self.given, alpha), alpha
         return self.given, alpha
@@ -124,12 +127,13 @@ def given_edges(
         raise _not_a_graph(edge_index)
     if edge_index.layout != torch.strided:
         return _from_adjacency(edge_index, edge_attr, nodes, fill_value)
-    edges = _edge_list(edge_index, nodes)
     if fill_value is None:
-        return GivenEdges(edges, edge_attr, edge_index)
-    per_edge = edge_attr is not None and edge_attr.dim() == 2
-    if edge_attr is not None:
-        check_features(edge_attr, edges)
+        return GivenEdges(known_edge_list(edge_index, _edge_list, nodes), edge_attr, edge_index)
+    if edge_attr is None:
+        return GivenEdges(known_edge_list(edge_index, _looped_edge_list, nodes), None)
+    edges = _edge_list(edge_index, nodes)
+    per_edge = edge_attr.dim() == 2
+    check_features(edge_attr, edges)
     given, own = _with_self_loops(edge_index, edge_attr if per_edge else None, nodes, fill_value)
     return GivenEdges(_edge_list(given, nodes), own if per_edge else edge_attr, given)
 
@@ -150,6 +154,11 @@ def _edge_list(edge_index: Tensor, nodes: Nodes) -> EdgeList:
     if plain.dtype in _WHOLE:
         plain = plain.long()
     return EdgeList(plain, nodes.targets, nodes.sources, is_bipartite=nodes.are_apart)
+
+
+def _looped_edge_list(edge_index: Tensor, nodes: Nodes) -> EdgeList:
+    _edge_list(edge_index, nodes)  # checks them as they were given
+    return _edge_list(_with_self_loops(edge_index, None, nodes, 1.0)[0], nodes)
 
 
 def _with_self_loops(

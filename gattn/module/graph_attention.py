@@ -210,7 +210,7 @@ class GraphAttention(EdgeAttention):
                 return self._computed(some, engine)
 
         output = watched(self, call, run)
-        joined = self._joined(output.reshape(*lead, *output.shape[1:]), sides[1])
+        joined = self._joined(output if lead else output.squeeze(0), sides[1])
         if not return_attention_weights:
             return joined
         alpha = next((alpha for its, alpha in ran if its is output), None)
@@ -307,7 +307,7 @@ class GraphAttention(EdgeAttention):
                     f"Nothing in {self!r} reads edge_attr: build it with edge_dim="
                     f"{call.edge_features.shape[-1]}, or with a weight function of edge features."
                 )
-        return call, lead
+        return call, lead if sides[0].dim() > 2 else ()
 
     def _computed(self, call: AttentionCall, name: str | None) -> Tensor:
         """Compute the output of a call, (B, H, Q, V)."""

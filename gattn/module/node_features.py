@@ -56,10 +56,12 @@ def linear(size: int, channels: int, bias: bool) -> Linear:
 
 
 def to_heads(projection: Linear, x: Tensor, heads: int) -> Tensor:
-    """Project features (..., nodes, channels) to (..., heads, nodes, dim)."""
+    """Project features (..., nodes, channels) to (batch or 1, heads, nodes, dim)."""
     if projection.in_channels not in (-1, x.shape[-1]):
         raise ShapeError(
             f"expected features of {projection.in_channels} channels, got {tuple(x.shape)}."
         )
-    projected: Tensor = projection(x).unflatten(-1, (heads, -1))
-    return projected.transpose(-3, -2)
+    batch = x.shape[0] if x.dim() > 2 else 1
+    projected: Tensor = projection(x)
+    dim = projected.shape[-1] // heads
+    return projected.view(batch, x.shape[-2], heads, dim).transpose(1, 2)

@@ -48,6 +48,16 @@ def visible(token: str, *, limit: int = 16, has_glyph: Callable[[str], bool] = a
     return _ellipsised(pieces, limit)
 
 
+_UNFIT = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+
+
+def writable(text: str) -> str:
+    """Write as escapes what XML cannot hold, or what turns the direction of the text around it."""
+    return _UNFIT.sub(lambda found: _piece(found[0], always), text)
+
+
 def _piece(character: str, has_glyph: Callable[[str], bool]) -> str:
     if character in _NAMED:
         return _NAMED[character]
@@ -97,15 +107,33 @@ def _character_width(character: str) -> float:
     return 0.75 if character.isupper() or character.isdigit() or character in "+−=<>#&→←" else 0.62
 
 
-def wrapped(text: str, limit: float) -> str:
+_APART = re.compile(r"(?<![≥×]) (?![%≥×]|[01]\.\d\d\b)")
+"""The spaces at which a line may end: not before or after a sign of mathematics."""
+
+
+def wrapped(text: str, limit: float, measure: Callable[[str], float] = width) -> str:
     """Break text at spaces into lines of at most `limit` font sizes, if words are short enough.
 
-    A share such as 0.43 stays with the word before it.
+    A share such as 0.43 stays with the word before it, and so do "60 %" and "attention ≥ 0.1".
+    Lines that the text has stay lines.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    limit : float
+        The width of a line, in font sizes.
+    measure : callable
+        The width of a text, in font sizes.
     """
+    return "\n".join(line for own in text.split("\n") for line in _lines(own, limit, measure))
+
+
+def _lines(text: str, limit: float, measure: Callable[[str], float]) -> list[str]:
     lines: list[str] = []
-    for word in re.split(r" (?![01]\.\d\d\b)", text):
-        if lines and width(f"{lines[-1]} {word}") <= limit:
+    for word in _APART.split(text):
+        if lines and measure(f"{lines[-1]} {word}") <= limit:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
-    return "\n".join(lines)
+    return lines

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
 from gattn.errors import ContractError
-from gattn.graph.rules.neighbourhoods import padded_rows
+from gattn.graph.rules.neighbourhoods import PaddedRows, padded_rows
+
+HALF = torch.float16, torch.bfloat16
 
 
 class Normalizer(nn.Module):
@@ -66,11 +70,22 @@ class Normalizer(nn.Module):
         num_queries : int
             How many queries there are.
         """
+        return self.on_padded_rows(scores, padded_rows(query, num_queries))
+
+    def on_padded_rows(self, scores: Tensor, groups: Iterable[PaddedRows]) -> Tensor:
+        """Normalize neighbourhoods that were padded before: (..., H, E) -> the same shape."""
         attention = torch.zeros_like(scores)
-        for edges, present in padded_rows(query, num_queries):
-            padded = scores[..., edges].masked_fill(~present, -torch.inf)
-            attention = attention.index_copy(-1, edges[present], self(padded)[..., present])
+        for edges, present, slots in groups:
+            padded = self(scores[..., edges].masked_fill(~present, -torch.inf))
+            shares = padded.flatten(-2).index_select(-1, slots)
+            places = edges.flatten().index_select(0, slots)
+            attention = attention.index_copy(-1, places, shares)
         return attention
+
+    @property
+    def pads_rows(self) -> bool:
+        """Whether neighbourhoods are padded to rows, which may be planned."""
+        return type(self).on_edges is Normalizer.on_edges
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
@@ -87,7 +102,7 @@ def as_normalizer(normalizer: Normalizer) -> Normalizer:
 
 def widened(scores: Tensor) -> Tensor:
     """Bring half precision to float32, in which sums are accumulated."""
-    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    return scores.float() if scores.dtype in HALF else scores
 
 
 def neighbourhood_sums(values: Tensor, query: Tensor, num_queries: int) -> Tensor:

@@ -53,7 +53,7 @@ class Softmax(Normalizer):
         """Normalize rows."""
         wide = self._tempered(scores)
         if self.sink is not None:
-            logit = self._logit(wide)[..., None].expand(*wide.shape[:-1], 1)
+            logit = self.logit(wide)[..., None].expand(*wide.shape[:-1], 1)
             attention = torch.softmax(torch.cat([wide, logit], dim=-1), dim=-1)[..., :-1]
             return attention.to(scores.dtype)
         if not wide.shape[-1]:
@@ -69,12 +69,12 @@ class Softmax(Normalizer):
         wide = self._tempered(scores)
         top = neighbourhood_maxima(wide.detach(), query, num_queries)
         if self.sink is not None:
-            top = torch.maximum(top, self._logit(wide).detach())
+            top = torch.maximum(top, self.logit(wide).detach())
         top = top.masked_fill(top == -torch.inf, 0.0)
         powers = torch.exp(wide - on_each_edge(top, query))
         total = neighbourhood_sums(powers, query, num_queries)
         if self.sink is not None:
-            total = total + torch.exp(self._logit(wide) - top)
+            total = total + torch.exp(self.logit(wide) - top)
         total = total.masked_fill(total == 0, 1.0)
         return (powers / on_each_edge(total, query)).to(scores.dtype)
 
@@ -82,7 +82,7 @@ class Softmax(Normalizer):
         wide = widened(scores)
         return wide if self.temperature == 1 else wide / self.temperature
 
-    def _logit(self, wide: Tensor) -> Tensor:
+    def logit(self, wide: Tensor) -> Tensor:
         """Scale the sink's logit to broadcast against (..., heads, queries)."""
         logit = torch.as_tensor(self.sink, dtype=wide.dtype, device=wide.device)
         # A sink of -inf takes nothing; with a row without edges it would give NaN.

@@ -9,18 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gattn.engines.scoring import checked_scores
+from gattn.engines.shared.scoring import checked_scores
 from gattn.errors import ContractError
 from gattn.testing.clauses import BATCH, KEYS, QUERIES, agree, hold_to, moved, normal
-from gattn.weights.base import (
-    PairFunction,
-    Pairs,
-    Positions,
-    Tree,
-    WeightFunction,
-    as_weight_function,
-    map_tree,
-)
+from gattn.weights.base import PairFunction, Tree, WeightFunction, as_weight_function, map_tree
+from gattn.weights.pairs import DotForm, Pairs, Positions
 
 
 def check_weight_function(
@@ -88,6 +81,15 @@ class _Scoring:
     def tile(self) -> Tensor:
         scores = self.weight.on_tile(*self.prepared(), self.pairs())
         return checked_scores(scores, self.shape, self.weight).expand(self.shape)
+
+    def total(self, form: DotForm) -> Tensor:
+        """Add up the parts of a dot form."""
+        total = torch.zeros(self.shape, dtype=self.query.dtype)
+        for term in form.bias:
+            total = total + term.on_tile(None, None, self.pairs())
+        if form.query is not None and form.key is not None:
+            total = total + form.scale * form.query @ form.key.transpose(-2, -1)
+        return total
 
     def edges(self, query: Tensor, key: Tensor) -> Tensor:
         sides = [
@@ -174,14 +176,33 @@ def _tile_agrees(case: _Scoring) -> None:
 
 def _dot_form_agrees(case: _Scoring) -> None:
     form = case.weight.dot_form(*case.prepared())
-    if form is None:
+    if form is not None:
+        agree(case.total(form), case.all_edges(), "the dot form, expected from forward,")
+
+
+def _capped_form_agrees(case: _Scoring) -> None:
+    capped = case.weight.capped_form(*case.prepared())
+    if capped is None:
         return
-    total = torch.zeros(case.shape, dtype=case.query.dtype)
-    for term in form.bias:
-        total = total + term.on_tile(None, None, case.pairs())
-    if form.query is not None and form.key is not None:
-        total = total + form.scale * form.query @ form.key.transpose(-2, -1)
-    agree(total, case.all_edges(), "the dot form, expected from forward,")
+    total = case.total(capped.form)
+    if capped.cap is not None:
+        total = capped.cap * torch.tanh(total / capped.cap)
+    total = case.total(DotForm(None, None, capped.bias)) + total
+    agree(total, case.all_edges(), "the capped form, expected from forward,")
+
+
+def _relative_scores_read_offsets_alone(case: _Scoring) -> None:
+    if not case.weight.is_relative:
+        return
+    query, key = case.positions
+    other = replace(
+        case,
+        query=case.query.flip(2),
+        key=case.key.flip(2),
+        positions=Positions(query + 3, key + 3),
+        features=None if case.features is None else case.features.flip(0),
+    )
+    agree(other.all_edges(), case.all_edges(), "a relative score of other tokens 3 places on,")
 
 
 def _pair_alone_counts(case: _Scoring) -> None:
@@ -258,6 +279,8 @@ _CLAUSES: Mapping[str, Callable[[_Scoring], None]] = {
     "scores are finite, or -inf for no edge": _scores_are_numbers,
     "an edge list scores as a tile does": _tile_agrees,
     "the dot form is the score": _dot_form_agrees,
+    "the capped form is the score": _capped_form_agrees,
+    "a relative score depends on the offset alone": _relative_scores_read_offsets_alone,
     "a pair's score depends on that pair alone": _pair_alone_counts,
     "batch items do not mix": _batch_items_are_apart,
     "gradients are right": _has_gradients,

@@ -1,13 +1,14 @@
 """Edge weight functions: what an edge scores, one idea per file."""
 
 from gattn.weights.additive import GAT, Additive, GATv2
-from gattn.weights.base import DotForm, Pairs, Positions, PositionWeight, WeightFunction
+from gattn.weights.base import WeightFunction
 from gattn.weights.cosine import Cosine, SwinCosine
 from gattn.weights.distance import L1Distance, SquaredDistance
 from gattn.weights.dot import Bilinear, Dot, ScaledDotProduct
 from gattn.weights.edge_features import EdgeBias, EdgeProduct
 from gattn.weights.kernel import KernelFeatures, PerformerFeatures, Polynomial
-from gattn.weights.position import ALiBi, RelativePosition, T5RelativeBias
+from gattn.weights.pairs import CappedForm, DotForm, Pairs, Positions
+from gattn.weights.position import ALiBi, PositionWeight, RelativePosition, T5RelativeBias
 from gattn.weights.rotary import Rotary
 from gattn.weights.softcap import Softcap
 
@@ -16,6 +17,7 @@ __all__ = [
     "ALiBi",
     "Additive",
     "Bilinear",
+    "CappedForm",
     "Cosine",
     "Dot",
     "DotForm",

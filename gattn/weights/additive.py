@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from gattn.checks import finite_number
-from gattn.weights.base import Pairs, Positions, Tree, WeightFunction
-from gattn.weights.parameters import expect_features, learned
+from gattn.graph.rules.per_head import HeadEdges, differentiable
+from gattn.weights.base import Tree, WeightFunction
+from gattn.weights.pairs import Pairs, Positions
+from gattn.weights.parameters import expect_features, learned, transformed
 
 
 class Additive(WeightFunction):
@@ -37,7 +43,7 @@ class Additive(WeightFunction):
         """Project both sides to the hidden features."""
         for side, tokens in (("query", query), ("key", key)):
             expect_features(self, side, tokens, self.query_matrix.shape[:2])
-        return query @ self.query_matrix, key @ self.key_matrix
+        return transformed(query, self.query_matrix), transformed(key, self.key_matrix)
 
     def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
@@ -83,6 +89,13 @@ class GAT(WeightFunction):
         """Score pairs."""
         return nn.functional.leaky_relu((query + key)[..., 0], self.negative_slope)
 
+    def on_edges(self, query: Tensor, key: Tensor, edges: HeadEdges) -> Tensor | None:
+        """Score edges from one number per token."""
+        if type(self).forward is not GAT.forward:
+            return None
+        ones = query.new_ones(query.shape[1], 1)
+        return _leaky_scores(query, key, ones, self.negative_slope, edges)
+
     def extra_repr(self) -> str:
         """Show the sizes."""
         return ", ".join(str(size) for size in self.query_vector.shape)
@@ -119,13 +132,115 @@ class GATv2(WeightFunction):
         """Project both sides to the hidden features."""
         for side, tokens in (("query", query), ("key", key)):
             expect_features(self, side, tokens, self.query_matrix.shape[:2])
-        return query @ self.query_matrix + self.bias[:, None], key @ self.key_matrix
+        left = transformed(query, self.query_matrix, self.bias)
+        return left, transformed(key, self.key_matrix)
 
     def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
         hidden = nn.functional.leaky_relu(query + key, self.negative_slope)
         return (hidden * self.vector).sum(-1)
 
+    def on_edges(self, query: Tensor, key: Tensor, edges: HeadEdges) -> Tensor | None:
+        """Score edges, and keep their hidden features for the gradient."""
+        if type(self).forward is not GATv2.forward:
+            return None
+        return _leaky_scores(query, key, self.vector, self.negative_slope, edges)
+
     def extra_repr(self) -> str:
         """Show the sizes."""
         return ", ".join(str(size) for size in self.query_matrix.shape)
+
+
+_MOST_HIDDEN = 1 << 22
+"""How many hidden features are kept for the gradient; of more, `forward` keeps fewer."""
+
+_PIECE_HIDDEN = 1 << 18
+"""How many are computed at once: they should stay in the cache."""
+
+
+def _leaky_scores(
+    query: Tensor, key: Tensor, vector: Tensor, slope: float, edges: HeadEdges
+) -> Tensor | None:
+    r"""Score edges by :math:`a_h \cdot \mathrm{LeakyReLU}(q_i + k_j)`.
+
+    (B, H, Q, D), (B, H, K, D) and (H, D) -> (E,), or None if that does not suit.
+    """
+    is_small = edges.num_edges * query.shape[-1] <= _MOST_HIDDEN
+    are_wide = {x.dtype for x in (query, key, vector)} in ({torch.float32}, {torch.float64})
+    if not is_small or not are_wide or slope < 0:
+        return None
+    return cast("Tensor", _LeakyScores.apply(query, key, vector, slope, edges))  # type: ignore[no-untyped-call]
+
+
+class _LeakyScores(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, vector: Tensor, slope: float, edges: HeadEdges
+    ) -> Tensor:
+        left, right, base = _rows(query), _rows(key), edges.base
+        factor = _of_heads(vector, query)
+        hidden = left.index_select(0, base.query)
+        scores = left.new_empty(base.num_edges, factor.shape[0])
+        for part, its_scores, its_keys in _pieces(hidden, scores, base.key):
+            part += right.index_select(0, its_keys)
+            nn.functional.leaky_relu_(part, slope)
+            torch.sum(part.view(-1, *factor.shape) * factor, -1, out=its_scores)
+        ctx.save_for_backward(query, key, vector, hidden)
+        ctx.slope, ctx.edges = slope, edges
+        return scores.view(-1).index_select(0, edges.source)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, vector, hidden = ctx.saved_tensors
+        slope, edges, needed = ctx.slope, ctx.edges, ctx.needs_input_grad[:3]
+        base, factor = edges.base, _of_heads(vector, query)
+        if torch.is_grad_enabled():
+
+            def again(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
+                pairs = _rows(query)[base.query] + _rows(key)[base.key]
+                pairs = nn.functional.leaky_relu(pairs, slope).unflatten(1, factor.shape)
+                found: Tensor = (pairs * _of_heads(vector, query)).sum(-1)
+                return found.flatten()[edges.source]
+
+            return (*differentiable(again, (query, key, vector), needed, gradient), None, None)
+        share = gradient.index_select(0, edges.place.view(-1)).view(-1, len(factor), 1)
+        to_query = hidden.new_zeros(base.num_queries, hidden.shape[1])
+        to_key = hidden.new_zeros(base.num_keys, hidden.shape[1])
+        to_factor = torch.zeros_like(factor)
+        for some, shares, its_queries, its_keys in _pieces(hidden, share, base.query, base.key):
+            part = some.view(-1, *factor.shape)
+            if needed[2]:
+                to_factor += (part * shares).sum(0)
+            passed = torch.ops.aten.leaky_relu_backward(
+                shares.expand_as(part), part, slope, self_is_result=True
+            ).flatten(1)
+            to_query.index_add_(0, its_queries, passed)
+            to_key.index_add_(0, its_keys, passed)
+        to_vector = to_factor
+        if query.shape[0] != 1:
+            to_vector = to_factor.view(query.shape[0], *vector.shape).sum(0)
+        return _tokens(to_query, factor, query), _tokens(to_key, factor, key), to_vector, None, None
+
+
+def _of_heads(vector: Tensor, tokens: Tensor) -> Tensor:
+    """Give each head in the batch its vector: (H, D) -> (B H, D)."""
+    return vector if tokens.shape[0] == 1 else vector.repeat(len(tokens), 1)
+
+
+def _tokens(rows: Tensor, factor: Tensor, like: Tensor) -> Tensor:
+    """Scale the rows of tokens by each head's factors, and lay them out as (B, H, N, D)."""
+    batch, heads, tokens, dim = like.shape
+    return (rows * factor.view(-1)).view(tokens, batch, heads, dim).permute(1, 2, 0, 3)
+
+
+def _rows(tokens: Tensor) -> Tensor:
+    """Lay (B, H, N, D) out token by token: (N, B H D)."""
+    return tokens.permute(2, 0, 1, 3).reshape(tokens.shape[2], -1)
+
+
+def _pieces(*numbers: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """Cut numbers of edges, hidden features (E, any) first, into pieces."""
+    size = max(_PIECE_HIDDEN // max(numbers[0].shape[1], 1), 1)
+    if numbers[0].shape[0] <= size:
+        return [numbers]
+    return zip(*(x.split(size) for x in numbers), strict=True)

@@ -6,80 +6,30 @@ To add one to gattn: a class in a file of this folder, its name in the folder's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from inspect import signature
 from numbers import Real
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-import torch
 from torch import Tensor, nn
 
 from gattn.errors import ContractError
+from gattn.graph.rules.per_head import HeadEdges
+from gattn.weights.pairs import (
+    CappedForm,
+    DotForm,
+    Pairs,
+    Positions,
+    check_arguments,
+    sum_of_capped,
+    sum_of_forms,
+    tile_scores,
+    total,
+)
 from gattn.weights.parameters import a_head, fixed_or_learned, scaled, shown_factor
 
 Tree: TypeAlias = Tensor | tuple["Tree", ...] | None
 """A tensor, None, or a tuple of trees: what `WeightFunction.prepare` returns for each side."""
-
-
-class Positions(NamedTuple):
-    """Positions of the queries (Q,) and the keys (K,); with a cache they differ."""
-
-    query: Tensor
-    key: Tensor
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """What is known of the pairs to score, apart from their vectors.
-
-    Parameters
-    ----------
-    query, key : Tensor
-        Positions, which end in an axis of 1 that broadcasts against heads: (E, 1) on an edge list,
-        (Q, 1, 1) and (1, K, 1) on a tile.
-    features : Tensor, optional
-        Edge features, (E, F) on an edge list and (Q, K, F) on a tile. They have no axis of heads: a
-        sum over F takes ``keepdim=True``.
-    """
-
-    query: Tensor
-    key: Tensor
-    features: Tensor | None = None
-
-    @property
-    def offset(self) -> Tensor:
-        """The key's position minus the query's: negative for the past."""
-        return self.key - self.query
-
-
-class DotForm(NamedTuple):
-    """A score written as ``scale * query . key`` plus terms of pairs.
-
-    `query` (B, H, Q, D) and `key` (B, H, K, D) are None if there is no dot product; each term of
-    `bias` is a weight function that reads only pairs.
-    """
-
-    query: Tensor | None
-    key: Tensor | None
-    bias: tuple[WeightFunction, ...] = ()
-    scale: float = 1.0
-
-
-def _check_arguments(function: Callable[..., object], name: str) -> None:
-    """Refuse a function that cannot be called with a query, a key and their pairs."""
-    try:
-        known = signature(function)
-    except (TypeError, ValueError):  # such as a function written in C
-        return
-    try:
-        known.bind(None, None, None)
-    except TypeError as error:
-        raise ContractError(
-            f"A weight function is called with (query, key, pairs), but {name} takes {known}: "
-            "write it as `lambda query, key, pairs: ...`, even if it does not read pairs."
-        ) from error
 
 
 class WeightFunction(nn.Module):
@@ -93,6 +43,12 @@ class WeightFunction(nn.Module):
     Weight functions add (``w1 + w2``, ``sum([...])``) and scale (``c * w``, an inverse
     temperature). A sum of terms that have a dot form has one, too. `PositionWeight` is the base of
     those that read only positions or edge features.
+
+    Attributes
+    ----------
+    is_relative : bool
+        Whether a score depends on the offset of the pair and on nothing else, so that one number
+        for each offset and head says all scores.
 
     Examples
     --------
@@ -112,9 +68,11 @@ class WeightFunction(nn.Module):
     torch.Size([2, 5, 4])
     """
 
+    is_relative: bool = False
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _check_arguments(partial(cast("Any", cls.forward), None), cls.__name__)
+        check_arguments(partial(cast("Any", cls.forward), None), cls.__name__)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Do what does not depend on the pair, once per token: projections, rotations, norms.
@@ -156,12 +114,27 @@ class WeightFunction(nn.Module):
             )
         return scores.permute(0, 3, 1, 2)
 
+    def on_edges(self, query: Any, key: Any, edges: HeadEdges) -> Tensor | None:
+        """Score the edges of a small graph in few passes, or give None where `forward` should.
+
+        (B, H, Q, .), (B, H, K, .) -> (E,), as float32 or float64, in the order of `edges`.
+        """
+        return None
+
     def dot_form(self, query: Any, key: Any) -> DotForm | None:
         """Write the score as a dot product plus terms of pairs, or give None if it is not one.
 
         Takes what `prepare` returned, and must give the same scores as `forward`.
         """
         return None
+
+    def capped_form(self, query: Any, key: Any) -> CappedForm | None:
+        """Write the score as a soft cap on a dot form plus terms of pairs, or give None.
+
+        Takes what `prepare` returned; by default the dot form without a cap.
+        """
+        form = self.dot_form(query, key)
+        return None if form is None else CappedForm(form)
 
     def __add__(self, other: WeightFunction | PairFunction) -> Sum:
         """Add scores: a bias."""
@@ -210,25 +183,21 @@ class Sum(WeightFunction):
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Add the terms' scores."""
-        return _total([term(q, k, pairs) for term, q, k in self._with(query, key)])
+        return total([term(q, k, pairs) for term, q, k in self._with(query, key)])
 
     def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Add the terms' tiles."""
-        return _total([tile_scores(term, q, k, pairs) for term, q, k in self._with(query, key)])
+        return total([tile_scores(term, q, k, pairs) for term, q, k in self._with(query, key)])
 
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
         """Concatenate the terms' features if each has a dot form."""
-        forms = [term.dot_form(q, k) for term, q, k in self._with(query, key)]
-        if any(form is None for form in forms):
-            return None
-        known = cast("list[DotForm]", forms)
-        bias = tuple(term for form in known for term in form.bias)
-        products = [form for form in known if form.query is not None]
-        if len(products) < 2:
-            return DotForm(None, None, bias) if not products else products[0]._replace(bias=bias)
-        queries = [cast("Tensor", form.query) * form.scale for form in products]
-        keys = [cast("Tensor", form.key) for form in products]
-        return DotForm(_concatenate(queries), _concatenate(keys), bias)
+        return sum_of_forms([term.dot_form(q, k) for term, q, k in self._with(query, key)])
+
+    def capped_form(self, query: Tree, key: Tree) -> CappedForm | None:
+        """Add terms of pairs to the one term that has a cap."""
+        if (form := super().capped_form(query, key)) is not None:
+            return form
+        return sum_of_capped([term.capped_form(q, k) for term, q, k in self._with(query, key)])
 
     def _with(self, query: Tree, key: Tree) -> list[tuple[WeightFunction, Tree, Tree]]:
         assert isinstance(query, tuple)
@@ -246,6 +215,7 @@ class Scaled(WeightFunction):
         super().__init__()
         self.factor = fixed_or_learned("A factor", factor)
         self.weight = weight
+        self.is_relative = weight.is_relative
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Prepare the weight function itself."""
@@ -291,18 +261,6 @@ class PairWeight(WeightFunction):
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
 
-class PositionWeight(WeightFunction):
-    """The base of weight functions that read only pairs: their positions or edge features."""
-
-    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
-        """Read no vectors."""
-        return None, None
-
-    def dot_form(self, query: Tree, key: Tree) -> DotForm:
-        """Be a term of pairs."""
-        return DotForm(None, None, (self,))
-
-
 def as_weight_function(weight: WeightFunction | PairFunction) -> WeightFunction:
     """Take a weight function as it is, and wrap a plain callable.
 
@@ -319,7 +277,7 @@ def as_weight_function(weight: WeightFunction | PairFunction) -> WeightFunction:
             f"{weight!r}{'; pass an instance of it' if isinstance(weight, type) else ''}."
         )
     made = PairWeight(weight)
-    _check_arguments(weight.forward if isinstance(weight, nn.Module) else weight, repr(made))
+    check_arguments(weight.forward if isinstance(weight, nn.Module) else weight, repr(made))
     return made
 
 
@@ -330,29 +288,3 @@ def map_tree(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     if isinstance(tree, tuple):
         return tuple(map_tree(function, branch) for branch in tree)
     return function(tree)
-
-
-def tile_scores(weight: WeightFunction, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
-    """Score a tile by multiplying matrices if there is a dot form, else by `on_tile`.
-
-    (B, H, Q, .), (B, H, K, .) -> (B, H, Q, K), where batch and heads may be 1.
-    """
-    form = weight.dot_form(query, key)
-    if form is None:
-        return weight.on_tile(query, key, pairs)
-    terms = [term.on_tile(None, None, pairs) for term in form.bias]
-    if form.query is not None and form.key is not None:
-        terms.append((form.query * form.scale) @ form.key.transpose(-2, -1))
-    return _total(terms)
-
-
-def _total(scores: Sequence[Tensor]) -> Tensor:
-    total = scores[0]
-    for term in scores[1:]:
-        total = total + term
-    return total
-
-
-def _concatenate(parts: Sequence[Tensor]) -> Tensor:
-    lead = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
-    return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)

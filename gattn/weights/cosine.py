@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from gattn.normalizers.base import widened
-from gattn.weights.base import Positions, Tree
+from gattn.weights.base import Tree
 from gattn.weights.dot import Dot
+from gattn.weights.pairs import Positions
 from gattn.weights.parameters import fixed_or_learned, scaled, shown_factor
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gattn.weights.base import DotForm, Pairs, WeightFunction
+from gattn.weights.base import WeightFunction
+from gattn.weights.pairs import DotForm, Pairs
 from gattn.weights.parameters import fixed_or_learned, scaled, shown_factor
 
 

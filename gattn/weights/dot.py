@@ -6,7 +6,8 @@ from torch import Tensor
 
 from gattn.checks import finite_number
 from gattn.errors import ShapeError
-from gattn.weights.base import DotForm, Pairs, Positions, Tree, WeightFunction
+from gattn.weights.base import Tree, WeightFunction
+from gattn.weights.pairs import DotForm, Pairs, Positions
 from gattn.weights.parameters import expect_features, learned
 
 

@@ -6,15 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import ShapeError
-from gattn.weights.base import (
-    Pairs,
-    Positions,
-    PositionWeight,
-    Tree,
-    WeightFunction,
-    map_tree,
-)
+from gattn.weights.base import Tree, WeightFunction, map_tree
+from gattn.weights.pairs import Pairs, Positions
 from gattn.weights.parameters import expect_features, learned
+from gattn.weights.position import PositionWeight
 
 
 class EdgeBias(PositionWeight):

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from gattn.checks import finite_number, whole
-from gattn.weights.base import Pairs, Positions, Tree, WeightFunction
+from gattn.weights.base import Tree, WeightFunction
 from gattn.weights.dot import Dot
+from gattn.weights.pairs import Pairs, Positions
 
 
 class Polynomial(WeightFunction):

@@ -41,6 +41,16 @@ def learned(*shape: int, fan_in: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(shape) * fan_in**-0.5)
 
 
+def transformed(tokens: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply vectors (B, H, tokens, D) by a matrix per head, (H, D, E); `bias` is (H, E)."""
+    if tokens.shape[0] != 1:
+        found = tokens @ matrix
+        return found if bias is None else found + bias[:, None]
+    one = tokens.squeeze(0)
+    found = torch.bmm(one, matrix) if bias is None else torch.baddbmm(bias[:, None], one, matrix)
+    return found.unsqueeze(0)
+
+
 def expect_features(weight: nn.Module, side: str, tokens: Tensor, size: Sequence[int]) -> None:
     """Refuse vectors (batch, heads, tokens, dim) of other heads or dim than a weight function's.
 

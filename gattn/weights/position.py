@@ -1,4 +1,4 @@
-"""Scores of positions alone: biases to add to another weight function."""
+"""Scores of positions alone: their base, and biases to add to another weight function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,20 @@ from torch import Tensor, nn
 
 from gattn.checks import whole
 from gattn.errors import ContractError
-from gattn.weights.base import Pairs, PositionWeight, Tree
+from gattn.weights.base import Tree, WeightFunction
+from gattn.weights.pairs import DotForm, Pairs, Positions
+
+
+class PositionWeight(WeightFunction):
+    """The base of weight functions that read only pairs: their positions or edge features."""
+
+    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
+        """Read no vectors."""
+        return None, None
+
+    def dot_form(self, query: Tree, key: Tree) -> DotForm:
+        """Be a term of pairs."""
+        return DotForm(None, None, (self,))
 
 
 class ALiBi(PositionWeight):
@@ -27,6 +40,8 @@ class ALiBi(PositionWeight):
     ----------
     Press et al. (2022), Train short, test long.
     """
+
+    is_relative = True
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -73,6 +88,8 @@ class T5RelativeBias(PositionWeight):
     ----------
     Raffel et al. (2020), Exploring the limits of transfer learning with T5.
     """
+
+    is_relative = True
 
     def __init__(
         self,
@@ -130,6 +147,8 @@ class RelativePosition(PositionWeight):
     ----------
     Shaw et al. (2018), Self-attention with relative position representations, for the clipping.
     """
+
+    is_relative = True
 
     def __init__(self, num_heads: int, max_distance: int) -> None:
         super().__init__()

@@ -7,15 +7,8 @@ from torch import Tensor
 
 from gattn.checks import finite_number
 from gattn.errors import ContractError, ShapeError
-from gattn.weights.base import (
-    DotForm,
-    PairFunction,
-    Pairs,
-    Positions,
-    Tree,
-    WeightFunction,
-    as_weight_function,
-)
+from gattn.weights.base import PairFunction, Tree, WeightFunction, as_weight_function
+from gattn.weights.pairs import CappedForm, DotForm, Pairs, Positions
 
 
 class Rotary(WeightFunction):
@@ -97,6 +90,10 @@ class Rotary(WeightFunction):
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
         """Keep the weight function's dot form."""
         return self.weight.dot_form(query, key)
+
+    def capped_form(self, query: Tree, key: Tree) -> CappedForm | None:
+        """Keep the weight function's capped form."""
+        return self.weight.capped_form(query, key)
 
     def extra_repr(self) -> str:
         """Show the weight function and what is not the default."""

@@ -7,15 +7,8 @@ from torch import Tensor
 
 from gattn.checks import finite_number
 from gattn.errors import ContractError
-from gattn.weights.base import (
-    PairFunction,
-    Pairs,
-    Positions,
-    Tree,
-    WeightFunction,
-    as_weight_function,
-    tile_scores,
-)
+from gattn.weights.base import PairFunction, Tree, WeightFunction, as_weight_function
+from gattn.weights.pairs import CappedForm, Pairs, Positions, tile_scores
 
 
 class Softcap(WeightFunction):
@@ -53,6 +46,11 @@ class Softcap(WeightFunction):
     def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Cap a tile."""
         return self._capped(tile_scores(self.weight, query, key, pairs))
+
+    def capped_form(self, query: Tree, key: Tree) -> CappedForm | None:
+        """Cap the weight function's dot form."""
+        form = self.weight.dot_form(query, key)
+        return None if form is None else CappedForm(form, self.cap)
 
     def _capped(self, scores: Tensor) -> Tensor:
         return self.cap * torch.tanh(scores / self.cap)

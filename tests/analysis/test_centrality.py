@@ -266,5 +266,7 @@ def test_they_draw_themselves(trace):
         ax = one.draw()
         (image,) = ax.get_images()
         np.testing.assert_allclose(image.get_array(), one)
-        assert [label.get_text() for label in ax.get_xticklabels()] == trace.tokens
+        shown = [label.get_text() for label in ax.get_xticklabels()]
+        assert trace.tokens[0].startswith(shown[0].rstrip("…"))
+        assert shown[1:] == trace.tokens[1:]
         assert found.name.replace("_", " ") in ax.get_title()

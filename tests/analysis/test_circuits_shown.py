@@ -69,9 +69,9 @@ def test_where_shares_say_little_the_metric_itself_is_told(embedded, river):
 def test_zero_has_no_sign(river):
     found = river.copy()
     found.graph.update(faithfulness=-1e-5, completeness=1.0002)
-    assert "edges keep 0.0% of" in str(found)
-    assert str(found).endswith("without them 0.0% is left")
-    assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0%", "−134%", "95%"]
+    assert "edges keep 0.0 % of" in str(found)
+    assert str(found).endswith("without them 0.0 % is left")
+    assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0 %", "−134 %", "95 %"]
 
 
 def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it(river):

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gattn
-from gattn.analysis.heads.even_attention import EVEN_SCORES, even_scores
 from gattn.analysis.heads.head_labels import head_labels
-from gattn.analysis.heads.head_scores import SCORES, describe, is_punctuation, mean_entropy
 from gattn.analysis.heads.head_table import head_table
+from gattn.analysis.heads.summed.even_attention import EVEN_SCORES, even_scores
+from gattn.analysis.heads.summed.head_scores import SCORES, scores
+from gattn.analysis.heads.summed.nodes import is_punctuation
+from gattn.analysis.heads.summed.of_edges import mean_entropy, sums_of_edges
 from gattn.analysis.reading.heads import by_place
 from gattn.attention import attention_graphs
 from gattn.drawing.canvas.colours import colour_map
@@ -30,6 +32,16 @@ from gattn.normalizers import Softmax
 TOKENS = ("a", "b", "a", "b", "b", "a")
 OF_TOKENS = ("same_token", "duplicate_token", "induction", "punctuation")
 OF_REPEATS = ("duplicate_token", "induction")
+
+
+def describe(head):
+    """The scores of one head."""
+    return {name: value.item() for name, value in scores(sums_of_edges(head)).items()}
+
+
+def even(head):
+    """What even attention would have."""
+    return {name: value.item() for name, value in even_scores(sums_of_edges(head)).items()}
 
 
 def by_loops(matrix, tokens=None, words=None, keys=None):
@@ -510,10 +522,10 @@ def test_scores_of_even_attention_are_those_of_an_even_head(graph, sink):
         tokens=tokens,
     )
     head = replace(head, words=words)
-    scores, even = describe(head), even_scores(head)
-    assert len(even) == (3 if graph.is_bipartite else 10 + (sink is not None))
-    for name, value in even.items():
-        assert value == pytest.approx(scores[name], abs=1e-6), name
+    found, expected = describe(head), even(head)
+    assert len(expected) == (3 if graph.is_bipartite else 10 + (sink is not None))
+    for name, value in expected.items():
+        assert value == pytest.approx(found[name], abs=1e-6), name
     assert head_table(head).label.item() == "even"
 
 
@@ -530,12 +542,13 @@ def test_labels_come_from_scores_alone():
         row | {"induction": 0.73, "even_induction": 0.7, "first_token": 0.63},
         row | {"edges": math.nan},
         row | {"previous_token": 0.33},
+        row | {"locality": 1.0, "even_locality": 1 - 1e-16},  # all keys are near
     ]
     assert head_labels(pd.DataFrame(more)).tolist() == [
         "mixed", "special tokens, 0.70", "punctuation, 0.61",
         "sink outside of the text, 0.40; first token (sink), 0.35", "duplicate token, 0.40",
         "same token, 0.60", "induction, 0.73; previous token, 0.34", "first token (sink), 0.63",
-        "no attention", "mixed",
+        "no attention", "mixed", "mixed",
     ]  # fmt: skip
 
 

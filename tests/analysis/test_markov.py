@@ -385,7 +385,9 @@ def test_they_draw_themselves(trace):
     ax = ranks.sel(layer=1).draw()
     (image,) = ax.get_images()
     np.testing.assert_allclose(image.get_array(), ranks.sel(layer=1))
-    assert [label.get_text() for label in ax.get_xticklabels()] == trace.tokens
+    shown = [label.get_text() for label in ax.get_xticklabels()]
+    assert trace.tokens[0].startswith(shown[0].rstrip("…"))
+    assert shown[1:] == trace.tokens[1:]
     assert "pagerank" in ax.get_title()
     walk = bounces(trace, -1).sel(layer=1, head=1)
     np.testing.assert_allclose(walk.draw().get_images()[0].get_array(), walk)

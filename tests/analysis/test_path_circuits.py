@@ -242,7 +242,7 @@ def river(embedded):
 
 def test_induction_is_found(river, embedded):
     """What docs/analyses/circuits.md says."""
-    assert str(river).startswith("5 of 288 paths keep 103.2%")
+    assert str(river).startswith("5 of 288 paths keep 103.2 %")
     assert {(*ends, name) for *ends, facts in river.edges(data=True) for name in facts} == {
         ("1.1", "2.0", "loss_key"),
         ("1.1", "2.1", "loss_key"),

@@ -18,6 +18,9 @@ import gattn
 from gattn import TokenGraph
 from gattn.analysis import bottlenecks, oversquashing, reach, rollout, walks
 from gattn.analysis.propagation import reach as reaching
+from gattn.analysis.propagation import runs as running
+from gattn.analysis.propagation.layered import Layered
+from gattn.analysis.propagation.runs import Runs
 from gattn.errors import SelectionError, ShapeError
 
 
@@ -113,27 +116,28 @@ def test_walks_beyond_16_digits_are_said_and_beyond_doubles_refused():
 def counted(monkeypatch):
     """Count the layers that reach walks through."""
     done = []
-    gathered = reaching._gathered
-    monkeypatch.setattr(reaching, "_gathered", lambda *given: done.append(1) or gathered(*given))
+    united = Runs.united
+    monkeypatch.setattr(Runs, "united", lambda *given: done.append(1) or united(*given))
     return done
 
 
 @pytest.mark.parametrize(
     ("graph", "layers"),
     [
-        (TokenGraph.complete(60), 1),  # all pairs are seen
-        (TokenGraph.complete(60).without_self_loops(), 1),
-        (TokenGraph.causal(60), 2),  # the second layer is like the first
-        (TokenGraph.causal(60).without_self_loops(), 60),  # until nothing is anywhere
+        (TokenGraph.complete(60), 2),  # the second brings nothing new
+        (TokenGraph.complete(60).without_self_loops(), 2),
+        (TokenGraph.causal(60), 2),
+        (TokenGraph.causal(60).without_self_loops(), 2),
         (TokenGraph.documents([0] * 20 + [1] * 40), 2),
-        (TokenGraph.from_mask(torch.eye(60).roll(1, 0).bool()), 59),  # a round
+        (TokenGraph.from_mask(torch.eye(60).roll(1, 0).bool()), 60),  # a round
         (TokenGraph.from_mask(torch.block_diag(*[torch.eye(30).roll(1, 0)] * 2).bool()), 30),
     ],
     ids=str,
 )
-def test_without_a_residual_stream_it_stops_where_nothing_new_can_come(graph, layers, monkeypatch):
+@pytest.mark.parametrize("residual", [True, False])
+def test_layers_that_are_alike_stop_where_nothing_new_comes(graph, layers, residual, monkeypatch):
     done = counted(monkeypatch)
-    found = reach(graph, residual=False)
+    found = reach(graph, residual=residual)
     assert len(done) == layers
     lengths = dict(nx.all_pairs_shortest_path_length(graph.to_networkx()))
     known = [[lengths[j].get(i, np.inf) for j in range(60)] for i in range(60)]
@@ -148,11 +152,49 @@ def test_layers_that_differ_are_walked_to_the_end(monkeypatch):
     np.testing.assert_array_equal(found.to_numpy()[np.tril_indices(4, -1)], 3)
 
 
-def test_long_sequences_take_blocks_of_rows(monkeypatch):
-    graph = TokenGraph.window(300, 20) | TokenGraph.strided(300, 64)
-    known = reach(graph)
-    monkeypatch.setattr("gattn.analysis.propagation.reach._BLOCK_BYTES", 200)
-    np.testing.assert_array_equal(reach(graph), known)
+@settings(max_examples=12)
+@given(st.integers(0, 10_000), st.integers(1, 90), st.integers(1, 4), st.booleans(), st.booleans())
+def test_runs_in_blocks_of_any_size_are_dense_products(seed, size, layers, residual, alike):
+    """Masks of runs of all lengths beside single keys, and queries without any."""
+    drawn = np.random.default_rng(seed)
+    ends = np.sort(drawn.integers(0, size + 1, (layers, size, 2)))
+    keys = np.arange(size)
+    masks = (ends[..., :1] <= keys) & (keys < ends[..., 1:])
+    masks = (masks | (drawn.random(masks.shape) < 0.1)) & (drawn.random((layers, size, 1)) < 0.9)
+    graphs = [TokenGraph.from_mask(torch.from_numpy(mask)) for mask in masks]
+    depth, graph = None, graphs
+    if alike:
+        depth, graph, masks = layers, graphs[0], np.stack([masks[0]] * layers)
+    number, fewest = np.eye(size), np.where(np.eye(size), 0, np.inf)
+    for layer, step in enumerate(steps_of(masks, residual)):
+        number = step @ number
+        fewest[(number > 0) & np.isinf(fewest)] = layer + 1
+    assert number.max() < 2**53
+    for block, full in ((512, np.inf), (64, np.inf), (8, np.inf), (8, 0)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reaching, "_KEYS", block)
+            patch.setattr(reaching, "_FULL", full)
+            patch.setattr(running, "_BLOCK_BYTES", 8 * block)
+            found = walks(graph, depth=depth, residual=residual)
+            np.testing.assert_array_equal(found, number)
+            found = reach(graph, depth=depth, residual=residual)
+            np.testing.assert_array_equal(found, fewest)
+
+
+def test_a_window_takes_an_addition_for_each_doubling():
+    step = Layered.of(TokenGraph.window(1000, 64), (), 1, True).passing(0)
+    assert Runs(step).additions < 15 * 1000
+    assert step.nnz > 60 * 1000
+
+
+def test_many_walks_along_runs_are_right_to_the_last_digits():
+    graph = TokenGraph.window(300, 32)
+    found = walks(graph, depth=20).to_numpy()
+    number = np.eye(300, dtype=object)[:, 0]  # whole numbers of Python
+    for _ in range(20):
+        number = graph.mask().numpy().astype(object).dot(number)
+    np.testing.assert_allclose(found[:, 0], number.astype(float), rtol=1e-13)
+    assert number.max() > 2**53
 
 
 # Attention

@@ -45,7 +45,7 @@ def check(edge, words, layer, head, query, key, trace):
     assert edge["score"] == pytest.approx(score_of(trace, layer, head, query, key), abs=1e-4)
     assert (edge["query_part"], edge["key_part"]) == (first.query_part, first.key_part)
     assert edge["share"] == pytest.approx(first["score"] / edge["score"], rel=1e-4)
-    said = re.findall(r"([^,]+) × ([^,]+) ([−\d]+)%", words)
+    said = re.findall(r"([^,]+) × ([^,]+) ([−\d]+)\s?%", words)
     expected = [
         (row.query_part, row.key_part, f"{round(100 * row.share)}".replace("-", "−"))
         for row in table.head(3).itertuples()

@@ -7,6 +7,11 @@ def axes():
     return Figure().add_subplot()
 
 
+def bars(ax):
+    """The colour bars beside axes."""
+    return [bar for bar in ax.child_axes if bar.get_gid() == "gattn-bar"]
+
+
 def texts(ax, gid):
     return [text.get_text() for text in ax.texts if text.get_gid() == gid]
 

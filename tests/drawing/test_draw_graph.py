@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgba
 from scenes import attention
 from seen import axes, caption, drawn_edges, texts
 
-from gattn import AttentionGraph, AttentionTrace, TokenGraph
+from gattn import AttentionGraph, AttentionTrace, TokenGraph, TopK
 from gattn.drawing import draw_graph
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.stack import Stack
@@ -84,7 +84,7 @@ def test_a_query_is_ringed_and_shows_all_that_it_reads():
     assert drawn_edges(ax) == len(friends)
     assert faint(ax) == len(GRAPH.edges)
     np.testing.assert_allclose(nodes(ax, "gattn-outline").get_offsets(), [PLACES[5]])
-    said = f"what query 5 reads: {len(friends)} of {len(friends)} edges, 100 % of the attention"
+    said = f"what query 5 reads: all {len(friends)} edges"
     assert caption(ax) == said
     fills = nodes(ax).get_facecolors()
     others = [node for node in GRAPH if node not in friends]
@@ -177,3 +177,31 @@ def test_any_number_of_nodes_can_be_drawn(count):
     places = np.random.default_rng(0).normal(size=(count, 2))
     head = AttentionGraph.from_dense(matrix).with_layout(places)
     assert len(nodes(head.draw_graph()).get_offsets()) == count
+
+
+def mean_of_two(keep=None, sign=1.0):
+    rows = np.array([[0.7, 0.1, 0.1, 0.1]] * 4), sign * np.array([[0.1, 0.1, 0.1, 0.7]] * 4)
+    heads = [
+        AttentionGraph.from_dense(row, tokens=list("abcd")).with_layout(SQUARE) for row in rows
+    ]
+    return heads if keep is None else [head.keep(keep) for head in heads]
+
+
+SQUARE = [(0, 0), (1, 0), (1, 1), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("query", "edges"),
+    [(None, 16), (1, 4)],
+)
+def test_a_mean_of_kept_edges_counts_each_pair_once(query, edges):
+    """Each head dropped other edges: together they show all, but not all that the heads give."""
+    heads = mean_of_two(TopK(3))
+    said = caption(draw_graph(heads, query))
+    assert said.endswith(f"TopK(3): {edges} of {edges} edges, 90 % of the attention")
+    assert sum(int(head.total_edges.sum()) for head in heads) == 32
+
+
+def test_a_mean_of_all_edges_is_all_even_if_signs_cancel():
+    assert caption(draw_graph(mean_of_two())) == "all 16 edges"
+    assert caption(draw_graph(mean_of_two(sign=-1.0), threshold=0)) == "all 16 edges"

@@ -51,8 +51,9 @@ def test_layers_are_rows_and_heads_columns():
     figure = draw_heads(small_trace())
     assert isinstance(figure, Figure)
     found = words(figure)
-    for name in ("layer 0", "layer 2", "head 1", "head 3", "head 4", "attention"):
+    for name in ("layer 0", "layer 2", "head 1", "head 3", "head 4"):
         assert found.count(name) == 1
+    assert "attention" in found
     assert "layer 1" not in found
     assert "tiny-model · 6 tokens" in found
     assert len(images(figure)) == 6
@@ -212,15 +213,24 @@ def test_cross_attention_counts_queries_and_keys():
     assert "m · 3 queries, 5 keys" in found
 
 
-def test_long_texts_are_drawn_in_blocks_by_their_largest_attention():
-    head = causal_head(200)
-    figure = draw_heads(one_stack(head))
-    image = images(figure)[0].get_array()
-    assert max(image.shape) <= 100
-    assert image[0, 0] == head.attention.max()
-    block = -(-200 // len(image))
-    said = [" ".join(text.split()) for text in words(figure)]
-    assert any(text.endswith(f"a cell is the largest of {block} × {block}") for text in said)
+@pytest.mark.parametrize(("kind", "dpi"), [("png", 50), ("png", 300), ("pdf", 100), ("pdf", 600)])
+def test_matrices_have_as_many_cells_as_the_file_has_pixels(kind, dpi):
+    figure = draw_heads(one_stack(causal_head(400)))
+    inches = images(figure)[0].get_window_extent().width / figure.dpi
+    figure.savefig(io.BytesIO(), format=kind, dpi=dpi)
+    resolution = dpi if kind == "png" else max(dpi, 300)
+    size = min(round(inches * resolution), 400)
+    assert images(figure)[0].get_array().shape == pytest.approx((size, size), abs=1)
+    assert "cells smaller than a pixel are averaged" in " ".join(" ".join(words(figure)).split())
+
+
+def test_short_texts_are_drawn_cell_by_cell_and_nothing_is_said_of_pixels():
+    figure = draw_heads(one_stack(causal_head(50)))
+    figure.savefig(io.BytesIO(), dpi=100)
+    np.testing.assert_array_equal(
+        images(figure)[0].get_array().filled(0), causal_head(50).to_dense()
+    )
+    assert "pixel" not in " ".join(words(figure))
 
 
 def test_a_sink_is_one_more_column():
@@ -230,9 +240,9 @@ def test_a_sink_is_one_more_column():
     assert image[:, -1].tolist() == [0.9, 0.5, 0.4, 0.3]
 
 
-def test_draws_on_a_given_figure_and_knows_nothing_of_pyplot_otherwise():
-    draw_heads(small_trace())
-    assert plt.get_fignums() == []
+def test_draws_on_a_given_figure_or_on_one_of_pyplot():
+    drawn = draw_heads(small_trace())
+    assert [plt.figure(number) for number in plt.get_fignums()] == [drawn]
     figure = plt.figure()
     assert draw_heads(small_trace(), figure=figure) is figure
     assert small_trace().draw(figure=figure) is figure
@@ -339,3 +349,22 @@ def test_notebooks_get_text_as_text():
 def test_a_long_text_is_a_matrix_in_a_notebook():
     assert ">key</text>" in notebook_svg(causal_head(80))
     assert len(notebook_svg(causal_head(500))) < 2_000_000
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"heads": [99]},
+        {"sort": "none such"},
+        {"vmax": -1},
+        {"pool": "median"},
+        {"cmap": "none such"},
+        {"figsize": (0.1, 0.1)},
+    ],
+)
+@pytest.mark.parametrize("other", [None, small_trace()])
+def test_a_picture_refused_leaves_no_figure_of_the_users_size(asked, other):
+    before = plt.get_fignums()
+    with pytest.raises((SelectionError, ShapeError)):
+        small_trace().draw(other=other, **{"figsize": (6, 4)} | asked)
+    assert plt.get_fignums() == before

@@ -27,12 +27,20 @@ def curve(ax):
 
 
 def cells(ax):
-    (found,) = [mesh for mesh in ax.collections if mesh.get_gid() == "gattn-cells"]
+    (found,) = [image for image in ax.images if image.get_gid() == "gattn-cells"]
     return found
 
 
 def marked(ax):
     return [patch.get_extents() for patch in ax.patches if patch.get_gid() == "gattn-outline"]
+
+
+@pytest.mark.parametrize("query", [None, "house"])
+def test_attention_beyond_the_end_of_the_scale_is_said(query):
+    most = (DENSE if query is None else DENSE[2]).max()
+    said = f"the scale ends at 0.01, the largest is {most:.3g}"
+    assert said in caption(HEAD.draw_time(query, vmax=0.01))
+    assert "scale" not in caption(HEAD.draw_time(query, vmax=float(most)))
 
 
 def test_a_word_reads_frames_when_they_are():
@@ -52,7 +60,7 @@ def test_without_a_query_rows_are_words_and_columns_lie_in_time():
     ax = HEAD.draw_time()
     mesh = cells(ax)
     np.testing.assert_allclose(mesh.get_array(), DENSE)
-    np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], np.arange(41) / 2)
+    assert tuple(mesh.get_extent())[:2] == (0, 20)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "red", "house", "by", "the"]
     assert (mesh.norm.vmin, mesh.norm.vmax) == (0, DENSE.max())
 
@@ -63,7 +71,7 @@ def test_colours_of_nearly_even_attention_begin_at_the_least():
     ax = head.draw_time()
     assert (cells(ax).norm.vmin, cells(ax).norm.vmax) == (0.02, 0.03)
     assert caption(ax) == "colours run from 0.02 to 0.03, not from 0"
-    assert cells(head.draw_time(top=0.1)).norm.vmin == 0
+    assert cells(head.draw_time(vmax=0.1)).norm.vmin == 0
     assert ax.yaxis_inverted()
 
 
@@ -103,7 +111,7 @@ def test_tokens_without_a_time_and_gaps_are_left_out_and_said():
     values, edges, _ = curve(ax)
     np.testing.assert_allclose(edges, [0, 1, 1.5, 2, 3])
     np.testing.assert_allclose(values, [dense[1], dense[3], np.nan, dense[2]])
-    assert f"{100 * dense[0]:.1f} % of the attention lies on tokens without a time" in caption(ax)
+    assert f"{100 * dense[0]:.0f} % of the attention lies on tokens without a time" in caption(ax)
 
 
 def test_stretches_that_overlap_are_cut_in_the_middle():
@@ -126,17 +134,24 @@ def test_a_sound_stands_above_and_ends_the_seconds():
         assert places[:, 0].max() == pytest.approx(8, abs=0.02)
     after = 100 * DENSE[2, 16:].sum()
     said = caption(HEAD.draw_time(2, waveform=SOUND, rate=1000))
-    assert f"{after:.1f} % of the attention lies after the sound" in said
+    assert f"{after:.0f} % of the attention lies after the sound" in said
 
 
-def test_columns_too_thin_show_the_largest_of_several():
+@pytest.mark.parametrize("pool", ["mean", "max"])
+def test_columns_thinner_than_a_pixel_are_pooled_as_asked(pool):
     head = AttentionGraph.from_dense(attention(3, 2000), gattn.TokenGraph.bipartite(3, 2000))
-    ax = head.at_times(0.02).draw_time()
+    figure = plt.figure(figsize=(4, 3), dpi=100)
+    ax = head.at_times(0.02).draw_time(pool=pool, ax=figure.add_axes((0, 0, 1, 1)))
     shown = cells(ax).get_array()
-    block = -(-2000 // shown.shape[1])
-    expected = np.pad(head.to_dense(), [(0, 0), (0, -2000 % block)])
-    np.testing.assert_allclose(shown, expected.reshape(3, -1, block).max(-1))
-    assert f"a cell is the largest of 1 × {block}" in caption(ax)
+    assert shown.shape[1] < 500
+    parts = np.array_split(np.arange(2000), shown.shape[1])
+    if 2000 % shown.shape[1] == 0:
+        blocks = head.to_dense().reshape(3, shown.shape[1], -1)
+        np.testing.assert_allclose(shown, getattr(blocks, pool)(-1))
+    else:
+        assert len(parts) == shown.shape[1]
+        assert shown.max() == pytest.approx(head.attention.max()) or pool == "mean"
+    assert {"mean": "are averaged", "max": "the largest is shown"}[pool] in caption(ax)
 
 
 def test_dropped_edges_are_said():
@@ -150,7 +165,7 @@ def test_dropped_edges_are_said():
         ({"query": (1, 2)}, SelectionError, "not patches"),
         ({"query": 1, "key": 2}, SelectionError, "not both"),
         ({"key": 3.0}, ShapeError, "not known when the queries are"),
-        ({"top": -1}, SelectionError, "end of the scale"),
+        ({"vmax": -1}, SelectionError, "end of the scale"),
         ({"rate": 16000}, ShapeError, "pass waveform="),
         ({"waveform": SOUND}, ShapeError, "samples per second"),
         ({"waveform": SOUND, "rate": 0}, ShapeError, "rate must be above 0"),

@@ -14,7 +14,7 @@ from gattn.errors import SelectionError
 
 
 def places(ax):
-    return [text.xy for text in ax.texts if text.get_gid() == "gattn-label"]
+    return [text.get_position() for text in ax.texts if text.get_gid() == "gattn-label"]
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,13 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
-from seen import words
+from seen import bars, words
 
 from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError
 from gattn.surveys.ask.comparison import compare_heads
 from gattn.surveys.ask.statistics import head_statistics
 
-pytestmark = pytest.mark.filterwarnings("error")
 HOSTILE = "in\x00d$x_1$\n'\"<b>\u202e very long " + "very long " * 6
 
 
@@ -62,7 +61,7 @@ def test_a_map_has_a_cell_a_head_in_its_layers_row():
     assert words(ax).startswith("induction ")
     assert " 12 texts; " in words(ax)
     assert "mean over texts, with its 95 % interval" in words(ax)
-    assert ax.figure.axes[1].get_ylabel() == "induction"
+    assert bars(ax)[0].get_ylabel() == "induction"
 
 
 def test_the_line_in_a_cell_is_the_interval_on_the_scale_of_the_colours():
@@ -98,7 +97,7 @@ def test_small_cells_have_no_lines_and_it_says_so():
     assert "in a cell" not in words(ax)
 
 
-def test_heads_that_are_not_there_are_blank_and_those_without_a_score_crossed_out():
+def test_heads_that_are_not_there_are_blank_and_those_without_a_score_hatched():
     table = statistics(encoder=(1, 3), decoder=(2, 2))
     ax = table.draw()
     assert [label.get_text() for label in ax.get_yticklabels()] == [
@@ -108,14 +107,12 @@ def test_heads_that_are_not_there_are_blank_and_those_without_a_score_crossed_ou
     ]
     blank = {patch.get_xy() for patch in ax.patches}
     assert blank == {(1.5, -0.5), (1.5, 0.5)}
-    assert "crossed" not in words(ax)
-    lines = len(ax.lines)
+    assert "hatched" not in words(ax)
     table.loc[("encoder", 0, 2), ["mean", "low", "high"]] = np.nan
     ax = table.draw()
     assert np.ma.getmaskarray(ax.images[0].get_array())[2, 2]
-    assert "crossed out: no score" in words(ax)
-    assert len(ax.lines) == lines + 1
-    assert np.mean(ax.lines[lines - 1].get_xdata()) == 2
+    assert "hatched: no score" in words(ax)
+    assert ax.patch.get_hatch()
 
 
 def test_ranked_heads_are_the_largest_and_named():
@@ -156,7 +153,7 @@ def test_a_comparison_outlines_the_heads_whose_corrected_p_is_below_alpha():
     assert bottom == -top
     assert ax.images[0].cmap(0.5)[:3] == colour_map(None, is_signed=True)(0.5)[:3]
     assert table.draw(alpha=0).patches[:] == []
-    assert ax.figure.axes[1].get_ylabel() == "difference of induction"
+    assert bars(ax)[0].get_ylabel() == "difference of induction"
 
 
 def test_a_ranked_comparison_fills_them_and_takes_both_directions():

@@ -11,7 +11,7 @@ from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
 from seen import caption
 
 from gattn.drawing import draw_text
-from gattn.drawing.one_head.setting import Words
+from gattn.drawing.one_head.prose.setting import Words
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
@@ -61,7 +61,7 @@ def lines_of(tokens, words=(), width=30.0):
 
 
 def test_parts_of_a_word_stand_together_and_punctuation_follows_its_word():
-    assert lines_of(PROSE, WORDS, width=24) == [
+    assert lines_of(PROSE, WORDS, width=25) == [
         "The antidisestablishment wizard (of course)",
         "slept, then woke. ↵",
         "He read the news",
@@ -86,6 +86,15 @@ def test_a_token_of_spaces_alone_does_not_take_the_others_theirs(blank):
 def test_tokens_that_say_nothing_of_spaces_stand_apart_but_for_parts_of_words():
     assert lines_of(["play", "##ing", "chess"]) == ["playing chess"]
     assert lines_of(["12", "7", "33"]) == ["12 7 33"]
+
+
+def test_a_word_that_fits_in_a_line_never_breaks():
+    found = Words.of(["a", "ma", "il", "is", "es", "tab", "lish", "ment"], (0, 1, 1, 2, 3, 4, 4, 4))
+    for width in np.linspace(2.5, 12, 200):
+        line = found.set(width).line
+        for first, stop in found.runs:
+            alone = Words.of(found.texts[first:stop], (0,) * (stop - first)).width
+            assert (line[first] == line[stop - 1]) == (alone <= width)
 
 
 def test_a_word_longer_than_a_line_breaks_between_its_tokens():

@@ -127,3 +127,24 @@ def test_a_transparent_picture_leaves_the_paper_as_it_is():
     buffer.seek(0)
     pixels = plt.imread(buffer)
     assert pixels[0, 0, 3] == 0
+
+
+def rasters(figure, **options):
+    """The widths and heights of the images in an SVG that matplotlib has turned into pixels."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", **options)
+    sizes = re.findall(
+        r'<image[^>]*translate[^>]* width="([\d.]+)" height="([\d.]+)"', file.getvalue()
+    )
+    return np.array(sizes, dtype=float)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda: head().draw("matrix"), lambda: head().at_times(0.5).draw_time()],
+    ids=["matrix", "time"],
+)
+def test_pixels_of_a_tight_file_are_as_large_as_in_any_other(draw):
+    plain, tight = rasters(draw().figure), rasters(draw().figure, bbox_inches="tight")
+    assert len(plain) > 0
+    np.testing.assert_allclose(tight, plain, atol=2 * 72 / mpl.rcParams["figure.dpi"])

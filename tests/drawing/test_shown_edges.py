@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 from sample_heads import causal_head, signed_head, uniform_head
 
-from gattn.drawing.canvas.shown import all_edges, edges_from, readable_edges
+from gattn.drawing.chosen.shown import (
+    all_edges,
+    edges_from,
+    readable_edges,
+    strongest_of_each,
+)
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.keep import TopK
@@ -63,7 +68,32 @@ def test_long_uniform_attention_is_thinned_and_says_so(head):
     assert limit / 2 < len(shown.edges) <= 5 * limit
     assert set(head.query[shown.edges]) == set(range(head.graph.num_queries))
     assert len(set(head.key[shown.edges])) > 0.5 * head.graph.num_keys
-    assert re.search(r"every \d+(st|nd|rd|th) edge.*: [\d,]+ of [\d,]+ edges, \d+ %", shown.caption)
+    said = r"\d+ of the strongest edges of .*: [\d,]+ of [\d,]+ edges, \d+ %"
+    assert re.search(said, shown.caption)
+
+
+def test_equal_edges_are_chosen_without_a_pattern():
+    """Every k-th edge, or the first of each query, would draw one."""
+    head = uniform_head(200)
+    shown = readable_edges(head)
+    late = shown.edges[head.query[shown.edges] >= 100]
+    query, key = head.query[late], head.key[late]
+    assert len(late) >= 200
+    for places in (key, query - key):
+        for step in range(2, 13):
+            shares = np.bincount(places % step, minlength=step) / len(late)
+            np.testing.assert_allclose(shares, 1 / step, atol=0.09)
+
+
+def test_the_strongest_of_each_are_the_strongest_but_for_equal_ones():
+    size, group = np.random.default_rng(0).random(200), np.repeat(np.arange(10), 20)
+    chosen = strongest_of_each(size, group, 3)
+    assert np.bincount(group[chosen]).tolist() == [3] * 10
+    for n in range(10):
+        third = np.sort(size[group == n])[-3]
+        assert size[chosen & (group == n)].min() >= third - 0.01
+    assert strongest_of_each(np.zeros(4), np.zeros(4), 2).sum() == 0
+    assert strongest_of_each(np.zeros(0), np.zeros(0), 2).shape == (0,)
 
 
 @pytest.mark.parametrize("size", [14, 20, 30])

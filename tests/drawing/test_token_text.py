@@ -1,4 +1,9 @@
+import io
+import xml.etree.ElementTree as ET
+
 import pytest
+from matplotlib.text import Text
+from sample_heads import causal_head, small_trace
 
 from gattn.drawing.canvas.fonts import families, has_glyph
 from gattn.names.text import visible, width, wrapped
@@ -25,6 +30,17 @@ from gattn.names.text import visible, width, wrapped
 )
 def test_nothing_of_a_token_stays_invisible(token, shown):
     assert visible(token) == shown
+
+
+def test_titles_and_captions_of_ones_own_fit_into_every_file():
+    own = {"title": "a\0\u202eb\nc $x^{", "caption": "\x1b\ud800 e\u200dm \uffff"}
+    for figure in (causal_head(4).draw(**own).figure, small_trace().draw(**own)):
+        file = io.BytesIO()
+        figure.savefig(file, format="svg")
+        ET.fromstring(file.getvalue())
+        text = " ".join(text.get_text() for text in figure.findobj(Text))
+        for shown in ("a\\x00U+202Eb\nc $x^{", "\\x1bU+D800 e\u200dm U+FFFF"):
+            assert shown in text
 
 
 def test_missing_characters_are_escapes_and_never_cut():

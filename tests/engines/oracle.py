@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gattn.weights.base import Pairs, Positions, as_weight_function, map_tree
+from gattn.weights.base import as_weight_function, map_tree
+from gattn.weights.pairs import Pairs, Positions
 
 
 @dataclass
@@ -29,8 +30,8 @@ def expected_of_list(query, key, value, edge_index, weight, normalizer, features
     places = torch.arange(query.shape[2])
     mask = queries == places[:, None]
     key, value = key[:, :, keys], value[:, :, keys]
-    if features is not None and features.dim() == 3:
-        features = features[:, keys]
+    if features is not None:
+        features = features[:, keys] if features.dim() == 3 else features.expand(len(mask), -1, -1)
     return _expected(query, key, value, mask, (places, keys), weight, normalizer, features)
 
 

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.functional import elu
 
 from gattn.attention import graph_attention
-from gattn.engines import NAMES, blocks, edges, scoring, tiles
-from gattn.engines.call import attention_call
-from gattn.engines.edge_list import EdgeList
+from gattn.engines import NAMES, edges, tiles
+from gattn.engines.call import EdgeList, attention_call
+from gattn.engines.shared import blocks, scoring
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import (
     Entmax,

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from gattn.attention import attention_graphs, graph_attention
-from gattn.engines.call import AttentionCall
-from gattn.engines.edge_list import EdgeList
-from gattn.engines.scoring import checked_scores
+from gattn.engines.call import AttentionCall, EdgeList
+from gattn.engines.shared.scoring import checked_scores
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax

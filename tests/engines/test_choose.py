@@ -15,7 +15,7 @@ from gattn.engines import (
     named,
     tiles,
 )
-from gattn.engines.edge_list import EdgeList
+from gattn.engines.call import EdgeList
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
 from gattn.module import GraphAttention
@@ -23,6 +23,7 @@ from gattn.normalizers import Entmax15, Softmax
 from gattn.weights import ALiBi, Cosine, EdgeBias, Rotary, ScaledDotProduct, SquaredDistance
 
 LISTED = EdgeList(torch.tensor([[0, 1], [1, 1]]), 6, 6)
+DOUBLED = EdgeList(torch.tensor([[0, 1, 0], [1, 1, 1]]), 6, 6)
 CAUSAL, COMPLETE = TokenGraph.causal(6), TokenGraph.complete(6)
 DISTANCE = SquaredDistance(nn.Parameter(torch.ones(2)))
 
@@ -45,7 +46,8 @@ DISTANCE = SquaredDistance(nn.Parameter(torch.ones(2)))
         (TokenGraph.causal(6, num_keys=6, query_offset=2), None, None, tiles),
         (TokenGraph.window(6, 2), None, None, tiles),
         (CAUSAL - TokenGraph.from_edges([(0, 3)], 6), None, None, tiles),
-        (LISTED, None, None, edges),
+        (LISTED, None, None, tiles),
+        (DOUBLED, None, None, edges),
     ],
 )
 def test_the_engine_of_typical_calls(randn, graph, weight, normalizer, engine):
@@ -64,7 +66,7 @@ def test_edge_features_choose_by_their_form(randn):
 
 def test_engines_say_why_they_cannot_run(randn):
     x = randn(1, 2, 6, 4)
-    call, _ = attention_call(x, x, LISTED, None, None, x)
+    call, _ = attention_call(x, x, DOUBLED, None, None, x)
     assert "edge_index" in fused.can_run(call)
     assert "edge_index" in tiles.can_run(call)
     assert message_passing.can_run(call) is None

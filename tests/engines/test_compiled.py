@@ -7,9 +7,13 @@ import torch
 from torch import nn
 
 from gattn.attention import graph_attention
+from gattn.engines import edges, flex
+from gattn.engines.call import attention_call
+from gattn.engines.kernels.scores import kernel_score
 from gattn.graph.token_graph import TokenGraph
 from gattn.module import GraphAttention
-from gattn.weights import ALiBi, L1Distance
+from gattn.normalizers import Softmax
+from gattn.weights import ALiBi, L1Distance, ScaledDotProduct, Softcap
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,3 +82,23 @@ def test_a_model_with_another_layer_compiles_in_parts(randn, weight):
     x = randn(6, 8, dtype=torch.float32)
     same_when_compiled(Block(weight=weight), graph, x)
     same_when_compiled(Block(weight=weight), TokenGraph.causal(6), x)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore")  # of torch, about the kernel that it writes
+def test_flex_attention_compiles_once_for_all_graphs_and_temperatures():
+    """Forward and on a CPU: what it writes for a GPU is tested where there is one."""
+    flex._kernel.cache_clear()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    query, key, value = torch.randn(3, 1, 2, 256, 32)
+    for number in (1, 2, 3):
+        graph = TokenGraph.window(256, 20 * number) | TokenGraph.prefix(256, number)
+        weight = Softcap(ScaledDotProduct() + number * ALiBi(2), 5.0 * number)
+        call, _ = attention_call(query, key, graph, weight, Softmax(number), value)
+        with torch.no_grad():
+            found, _ = flex._compiled(kernel_score(call), call.value, graph, False)
+            wanted = edges.run(call)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] == 1
+    flex._kernel.cache_clear()

@@ -12,6 +12,7 @@ from gattn.module import GraphAttention
 PIECES = {"numbers": 40, "block_bytes": 1500, "height": 2}
 DRAWS, SHARE = 3000, 0.4
 ON_TOKENS = ["tiles", "edges", "message_passing"]
+DROPPING = [engine for engine in NAMES if engine != "flex"]  # which refuses to
 
 
 def dropped(engine, seed, dropout=SHARE, graph="causal", weight="scaled dot", **tensors):
@@ -25,7 +26,7 @@ def dropped(engine, seed, dropout=SHARE, graph="causal", weight="scaled dot", **
     )
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", DROPPING)
 def test_the_mean_is_what_is_not_dropped(engine):
     """Over a batch of draws: within five standard errors."""
     graph, problem = TokenGraph.causal(6), Problem(GRAPHS["causal"], batch=1, learns=False)
@@ -38,7 +39,7 @@ def test_the_mean_is_what_is_not_dropped(engine):
     assert bool(((draws.mean(0) - whole[0]).abs() < 5 * error).all())
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", DROPPING)
 def test_each_edge_is_dropped_or_scaled_up(engine):
     """Values that are unit vectors show the attention."""
     tokens = 40
@@ -52,13 +53,13 @@ def test_each_edge_is_dropped_or_scaled_up(engine):
     assert float(kept.double().mean()) == pytest.approx(1 - SHARE, abs=0.05)
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", DROPPING)
 def test_all_or_nothing(engine):
     assert not bool(dropped(engine, 0, dropout=1.0).any())
     torch.testing.assert_close(dropped(engine, 0, dropout=0.0), dropped(engine, 1, dropout=0.0))
 
 
-@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("engine", DROPPING)
 def test_a_seed_draws_the_same(engine):
     torch.testing.assert_close(dropped(engine, 3), dropped(engine, 3), atol=0, rtol=0)
     assert not torch.allclose(dropped(engine, 3), dropped(engine, 4))

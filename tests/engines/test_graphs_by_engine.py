@@ -91,12 +91,12 @@ def test_features_one_an_edge_take_edges():
         hold(problem, "tiles")
 
 
-@pytest.mark.parametrize("engine", ["fused", "message_passing"])
+@pytest.mark.parametrize("engine", ["fused", "flex", "message_passing"])
 def test_engines_of_outputs_alone_are_refused(engine):
     query = torch.randn(2, 5, 4)
     with pytest.raises(ContractError, match="tiles or edges"):
         attention_graphs(query, query, TokenGraph.causal(5), engine=engine)
-    with pytest.raises(ContractError, match="fused, tiles, edges, message_passing"):
+    with pytest.raises(ContractError, match="fused, tiles, edges, flex, message_passing"):
         attention_graphs(query, query, TokenGraph.causal(5), engine="nonsense")
 
 

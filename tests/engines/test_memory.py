@@ -7,6 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from gattn.attention import attention_graphs, graph_attention
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads.store import apart
 from gattn.keep import TopK
 
 TOKENS, HEADS, DIM = 512, 4, 16
@@ -44,7 +45,7 @@ def largest(engine, graph, weight=None):
 @pytest.fixture(autouse=True)
 def _small_cache(monkeypatch):
     """Bounds of a sixteenth, so that a small problem shows what a large one takes."""
-    for name in ("scoring", "edges", "tiles"):
+    for name in ("shared.scoring", "edges", "tiles"):
         monkeypatch.setattr(f"gattn.engines.{name}.PIECE_NUMBERS", 1 << 16)
         monkeypatch.setattr(f"gattn.engines.{name}.keep_freed_memory", lambda: None)
     monkeypatch.setattr("gattn.engines.tiles.BLOCK_BYTES", 1 << 20)
@@ -66,7 +67,8 @@ def test_a_narrow_window_never_sees_all_pairs():
     assert largest("tiles", TokenGraph.window(TOKENS, 16), distance) <= PAIRS // 4
 
 
-def test_attention_graphs_keep_what_is_kept():
+def test_attention_graphs_keep_what_is_kept(monkeypatch):
+    monkeypatch.setattr(apart, "LEAST_BYTES", 1 << 40)  # a chunk is larger than what it holds
     query = torch.randn(HEADS, TOKENS, DIM)
     for engine in ("tiles", "edges"):
         with Largest() as seen:

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 from pairs import all_pairs
-from problems import GRAPHS, Problem, by_engine, by_oracle, small_pieces
+from problems import GRAPHS, Problem, by_engine, by_oracle, call_of, small_pieces
+from torch.nn.functional import scaled_dot_product_attention
 
 from gattn.attention import graph_attention
-from gattn.engines import NAMES
+from gattn.engines import NAMES, fused, tiles
 from gattn.graph.token_graph import TokenGraph
+from gattn.weights import Pairs
 
 ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 WEIGHTS = ["scaled dot", "relative", "squared distance", "lambda", "cosine"]
@@ -51,6 +53,77 @@ def test_dot_products_are_summed_in_float32(weight, graph, dtype):
 )
 def test_pairs_are_scored_in_their_own_precision(weight, graph, dtype):
     hold(Problem(GRAPHS[graph], weight, dtype=dtype, learns=False, size=0.5), 16)
+
+
+def bound(problem, unit, bias_unit):
+    """Bound the error of torch's kernel, as `gattn.engines.fused` says, from its own operands."""
+    call = call_of(problem)
+    form = call.kernel_form
+    query, key = (x.detach().double() for x in (form.query, form.key))
+    scale = abs(form.scale) / call.temperature
+    of_side = 0.0 if form.query.equal(call.query) else 4 * unit
+    of_sum = 2.0**-23 * (query.shape[-1] + 2)
+    scores = (query.abs() @ key.abs().mT) * scale * (of_sum + of_side)
+    rows, keys = call.positions.query, call.positions.key
+    for term in form.bias:
+        pairs = Pairs(rows[:, None, None], keys[None, :, None])
+        scores = scores + bias_unit * term.on_tile(None, None, pairs).abs() / call.temperature
+    mask = problem.graph.mask()
+    most = scores.masked_fill(~mask, 0).amax(-1, keepdim=True)
+    sizes = call.value.detach().double().abs().amax()
+    return ((2 * most).expm1() + 2 * unit + 2.0**-22 * mask.shape[1]) * sizes
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("normalizer", ["softmax", "temperature"])
+@pytest.mark.parametrize("graph", ["causal", "complete", "window", "long"])
+@pytest.mark.parametrize("weight", ["scaled dot", "cosine", "swin", "rotary", "ALiBi", "T5"])
+def test_torchs_kernel_is_given_half_precision_within_the_bound(
+    monkeypatch, weight, graph, normalizer, dtype
+):
+    """No copy in float32 is made of queries, keys and values."""
+    graphs = GRAPHS | {"long": TokenGraph.window(700, 300)}
+    problem = Problem(graphs[graph], weight, normalizer, dtype=dtype, learns=False, size=1.5)
+    seen = []
+
+    def noted(*tensors, **options):
+        seen.append({x.dtype for x in tensors})
+        return scaled_dot_product_attention(*tensors, **options)
+
+    monkeypatch.setattr(fused, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(fused, "is_on_accelerator", lambda call: rounds)
+    for rounds, engine in ((False, "fused"), (False, "tiles"), (True, "tiles")):
+        found = by_engine(problem, engine)
+        if found is None:
+            continue
+        assert seen
+        assert all(kinds == {dtype} for kinds in seen)
+        error = (found.output.double() - in_float64(problem).output).abs()
+        assert bool((error <= bound(problem, ULP[dtype], ULP[dtype] if rounds else 2.0**-24)).all())
+        seen.clear()
+
+
+@pytest.mark.parametrize("weight", ["scaled dot", "cosine", "ALiBi"])
+def test_no_copy_in_float32_is_made(weight):
+    for engine in (fused, tiles):
+        call = call_of(Problem(GRAPHS["causal"], weight, dtype=torch.bfloat16, learns=False))
+        if engine.can_run(call) is None:
+            engine.run(call)
+            assert not [name for name in vars(call) if name.startswith(("dot_form", "operands"))]
+
+
+@pytest.mark.parametrize("weight", ["learned scale", "dot of means and dot", "squared distance"])
+def test_sides_that_would_be_rounded_once_more_stay_in_float32(weight):
+    for dtype in HALVES:
+        call = call_of(Problem(GRAPHS["causal"], weight, dtype=dtype))
+        assert call.kernel_form.query.dtype == torch.float32
+
+
+def test_a_bias_beyond_half_precision_is_no_missing_edge():
+    given = torch.tensor([-1e6, -3.0, 1e6, torch.inf, -torch.inf, torch.nan])
+    found = fused.rounded(given, torch.float16)
+    assert found.isfinite().tolist() == [True, True, True, False, False, False]
+    assert found[:3].tolist() == [-65504.0, -3.0, 65504.0]
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -12,7 +12,7 @@ from gattn.keep import Threshold
 from gattn.module import GraphAttention
 from gattn.normalizers import Entmax15
 from gattn.weights import ALiBi, EdgeBias, ScaledDotProduct, SquaredDistance
-from gattn.weights.base import PositionWeight
+from gattn.weights.position import PositionWeight
 
 
 class Given(PositionWeight):
@@ -63,7 +63,7 @@ def test_half_gradients_of_many_pieces_add_up_in_single(monkeypatch, engine):
 @pytest.mark.parametrize("engine", ["tiles", "edges"])
 def test_random_weight_functions_are_drawn_alike_for_the_gradient(monkeypatch, engine):
     monkeypatch.setattr(tiles, "BLOCK_BYTES", 4 * 50)
-    monkeypatch.setattr("gattn.engines.scoring.PIECE_NUMBERS", 60)
+    monkeypatch.setattr("gattn.engines.shared.scoring.PIECE_NUMBERS", 60)
     draws = []
 
     def noisy(q, k, pairs):
@@ -78,7 +78,7 @@ def test_random_weight_functions_are_drawn_alike_for_the_gradient(monkeypatch, e
     draws.clear()
     output.sum().backward()
     assert len(forward) > 1
-    assert sorted(draws) == forward
+    assert set(draws) == set(forward)  # a block, and then each piece of it, is computed again
 
 
 def test_an_edge_index_may_change_before_the_gradient():

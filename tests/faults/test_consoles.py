@@ -18,7 +18,7 @@ TEXT = "The river tall green lamp river tall green"
 
 def in_a_shell(command_line, **environment):
     """Run gattn where the line says so; give the exit status, output and errors."""
-    line = command_line.replace("gattn", f"{sys.executable} -m gattn.cli")
+    line = command_line.replace("gattn", f"{sys.executable} -m gattn")
     done = subprocess.run(
         ["sh", "-c", line], env=os.environ | environment, capture_output=True, timeout=600
     )

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from gattn.attention import attention_graphs, graph_attention
-from gattn.engines import NAMES, blocks, edges, scoring, tiles
+from gattn.engines import NAMES, edges, tiles
 from gattn.engines.call import attention_call
+from gattn.engines.shared import blocks, scoring
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import (
     Entmax,

@@ -7,11 +7,12 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gattn.errors import CaptureError, GraphError, SelectionError, ShapeError
+from gattn.errors import CaptureError, GraphError, OptionError, SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.heads.steps import Merged
@@ -378,10 +379,28 @@ def test_labels_are_tokens_or_positions() -> None:
 def test_shapes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ShapeError, match="tokens must have 5 entries, not 2"):
         AttentionGraph.from_dense(causal_attention(), tokens=("a", "b"))
-    with pytest.raises(ShapeError, match=r"array of floats, not int64 \(2, 2\)"):
-        AttentionGraph.from_dense(np.ones((2, 2), dtype=np.int64))
+    with pytest.raises(ShapeError, match=r"integers or floats .* not bool \(2, 2\)"):
+        AttentionGraph.from_dense(np.ones((2, 2), dtype=bool))
     with pytest.raises(ShapeError, match=r"attention is \(5, 5\), but the token graph has 4"):
         AttentionGraph.from_dense(causal_attention(), TokenGraph.causal(4))
+
+
+def test_integers_are_attention_too() -> None:
+    head = AttentionGraph.from_dense([[1, 0], [2, 3]])
+    assert head.attention.dtype == np.float64
+    assert head.to_dense().tolist() == [[1, 0], [2, 3]]
+
+
+def test_a_field_that_does_not_exist_is_named() -> None:
+    pairs = {"key_tokens": ["a", "b"]}
+    matrix = scipy.sparse.csr_array([[1.0, 0.0], [0.3, 0.7]])
+    for read in (
+        lambda: AttentionGraph.from_scipy(matrix, **pairs),
+        lambda: AttentionGraph.from_dense(matrix.todense(), **pairs),
+        lambda: AttentionGraph.from_edges([[0], [0]], [1.0], ["a"], **pairs),
+    ):
+        with pytest.raises(OptionError, match="no option key_tokens=: tokens= are the texts"):
+            read()
 
 
 def test_an_empty_head_has_every_form() -> None:
@@ -441,5 +460,17 @@ def test_long_doubles_are_refused() -> None:
         head = causal_head()
         with pytest.raises(ShapeError, match="floats of 16, 32 or 64 bits"):
             replace(head, attention=head.attention.astype(np.longdouble))
-        with pytest.raises(ShapeError, match="array of floats"):
+        with pytest.raises(ShapeError, match="floats of up to 64 bits"):
             AttentionGraph.from_dense(np.eye(2, dtype=np.longdouble))
+
+
+def test_a_dense_matrix_that_is_not_square_is_cross_attention():
+    matrix = np.random.default_rng(0).dirichlet(np.ones(4), size=6)
+    head = AttentionGraph.from_dense(matrix, tokens=list("wxyz"), query_tokens=list("abcdef"))
+    assert head.graph.is_bipartite
+    assert (head.tokens, head.query_tokens) == (tuple("wxyz"), tuple("abcdef"))
+    np.testing.assert_array_equal(head.to_dense(), matrix)
+    square = AttentionGraph.from_dense(matrix[:4], tokens=list("wxyz"), query_tokens=list("abcd"))
+    assert square.graph.is_bipartite
+    with pytest.raises(ShapeError, match="4"):
+        AttentionGraph.from_dense(matrix, tokens=list("abcdef"))

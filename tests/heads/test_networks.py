@@ -274,3 +274,70 @@ def test_attention_that_is_no_number_is_refused_with_its_edge(wrong) -> None:
         AttentionGraph.from_networkx(graph)
     graph.edges[0, 2]["weight"] = np.float32(0.5)
     assert AttentionGraph.from_networkx(graph).graph.num_edges == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"self_loops": False}, {"distance": True}], ids=str)
+@pytest.mark.parametrize("name", [name for name in HEADS if name != "negative"])
+def test_edges_are_as_networkx_would_add_them(name: str, settings: dict[str, bool]) -> None:
+    head = HEADS[name]
+    graph = head.to_networkx(**settings)
+    known = nx.DiGraph()
+    known.add_nodes_from(graph.nodes(data=True))
+    rows = zip(head.key, head.query, *head.edge_values.values(), strict=True)
+    names = ["weight" if one == "attention" else one for one in head.edge_values]
+    keys, queries = head.node_ids()
+    for key, query, *values in rows:
+        ends = [keys[key], queries[query]]
+        if head.graph.is_bipartite:
+            ends = [("key", ends[0]), ("query", ends[1])]
+        elif ends[0] == ends[1] and not settings.get("self_loops", True):
+            continue
+        known.add_edge(*ends, **dict(zip(names, map(float, values), strict=True)))
+    if head.sink is not None:
+        known.add_weighted_edges_from((-1, *pair) for pair in zip(queries, head.sink, strict=True))
+    if settings.get("distance"):
+        for *_, facts in known.edges(data=True):
+            facts["distance"] = -math.log(facts["weight"]) if facts["weight"] else math.inf
+    assert list(graph.edges(data=True)) == list(known.edges(data=True))
+    assert list(graph.in_edges(data=True)) == list(known.in_edges(data=True))
+    assert_usable(graph)
+
+
+def assert_usable(graph: nx.DiGraph) -> None:
+    """A graph that was filled can be changed as any other."""
+    own = {id(facts) for *_, facts in graph.edges(data=True)}
+    assert len(own) == graph.number_of_edges() > 0
+    source, target = next(iter(graph.edges))
+    graph.edges[source, target]["new"] = 1
+    assert graph.pred[target][source]["new"] == 1
+    graph.remove_edge(source, target)
+    assert not graph.has_edge(source, target)
+    assert source not in graph.pred[target]
+    graph.remove_node(target)
+    assert target not in graph
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        TokenGraph.causal(6),
+        TokenGraph.causal(2, num_keys=5, query_offset=3),
+        TokenGraph.bipartite(2, 3),
+        TokenGraph.from_edge_index([[2, 0, 1], [1, 1, 0]], 3),
+    ],
+    ids=str,
+)
+def test_edges_of_token_graphs_are_as_networkx_would_add_them(graph: TokenGraph) -> None:
+    built = graph.to_networkx()
+    pairs = [
+        (key, query + graph.query_offset)
+        for key, query in zip(*graph.edge_index.tolist(), strict=True)
+    ]
+    if graph.is_bipartite:
+        pairs = [(("key", key), ("query", query)) for key, query in pairs]
+    known = nx.DiGraph()
+    known.add_nodes_from(built)
+    known.add_edges_from(pairs)
+    assert list(built.edges(data=True)) == list(known.edges(data=True))
+    assert list(built.in_edges(data=True)) == list(known.in_edges(data=True))
+    assert_usable(built)

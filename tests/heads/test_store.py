@@ -1,6 +1,6 @@
 """The kept edges of blocks against plain loops over whole rows."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
+from gattn.heads.store import apart
+from gattn.heads.store.buffers import Buffer, append_together, reserve
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
@@ -403,7 +405,9 @@ def filled(keep: Keep, share: float) -> tuple[list[dict[str, list[Tensor]]], lis
 
 
 @pytest.mark.parametrize(
-    ("keep", "edges"), [(TopK(8), 256 * 8 - 28), (TopK(1), 256), (All(), 256 * 257 // 2)], ids=str
+    ("keep", "edges"),
+    [(TopK(8), 256 * 8 - 28), (TopK(1), 256), (TopK(16), 256 * 16 - 120)],
+    ids=str,
 )
 def test_a_bounded_keep_is_given_its_memory_once_and_no_more(keep: Keep, edges: int) -> None:
     seen, heads = filled(keep, 0.5)
@@ -430,9 +434,15 @@ def test_an_unbounded_keep_grows_in_few_steps_and_holds_what_it_shows(share: flo
         for values in (head.attention, head.score):
             assert values.nbytes == 4 * edges
             assert held(values) <= 1.25 * 4 * edges
-        assert head.graph.rule.key.untyped_storage().nbytes() == 8 * edges
         assert head.graph.rule.pointer.untyped_storage().nbytes() == 8 * 257
         assert held(head.total_mass) == 4 * 256
+    keys = [head.graph.rule.key for head in heads]
+    size = sum(key.nbytes for key in keys)
+    if size < apart.LEAST_BYTES:
+        assert [key.untyped_storage().nbytes() for key in keys] == [key.nbytes for key in keys]
+    else:
+        first, *others = (key.data_ptr() for key in keys)
+        assert others == [first + before for before in accumulate(key.nbytes for key in keys[:-1])]
 
 
 def test_keys_wait_in_four_bytes() -> None:
@@ -477,3 +487,28 @@ def test_rows_that_read_what_is_taken_back_are_refused() -> None:
     store.add_rows(slice(0, 6), slice(0, 6), None, attention, None)
     with pytest.raises(CaptureError, match="Tokens that others attend to were taken back"):
         store.first_rows(4)
+
+
+@pytest.mark.parametrize("edges", [0, 4, 5000])
+def test_values_of_all_heads_are_appended_at_once_where_they_lie_side_by_side(edges: int) -> None:
+    buffers = [Buffer(torch.float32) for _ in HEADS]
+    values = torch.arange(float(len(buffers) * edges)).view(len(buffers), edges)
+    assert not append_together(buffers, values)
+    reserve(buffers, 20_000)
+    for _ in range(2):
+        assert append_together(buffers, values)
+    assert not append_together(buffers, torch.zeros(len(buffers), 20_001 - 2 * edges))
+    for buffer, own in zip(buffers, values, strict=True):
+        assert torch.equal(buffer.values(), torch.cat((own, own)))
+
+
+def test_values_of_heads_that_hold_other_numbers_are_appended_one_by_one() -> None:
+    buffers = [Buffer(torch.float32) for _ in HEADS]
+    reserve(buffers, 20_000)
+    values = torch.ones(len(buffers), 3)
+    assert append_together(buffers, values)
+    buffers[1].cut(2)
+    assert not append_together(buffers, values)
+    buffers[1].append(values[1, :1])
+    buffers[2].move(torch.empty(20_000))
+    assert not append_together(buffers, values)

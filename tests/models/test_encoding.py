@@ -95,8 +95,9 @@ def test_a_mapping_loses_its_batch_axis_and_its_padding(tiny, tokenizer):
 
 
 def test_stacks_have_names_of_their_own():
-    found = Encoding({}, ("a", "b"), (0, 1), ("x", "y", "z"))
-    assert found.names("encoder") == {"tokens": ("a", "b"), "words": (0, 1)}
+    given = {"input_ids": torch.tensor([5, 6]), "token_type_ids": torch.tensor([0, 1])}
+    found = Encoding(given, ("a", "b"), (0, 1), ("x", "y", "z"))
+    assert found.names("encoder") == {"tokens": ("a", "b"), "words": (0, 1), "segments": (0, 1)}
     assert found.names("decoder") == {"tokens": ("x", "y", "z")}
     assert found.names("cross") == {"tokens": ("a", "b"), "query_tokens": ("x", "y", "z")}
     assert Encoding({}, ("a", "b")).names("decoder")["tokens"] == ("a", "b")

@@ -79,6 +79,12 @@ def test_an_unknown_name_lists_what_is_there(name):
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such", "a/b/c", "no such"])
+def test_a_name_that_only_a_folder_could_have_says_that_there_is_none(name):
+    with pytest.raises(ModelError, match=f"The reason given: there is no folder {name}$"):
+        load_model(name)
+
+
 @pytest.mark.slow
 def test_without_network_an_unknown_name_fails_at_once():
     """In a process of its own, as a user would meet it."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gattn import capturing
+from gattn import Cut, capturing, edited
 from gattn.models.doors.proof.nodes import passing
 from gattn.models.doors.proof.proving import plan_of
 
@@ -145,7 +145,13 @@ def test_nodes_are_told_however_messages_are_summed(name):
 
 
 @pytest.mark.parametrize(
-    ("author", "paper"), [("author", "paper"), ("main author", "my paper"), ("type 2", "paper")]
+    ("author", "paper"),
+    [
+        ("author", "paper"),
+        ("main author", "my paper"),
+        ("type 2", "paper"),
+        ("layer 1 of 2", "3 d"),
+    ],
 )
 def test_nodes_of_types_with_spaces_and_digits_in_their_names(author, paper):
     kinds = [(author, "writes", paper), (paper, "cites", paper)]
@@ -161,6 +167,13 @@ def test_nodes_of_types_with_spaces_and_digits_in_their_names(author, paper):
         [f"{author} {n} writes" for n in range(3)] + [f"{paper} {n} cites" for n in range(5)]
     )
     assert not said
+    where = {"head": 0, "query": f"{paper} 3"}
+    with torch.no_grad():
+        with edited(model, Cut(**where, key=f"{author} 2 writes")):
+            wanted = model(nodes, links)[paper]
+        with edited(model, Cut(**where, key=f"{author} 2")):  # Only one key is this node.
+            torch.testing.assert_close(model(nodes, links)[paper], wanted, rtol=0, atol=0)
+    assert not torch.allclose(wanted, model(nodes, links)[paper])
     turned = Turned(model)
     trace, said = recorded(turned, nodes, links)
     assert next(iter(trace.stacks.values()))[0, 0].tokens == ()

@@ -142,6 +142,29 @@ def test_a_later_call_with_other_values_or_edges_is_numbered_anew():
         assert set(map(tuple, trace[1, 0].graph.edge_index.T.tolist())) <= own
 
 
+class NoCopy(Moved):
+    """Knows itself by its identity, so that no copy of it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.known = id(self)
+
+    def between(self, x, edges):
+        if self.known != id(self):
+            raise KeyError(self.known)
+        return super().between(x, edges)
+
+
+@torch.no_grad()
+def test_nodes_of_a_model_that_cannot_be_proved_have_no_names():
+    model = NoCopy()
+    why = r"since a copy of it, run to prove .* failed \(KeyError"
+    with pytest.warns(UserWarning, match=why), capturing(model, tokens=NAMES) as run:
+        model(X, EDGES)
+    graphs = [graph for stack in run.trace.stacks.values() for _, graph in stack.items()]
+    assert [graph.tokens for graph in graphs] == [()] * 2
+
+
 @torch.no_grad()
 def test_open_contexts_may_nest():
     model = Pooled()
@@ -539,3 +562,38 @@ def test_the_attention_of_each_edge_is_checked():
         other[wrong] += 0.01
         with pytest.raises(CaptureError, match="does not share attention out"):
             _verified(SeenEdges.of("conv", ends, scores, other))
+
+
+class OfTwoGraphs(nn.Module):
+    """Reads two graphs with the same layers, one after the other or layer by layer."""
+
+    def __init__(self, kind, by_layer):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers, self.by_layer = nn.ModuleList(gat(kind=kind) for _ in range(2)), by_layer
+        self.eval()
+
+    def forward(self, x, edges, y, links):
+        runs = [(n, layer) for n in (0, 1) for layer in self.layers]
+        given = [(x.relu(), edges), (y.relu(), links)]
+        if self.by_layer:
+            runs = [(n, layer) for layer in self.layers for n in (0, 1)]
+        for n, layer in runs:
+            z, some = given[n]
+            given[n] = z + layer(z, some), some
+        return given[0][0], given[1][0]
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+@pytest.mark.parametrize("kind", [pyg.GATConv, gattn.GraphAttention])
+@torch.no_grad()
+def test_two_graphs_with_as_many_nodes_have_stacks_of_their_own(kind, by_layer):
+    model, other = OfTwoGraphs(kind, by_layer), (X.flip(0), EDGES.roll(1, 1).flip(0))
+    trace = captured(model, X, EDGES, *other, names={"graph": NAMES, "graph 2": NAMES[::-1]})
+    for stack, given in (("graph", (X, EDGES)), ("graph 2", other)):
+        alone = captured(model.layers[0], given[0].relu(), given[1], names=None)
+        assert [n for n, _ in trace.stacks[stack]] == [0, 1]
+        found, wanted = trace[stack][0, 0].to_dense(), alone[0, 0].to_dense()
+        torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted))
+    one = captured(model, X, EDGES, X + 1, EDGES)  # The same edges are those of the same nodes.
+    assert {name: len(stack) for name, stack in one.stacks.items()} == {"graph": 4}

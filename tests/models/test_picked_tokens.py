@@ -184,3 +184,31 @@ def test_softmaxes_of_chunks_that_are_merged_are_refused():
     model = Chunks().eval()
     with pytest.raises(CaptureError, match="normalizer"), capturing(model):
         model(torch.randn(1, 6, 16))
+
+
+class Fewer(nn.Module):
+    """Attends to patches of an image, and again to those whose numbers are largest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, 4)
+        self.maps = nn.ModuleList(nn.Linear(8, 24) for _ in range(2))
+
+    def attend(self, n: int, x: Tensor) -> Tensor:
+        q, k, v = self.maps[n](x).chunk(3, -1)
+        return (q @ k.mT / 3).softmax(-1) @ v
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).mT
+        x = x + self.attend(0, x)
+        score = x.norm(dim=-1).mean(0)
+        x = x[:, score > score.median()]
+        return x + self.attend(1, x)
+
+
+def test_fewer_tokens_where_numbers_are_nan_are_the_models_doing():
+    torch.manual_seed(0)
+    model = Fewer().eval()
+    by_values = pytest.raises(CaptureError, match=r"by their values .* \(index\)")
+    with torch.no_grad(), by_values, capturing(model):
+        model(torch.randn(2, 3, 16, 16))

@@ -75,7 +75,7 @@ def attention_of(call):
 
 
 def whole_attention_of(call):
-    from gattn.engines.scoring import score_edges
+    from gattn.engines.shared.scoring import score_edges
 
     shape = call.query.shape[2], call.key.shape[2]
     whole = replace(call, graph=TokenGraph(Complete(), *shape, call.graph.query_offset))

@@ -41,7 +41,7 @@ def test_the_largest_estimates_are_cut_together(tiny, renormalize):
         assert told["effect"] == pytest.approx(effect, abs=1e-9)
         assert told["estimate"] == pytest.approx(some["estimate"].sum(), abs=1e-12)
         is_far = abs(told["estimate"] - effect) > 0.2 * abs(effect)
-        assert is_far == (f"{share:.0%} (estimated" in "".join(found.attrs["notes"]))
+        assert is_far == (f"{100 * share:.0f} % (estimated" in "".join(found.attrs["notes"]))
     assert abs(effect) > 1e-3
 
 

@@ -1,5 +1,8 @@
 """A layer that runs several times may attend to itself, to other tokens, and to others' keys."""
 
+from functools import partial
+from weakref import proxy, ref
+
 import numpy as np
 import pytest
 import torch
@@ -104,6 +107,7 @@ class InOrder(Attention):
         super().__init__()
         self.shift, self.options = 0, {"shift": 0}
         self.register_buffer("order", torch.arange(8))
+        self.of_parent = []
 
     def set(self, how, shift):
         if how == "attribute":
@@ -112,11 +116,17 @@ class InOrder(Attention):
             self.options["shift"] = shift
         elif how == "buffer":
             self.order = torch.arange(8).roll(-shift)
-        else:
+        elif how == "in place":
             self.order.copy_(torch.arange(8).roll(-shift))
 
+    def of_its_parent(self):
+        found = self.of_parent
+        while not isinstance(found, (int, nn.Module)):
+            found = found() if callable(found) else found[0] if found else 0
+        return found if isinstance(found, int) else found.shift
+
     def forward(self, x, given=None):
-        order = self.order.roll(-self.shift - self.options["shift"])
+        order = self.order.roll(-self.shift - self.options["shift"] - self.of_its_parent())
         halves = x[:, order].unflatten(1, (2, 4)).flatten(0, 1)
         return (
             super().forward(halves, halves).unflatten(0, (-1, 2)).flatten(1, 2)[:, order.argsort()]
@@ -126,16 +136,29 @@ class InOrder(Attention):
 class Shifting(nn.Module):
     def __init__(self, how):
         super().__init__()
-        self.layer, self.how = InOrder(), how
+        self.layer, self.how, self.shift = InOrder(), how, 0
+        if how in LEADING_BACK:
+            self.layer.of_parent = LEADING_BACK[how](self)
 
     def forward(self, x):
         for shift in (0, 2):
             self.layer.set(self.how, shift)
+            if self.how in LEADING_BACK:
+                self.shift = shift
             x = x + self.layer(x)
         return x
 
 
-@pytest.mark.parametrize("how", ["attribute", "options", "buffer", "in place"])
+LEADING_BACK = {
+    "list": lambda parent: [parent],
+    "weak reference": lambda parent: [ref(parent)],
+    "proxy": lambda parent: [proxy(parent)],
+    "function": lambda parent: [(lambda: parent,)],
+    "partial": lambda parent: partial(getattr, parent, "shift"),
+}
+
+
+@pytest.mark.parametrize("how", ["attribute", "options", "buffer", "in place", *LEADING_BACK])
 def test_what_a_model_sets_before_each_run_counts(how):
     torch.manual_seed(0)
     model, x = Shifting(how).double().eval(), torch.randn(1, 8, WIDTH).double()

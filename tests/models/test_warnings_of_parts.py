@@ -19,7 +19,7 @@ SAYS = {
     "untold": (lambda some: told.of_untold(MODEL, dict.fromkeys(some, "why")), "and so does"),
     "altered": (lambda some: told.of_altered(MODEL, [PLAN], some), "and so does"),
     "picks": (lambda some: told.of_picks(MODEL, some), "and so does"),
-    "nodes": (lambda some: told.of_nodes(MODEL, some), "and so does"),
+    "nodes": (lambda some: told.of_nodes(MODEL, dict.fromkeys(some, "")), "and so does"),
 }
 
 

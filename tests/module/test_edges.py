@@ -19,7 +19,7 @@ from gattn.weights import (
     Rotary,
     ScaledDotProduct,
 )
-from gattn.weights.base import Pairs, Positions
+from gattn.weights.pairs import Pairs, Positions
 
 DOUBLED = torch.tensor([[2, 0, 4, 0, 3, 2, 1, 2], [3, 1, 0, 1, 3, 1, 0, 2]])
 INDEX = torch.tensor([[2, 0, 4, 3, 2, 1, 2], [3, 1, 0, 3, 1, 0, 2]])

@@ -188,9 +188,9 @@ test("layers go upwards; a focus is followed through them", async () => {
   const layers = [await viewer.meanOf([head]), await viewer.meanOf([head])];
   const base = { ...pictureOf(head), layers, layerNames: [0, 1], tokens: head.keys, range: [0, 4], level: 2, token: null, traced: null, scale: new viewer.Scale("mean attention", 0, 1, true) };
   const whole = viewer.layered(base);
-  assert.match(whole.caption, /20 strongest of 20 edges, 100 % of the attention/);
+  assert.match(whole.caption, /^all 20 edges, 100 % of the attention/);
   const halves = layers.map((layer) => ({ ...layer, mass: layer.mass.map((m) => 2 * m) }));
-  assert.match(viewer.layered({ ...base, layers: halves }).caption, /20 strongest of 20 edges, 50 % of the attention/);
+  assert.match(viewer.layered({ ...base, layers: halves }).caption, /^all 20 edges, 50 % of the attention/);
   const traced = viewer.layered({ ...base, token: 1, traced: viewer.rollout(layers, 2, 1) });
   assert.doesNotMatch(traced.caption, /lost/);
   const changed = layers.map((layer) => ({ ...layer, isChange: true, isPart: true, isSigned: true }));
@@ -279,10 +279,10 @@ test("thumbnails are attention, or its change with its sign", () => {
 
 test("three pictures of a comparison answer to the pointer where they are", () => {
   const scenes = [0, 1, 2].map((n) => ({ width: 100, height: 50, marks: [], hit: (x, y) => ({ n, x, y }) }));
-  const below = viewer.tiled(scenes, ["a", "b", "c"], LOOKS.light, false);
-  assert.deepEqual(below.hit(10, 22 + 80 + 5), { n: 1, x: 10, y: 5 });
-  const beside = viewer.tiled(scenes, ["a", "b", "c"], LOOKS.light, true);
-  assert.deepEqual(beside.hit(210, 30), { n: 2, x: 10, y: 8 });
+  const below = viewer.tiled(scenes, ["a", "b", "c"], LOOKS.light, 1);
+  assert.deepEqual(below.hit(10, 22 + 80 + 5), { n: 1, x: 10, y: 5, panel: 1 });
+  const beside = viewer.tiled(scenes, ["a", "b", "c"], LOOKS.light, 3);
+  assert.deepEqual(beside.hit(210, 30), { n: 2, x: 10, y: 8, panel: 2 });
   assert.deepEqual([below.width, beside.width], [100, 300]);
 });
 
@@ -300,4 +300,120 @@ test("every ink has a contrast of at least 4.5 on the colour that it is on", () 
         const ink = viewer.inkOn(colour);
         assert.ok(contrast(ink, hexOf(colour)) >= 4.5, `${look.name}: ${ink} on ${colour}`);
       }
+});
+
+const overlaidOf = (heads) => heads.map((head, n) => ({ head, chosen: viewer.choose(head, { threshold: null, top: 0, weight: "attention", isDense: true }), marked: new Set(), hue: LOOKS.light.hues[n], name: `0.${n}` }));
+
+test("heads over each other keep their colours: the paler, the smaller the number", () => {
+  const heads = [causal(3, (i, j) => (i === j ? 1 : 0)), causal(3, (i, j) => (j === 0 ? 0.25 : 0))];
+  const overlaid = overlaidOf(heads);
+  const strokes = (scene) => flat(scene.marks).flatMap(({ mark, stroke, title }) => (mark === "curves" && title ? [[title, stroke]] : []));
+  for (const draw of [viewer.arcs, viewer.columns]) {
+    const found = Object.fromEntries(strokes(draw(pictureOf(heads[0], { overlaid }))));
+    const [strong, weak] = [viewer.rgb(LOOKS.light.hues[0]), viewer.mixed(LOOKS.light.hues[1], LOOKS.light, 0.3 + 0.7 * 0.5)];
+    assert.equal(found["0.0: attention 1"], `rgb(${strong.join(",")})`);
+    assert.equal(found["0.1: attention 0.25"], `rgb(${weak.join(",")})`);
+  }
+});
+
+test("in a matrix of heads over each other a cell is the head with the largest", () => {
+  const heads = [causal(2, (i, j) => (i === j ? 1 : 0.1)), causal(2, (i, j) => (i === j ? 0.2 : 0.9))];
+  const scene = viewer.matrix(pictureOf(heads[0], { overlaid: overlaidOf(heads), isDense: true }));
+  const { pixels, columns } = flat(scene.marks).find(({ mark }) => mark === "cells");
+  const at = (row, column) => [...pixels.subarray(4 * (row * columns + column), 4 * (row * columns + column) + 3)];
+  const scale = new viewer.Scale("attention", 0, 1, true);
+  assert.deepEqual(at(0, 0), viewer.hueOf(LOOKS.light.hues[0], 1, scale, LOOKS.light));
+  assert.deepEqual(at(1, 0), viewer.hueOf(LOOKS.light.hues[1], 0.9, scale, LOOKS.light));
+  assert.ok(texts(scene).includes("0.90") && texts(scene).includes("a cell is the largest of 2 heads"));
+});
+
+test("colours of heads have a contrast of at least 3 on the paper, and differ", () => {
+  for (const look of Object.values(LOOKS)) {
+    for (const hue of look.hues) assert.ok(contrast(hue, look.paper) >= 3, `${look.name} ${hue}`);
+    assert.equal(new Set(look.hues).size, 8);
+  }
+});
+
+test("a legend lies above a scene, which answers to the pointer where it is", () => {
+  const scene = { width: 200, height: 50, marks: [], hit: (x, y) => ({ x, y }), caption: "said" };
+  const entries = ["layer 1 · head 2", "layer 3 · head 4"].map((name, n) => ({ name, hue: LOOKS.dark.hues[n] }));
+  const made = viewer.withLegend(scene, entries, LOOKS.dark);
+  const top = made.height - scene.height;
+  assert.deepEqual([made.hit(5, top + 7), made.hit(5, top - 1), made.caption], [{ x: 5, y: 7 }, null, "said"]);
+  assert.deepEqual(texts(made), entries.map(({ name }) => name));
+});
+
+test("panels stand in rows", () => {
+  const scenes = [0, 1, 2].map((n) => ({ width: 100, height: 50, marks: [], hit: (x, y) => ({ n, x, y }) }));
+  const made = viewer.tiled(scenes, ["a", "b", "c"], LOOKS.light, 2);
+  assert.equal(made.width, 200);
+  assert.deepEqual(made.hit(110, 30), { n: 1, x: 10, y: 8, panel: 1 });
+  assert.deepEqual(made.hit(10, 22 + 50 + 8 + 22 + 5), { n: 2, x: 10, y: 5, panel: 2 });
+});
+
+test("sorted heads fill the height that there is, in whole rows", () => {
+  const base = { size: 384, headNames: [...Array(16).keys()], width: 340, height: 500, brackets: [] };
+  const sorted = viewer.gridSize({ ...base, isSorted: true });
+  assert.equal(sorted.shown, sorted.rows * sorted.across);
+  assert.ok(sorted.top + sorted.rows * sorted.down <= 500 && sorted.rows >= 4);
+  assert.equal(viewer.gridSize({ ...base, isSorted: false }).shown, 384);
+  assert.equal(viewer.gridSize({ ...base, size: 3, isSorted: true }).shown, 3);
+});
+
+const wordsOf = (all, words) => tokens(all, { words });
+
+test("boxes of a word touch and stay in a line; words stand apart", () => {
+  const boxes = viewer.boxesOf(wordsOf(["un", "know", "able", "the", "unspeak", "able"], [0, 0, 0, 1, 2, 2]), 220, 0, () => false);
+  const gaps = boxes.slice(1).map((box, n) => (box.y === boxes[n].y ? Math.round(box.x - boxes[n].x - boxes[n].wide) : "line"));
+  assert.deepEqual(gaps.slice(0, 2), [1, 1]);
+  assert.equal(gaps[4], 1);
+  assert.ok([7, "line"].includes(gaps[2]) && gaps[3] === "line");
+});
+
+test("a long word is cut to the width, and every box is within it", () => {
+  for (const width of [60, 200, 390])
+    for (const { x, wide } of viewer.boxesOf(wordsOf(["x".repeat(300), "MMMMMMMMMMMMMMMMMMMMMMMM", "a"], null), width, 0, () => false)) assert.ok(x >= 0 && x + wide <= width, `${width}: ${x} ${wide}`);
+});
+
+test("Arabic and Hebrew run from right to left, and Arabic letters join over tokens", () => {
+  const boxes = viewer.boxesOf(wordsOf(["مر", "حبا", "שלום"], [0, 0, 1]), 300, 0, () => false);
+  assert.ok(boxes[0].x > boxes[1].x && boxes[1].x > boxes[2].x);
+  assert.deepEqual(boxes.map(({ label }) => label), ["مر\u200d", "\u200dحبا", "שלום"]);
+  const latin = viewer.boxesOf(wordsOf(["a", "שלום", "bcdef"], null), 300, 0, () => false);
+  assert.ok(latin[0].x < latin[1].x);
+  const special = { ...wordsOf(["<|endoftext|>"], null)[0], special: true };
+  const bytes = viewer.boxesOf([special, ...wordsOf(["<0xD9>", "<0x85>", "<0xD8>", "<0xB1>"], [1, 1, 1, 1])], 300, 0, () => false);
+  assert.ok(bytes.every(({ x }, n) => !n || x < bytes[n - 1].x));
+});
+
+/** The left and right end of a text that is not turned. */
+function endsOf({ x, text, size, anchor, bold }) {
+  const wide = viewer.textWidth(text, size, bold);
+  return { start: [x, x + wide], middle: [x - wide / 2, x + wide / 2], end: [x - wide, x] }[anchor];
+}
+
+test("long tokens are cut to the room that they have in a narrow panel", () => {
+  const long = tokens(["a", "incomprehensibilities", "x".repeat(60), "漢".repeat(30)]);
+  const head = headOf(Array.from({ length: 4 }, () => Array(4).fill(0.25)), long);
+  for (const view of ["columns", "matrix", "textView"])
+    for (const width of [278, 340])
+      for (const focus of [null, { key: 2, row: 2 }]) {
+        const scene = viewer[view](pictureOf(head, { width, focus, isDense: view !== "columns" }));
+        const labels = flat(scene.marks).filter(({ mark, angle, size }) => mark === "text" && !angle && size >= 12);
+        assert.ok(labels.length >= 4);
+        for (const label of labels) {
+          const [left, right] = endsOf(label);
+          assert.ok(left >= 0 && right <= width, `${view} ${width}: ${label.text} from ${left} to ${right}`);
+        }
+      }
+});
+
+test("a bold word fits its box, however wide the font's bold letters are", () => {
+  viewer.measureWith((text, isBold) => (isBold ? 0.75 : 0.6) * text.length);
+  const head = headOf([[1]], tokens(["incomprehensibilities"]));
+  const scene = viewer.textView(pictureOf(head, { width: 400, focus: { key: 0, row: 0 }, isDense: true }));
+  viewer.measureWith(null);
+  const word = scene.marks.find(({ mark, bold }) => mark === "text" && bold);
+  const box = scene.marks.find(({ mark, stroke }) => mark === "rect" && stroke === LOOKS.light.accent);
+  assert.ok(word.x >= box.x && word.x + 0.75 * word.size * word.text.length <= box.x + box.w);
 });

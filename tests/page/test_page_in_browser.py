@@ -173,7 +173,6 @@ def test_hostile_tokens_are_shown_escaped(look_at):
     [
         "fetch('https://example.org')",
         "new Image().src = 'https://example.org/x.png'",
-        "new Image().src = 'data:image/png;base64,AAAA'",
         "new WebSocket('wss://example.org')",
         "navigator.sendBeacon('https://example.org')",
         "document.body.innerHTML = '<p>markup</p>'",

@@ -110,6 +110,12 @@ def test_a_pattern_that_is_known_stores_no_edges(graph, pattern):
     assert stack["graphs"][0]["pattern"] == pattern
 
 
+def test_the_title_of_a_tab_shows_what_is_invisible():
+    head = AttentionGraph.from_dense(np.full((2, 2), 0.5), tokens=["\u202e</title>", "b\r\n\0"])
+    title, *_ = re.findall("<title>(.*?)</title>", to_html(head), re.DOTALL)
+    assert title == "U+202E &lt;/title&gt; b\\r↵\\x00"
+
+
 def test_a_trace_comes_with_its_tokens_scores_and_labels():
     trace = gattn.capture(LAMP, scores=True, contributions=True)
     page, table = Decoded(trace.to_html()), trace.summary()
@@ -352,8 +358,8 @@ def test_a_page_that_no_browser_opens_is_refused_with_a_way_out(monkeypatch):
 def test_an_empty_trace_is_no_page():
     with pytest.raises(SelectionError, match="no heads"):
         AttentionTrace({}).to_html()
-    with pytest.raises(SelectionError, match="not list"):
-        to_html([])
+    with pytest.raises(SelectionError, match="not int"):
+        to_html([3])
 
 
 def test_heads_of_other_tokens_are_no_page():

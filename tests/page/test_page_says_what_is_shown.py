@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from samples import trace_of, words
 
 import gattn
+from gattn.drawing.chosen.shown import readable_edges
 from gattn.drawing.page import payload
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
@@ -195,3 +196,34 @@ def test_a_head_of_no_layer_has_none_on_the_page(view, look_at):
     assert "layer 0" not in texts
     if view == "arcs":
         expect(page.locator("#head-title")).to_contain_text("one head")
+
+
+def even(sizes):
+    """A head whose queries have attention between 0.5 and 1.5 of the mean, in no order."""
+    dense = 0.5 + np.random.default_rng(3).permutation(sizes[0] * sizes[1]) / (sizes[0] * sizes[1])
+    dense = dense.reshape(sizes)
+    return dense / dense.sum(1, keepdims=True)
+
+
+def mixed():
+    dense = even((90, 90))
+    dense[:45] = 0.1 / 89
+    dense[:45, 4] = 0.9
+    return dense
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        AttentionGraph.from_dense(np.full((120, 120), 1 / 120)),
+        AttentionGraph.from_dense(even((60, 60))),
+        AttentionGraph.from_dense(mixed()),
+        trace_of(words(50))[0, 0],
+    ],
+    ids=["uniform", "even", "mixed", "peaked"],
+)
+def test_the_page_and_a_figure_choose_as_many_edges_by_the_same_rule(look_at, head):
+    """Nearly equal edges differ: chance chooses among them."""
+    said = look_at(head).locator("#caption").text_content()
+    expected = readable_edges(head).caption
+    assert said.split(" edges, ")[0] == expected.split(" edges, ")[0]

@@ -303,3 +303,40 @@ def test_what_is_not_of_this_run_is_refused(trace, found, monkeypatch):
         trace.to_html(why=found)
     monkeypatch.setattr(why, "_MOST_BYTES", page_bytes(found))
     trace.to_html(why=found)
+
+
+def test_the_elements_of_an_edge_are_those_of_python(look, trace, found):
+    page = look(trace, "token=12&why=12-9", why=found)
+    page.locator("#apart").select_option("elements")
+    expect(page.locator("#why caption")).to_have_text(
+        "why green 12 reads lamp 9 in head 2.0: score 5.63, the sum of 32 products of elements"
+    )
+    assert state(page)["apart"] == "elements"
+    page.locator("#why button").click()
+    known = gattn.why(LAMP, layer=2, head=0, query=12, key=9).elements()
+    rows = pairs(page)
+    assert len(rows) == len(known) == 32
+    table = known.set_index("element")
+    for name, product, score, _ in rows:
+        row = table.loc[int(name.removeprefix("element "))]
+        query, key = map(number, product.split(" × "))
+        assert (query, key) == pytest.approx((row["query"], row["key"]), rel=6e-3, abs=1e-3)
+        assert number(score) == pytest.approx(row["score"], rel=6e-3, abs=1e-3)
+    assert coloured(page) > 300
+    page.locator("#theme").click()
+    settle(page)
+    assert coloured(page) > 300
+    page.evaluate("location.hash = '#token=12'")
+    expect(page.locator("#apart-control")).to_be_hidden()
+    expect(page.locator("#why canvas")).to_have_count(0)
+
+
+def coloured(page):
+    """Count the pixels of bars: colours in which blue and red differ."""
+    pixels = page.locator("#why canvas").evaluate(
+        """({ width, height }) =>
+            [...document.querySelector("#why canvas").getContext("2d")
+                .getImageData(0, 0, width, height).data]"""
+    )
+    red, _, blue, _ = np.array(pixels).reshape(-1, 4).T
+    return int((abs(red - blue) > 60).sum())

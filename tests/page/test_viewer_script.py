@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from gattn.drawing.page.page import MODULES, viewer_script
+from gattn.drawing.page.script import MODULES, viewer_script
 
 PAGE = Path(__file__).parents[2] / "gattn" / "drawing" / "page"
 HERE = Path(__file__).parent
@@ -139,7 +139,9 @@ def test_the_script_never_leaves_the_page():
 
 
 def test_the_style_and_the_markup_load_and_run_nothing():
-    style, markup = ((PAGE / name).read_text("utf-8") for name in ("viewer.css", "skeleton.html"))
+    style, markup = (
+        (PAGE / "viewer" / name).read_text("utf-8") for name in ("viewer.css", "skeleton.html")
+    )
     assert not re.findall(r"url\(|@import|http|</style", style)
     assert not re.findall(r"\s(?:on\w+|src|href|style|action)=(?!\"#)", markup)
     assert not re.findall(r"<(?:script|link|style|iframe|object|base)", markup)

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { DEFAULTS, escaped, fromFragment, number, searched, settled, textWidth, ticks, toFragment, tokensOf, visible } from "./viewer.mjs";
+import { DEFAULTS, escaped, fromFragment, joined, number, placesOf, searched, settled, sideBySide, textWidth, ticks, toFragment, tokensOf, visible, withPin } from "./viewer.mjs";
 
 test("numbers carry at most three significant digits", () => {
   const written = { 0: "0", 0.123456: "0.123", 12.345: "12.3", 123456: "123,456", "-0.5": "−0.5", 0.00001234: "1.2e-5" };
@@ -94,4 +94,66 @@ test("a search finds what goes over several tokens, each place once", () => {
   assert.deepEqual(found("<S>"), [[0]]);
   assert.deepEqual(found("cat"), []);
   assert.deepEqual(found(""), []);
+});
+
+const named = (texts, words = null) => tokensOf({ tokens: texts, positions: [...texts.keys()], words, special: [] });
+const FAMILY = "\u{1f468}\u200d\u{1f469}\u200d\u{1f467}";
+const bytesOfText = (text) => [...new TextEncoder().encode(text)].map((byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`);
+
+test("joiners show what they join: emoji families, letters of Arabic; elsewhere they are named", () => {
+  assert.equal(visible(FAMILY), FAMILY);
+  assert.equal(visible("\u{1f469}\u{1f3fd}\u200d\u{1f680}"), "\u{1f469}\u{1f3fd}\u200d\u{1f680}");
+  assert.equal(visible("می\u200cخواهم"), "می\u200cخواهم");
+  assert.equal(visible("a\u200db"), "a U+200D b");
+  assert.equal(visible("\u200d"), "U+200D");
+});
+
+test("a label is never cut within a sign", () => {
+  assert.equal(visible(FAMILY.repeat(3), 17), `${FAMILY}${FAMILY}…`);
+  assert.equal(visible("\u{1f1e9}\u{1f1ea}".repeat(3), 6), "\u{1f1e9}\u{1f1ea}…");
+  assert.equal(visible("e\u0301e\u0301", 3), "e\u0301…");
+});
+
+test("merged bytes are characters again, those of incomplete ones stay", () => {
+  assert.equal(joined(bytesOfText("你好")), "你好");
+  assert.equal(joined(["na", ...bytesOfText("ï"), "ve"]), "naïve");
+  assert.equal(joined([...bytesOfText("你").slice(0, 2), "x"]), "<0xE4><0xBD>x");
+  assert.equal(joined(["<0xE4>"]), "<0xE4>");
+  assert.equal(joined(["wal", "##ked"]), "walked");
+});
+
+test("side by side, the token that begins a sign has it whole", () => {
+  const written = (texts, words) => sideBySide(named(texts, words));
+  assert.deepEqual(written(bytesOfText("你好")), ["你", null, null, "好", null, null]);
+  assert.deepEqual(written(["x<0xE4>", "<0xBD><0xA0>y"]), ["x你", "y"]);
+  assert.deepEqual(written(bytesOfText(FAMILY)), [FAMILY, ...Array(17).fill(null)]);
+  assert.deepEqual(written(["\u{1f468}", "\u200d", "\u{1f469}"], [0, 0, 0]), ["\u{1f468}\u200d\u{1f469}", null, null]);
+  assert.deepEqual(written(["e", "\u0301"], [0, 1]), ["e", "\u0301"], "not over the border of a word");
+  assert.deepEqual(written(bytesOfText("你").slice(0, 2)), ["<0xE4>", "<0xBD>"]);
+  assert.deepEqual(written(["", "a"]), ["", "a"]);
+});
+
+test("a search finds characters that several tokens share, and their bytes", () => {
+  const found = (query) => searched(named(bytesOfText("你好"), Array(6).fill(0)), query).map((some) => some.map(({ index }) => index));
+  assert.deepEqual(found("好"), [[3]]);
+  assert.deepEqual(found("你好"), [[0, 1, 2, 3]]);
+  assert.deepEqual(found("<0xa5>"), [[4]]);
+});
+
+test("pinned heads are in view with the chosen one, each once", () => {
+  const names = (state) => placesOf(state).map(({ layer, head }) => `${layer}.${head}`);
+  assert.deepEqual(names({ layer: 2, head: 1, pins: null }), ["2.1"]);
+  assert.deepEqual(names({ layer: 2, head: 1, pins: ["3.0", "2.1", "10.12"] }), ["2.1", "3.0", "10.12"]);
+  assert.deepEqual([withPin(null, "1.0"), withPin(["1.0", "2.0"], "1.0")], [["1.0"], ["2.0"]]);
+  assert.deepEqual(fromFragment("#pins=1.0-2.3").pins, ["1.0", "2.3"]);
+  for (const text of ["pins=1", "pins=1.0-", "pins=a.b", "pins=-1.0"]) assert.equal(fromFragment(text).pins, null);
+  const graphs = Array.from({ length: 12 }, (_, head) => ({ layer: 0, head, scores: {}, values: head ? { attention: [0, 1], score: [0, 1] } : { attention: [0, 1] } }));
+  const traces = [{ stacks: [{ name: "s", layers: [0], heads: [...graphs.keys()], keys: { tokens: ["a"] }, queries: null, graphs }] }];
+  const fit = (state) => settled({ ...DEFAULTS, layer: 0, head: 1, ...state }, traces);
+  assert.deepEqual(fit({ pins: ["0.3", "0.99", "0.3"] }).pins, ["0.3"]);
+  assert.equal(fit({ pins: ["0.99"] }).pins, null);
+  assert.equal(fit({ pins: graphs.map(({ head }) => `0.${head}`) }).pins.length, 7);
+  assert.equal(fit({ overlay: true }).overlay, false, "nothing lies over one head");
+  assert.equal(fit({ weight: "score", pins: ["0.2"] }).weight, "score");
+  assert.equal(fit({ weight: "score", pins: ["0.0"] }).weight, "attention", "a weight that all heads in view have");
 });

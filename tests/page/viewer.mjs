@@ -23,3 +23,7 @@ export * from "../../gattn/drawing/page/viewer/scenes/drawing.js";
 export * from "../../gattn/drawing/page/viewer/circuit/edges.js";
 export * from "../../gattn/drawing/page/viewer/circuit/scene.js";
 export * from "../../gattn/drawing/page/viewer/why/parts.js";
+export * from "../../gattn/drawing/page/viewer/why/bars.js";
+export * from "../../gattn/drawing/page/viewer/tokens/tints.js";
+export * from "../../gattn/drawing/page/viewer/tokens/spans.js";
+export * from "../../gattn/drawing/page/viewer/tokens/predictions.js";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import * as viewer from "./viewer.mjs";
-import { floats, planes } from "./samples.mjs";
+import { LOOKS, floats, planes } from "./samples.mjs";
 
 const MIDDLE = 32767;
 
@@ -70,4 +70,35 @@ test("an edge is asked about only if the page has its parts", () => {
   assert.deepEqual(viewer.fromFragment("#why=12-9").why, [12, 9]);
   assert.equal(viewer.fromFragment("#why=12").why, null);
   assert.equal(viewer.toFragment({ ...viewer.DEFAULTS, why: [12, 9] }), "why=12-9");
+});
+
+test("elements are bars in order, query and key on one scale and their products on theirs", () => {
+  const decoded = viewer.decodeParts(Buffer.concat([side(queries), side(keys)]), entry);
+  const found = viewer.elementsOf(entry, decoded, 3, 0);
+  const elements = { query: [0, 2.5], key: [-3, 1] };
+  for (const side of ["query", "key"]) elements[side].forEach((x, d) => close(found.elements[side][d], x));
+  close(found.total, 2.5);
+  for (const look of [LOOKS.light, LOOKS.dark]) {
+    const { marks } = viewer.elementBars(elements, look, 500);
+    const [minus, plus] = viewer.barColours(look);
+    assert.notEqual(minus, plus);
+    const bars = marks.filter(({ mark }) => mark === "rect");
+    assert.deepEqual(bars.map(({ fill }) => fill), [plus, minus, plus, plus], "an element of 0 has no bar");
+    const [ofQuery, ...ofKey] = bars;
+    [ofQuery, ...ofKey.slice(0, 2)].forEach((bar, n) => close(bar.h, ([2.5, 3, 1][n] / 3) * 42));
+    close(bars[3].h, 42);
+    assert.ok(ofQuery.x > ofKey[0].x && ofQuery.x === ofKey[1].x, "an element stands at one place");
+    close(ofKey[0].y, ofKey[1].y + ofKey[1].h, "bars begin at 0");
+    const said = marks.filter(({ mark }) => mark === "text").map(({ text }) => text);
+    for (const text of ["query", "key", "query × key", "3", "−3", "2.5", "−2.5"]) assert.ok(said.includes(text), text);
+  }
+});
+
+test("many elements fit their width, and elements of nothing are no bars", () => {
+  const many = { query: Array(256).fill(1), key: Array(256).fill(-1) };
+  const { marks, width } = viewer.elementBars(many, LOOKS.light, 400);
+  const bars = marks.filter(({ mark }) => mark === "rect");
+  assert.equal(bars.length, 768);
+  assert.ok(bars.every(({ x, w }) => w > 0 && x + w <= width));
+  assert.equal(viewer.elementBars({ query: [0, 0], key: [0, 0] }, LOOKS.light, 400).marks.filter(({ mark }) => mark === "rect").length, 0);
 });

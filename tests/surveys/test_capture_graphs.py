@@ -384,10 +384,12 @@ def test_all_edges_that_would_take_too_much_are_a_failure_that_says_so(loaded, m
     monkeypatch.setattr(capture_module, "_MOST_BYTES", 10_000)
     monkeypatch.setattr(capture_module, "_BATCH_BYTES", 10_000)
     batch = {"text": TEXTS}
-    reasons = CaptureGraphs(loaded[0])(batch)["reason"].to_pylist()
+    whole = [head_table, partial(spectral_table, progress=False)]
+    reasons = CaptureGraphs(loaded[0], analyses=whole)(batch)["reason"].to_pylist()
     assert [reason is None for reason in reasons] == [False, True, False, True]
     assert "analyse only the 'kept'" in reasons[0]
-    for options in ({"analyse": "kept"}, {"analyses": ()}, {"keep": gattn.All()}):
+    for options in ({"analyse": "kept"}, {"analyses": whole[:1]}, {"keep": gattn.All()}):
+        options = {"analyses": whole} | options
         assert CaptureGraphs(loaded[0], **options)(batch)["reason"].null_count == 4
     with pytest.raises(CaptureError, match="'all' or 'kept'"):
         CaptureGraphs(loaded[0], analyse="some")
@@ -404,7 +406,8 @@ def test_batches_hold_no_more_edges_than_fit(loaded, monkeypatch) -> None:
     monkeypatch.setattr(capture_module, "capture_encoded", counted)
     monkeypatch.setattr(capture_module, "_BATCH_BYTES", 4 * 16 * 800)
     ids = [list(range(5, 5 + n)) for n in (20, 19, 18, 3, 4, 28, 5)]
-    CaptureGraphs(loaded[0])({"input_ids": ids})
+    spectral = partial(spectral_table, progress=False)
+    CaptureGraphs(loaded[0], analyses=[spectral])({"input_ids": ids})
     assert len(sizes) == 4
     assert max(sizes) <= 4 * 16 * 800
 

@@ -149,7 +149,7 @@ def test_survey_stopped_before_it_began_says_so(corpus, tmp_path, monkeypatch, c
 def test_survey_shows_its_progress_on_a_terminal_alone(corpus, tmp_path):
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (24, 100))
-    command = [sys.executable, "-m", "gattn.cli", "survey", str(corpus), "-o"]
+    command = [sys.executable, "-m", "gattn", "survey", str(corpus), "-o"]
     with subprocess.Popen(
         [*command, str(tmp_path / "one")], stderr=theirs, stdout=subprocess.PIPE
     ) as process:

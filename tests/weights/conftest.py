@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gattn.engines.call import attention_call
-from gattn.engines.scoring import score_edges
+from gattn.engines.shared.scoring import score_edges
 from gattn.graph.rules.simple import Complete
 from gattn.graph.token_graph import TokenGraph
 

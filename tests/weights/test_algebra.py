@@ -18,7 +18,8 @@ from gattn.weights import (
     SwinCosine,
     WeightFunction,
 )
-from gattn.weights.base import as_weight_function, tile_scores
+from gattn.weights.base import as_weight_function
+from gattn.weights.pairs import tile_scores
 
 
 def negative_square(query, key, pairs):

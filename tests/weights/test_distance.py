@@ -9,7 +9,7 @@ from gattn.attention import graph_attention
 from gattn.graph.token_graph import TokenGraph
 from gattn.testing import check_weight_function
 from gattn.weights import L1Distance, SquaredDistance
-from gattn.weights.base import tile_scores
+from gattn.weights.pairs import tile_scores
 
 
 @pytest.mark.parametrize("distance", [SquaredDistance, L1Distance])

@@ -23,6 +23,8 @@ class Case:
     not_tokens : mapping
         Which modules take a softmax over something else, by the name of their class, or by their
         name in a class (`Block.attn`), and over what.
+    in_slices : bool
+        Whether a module takes one softmax after the other, each of a few heads or sequences.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Case:
     call: Callable[..., Any] | None = None
     own: Callable[[Case], list[Tensor]] | None = None
     not_tokens: Mapping[str, str] = field(default_factory=dict)
+    in_slices: bool = False
 
     def run(self) -> Any:
         torch.manual_seed(0)

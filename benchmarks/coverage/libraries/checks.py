@@ -19,6 +19,7 @@ from benchmarks.coverage.libraries.same import difference, same, state
 from benchmarks.coverage.libraries.softmaxes import (
     Change,
     Softmax,
+    joined,
     slow_path,
     softmaxes,
 )
@@ -43,9 +44,7 @@ _UNREAD = "may be attention, but was not proved"
 
 def examine(case: Case) -> Verdict:
     """Compare gattn with the softmaxes of a model, and with what its library shows."""
-    with softmaxes(case.model) as kernels:
-        case.run()
-    own = kernels.softmaxes
+    own = _own(case)
     told = Verdict(case.name, EXACT)
     try:
         captured, notes, unread = capture(case)
@@ -78,9 +77,13 @@ def examine(case: Case) -> Verdict:
 
 
 def _compared_precisely(case: Case, told: Verdict) -> tuple[Placed, Verdict]:
+    return compare(case, _own(case), capture(case)[0], told, PRECISE)
+
+
+def _own(case: Case) -> list[Softmax]:
     with softmaxes(case.model) as kernels:
         case.run()
-    return compare(case, kernels.softmaxes, capture(case)[0], told, PRECISE)
+    return joined(kernels.softmaxes) if case.in_slices else kernels.softmaxes
 
 
 def capture(case: Case) -> tuple[dict[Place, list[Heads]], bool, str]:
@@ -227,7 +230,7 @@ def check_edits(case: Case, placed: Placed) -> int:
     for place in _chosen(list(placed), MOST_PLACES):
         softmax, where = placed[place]
         for cuts, change in _cuts(place, softmax, where):
-            count += _check_cut(case, plain, cuts, {softmax.number: change}, tolerance)
+            count += _check_cut(case, plain, cuts, softmax.changes(change), tolerance)
     if not count:
         raise WrongError("no cut changes the output")
     if not same(plain, case.run()):
@@ -239,11 +242,10 @@ def _precise(case: Case) -> tuple[Case, float]:
     """Return the case in double precision, if the model bears it, and how exact edits must be."""
     try:
         double = case.double()
-        with softmaxes(double.model) as kernels:
-            double.run()
+        own = _own(double)
     except Exception:
         return case, EDITED
-    is_precise = all(one.attention.dtype == torch.float64 for one in kernels.softmaxes)
+    is_precise = all(one.attention.dtype == torch.float64 for one in own)
     return double, PRECISE if is_precise else EDITED
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -60,6 +60,39 @@ class Softmax:
     width: int = 0
     """How many of its columns a product takes, where that leaves some out: sinks."""
     role: str = ""
+    slices: int = 1
+    """How many kernels in turn computed it, each a slice of its first dimension."""
+
+    def changes(self, change: Change) -> dict[int, Change]:
+        """Return a change of the whole attention as one of each slice, by its number."""
+
+        def of_slice(place: int) -> Change:
+            def changed(attention: Tensor) -> Tensor:
+                parts = [torch.zeros_like(attention)] * self.slices
+                parts[place] = attention
+                return change(torch.cat(parts)).chunk(self.slices)[place]
+
+            return changed
+
+        return {self.number + n: of_slice(n) for n in range(self.slices)}
+
+
+def joined(slices: list[Softmax]) -> list[Softmax]:
+    """Join the softmaxes that one module computes in turn, of the same shape."""
+    found: list[Softmax] = []
+    for one in slices:
+        last = found[-1] if found else None
+        if (
+            last is None
+            or last.path != one.path
+            or last.attention.shape[1:] != one.attention.shape[1:]
+        ):
+            found.append(one)
+            continue
+        found[-1] = replace(
+            last, attention=torch.cat([last.attention, one.attention]), slices=last.slices + 1
+        )
+    return found
 
 
 class SoftmaxKernels(TorchDispatchMode):

@@ -43,8 +43,9 @@ def build(name: str) -> Case:
         _choose(made, way)
         return made
 
-    own = None if model in _NEVER_EAGER else eager_scores
-    return Case(name, randomized(make, **inputs), (), inputs, own=own)
+    in_slices = way == "sliced"
+    own = None if model in _NEVER_EAGER or in_slices else eager_scores
+    return Case(name, randomized(make, **inputs), (), inputs, own=own, in_slices=in_slices)
 
 
 def _input(value: Any) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.coverage.libraries.case import Case, LeftOutError
-from benchmarks.zoo.libraries.randomizing import largest_score, randomized
+from benchmarks.zoo.libraries.randomizing import largest_score, randomized, with_its_own
 
 NOT_TOKENS = {
     "XCA": "channels",
@@ -57,10 +58,10 @@ def build(name: str) -> Case:
     with torch.device("meta"):
         size = _size(timm.create_model(name, **options))
     image = torch.randn(2, *size)
-    model = randomized(lambda: timm.create_model(name, **options).eval(), image)
+    make = partial(timm.create_model, name, **options)
+    model = randomized(make, image)
     if largest_score(model, image) > _MOST_SCORE:
-        torch.manual_seed(0)
-        model = timm.create_model(name, **options).eval()
+        model = with_its_own(make)
     return Case(name, model, (image,), own=dropped, not_tokens=NOT_TOKENS)
 
 

@@ -15,7 +15,7 @@ from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Table
 from gattn.analysis.reading.sources import counted
-from gattn.door import draw
+from gattn.door import Pictured, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ _MEASURES = ("edges", "faithfulness", "completeness", "minimality")
 
 
 @dataclass(frozen=True, eq=False)
-class Circuits(Sequence[Measured]):
+class Circuits(Pictured, Sequence[Measured]):
     """The circuits of several texts, one each, in their order.
 
     Texts of different lengths have no edges in common, so edges are compared by their *roles*: the

@@ -20,7 +20,9 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import Cut
 from gattn.models.edit.swap import ModelScore, Swap
 from gattn.models.read.reading import Reading
-from gattn.weights.base import Pairs, PositionWeight, Tree
+from gattn.weights.base import Tree
+from gattn.weights.pairs import Pairs
+from gattn.weights.position import PositionWeight
 
 
 @dataclass(frozen=True, eq=False)

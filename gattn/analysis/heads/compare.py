@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gattn.analysis.heads.divergences import Joined, distance_notes, dropped_distance
-from gattn.analysis.heads.head_scores import mean_entropy
+from gattn.analysis.heads.summed.of_edges import mean_entropy
 from gattn.analysis.reading.attention import Heads, named
 from gattn.analysis.reading.heads import Place, by_place, described
 from gattn.analysis.reading.results import Table, column

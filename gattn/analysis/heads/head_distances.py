@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.heads.divergences import ROUNDING, check_same, distance_notes, dropped_distance
-from gattn.analysis.heads.head_scores import refuse_negative
+from gattn.analysis.heads.summed.of_edges import refuse_negative
 from gattn.analysis.reading.arguments import Tokens, rows_of_tokens
 from gattn.analysis.reading.attention import Heads, named
 from gattn.analysis.reading.heads import are_graphs, by_place, described
@@ -164,7 +164,7 @@ class _Side:
         if not heads:
             raise SelectionError("There are no heads to compare: capture at least one.")
         for head in heads:
-            refuse_negative(head)
+            refuse_negative(head.attention.min(initial=0.0))
             if _size(head) != _size(heads[0]):
                 raise SelectionError("Heads of other tokens have no distance: take one stack.")
         matrices = [head.to_scipy() for head in heads]

@@ -30,6 +30,9 @@ _GROUPS = {
 }
 LEAST, LEAST_EXCESS, LEAST_OF_GROUPS, LEAST_OF_EVEN = 1 / 3, 1 / 4, 0.6, 0.8
 
+_ROUNDING = 1e-6
+"""By how much two scores may differ that are the same: both are 1 where all keys are near."""
+
 
 def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
     """Say in words what each head of a table does, with the score that says so.
@@ -106,4 +109,5 @@ def _excess(row: Mapping[str, float], name: str) -> float:
     """Compute how far a score exceeds that of even attention, as a share of how far it could."""
     score, even = row.get(name, np.nan), row.get(f"even_{name}", np.nan)
     even = even if np.isfinite(even) else 0.0
-    return (score - even) / (1 - even) if score > even and even < 1 else 0.0
+    exceeds = score - even > _ROUNDING and even < 1
+    return (score - even) / (1 - even) if exceeds else 0.0

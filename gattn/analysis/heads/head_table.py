@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gattn.analysis.heads.even_attention import EVEN_COLUMNS, even_scores
 from gattn.analysis.heads.head_labels import label_of
-from gattn.analysis.heads.head_scores import describe
+from gattn.analysis.heads.summed.even_attention import EVEN_COLUMNS, even_scores
+from gattn.analysis.heads.summed.head_scores import scores
+from gattn.analysis.heads.summed.of_edges import sums_of_edges
+from gattn.analysis.heads.summed.sums import Sums
 from gattn.analysis.reading.attention import Heads, named
 from gattn.analysis.reading.heads import by_place, described
 from gattn.analysis.reading.results import Table
@@ -85,23 +87,19 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
     induction heads. Xiao et al. (2024), Efficient streaming language models with attention sinks.
     """
     heads = by_place(named(attention, tokens))
-    index = ["stack", "layer", "head"]
-    rows: list[dict[str, Any]] = [
-        dict(zip(index, place, strict=True))
-        | {"key_value_head": head.key_value_head, **describe(head)}
-        | _even_columns(head)
-        for place, head in walk(list(heads.items()), "heads", "head", progress=progress)
+    rows = [
+        {"key_value_head": head.key_value_head} | row
+        for head in walk(list(heads.values()), "heads", "head", progress=progress)
+        for row in scored(sums_of_edges(head))
     ]
-    for row in rows:
-        row["label"] = label_of(row)
+    drop_empty(rows)
+    index = ["stack", "layer", "head"]
+    placed = [
+        dict(zip(index, place, strict=True)) | row for place, row in zip(heads, rows, strict=True)
+    ]
     # A column at a time, pandas would take longer than all scores.
-    for name in ("key_value_head", "outside_sink"):
-        if all(row[name] is None or row[name] != row[name] for row in rows):
-            for row in rows:
-                row.pop(name)
-                row.pop(f"even_{name}", None)
     made = HeadTable.of(
-        rows or dict.fromkeys(index, ()),
+        placed or dict.fromkeys(index, ()),
         name="heads",
         computed_from=described(list(heads.values())),
         edits=union(head.edits for head in heads.values()),
@@ -113,9 +111,24 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
     return made
 
 
-def _even_columns(head: AttentionGraph) -> dict[str, float]:
-    scores = even_scores(head)
-    return {column: scores.get(name, np.nan) for column, name in EVEN_COLUMNS.items()}
+def scored(sums: Sums) -> list[dict[str, Any]]:
+    """Score heads: a row for each, without its place."""
+    found = scores(sums)
+    even = even_scores(sums)
+    none = np.full(len(sums.kept), np.nan)
+    found |= {column: even.get(name, none) for column, name in EVEN_COLUMNS.items()}
+    columns = [column.tolist() for column in found.values()]
+    rows = [dict(zip(found, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [row | {"label": label_of(row)} for row in rows]
+
+
+def drop_empty(rows: Sequence[dict[str, Any]]) -> None:
+    """Drop the columns that few models have, if no head has them."""
+    for name in ("key_value_head", "outside_sink"):
+        if all(row[name] is None or row[name] != row[name] for row in rows):
+            for row in rows:
+                row.pop(name)
+                row.pop(f"even_{name}", None)
 
 
 def _notes(heads: Sequence[AttentionGraph]) -> list[str]:

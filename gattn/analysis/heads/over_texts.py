@@ -16,6 +16,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from gattn.analysis.heads.head_labels import head_labels
 from gattn.analysis.heads.head_table import HeadTable
 from gattn.analysis.reading.results import Array, Table, edits_of, told
+from gattn.door import Pictured
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _MOST_NOTES = 3
 
 
 @dataclass(frozen=True, eq=False)
-class OverTexts(Generic[Result]):
+class OverTexts(Pictured, Generic[Result]):
     """A result over several texts.
 
     Parameters

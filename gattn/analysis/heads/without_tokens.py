@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.analysis.heads.head_scores import special_tokens
+from gattn.analysis.heads.summed.nodes import special_tokens
 from gattn.analysis.reading.arguments import several_tokens
 from gattn.analysis.reading.attention import Heads, named
 from gattn.analysis.reading.heads import by_place
@@ -102,7 +102,7 @@ def _generated(trace: AttentionTrace, stacks: dict[str, Stack]) -> int:
 
 def _without(head: AttentionGraph, which: str | list[int | str]) -> AttentionGraph:
     head = with_all_rows(head)
-    stays = np.flatnonzero(~_marked(head, which))
+    stays = np.flatnonzero(~marked_tokens(head, which))
     if not len(stays):
         raise SelectionError(f"Without these tokens none of {head.graph.num_keys} are left.")
     is_square = not head.graph.is_bipartite
@@ -131,7 +131,7 @@ def _named(which: str | list[int | str]) -> Literal["special", "first"] | int:
     return len(set(which))
 
 
-def _marked(head: AttentionGraph, which: str | list[int | str]) -> NDArray[np.bool_]:
+def marked_tokens(head: AttentionGraph, which: str | list[int | str]) -> NDArray[np.bool_]:
     """Mark the nodes to leave out."""
     if which == "first":
         return np.asarray(head.node_positions == 0)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.analysis.propagation.layered import Edges, Layered, Passages, check_number
+from gattn.analysis.propagation.layered import Layered, Passages, check_number
+from gattn.analysis.propagation.runs import Runs
 from gattn.analysis.reading.results import Array, array
 from gattn.progress import walk
 
-_BLOCK_BYTES = 1 << 21
-"""Blocks that fit the cache."""
+_KEYS = 512
+"""How many keys reach takes at a time, and eight times as many as walks: they fit the cache."""
 _FULL = 0.1
-"""The share of pairs from which on dense matrices multiply faster than sparse ones."""
+"""The additions per pair from which on dense matrices multiply faster."""
 
 
 def reach(
@@ -62,24 +62,11 @@ def reach(
     """
     stack = Layered.of(given, tokens, depth, residual)
     size = len(stack)
-    there = _packed(np.eye(size, dtype=bool))
-    seen = there.copy()
-    found = np.full((size, size), np.inf, dtype=np.float32)
-    np.fill_diagonal(found, 0)
-    depths = range(len(stack.layers)) if stack.layers else range(size)
-    before, left = {_digest(there)}, size * (size - 1)
-    for depth in walk(depths, "reach", "layer", progress=progress):
-        there = _gathered(there, stack.passing(depth))
-        new = there & ~seen
-        if new.any():
-            pairs = np.unpackbits(new.view(np.uint8), axis=1, count=size).view(bool)
-            found[pairs] = depth + 1
-            left -= int(pairs.sum())
-            seen |= new
-        digest = _digest(there)
-        if not left or (len(stack.edges) == 1 and digest in before):
-            break  # nothing is left to be seen, or all goes on as before
-        before.add(digest)
+    found = np.empty((size, size), dtype=np.float32)
+    runs = [Runs(stack.passing(depth)) for depth in range(len(stack.edges))]
+    most = len(stack.layers) or size
+    for block in walk(_blocks(size, _KEYS), "reach", "block of keys", progress=progress):
+        found[:, block] = _layers_until(block, runs, most, size)
     return _by_pairs("reach", found, stack)
 
 
@@ -115,19 +102,58 @@ def walks(
         As in `reach`; also if there are too many walks for double precision (over 1e308).
     """
     stack = Layered.of(given, tokens, depth, residual).counted()
-    count, is_full = len(stack.layers), stack.passing(0).nnz > _FULL * len(stack) ** 2
+    count, size = len(stack.layers), len(stack)
+    runs = [Runs(stack.passing(depth)) for depth in range(len(stack.edges))]
+    is_full = sum(one.additions for one in runs) > _FULL * size**2 * len(runs)
+    found = np.eye(size)
     with np.errstate(over="ignore", invalid="ignore"):
-        if is_full and len(stack.edges) == 1:
-            alike = stack.passing(0).toarray().astype(np.float64)
-            found: NDArray[np.float64] = np.linalg.matrix_power(alike, count)
-        else:
-            found = np.eye(len(stack))
+        if is_full and len(runs) == 1:
+            found = np.linalg.matrix_power(_dense(stack, 0), count)
+        elif is_full:
             for depth in walk(range(count), "walks", "layer", progress=progress):
-                step = stack.passing(depth).astype(np.float64)
-                found = (step.toarray() if is_full else step) @ found
+                found = _dense(stack, depth) @ found
+        else:
+            for block in walk(_blocks(size, _KEYS // 8), "walks", "keys", progress=progress):
+                some = np.ascontiguousarray(found[:, block])
+                for depth in range(count):
+                    some = runs[depth % len(runs)].summed(some)
+                found[:, block] = some
     check_number(found, count)
     notes = ["rounded to 16 digits"] if found.max() > 2**53 else []
     return _by_pairs("walks", found, stack, *notes)
+
+
+def _dense(stack: Layered, depth: int) -> NDArray[np.float64]:
+    step: NDArray[np.float64] = stack.passing(depth).toarray().astype(np.float64)
+    return step
+
+
+def _blocks(size: int, keys: int) -> list[slice]:
+    return [slice(first, min(first + keys, size)) for first in range(0, size, keys)]
+
+
+def _layers_until(block: slice, runs: Sequence[Runs], most: int, size: int) -> NDArray[np.float32]:
+    """Count the layers until what some keys have is at each query, (queries, keys)."""
+    there = _packed(np.eye(size, dtype=bool)[:, block])
+    seen, digits = there.copy(), list[NDArray[np.uint64]]()
+    for layers in range(1, most + 1):
+        there = runs[(layers - 1) % len(runs)].united(there)
+        new = there & ~seen
+        if len(runs) == 1:  # only what is new can bring anything new
+            if not new.any():
+                break
+            there = new
+        seen |= new
+        while layers >> len(digits):
+            digits.append(np.zeros_like(seen))
+        for place, digit in enumerate(digits):
+            if layers >> place & 1:
+                digit |= new
+    count = block.stop - block.start
+    found = np.where(_unpacked(seen, count), np.float32(0), np.float32(np.inf))
+    for place, digit in enumerate(digits):
+        found += _unpacked(digit, count) * np.float32(1 << place)
+    return found
 
 
 def _packed(there: NDArray[np.bool_]) -> NDArray[np.uint64]:
@@ -136,24 +162,8 @@ def _packed(there: NDArray[np.bool_]) -> NDArray[np.uint64]:
     return np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8))).view(np.uint64)
 
 
-def _digest(bits: NDArray[np.uint64]) -> bytes:
-    return blake2b(bits.tobytes(), digest_size=16).digest()
-
-
-def _gathered(bits: NDArray[np.uint64], step: Edges) -> NDArray[np.uint64]:
-    """Give each query the bits of all its keys, a few queries at a time."""
-    found = np.zeros_like(bits)
-    most = max(_BLOCK_BYTES // bits[0].nbytes, 1)
-    starts, stops = step.indptr[:-1], step.indptr[1:]
-    first = 0
-    while first < len(bits):
-        last = max(int(np.searchsorted(stops, starts[first] + most, "right")), first + 1)
-        rows = np.flatnonzero(starts[first:last] < stops[first:last]) + first
-        if len(rows):
-            keys = step.indices[starts[first] : stops[last - 1]]
-            found[rows] = np.bitwise_or.reduceat(bits[keys], starts[rows] - starts[first], axis=0)
-        first = last
-    return found
+def _unpacked(bits: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
+    return np.unpackbits(bits.view(np.uint8), axis=1, count=count)
 
 
 def _by_pairs(name: str, values: NDArray[Any], stack: Layered, *notes: str) -> Array:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gattn.analysis.propagation.unrolled import Floats, Unrolled
+from gattn.analysis.propagation.unrolled import Floats, Node, Unrolled
 from gattn.analysis.reading.layers import Layers, notes_of_mass
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import described, places_of
 from gattn.analysis.reading.results import told_in_graph
 from gattn.analysis.reading.sources import Source, counted, is_square
 from gattn.errors import SelectionError, ShapeError
+from gattn.graph.networks import fill
 from gattn.heads.stack import Reduction, Stack
 from gattn.names.choices import REDUCTIONS, HeadChoice
 
@@ -41,19 +42,26 @@ def unroll(
         notes="\n".join(_notes([layer for layer in chosen.values() if layer])),
         **told_in_graph(stack.edits),
     )
-    for depth in range(len(stack.layers) + 1):
-        for position, token in zip(places, labels, strict=True):
-            graph.add_node((depth, position), token=token, layer=depth, position=position)
+    nodes = [[(depth, position) for position in places] for depth in range(len(stack.layers) + 1)]
+    graph.add_nodes_from(
+        (node, {"token": token, "layer": node[0], "position": node[1]})
+        for row in nodes
+        for node, token in zip(row, labels, strict=True)
+    )
     for depth, layer in enumerate(stack.layers):
         attention, mass = _reduced(chosen[layer], reduce, len(places))
-        _add_layer(graph, depth, places, attention, mass)
+        _add_layer(graph, nodes[depth], nodes[depth + 1], attention, mass)
         if isinstance(heads, Sequence) and (found := chosen[layer]):
             _add_heads(graph, depth, places, found)
     return graph
 
 
 def _add_layer(
-    graph: Unrolled, depth: int, places: Sequence[int], attention: Floats, mass: Floats
+    graph: Unrolled,
+    keys: Sequence[Node],
+    queries: Sequence[Node],
+    attention: Floats,
+    mass: Floats,
 ) -> None:
     """Add the edges of a layer, whose rows have the whole mass, dropped edges included."""
     residual = graph.graph["residual"]
@@ -63,15 +71,15 @@ def _add_layer(
     rows, columns = (mixed > 0).nonzero()
     stays = np.where(rows == columns, residual / whole[rows, 0], 0.0)
     found = [some[rows, columns].tolist() for some in (attention, weight)]
-    graph.add_edges_from(
+    fill(
+        graph,
+        keys,
+        queries,
+        (columns.tolist(), rows.tolist()),
         (
-            (depth, places[key]),
-            (depth + 1, places[query]),
-            {"attention": given, "residual": own, "weight": value, "capacity": value},
-        )
-        for query, key, given, value, own in zip(
-            rows.tolist(), columns.tolist(), *found, stays.tolist(), strict=True
-        )
+            {"attention": given, "residual": own, "weight": value, "capacity": value}
+            for given, value, own in zip(*found, stays.tolist(), strict=True)
+        ),
     )
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
 
-import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.given.edge_lists import texts
+from gattn.heads.given.labelled import has_names
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +29,12 @@ class Named:
     tokens: tuple[str, ...]
 
 
-Attention: TypeAlias = Union[  # noqa: UP007 - names of classes alone
+Attention: TypeAlias = Union[
     AttentionTrace,
     Stack,
     AttentionGraph,
     Named,
-    xr.DataArray,
+    "xr.DataArray",
     Tensor,
     NDArray[Any],
     Sequence[Tensor],
@@ -72,6 +75,4 @@ def named(attention: Held, tokens: Sequence[str]) -> Held | Named:
 
 
 def _has_texts(part: object) -> bool:
-    return isinstance(part, xr.DataArray) and not part.coords.keys().isdisjoint(
-        ("query_token", "key_token")
-    )
+    return has_names(part) and not part.coords.keys().isdisjoint(("query_token", "key_token"))

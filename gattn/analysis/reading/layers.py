@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 from torch import Tensor
@@ -15,13 +15,15 @@ from gattn.analysis.reading.reductions import (
     rows_of,
     ways_of,
 )
-from gattn.analysis.reading.results import Array, SomeTable, array
 from gattn.analysis.reading.sources import Source
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Geometry
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
 from gattn.names.tokens import find_token
+
+if TYPE_CHECKING:
+    from gattn.analysis.reading.results import Array, SomeTable
 
 _ROUNDING = 1e-2
 """How far above 1 rounding leaves the sum of a row of half precision, at most."""
@@ -179,6 +181,8 @@ class Layers:
         **facts
             Further entries of ``attrs``.
         """
+        from gattn.analysis.reading.results import array  # loads pandas, xarray and networkx
+
         texts = {"query": self.query_tokens, "key": self.tokens, "token": self.tokens}
         tokens = {axis: texts[axis] for axis in axes if axis in texts}
         told = {"tokens": tokens, "geometry": self.places(axes), **self._told(notes), **facts}

@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 from torch import Tensor
 
-from gattn.door import draw, draw_located
+from gattn.door import Pictured, draw, draw_located
 from gattn.edit_records import Described, Edits, from_text, identities, to_text
 from gattn.heads.geometry import Geometry
 from gattn.heads.geometry.written import to_text as geometry_text
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class _Told:
+class _Told(Pictured):
     """A result that says what it was computed from, and what to mind."""
 
     __slots__ = ()

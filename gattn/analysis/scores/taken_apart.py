@@ -17,7 +17,7 @@ from gattn.analysis.scores.pairs import Pairs
 from gattn.analysis.scores.removing import changes_without
 from gattn.analysis.scores.summed import summed
 from gattn.checks import whole
-from gattn.door import draw_located
+from gattn.door import Pictured, draw_located
 from gattn.errors import SelectionError
 from gattn.models.stream.parts import Writer
 
@@ -33,7 +33,7 @@ _NEAR_ZERO = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Why(AskedScores):
+class Why(Pictured, AskedScores):
     """The scores of one head, taken apart: see `gattn.why`.
 
     Its fields are those of `AskedScores` and `HeadScores`, and what was `measured`: changes of
@@ -129,6 +129,34 @@ class Why(AskedScores):
             notes=self._notes(contrast, sum(abs(row[2]) for row in rows), total),
             total=total,
         )
+
+    def elements(self) -> Table:
+        r"""List the products of elements of query and key that sum to the score, largest first.
+
+        :math:`s_{ij} = \sum_d q_{id} k_{jd}`, with positions in both and the scale in the query;
+        where several edges are asked about, scores are means over them, as in `table`.
+
+        Returns
+        -------
+        Table
+            Columns ``element``, the place in the vectors, and ``score``; of a single edge also
+            ``query`` and ``key``, whose product it is. What the model adds to scores, and what a
+            cap takes off them, are rows of their own, named so.
+        """
+        counted, (query, key) = self.counted(None), self.totals()
+        terms = torch.einsum("ij,id,jd->d", counted.to(query.dtype), query, key)
+        rows: list[dict[str, Any]] = [
+            {"element": n, "score": term} for n, term in enumerate(terms.tolist())
+        ]
+        if int((counted != 0).sum()) == 1:
+            i, j = (counted != 0).nonzero()[0].tolist()
+            for row, *ends in zip(rows, query[i].tolist(), key[j].tolist(), strict=True):
+                row |= dict(zip(("query", "key"), ends, strict=True))
+        for name, added in self._added().items():
+            total = float((added * counted).masked_fill(counted == 0, 0.0).sum())
+            rows.append({"element": name, "score": total})
+        rows.sort(key=lambda row: -abs(row["score"]))
+        return Table.of(rows, name="score", computed_from=self.asked(), notes=self._notes(None))
 
     def _added(self) -> dict[str, Tensor]:
         """Return what scores are made of besides products, by name: (queries, keys)."""
@@ -248,7 +276,7 @@ class Why(AskedScores):
         most : int
             How many parts each side shows; the others are summed up as one.
         ax, options
-            As in `gattn.drawing.results.arrays_and_tables.draw_array`.
+            As in `gattn.drawing.results.arrays.draw_array`.
 
         Raises
         ------

@@ -59,7 +59,7 @@ def why_edges(
     -------
     Circuit or Routes
         A copy whose edges have, for head 0, ``why_0``: the pairs in words, the query's part first,
-        as in "mlp 1 × 1.1 52%"; ``score_0``, the model's; and of the largest pair
+        as in "mlp 1 × 1.1 52 %"; ``score_0``, the model's; and of the largest pair
         ``query_part_0``, ``key_part_0`` and ``share_0``, its share :math:`q^a \cdot k^b / s` of the
         score. ``table()`` of a circuit and ``attention_edges()`` of routes have ``why`` as a
         column. Edges of cross-attention have none of these.

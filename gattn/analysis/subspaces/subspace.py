@@ -13,7 +13,7 @@ from gattn.analysis.reading.results import Table
 from gattn.analysis.scores.taken_apart import Why
 from gattn.analysis.scores.why import Token, in_parts, places
 from gattn.analysis.subspaces.head_vectors import HeadVectors
-from gattn.door import draw
+from gattn.door import Pictured, draw
 from gattn.models.run.functions import Runnable
 from gattn.models.stream.parts import Writer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SharedSubspace:
+class SharedSubspace(Pictured):
     r"""Directions in which a head's queries and keys vary together on edges of one kind.
 
     Parameters

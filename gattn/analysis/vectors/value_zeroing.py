@@ -51,8 +51,12 @@ def value_zeroing(
         C_{it} = 1 - \cos(y_i, y_i^{\text{without } t}),
 
     each row divided by its sum. It is the only measure of mixing here that takes the whole layer
-    into account: attention, values, residual stream, norms and MLP. T tokens take T runs of the
-    model, for all layers together, in batches.
+    into account: attention, values, residual stream, norms and MLP.
+
+    The model runs once. Then what follows each layer's attention runs on each pair of tokens that
+    attention joins, as heads give :math:`o_i - A_{it} v_t` without the value of t. That takes a
+    layer that mixes tokens by attention alone, which is tested whenever it runs; otherwise, or
+    where edits are open, T tokens take T runs of the model, for all layers together, in batches.
 
     Parameters
     ----------
@@ -102,8 +106,10 @@ def value_zeroing(
     depth = _chosen("layers", layers, copies.num_layers)
     size = copies.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, CaptureError) if copies.repeats else 1
-    scores = _scores(copies, keys, depth, size, progress)
     edits, notes = open_edits(model), []
+    scores = None if edits else _by_token(copies, keys, depth, size, progress)
+    if scores is None:
+        scores = _by_copies(copies, keys, depth, size, progress)
     count = counted(len(copies), "token")
     if len(keys) == len(copies):
         sums = scores.sum(-1, keepdims=True)
@@ -122,13 +128,37 @@ def value_zeroing(
     )
 
 
-def _scores(
+def _by_token(
+    copies: LayerCopies, keys: Sequence[int], depth: Sequence[int], size: int, progress: bool
+) -> NDArray[np.float64] | None:
+    """Run what follows attention, token by token; None where layers cannot be run so.
+
+    A score is that of `_by_copies`, (layers, tokens, keys).
+    """
+    scores = np.zeros((len(depth), len(copies), len(keys)))
+    try:
+        layers = copies.after_attention()
+        runs = [(row, columns) for row in range(len(depth)) for columns in _batches(keys, size)]
+        fewer = "choose some with zeroed="
+        for row, columns in walk(runs, "value zeroing", "batch", progress=progress, fewer=fewer):
+            layer = layers[depth[row]]
+            some = layer.attention[:, :, [keys[n] for n in columns]] != 0
+            query, column = some.any(0).nonzero(as_tuple=True)
+            key = torch.tensor(keys, device=query.device)[columns.start + column]
+            turned = _turned(layer.output[query], layer.without(query, key)).cpu().numpy()
+            scores[row, query.cpu().numpy(), columns.start + column.cpu().numpy()] = turned
+    except CaptureError:
+        return None
+    return scores
+
+
+def _by_copies(
     copies: LayerCopies, keys: Sequence[int], depth: Sequence[int], size: int, progress: bool
 ) -> NDArray[np.float64]:
     """Run the model with each value zeroed, and say how far outputs turn (layers, tokens, keys)."""
     row_of = {layer: row for row, layer in enumerate(depth)}
     scores = np.zeros((len(depth), len(copies), len(keys)))
-    batches = [range(len(keys))[at : at + size] for at in range(0, len(keys), size)]
+    batches = _batches(keys, size)
     fewer = "choose some with zeroed="
     for columns in walk(batches, "value zeroing", "batch", progress=progress, fewer=fewer):
 
@@ -140,6 +170,10 @@ def _scores(
         cuts = [Cut(depth, key=keys[n], renormalize=False, stack=copies.stack) for n in columns]
         copies.run([[cut] for cut in cuts], see)
     return scores
+
+
+def _batches(keys: Sequence[int], size: int) -> list[range]:
+    return [range(len(keys))[at : at + size] for at in range(0, len(keys), size)]
 
 
 def _turned(plain: Tensor, changed: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from gattn.cli.arguments.edits import Make, read_edit
+from gattn.cli.terminal.collecting import collect_from_now_on
 from gattn.cli.terminal.output import say
 from gattn.errors import CaptureError, GattnError, SelectionError
 
@@ -38,6 +39,7 @@ def load(options: argparse.Namespace) -> Loaded:
 
     say(f"loading the model {options.model or EMBEDDED} ...")
     model, tokenizer = load_model(options.model)
+    collect_from_now_on()
     return text, model, tokenizer
 
 

@@ -57,15 +57,24 @@ _MOST_PAIRS = 2_000_000
 
 def run_draw(options: argparse.Namespace) -> None:
     """Draw all heads, or one."""
-    if options.layout and not is_one_head(options):
+    is_overlay = bool(options.layout and options.heads)
+    if options.layout and not (is_overlay or is_one_head(options)):
         raise SelectionError(
-            "--layout is for one head: choose it with --layer and --head; `gattn heads TEXT` "
-            "describes all heads."
+            "--layout is for one head, chosen with --layer and --head, or for several in one view, "
+            "chosen with --heads; `gattn heads TEXT` describes all heads."
+        )
+    if is_overlay and (options.sort or options.label):
+        raise SelectionError(
+            "--sort and --label are for matrices side by side: leave out --layout."
         )
     order = _order(options)
-    shown = chosen(options)
-    how = {"layout": options.layout or "arcs"} if is_one_head(options) else order
-    save_drawing(partial(shown.draw, **how), options.output)
+    shown: Any = chosen(options)
+    drawn = partial(shown.draw, **order)
+    if is_one_head(options):
+        drawn = partial(shown.draw, options.layout or "arcs")
+    elif is_overlay:
+        drawn = partial(shown.draw_overlay, options.layout, heads=options.heads)
+    save_drawing(drawn, options.output, options.style)
     print(f"{options.output}: {shown!r}")
 
 
@@ -177,7 +186,9 @@ def run_compare(options: argparse.Namespace) -> None:
     _print_comparison(compare(before, after), options.keep)
     _print_prediction(before, after, *loaded[1:])
     said = ", ".join(edit_labels(options))
-    save_drawing(partial(before.draw, other=after, edits=said, **order), options.output)
+    save_drawing(
+        partial(before.draw, other=after, edits=said, **order), options.output, options.style
+    )
     print(f"{options.output}: {said}")
 
 

@@ -51,6 +51,22 @@ def run_statistics(options: argparse.Namespace) -> None:
         print(f"{options.output}: {len(table):,} heads")
 
 
+def run_examples(options: argparse.Namespace) -> None:
+    """Print the texts of a survey in which a head has the most of a score, or write their page."""
+    from gattn.surveys.ask.reading import open_survey
+
+    found = open_survey(options.folder).examples(options.score, options.head, most=options.most)
+    print(f"{options.score}: {found.computed_from}")
+    _print_rows(found[["text_id", "score", "text"]])
+    print_notes(found.notes)
+    if options.output and options.output.suffix.lower() == ".csv":
+        save_table(found, options.output)
+    elif options.output:
+        found.to_html(options.output)
+    if options.output:
+        print(f"{options.output}: {len(found):,} texts")
+
+
 def _print_rows(table: pd.DataFrame) -> None:
     """Print the first rows, without characters that control a terminal."""
     shown = table.head(_MOST_ROWS).copy()

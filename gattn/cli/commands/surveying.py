@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gattn.cli.arguments.captures import read_edits, read_keep
 from gattn.cli.arguments.values import head_choice, layer_choice
+from gattn.cli.terminal.collecting import collect_from_now_on
 from gattn.cli.terminal.output import note, say
 from gattn.errors import EditError, GattnError, SelectionError
 
@@ -34,6 +35,9 @@ group by regexp_replace(reason, '\d+', '', 'g') order by failed desc, reason
 def run_survey(options: argparse.Namespace) -> None:
     """Capture many texts into a folder and print a summary."""
     begun = time.monotonic()
+    from gattn.surveys.inputs.inputs import read_files
+
+    inputs = read_files(options.inputs, options.column)  # Before torch and transformers load.
     chosen: dict[str, Any] = {
         "keep": read_keep(options.keep),
         "layers": layer_choice(options.layers),
@@ -43,16 +47,15 @@ def run_survey(options: argparse.Namespace) -> None:
     }
     _refuse_restrict(options)
     say("loading the libraries ...")
-    from gattn.surveys.inputs.inputs import read_files
     from gattn.surveys.run.running import survey
 
     chosen["analyses"] = _analyses(chosen["analyses"])
     chosen |= {"edits": _made_edits(options), "ray": _pool(options)}
-    inputs = read_files(options.inputs, options.column)
     say("")
     held = _held(options.out)
     plain = ("out", "scores", "analyse", "most_tokens", "column", "limit", "sample", "seed")
     chosen |= {name: getattr(options, name) for name in plain}
+    collect_from_now_on()
     try:
         made = survey(inputs, options.model, **chosen, progress=sys.stderr.isatty())
     except KeyboardInterrupt as stop:

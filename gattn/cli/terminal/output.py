@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -83,16 +84,19 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def save_drawing(draw: Callable[[], Figure | Axes], path: Path) -> None:
-    """Draw without a screen, and write the figure; SVG keeps text as text."""
+def save_drawing(draw: Callable[[], Figure | Axes], path: Path, style: str | None = None) -> None:
+    """Draw without a screen, in one of gattn's styles if given, and write the figure."""
     import matplotlib as mpl
 
     mpl.use("agg")
+    from gattn.drawing.styles.style import style as style_sheet
     from gattn.files.whole_files import whole_file
 
-    figure = cast("Figure", draw().figure)
-    with mpl.rc_context({"svg.fonttype": "none"}), whole_file(path) as part:
-        figure.savefig(part, format=path.suffix[1:].lower(), bbox_inches="tight", dpi=200)
+    kind = path.suffix[1:].lower()
+    with style_sheet(style) if style else nullcontext():
+        figure = cast("Figure", draw().figure)
+        with whole_file(path) as part:
+            figure.savefig(part, format=kind, bbox_inches="tight", dpi=300 if style else 200)
 
 
 def save_table(table: Table | Effects, path: Path, *, index: bool = True) -> None:

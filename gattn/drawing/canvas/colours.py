@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import matplotlib as mpl
@@ -32,10 +35,12 @@ RAMPS = {
 }
 """Colours from the weakest attention to the strongest, on a light and on a dark background."""
 
-NO_NUMBER = "#8884"
-"""The colour where there is no number, on light and dark backgrounds."""
 KINDS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89a00", "#7b5ea7")
 """Colours without an order, which everyone can tell apart."""
+KINDS_ON_DARK = (
+    "#6fb1e8", "#f0b44c", "#4fc79c", "#e09cc4", "#a8d8f5", "#ef7d3c", "#d0c43a", "#ab95d6",
+)  # fmt: skip
+"""The same for lines on a dark background."""
 
 
 @dataclass(frozen=True)
@@ -45,26 +50,39 @@ class Scale:
     Parameters
     ----------
     top : float
-        The end of the scale: 1, or the largest size where attention exceeds 1.
+        The end of the scale: 1, or the largest size where attention exceeds 1, or the user's vmax.
     is_signed : bool
         Whether the scale runs from -top.
     widest : float
         The width of the widest line in points.
+    is_fixed : bool
+        Whether `widest` is the user's, whatever the size of the axes.
     """
 
     top: float
     is_signed: bool
     widest: float
+    is_fixed: bool = False
 
     @classmethod
-    def of(cls, *heads: AttentionGraph) -> Scale:
+    def of(
+        cls, *heads: AttentionGraph, vmax: float | None = None, linewidth: float | None = None
+    ) -> Scale:
         """Find the scale for one or several heads; lines are thinner in longer texts."""
         values = [part for h in heads for part in (h.attention, h.sink) if part is not None]
-        sizes = [float(np.abs(part).max()) for part in values if len(part)]
-        top = max([1.0, *sizes])
         is_signed = any(bool((part < 0).any()) for part in values)
         tokens = max((h.graph.num_tokens for h in heads), default=1)
-        return cls(top if top > 1 + 1e-4 else 1.0, is_signed, widest=6.5 / max(tokens, 5) ** 0.25)
+        widest = 6.5 / max(tokens, 5) ** 0.25
+        if linewidth is not None:
+            widest = positive("linewidth", linewidth, "the width of the widest line in points")
+        top = max([1.0, *_largest(values)])
+        top = top if top > 1 + 1e-4 else 1.0
+        return cls(end_of(vmax) or top, is_signed, widest, linewidth is not None)
+
+    def beyond(self, heads: Iterable[AttentionGraph]) -> str:
+        """Say that attention exceeds the end of the scale; "" if it does not."""
+        values = [part for h in heads for part in (h.attention, h.sink) if part is not None]
+        return beyond_said(max(_largest(values), default=0.0), self.top)
 
     @property
     def norm(self) -> Normalize:
@@ -80,8 +98,32 @@ class Scale:
 
     def widths(self, attention: NDArray[Any]) -> NDArray[np.float64]:
         """Compute line widths in points."""
-        widths: NDArray[np.float64] = self.widest * (0.12 + 0.88 * np.abs(attention) / self.top)
+        share = np.minimum(np.abs(attention) / self.top, 1.0)
+        widths: NDArray[np.float64] = self.widest * (0.12 + 0.88 * share)
         return widths
+
+
+def _largest(values: Iterable[NDArray[Any]]) -> list[float]:
+    return [float(np.abs(part).max()) for part in values if len(part)]
+
+
+def beyond_said(most: float, end: float | None) -> str:
+    """Say that the largest number shown exceeds the end of its scale; "" if it does not."""
+    if end is None or most <= end * (1 + 1e-4):
+        return ""
+    return f"the scale ends at {end:.3g}, the largest is {most:.3g}"
+
+
+def end_of(vmax: float | None) -> float | None:
+    """Check the end that a user gives a scale."""
+    return None if vmax is None else positive("vmax", vmax, "the end of the scale")
+
+
+def positive(name: str, value: Any, what: str) -> float:
+    """Check a number above 0."""
+    if isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < math.inf:
+        return float(value)
+    raise SelectionError(f"{name} is {what}, a number above 0, not {value!r:.80}.")
 
 
 def _signed_root(values: Any) -> Any:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import unicodedata
+import warnings
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain
 
 import matplotlib as mpl
+from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
 _LAST = "DejaVu Sans"
 _NOT_UNICODE = ("cmb", "cmex", "cmmi", "cmr", "cmss", "cmsy", "cmtt", "Last Resort")
+_EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")
+_seen_folders: dict[str, int] = {}
+"""The folders of fonts that were searched, and when each was changed last."""
 
 
 def families(texts: Iterable[str]) -> list[str]:
@@ -20,16 +28,103 @@ def families(texts: Iterable[str]) -> list[str]:
     chosen = list(dict.fromkeys([*_user_families(), _LAST]))
     for character in sorted(set().union(*map(set, texts), set())):
         if not any(ord(character) in _glyphs(_path(family)) for family in chosen):
-            chosen.extend(_installed_with(character)[:1])
+            chosen.extend(_family_with(character))
     return list(dict.fromkeys(chosen))
 
 
 def has_glyph(character: str) -> bool:
-    """Return whether any installed font has a character."""
+    """Return whether any installed font has a character; if none has, warn and say what to do.
+
+    Fonts that were installed since matplotlib listed them are found, too.
+    """
     known = [*_user_families(), _LAST]
     if any(ord(character) in _glyphs(_path(family)) for family in known):
         return True
-    return bool(_installed_with(character))
+    if _family_with(character):
+        return True
+    _warn(character)
+    return False
+
+
+def _family_with(character: str) -> list[str]:
+    """List an installed family with a character, if there is one by now."""
+    found, name = _installed_with(character), unicodedata.name(character, "")
+    if not found and name and _add_new_fonts():
+        found = _installed_with(character)
+    return found
+
+
+def _add_new_fonts() -> bool:
+    """Tell matplotlib of fonts that it has not listed; return whether there are any."""
+    changed = [folder for folder, when in _folders() if _seen_folders.get(folder) != when]
+    if not changed:
+        return False
+    _seen_folders.update(_folders())
+    listed = {os.path.abspath(font.fname) for font in fontManager.ttflist}
+    found = font_manager.findSystemFonts(changed)
+    new = [path for path in found if os.path.abspath(path) not in listed]
+    for path in new:
+        try:
+            fontManager.addfont(path)
+        except (OSError, RuntimeError, ValueError):  # damaged, or of a kind it cannot read
+            continue
+    if new:
+        _installed_with.cache_clear()
+        _glyphs.cache_clear()
+    return bool(new)
+
+
+def _folders() -> list[tuple[str, int]]:
+    """List the folders of fonts with the time of their last change."""
+    if os.getenv("MPL_IGNORE_SYSTEM_FONTS"):
+        return []
+    roots = [
+        *font_manager.X11FontDirectories,
+        *font_manager.OSXFontDirectories,
+        *font_manager.MSUserFontDirectories,
+        os.path.join(os.environ.get("WINDIR", r"C:\Windows"), "Fonts"),
+    ]
+    walked = chain.from_iterable(os.walk(root, followlinks=True) for root in roots)
+    found = []
+    for folder, _, _ in walked:
+        try:
+            found.append((folder, os.stat(folder).st_mtime_ns))
+        except OSError:
+            continue
+    return found
+
+
+def _warn(character: str) -> None:
+    """Say once for each script which font is missing, and what to do."""
+    name = unicodedata.name(character, "")
+    if not name:
+        return  # for private use: no font that is meant for all has it
+    script = name.partition(" ")[0]
+    if unicodedata.category(character) == "So" and ord(character) > 0xFFFF:
+        which = "Noto Emoji (matplotlib cannot draw the coloured one)"
+    elif script in _EAST_ASIAN:
+        which = "Noto Sans CJK (on Debian and Ubuntu: apt install fonts-noto-cjk)"
+    else:
+        which = "Noto Sans (on Debian and Ubuntu: apt install fonts-noto-core)"
+    if not _is_new(which if which.startswith("Noto Emoji") else script):
+        return
+    code = f"U+{ord(character):04X}"
+    warnings.warn(
+        f"No installed font has “{character}” ({code}, {name}), so pictures show it, and others of "
+        f"its kind, as {code}: install a font that has it, such as {which}, and draw again. "
+        "Nothing needs to be restarted.",
+        stacklevel=2,
+    )
+
+
+def _is_new(script: str) -> bool:
+    """Return whether there was no warning of a script yet."""
+    is_new = script not in _warned
+    _warned.add(script)
+    return is_new
+
+
+_warned: set[str] = set()
 
 
 def _user_families() -> list[str]:

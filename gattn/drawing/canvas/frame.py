@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import matplotlib.pyplot as plt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.transforms import ScaledTranslation, Transform
+from matplotlib.text import Text
+from matplotlib.transforms import ScaledTranslation
 
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.labels import font_size, larger, small_size, text_style
+from gattn.drawing.canvas.fitting import Fitting, fitted, points
+from gattn.drawing.canvas.labels import font_size, larger, small_size, text_style, width_of
+from gattn.drawing.canvas.rooms import POINTS_PER_INCH
+from gattn.drawing.styles.figures import new_figure
 from gattn.edit_records import Edits, between, in_words
 from gattn.heads.head import AttentionGraph
 from gattn.names.text import visible, wrapped
 
-POINTS_PER_INCH = 72
 KEY_WIDTH = 5.2
 """The width of the key of lines, in font sizes."""
 
 
 LARGEST = 12.0
 """The longest side of a figure in inches, at the usual font size."""
-_TITLE = 1.2
-"""About how large a title is, in font sizes."""
 
 
 def new_axes(width: float, height: float) -> Axes:
@@ -34,7 +34,7 @@ def new_axes(width: float, height: float) -> Axes:
     With larger fonts it is larger.
     """
     size = (larger() * width, larger() * height)
-    return plt.figure(figsize=size, layout="constrained").add_subplot()
+    return new_figure(size, "constrained").add_subplot()
 
 
 def width_of_tokens(count: int) -> float:
@@ -56,21 +56,22 @@ def add_axes(figure: Figure, *, legend: bool) -> Axes:
 
 
 def make_room(ax: Axes) -> None:
-    """Make a figure of `add_axes` higher if its caption has more than two lines."""
-    figure = ax.figure
-    caption = next((text for text in ax.texts if text.get_gid() == "gattn-caption"), None)
-    if caption is None:
+    """Make a figure of `add_axes` higher by what its texts took from the axes."""
+    figure, fitting = ax.figure, Fitting.of(ax)
+    if not isinstance(figure, Figure):
         return
-    more = (caption.get_text().count("\n") - 1) * 1.3 * small_size()
-    if not isinstance(figure, Figure) or more <= 0:
+    width, height = figure.get_size_inches()
+    low = (fitting.box.y0 - fitting.slot.y0) * height
+    high = (fitting.slot.y1 - fitting.box.y1) * height
+    if low + high < 1e-6:
         return
-    width, height = figure.get_size_inches() * POINTS_PER_INCH
-    margins, whole = figure.subplotpars, height + more
-    figure.set_size_inches(width / POINTS_PER_INCH, whole / POINTS_PER_INCH)
+    margins, whole = figure.subplotpars, height + low + high
+    figure.set_size_inches(width, whole)
     figure.subplots_adjust(
-        bottom=(margins.bottom * height + more) / whole,
-        top=1 - (1 - margins.top) * height / whole,
+        bottom=(margins.bottom * height + low) / whole,
+        top=1 - ((1 - margins.top) * height + high) / whole,
     )
+    fitting.renew()
 
 
 def clear(ax: Axes) -> None:
@@ -79,69 +80,96 @@ def clear(ax: Axes) -> None:
     ax.set_axis_off()
 
 
-def points(ax: Axes) -> tuple[float, float]:
-    """Measure the width and height of Axes in points."""
-    ax.apply_aspect()
-    box, dpi = ax.bbox, ax.figure.dpi
-    return float(box.width / dpi * POINTS_PER_INCH), float(box.height / dpi * POINTS_PER_INCH)
+def write_texts(ax: Axes, title: str, caption: str, *, is_whole: bool = False) -> None:
+    """Write the title above, and in small the caption below all that stands around the axes.
 
-
-def pitch(ax: Axes, count: int, side: str) -> float:
-    """Find how far apart `count` places along a side of axes lie, in points."""
-    return points(ax)[side == "y"] / max(count, 1)
-
-
-def remove(ax: Axes, gid: str) -> None:
-    """Remove the texts of a kind."""
-    for text in [text for text in ax.texts if text.get_gid() == gid]:
+    The caption also has the notes of steps, unless it is whole. Both are broken into lines that are
+    no longer than the picture is wide, and stand in the middle of the axes if they have room there.
+    """
+    for text in [text for text in ax.texts if text.get_gid() == "gattn-caption"]:
         text.remove()
-
-
-def settle(ax: Axes) -> None:
-    """Let the figure's layout engine, if it has one, give the axes their room among all texts."""
-    assert ax.figure is not None
-    engine = ax.figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(ax.figure.figure)
-
-
-def lifted(ax: Axes, rise: float, right: float = 0.0) -> Transform:
-    """Move data coordinates up, and to the right, by some points."""
-    assert ax.figure is not None
-    moved = right / POINTS_PER_INCH, rise / POINTS_PER_INCH
-    return ax.transData + ScaledTranslation(*moved, ax.figure.dpi_scale_trans)
-
-
-def write_texts(ax: Axes, title: str, caption: str, below: Artist | None = None) -> None:
-    """Write the title above, and in small the caption below the axes or `below` what is there."""
-    wide, size = max(points(ax)[0], 160), small_size()
-    title = wrapped(title, wide / (_TITLE * font_size()))
-    ax.set_title(title, **text_style([title]))
-    if not caption:
-        return
-    text = wrapped(caption, wide / size)
-    ax.annotate(
-        text,
+    heading = ax.set_title(title, **text_style([title]))
+    below = ax.annotate(
+        caption,
         (0.5, 0.0),
         (0, -4),
-        xycoords=("axes fraction", below or (ax.xaxis.label if ax.axison else "axes fraction")),
+        xycoords="axes fraction",
         textcoords="offset points",
         ha="center",
         va="top",
-        size=size,
+        size=small_size(),
         alpha=0.75,
         linespacing=1.3,
         annotation_clip=False,
         gid="gattn-caption",
-        **text_style([text]),
+        **text_style([caption]),
     )
+    fitting = Fitting.of(ax)
+    fitting.write(_Texts(fitting, ax, heading, below, title, caption, is_whole).place)
+
+
+@dataclass
+class _Texts:
+    """A title and a caption, and what was last written; what the user writes instead stays."""
+
+    fitting: Fitting
+    ax: Axes
+    heading: Text
+    below: Text
+    title: str
+    caption: str
+    is_whole: bool
+
+    def __post_init__(self) -> None:
+        self.usual = self.heading.get_transform()
+        self.written = {id(self.heading): self.title, id(self.below): self.caption}
+
+    def place(self) -> None:
+        """Break both into lines, and place them around the rest."""
+        around, own = self.fitting.around(), self.ax.bbox
+        scale = POINTS_PER_INCH / self.ax.figure.dpi
+        notes = [] if self.is_whole else self.fitting.notes.values()
+        caption = "; ".join(filter(None, [self.caption, *notes]))
+        for text, plain in ((self.heading, self.title), (self.below, caption)):
+            if text.get_text() != self.written[id(text)]:
+                continue
+            room = (around.x1 - around.x0) * scale / float(text.get_fontsize())
+            lines = wrapped(plain, room, width_of)
+            text.set_text(lines)
+            text.set_visible(bool(lines))
+            self.written[id(text)] = lines
+            half = text.get_window_extent().width / 2
+            middle = (own.x0 + own.x1) / 2
+            moved = max(min(middle, around.x1 - half), around.x0 + half) - middle
+            if text is self.heading:
+                text.set_x(0.5 + moved / own.width)
+                self._lift()
+            else:
+                text.set_position((moved * scale, (around.y0 - own.y0) * scale - 4))
+
+    def _lift(self) -> None:
+        """Move the title above the texts of the picture that it would meet."""
+        ax, heading = self.ax, self.heading
+        heading.set(transform=self.usual, y=1.0)
+        own = heading.get_window_extent()
+        others = [text for text in ax.texts if text is not self.below and text.get_visible()]
+        boxes = [text.get_window_extent() for text in others if text.get_text()]
+        rise = max((box.y1 - own.y0 for box in boxes if box.overlaps(own)), default=0.0)
+        inches = ax.figure.dpi_scale_trans
+        heading.set_transform(self.usual + ScaledTranslation(0, rise / ax.figure.dpi, inches))
 
 
 def name_side(ax: Axes, side: str, text: str) -> None:
     """Name the side "x" or "y" of axes, in lines that are no longer than it."""
-    lines = wrapped(text, max(points(ax)[side == "y"], 100) / font_size())
-    axis = ax.xaxis if side == "x" else ax.yaxis
-    axis.set_label_text(lines, **text_style([lines]))
+    label = (ax.xaxis if side == "x" else ax.yaxis).label
+    label.set(text=text, **text_style([text]))
+
+    def step() -> None:
+        if label.get_text().split() == text.split():
+            room = max(points(ax)[side == "y"], 60) / float(label.get_fontsize())
+            label.set_text(wrapped(text, room, width_of))
+
+    fitted(ax, step)
 
 
 def describe(
@@ -149,8 +177,6 @@ def describe(
     facts: Mapping[Any, Any],
     title: str = "",
     notes: Iterable[str] = (),
-    *,
-    below: Artist | None = None,
 ) -> None:
     """Write a result's title, and below it what it was computed from and what to mind.
 
@@ -164,15 +190,13 @@ def describe(
         The title; by default the result's name.
     notes : iterable of str
         What this picture shows, hides or marks; the result's own notes follow.
-    below : Artist, optional
-        What the caption must stand below, where that is not the axes.
     """
     own = facts.get("notes", ())
     own = own.splitlines() if isinstance(own, str) else own
     told = [str(facts.get("computed_from", "")), *notes, *own]
     caption = "; ".join(shown_text(text, limit=400) for text in told if text)
     name = shown_text(title or str(facts.get("name", "")), limit=120)
-    write_texts(ax, marked_edited(name, facts.get("edits")), caption, below)
+    write_texts(ax, marked_edited(name, facts.get("edits")), caption)
 
 
 def marked_edited(title: str, edits: object) -> str:
@@ -207,16 +231,6 @@ def edits_between(before: Edits, after: Edits, said: str = "") -> str:
     if said and not before:
         return said
     return "; ".join(filter(None, [said, between(before, after)]))
-
-
-def width_left(ax: Axes, width: float, *, legend: bool) -> float:
-    """Estimate the width in points that a layout engine will leave the axes beside the key."""
-    figure, place = ax.figure, ax.get_subplotspec()
-    if figure is None or place is None or figure.get_layout_engine() is None:
-        return width
-    share = figure.bbox.width / figure.dpi * POINTS_PER_INCH * len(place.colspan)
-    left = share / place.get_gridspec().ncols - KEY_WIDTH * font_size() * legend - 6
-    return float(max(min(width, left), 0.3 * width))
 
 
 def note_style(ax: Axes) -> dict[str, Any]:

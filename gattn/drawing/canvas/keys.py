@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, Normalize, to_hex
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Bbox, ScaledTranslation
 
-from gattn.drawing.canvas.frame import POINTS_PER_INCH, points
-from gattn.drawing.canvas.labels import in_digits, small_size, text_style
+from gattn.drawing.canvas.fitting import fitted
+from gattn.drawing.canvas.labels import in_digits, small_size, text_style, width_of
 from gattn.drawing.canvas.pen import DASHES, Pen
+from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.names.text import wrapped
 
 _EVEN, _ALIKE = 0.5, 0.01
+_BAR, _TALL = 0.7, 120.0
+"""The share of the axes' height that a colour bar takes, and from how many points of it on."""
 Entry: TypeAlias = tuple[Any, str]
 """What a key shows, an artist or matplotlib's container of several, and how it names it."""
 
@@ -44,18 +50,62 @@ def add_colour_bar(
 ) -> None:
     """Explain colours by a bar beside `ax`, or all over it where `ax` is `inside` the picture."""
     assert ax.figure is not None
-    place: dict[str, Any] = {"cax": ax} if inside else {"ax": ax, "shrink": 0.7}
-    size, long = small_size(), points(ax)[1] * (1.0 if inside else 0.7)
+    own = ax
     if not inside:
-        place |= {"aspect": 22, "pad": 0.03}
-    bar = ax.figure.colorbar(mappable, ticks=ticks, **place)
+        own = ax.inset_axes((1.03, 0.15, 0.03, 0.7), gid="gattn-bar")
+        own.set_axes_locator(_Beside(ax))
+    bar = ax.figure.colorbar(mappable, cax=own)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=size, length=2)
+    bar.ax.tick_params(labelsize=small_size(), length=2)
     bar.ax.yaxis.set_major_formatter(lambda value, _: in_digits(value))
-    text = wrapped(name.replace("_", " "), max(long, 60) / size)
-    bar.set_label(text, size=size, **text_style([text]))
-    for label in bar.ax.get_yticklabels():
+    text = name.replace("_", " ")
+    bar.set_label(text, size=small_size(), **text_style([text]))
+    fitted(ax, partial(_fit_bar, bar, text, ticks))
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Places a colour bar right of axes, in points, whatever their size."""
+
+    ax: Axes
+
+    def __call__(self, bar: Any, renderer: Any) -> Bbox:
+        box, figure = self.ax.bbox, self.ax.figure
+        assert figure is not None
+        point = figure.dpi / POINTS_PER_INCH
+        tall = box.height * (_BAR if box.height > _TALL * point else 1.0)
+        wide = min(max(tall / 22, 4 * point), 9 * point)
+        left = box.x1 + min(max(0.02 * box.width, 5 * point), 12 * point)
+        low = (box.y0 + box.y1 - tall) / 2
+        found = Bbox.from_bounds(left, low, wide, tall)
+        return found.transformed(figure.transSubfigure.inverted())
+
+
+def _fit_bar(bar: Colorbar, name: str, ticks: Any) -> None:
+    """Choose as many ticks as have room, and break the name into lines."""
+    own = bar.ax
+    locator: Any = own.get_axes_locator()
+    own.apply_aspect(locator(own, None))
+    long = own.bbox.height * POINTS_PER_INCH / own.figure.dpi
+    own.yaxis.label.set_text(wrapped(name, max(long, 50) / small_size(), width_of))
+    if ticks is None or isinstance(ticks, MaxNLocator):
+        most = int(np.clip(long / (2.2 * small_size()), 2, 9))
+        is_whole = ticks is not None and bool(getattr(ticks, "_integer", False))
+        bar.set_ticks(MaxNLocator(nbins=most, integer=is_whole))
+    else:
+        bar.set_ticks(_with_room(bar.norm, ticks, long))
+    for label in own.get_yticklabels():
         label.set_usetex(False)
+
+
+def _with_room(norm: Normalize, ticks: Sequence[float], long: float) -> list[float]:
+    """Leave out ticks whose labels would meet: those in the middle first, the ends last."""
+    places = dict(zip(ticks, np.asarray(norm(np.asarray(ticks, dtype=float))) * long, strict=True))
+    kept: list[float] = []
+    for tick in dict.fromkeys([ticks[-1], ticks[0], *ticks[::-1]]):
+        if all(abs(places[tick] - places[other]) >= 1.25 * small_size() for other in kept):
+            kept.append(tick)
+    return sorted(kept)
 
 
 def label_layers(ax: Axes, norm: Normalize, colours: Colormap) -> None:
@@ -102,7 +152,18 @@ def add_line_key(ax: Axes, pen: Pen, *more: Entry, beyond: float = 0.0) -> None:
         style: Any = DASHES if tick < 0 else "solid"
         line = Line2D([], [], color=colour, linewidth=width, linestyle=style, **caps)
         lines.append((line, in_digits(tick)))
-    add_key(ax, [*lines, *more], pen.name, beyond=beyond)
+    wide = 0.6 * pen.scale.widest
+    for name, colour in pen.kinds.items():
+        lines.append((Line2D([], [], color=colour, linewidth=wide, **caps), name))
+    key = add_key(ax, [*lines, *more], pen.name, beyond=beyond)
+    drawn = [line for line in key.legend_handles if isinstance(line, Line2D)]
+    widths = [line.get_linewidth() for line in drawn]
+
+    def step() -> None:
+        for line, width in zip(drawn, widths, strict=True):
+            line.set_linewidth(width * pen.thickness(ax))
+
+    fitted(ax, step)
 
 
 def add_area_key(

@@ -1,20 +1,38 @@
-"""Labels of tokens that stay readable: they turn, shrink, then thin out."""
+"""Labels of tokens that stay readable: they shorten, turn, shrink, then thin out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+from numpy.typing import NDArray
 
 from gattn.drawing.canvas import fonts
-from gattn.names.text import visible, width
+from gattn.names.text import visible
 
-_SMALLEST = 5.5
+_SMALLEST = 5.0
+"""The size of the smallest text in points, or the user's own if that is smaller."""
 _STRIDES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_MEASURED_AT = 100.0
+HINTED = 1.04
+"""How much wider than in vector files letters get when they are fitted to pixels."""
+_BETWEEN = 0.5
+"""The least distance between labels side by side, in font sizes."""
+_LINE, _SLANTED = 1.15, 1.65
+"""How far apart upright and slanted labels stand, in font sizes."""
+_USUAL = 5.0
+"""The width in font sizes to which no label is shortened for being wider than others."""
+_MOST_OF = 0.7
+"""The share of their room that labels may fill though they are wider than others."""
+_FEWEST = 2.4
+"""To what width in font sizes a label is shortened at most: three letters and an ellipsis."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +68,26 @@ class Labels:
         """How far in points the first labels may reach out on the left."""
         if self.rotation == 90 or not self.texts:
             return 0.0
-        widest = max(map(width, self.texts[:3])) * self.size
+        widest = widest_of(self.texts[:3]) * self.size
         return max(0.0, 0.7 * widest - self.size) if self.rotation == 45 else 0.0
 
     def within(self, room: float) -> Labels:
-        """Shrink the labels to a width in points, as far as they stay readable."""
+        """Shrink the labels to a width in points, as far as they stay readable; then shorten."""
         wanted = self.size * min(1.0, room / max(self.widest, 1e-9))
-        return replace(self, size=max(wanted, min(self.size, _SMALLEST)))
+        size = max(wanted, min(self.size, smallest()))
+        return replace(self, size=size, texts=shortened(self.texts, room / size))
 
 
-def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) -> Labels:
+def fit(
+    tokens: Mapping[Any, str],
+    pitch: float,
+    *,
+    rotations: Sequence[int],
+    reach: float = math.inf,
+) -> Labels:
     """Fit labels to the distance between nodes.
+
+    A long label among short ones is shortened, so that the others need not turn.
 
     Parameters
     ----------
@@ -70,27 +97,94 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
         The distance between neighbours, in points.
     rotations : sequence of int
         The rotations that the picture allows, in order of preference.
+    reach : float
+        How far turned labels may reach, in points; longer ones are shortened.
     """
     has_glyph = cache(fonts.has_glyph)
     texts = [visible(token, has_glyph=has_glyph) for token in tokens.values()]
     size = 0.9 * font_size()
-    widest = widest_of(texts) * size
-    room = {0: widest + 0.5 * size, 45: 1.6 * size, 90: 1.15 * size}
     for rotation in rotations:
-        if pitch >= room[rotation]:
-            return Labels(texts, size, rotation)
-    size = min(size, max(_SMALLEST, pitch / 1.15))
-    needed = math.ceil(1.15 * size / max(pitch, 1e-9) - 1e-6)
+        if rotation == 0:
+            if (found := _side_by_side(texts, pitch / size)) is not None:
+                return Labels(found, size, 0)
+        elif pitch >= {45: _SLANTED, 90: _LINE}[rotation] * size:
+            limit = reach * (2**0.5 if rotation == 45 else 1.0) / size
+            return Labels(_alike(texts, limit), size, rotation)
+    size = min(size, max(smallest(), pitch / _LINE))
+    needed = math.ceil(_LINE * size / max(pitch, 1e-9) - 1e-6)
     if needed > 1:
         stride = next((k for k in _STRIDES if k >= needed), needed)
         every = enumerate(zip(tokens, texts, strict=True))
         texts = [numbered(node, text) if i % stride == 0 else "" for i, (node, text) in every]
-    return Labels(texts, size, rotations[-1])
+    return Labels(_alike(texts, reach / size), size, rotations[-1])
+
+
+def _side_by_side(texts: Sequence[str], pitch: float) -> list[str] | None:
+    """Return texts that stand side by side, a few of them shortened; None if they do not."""
+    widths, room = widths_of(texts), pitch - _BETWEEN
+    if not (widths[1:] + widths[:-1] > 2 * room).any():
+        return list(texts)
+    is_long = widths > room
+    if room < _FEWEST or is_long.sum() > max(1, len(texts) // 10):
+        return None
+    beside = np.pad(np.minimum(widths, room), 1)
+    left = 2 * room - np.maximum(beside[:-2], beside[2:])
+    return [
+        _cut(text, float(most)) if too_long and wide > most else text
+        for text, wide, most, too_long in zip(texts, widths, left, is_long, strict=True)
+    ]
+
+
+def _alike(texts: Sequence[str], limit: float) -> list[str]:
+    """Shorten texts to some font sizes, and the few that are far wider than the others more."""
+    widths = widths_of(texts)
+    usual = max(_USUAL, 2 * float(np.median(widths[widths > 0])) if widths.any() else 0.0)
+    usual = max(usual, _MOST_OF * limit)
+    if 0 < (widths > usual).sum() <= max(1, len(texts) // 10):
+        limit = min(limit, usual)
+    return shortened(texts, limit)
+
+
+def shortened(texts: Sequence[str], limit: float) -> list[str]:
+    """Let texts that are wider than some font sizes end in an ellipsis."""
+    limit = max(limit, _FEWEST)
+    if not math.isfinite(limit):
+        return list(texts)
+    widths = widths_of(texts)
+    return [
+        _cut(text, limit) if wide > limit else text
+        for text, wide in zip(texts, widths, strict=True)
+    ]
+
+
+def _cut(text: str, limit: float) -> str:
+    text = text.removesuffix("…")
+    while len(text) > 1 and float(widths_of([f"{text}…"])[0]) > limit:
+        text = text[:-1]
+    return f"{text.rstrip()}…"
+
+
+def widths_of(texts: Sequence[str]) -> NDArray[np.float64]:
+    """Measure the widths of lines of text in the user's font, in font sizes."""
+    families = tuple(fonts.families(texts))
+    return np.array([_width(text, families) for text in texts], dtype=np.float64)
 
 
 def widest_of(texts: Iterable[str]) -> float:
-    """Estimate the width of the widest text, in font sizes."""
-    return max(map(width, texts), default=0.0)
+    """Measure the width of the widest text, in font sizes."""
+    return float(widths_of(list(texts)).max(initial=0.0))
+
+
+def width_of(text: str) -> float:
+    """Measure the width of a line of text in the user's font, in font sizes."""
+    return float(widths_of([text])[0])
+
+
+@lru_cache(maxsize=1 << 15)
+def _width(text: str, families: tuple[str, ...]) -> float:
+    font = FontProperties(family=list(families), size=_MEASURED_AT)
+    across, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return HINTED * float(across) / _MEASURED_AT
 
 
 def numbered(node: Any, text: str) -> str:
@@ -104,6 +198,13 @@ def in_digits(value: float, form: str = ".3g") -> str:
     return f"{value:z{form}}".replace("-", "−")
 
 
+def in_percent(share: float) -> str:
+    """Write a share as all pictures do: "60 %"; "99.6 %" and "0.4 %", which are not all or none."""
+    percent = 100 * share
+    is_nearly = 0.05 <= percent < 0.95 or 99.5 <= percent < 99.95
+    return f"{in_digits(percent, '.1f' if is_nearly else '.0f')} %"
+
+
 def font_size() -> float:
     """Return the user's font size in points."""
     return float(mpl.rcParams["font.size"])
@@ -112,6 +213,11 @@ def font_size() -> float:
 def small_size() -> float:
     """Return the font size of keys, captions and small names in points."""
     return 0.75 * font_size()
+
+
+def smallest() -> float:
+    """Return the font size in points below which labels do not shrink."""
+    return min(_SMALLEST, small_size())
 
 
 def larger() -> float:

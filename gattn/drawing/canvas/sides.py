@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
 
-from gattn.drawing.canvas.frame import pitch, shown_text
-from gattn.drawing.canvas.labels import fit, text_style
+from gattn.drawing.canvas.fitting import fitted, pitch, room
+from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.labels import fit, shortened, text_style
+
+REACH = 0.3
+"""The share of a picture's width or height that names beside it take at most."""
 
 
 def label_tokens(
@@ -18,26 +23,40 @@ def label_tokens(
 
     Where not all do, they are numbered by their positions, unless they have none.
     """
+    ax.tick_params(axis="x" if side == "x" else "y", length=0)
+    fitted(ax, partial(_label_tokens, ax, positions, tokens, side))
+
+
+def _label_tokens(
+    ax: Axes, positions: Sequence[Any] | None, tokens: Sequence[str], side: str
+) -> None:
     named = dict(zip(range(len(tokens)) if positions is None else positions, tokens, strict=True))
-    apart = pitch(ax, len(tokens), side)
-    labels = fit(named, apart, rotations=[0, 45, 90] if side == "x" else [90])
+    apart, reach = pitch(ax, len(tokens), side), REACH * room(ax)[side == "x"]
+    labels = fit(named, apart, rotations=[0, 45, 90] if side == "x" else [90], reach=reach)
     shown = [i for i, text in enumerate(labels.texts) if text]
-    texts = [labels.texts[i] if positions is not None else shown_text(tokens[i]) for i in shown]
+    texts = [labels.texts[i] for i in shown]
+    if positions is None and labels.rotation:
+        texts = shortened([shown_text(tokens[i]) for i in shown], reach / labels.size)
     style: dict[str, Any] = {"size": labels.size, **text_style(texts)}
     if side == "x":
-        turned: dict[str, Any] = {"rotation": labels.rotation}
+        turned: dict[str, Any] = {"ha": "center", "rotation_mode": "default"}
         if labels.rotation == 45:
-            turned |= {"ha": "right", "rotation_mode": "anchor"}
+            turned = {"ha": "right", "rotation_mode": "anchor"}
+        turned["rotation"] = labels.rotation
         ax.set_xticks(shown, texts, **style, **turned)
     else:
         ax.set_yticks(shown, texts, **style)
-    ax.tick_params(axis="x" if side == "x" else "y", length=0)
 
 
 def label_rows(ax: Axes, names: Sequence[str]) -> None:
     """Name the rows of a matrix, as many as stay readable."""
+    ax.tick_params(axis="y", length=0)
+    fitted(ax, partial(_label_rows, ax, names))
+
+
+def _label_rows(ax: Axes, names: Sequence[str]) -> None:
+    reach = REACH * room(ax)[0]
     labels = fit(dict(enumerate(names)), pitch(ax, len(names), "y"), rotations=[90])
     shown = [i for i, text in enumerate(labels.texts) if text]
-    named = [shown_text(names[i]) for i in shown]
+    named = shortened([shown_text(names[i]) for i in shown], reach / labels.size)
     ax.set_yticks(shown, named, size=labels.size, **text_style(named))
-    ax.tick_params(axis="y", length=0)

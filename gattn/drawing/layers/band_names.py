@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.text import Text
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.frame import pitch, points, shown_text
-from gattn.drawing.canvas.labels import Labels, fit, font_size, small_size, text_style
+from gattn.drawing.canvas.fitting import fitted, pitch, points, rewritten, room
+from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.labels import Labels, fit, small_size, text_style
+from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.layers.bands import Band, columns, top
-from gattn.drawing.layers.layered import LIMITS, name_layers, set_up
+from gattn.drawing.layers.layered import LIMITS, layers_apart, name_layers, set_up
 
 _STACK = 16
 """The most letters of a stack's name."""
@@ -54,25 +58,27 @@ def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
     ax.set(xlim=(-0.7, wide - 0.3), ylim=(-LIMITS[0], top(bands) + LIMITS[1]), xticks=[])
     ax.tick_params(axis="both", length=0)
     ax.spines[:].set_visible(False)
-    _name_layers(ax, bands)
+    fitted(ax, partial(_name_layers, ax, bands))
     name_layers(ax)
     if labels:
-        _name_lowest(ax, [band for band in bands.values() if not band.base], wide)
+        lowest = [band for band in bands.values() if not band.base]
+        fitted(ax, partial(_name_lowest, ax, lowest, wide))
         for band in bands.values():
             if band.base and band.has_names:
-                _name_above(ax, band, wide)
+                rewritten(ax, partial(_name_above, ax, band, wide))
     for band in bands.values():
         if len({one.base for one in bands.values()}) < len(bands):
             _name_side(ax, band)
 
 
 def _labels(ax: Axes, band: Band, wide: int) -> Labels:
-    return fit(band.tokens, pitch(ax, wide, "x"), rotations=[0, 45, 90])
+    reach = REACH * room(ax)[1]
+    return fit(band.tokens, pitch(ax, wide, "x"), rotations=[0, 45, 90], reach=reach)
 
 
 def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
     """Write the numbers of layers, the lowest of each stack after the stack's name."""
-    step = max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, round(top(bands)), "y"), 1e-9))))
+    step = layers_apart(ax, round(top(bands)))
     ticks: dict[float, str] = {}
     for band in bands.values():
         for n in range(0, band.layers, step):
@@ -97,29 +103,31 @@ def _name_lowest(ax: Axes, bands: list[Band], wide: int) -> None:
     )
 
 
-def _name_above(ax: Axes, band: Band, wide: int) -> None:
+def _name_above(ax: Axes, band: Band, wide: int) -> list[Text]:
     """Write tokens below a stack that lies on another."""
     labels = _labels(ax, band, wide)
     back = "black" if is_dark() else "white"
-    for n, text in enumerate(labels.texts):
-        if text:
-            ax.annotate(
-                text,
-                (band.left + n, band.base),
-                (0, -4),
-                textcoords="offset points",
-                va="top",
-                size=labels.size,
-                gid="gattn-label",
-                bbox={"boxstyle": "round,pad=0.1", "fc": back, "ec": "none", "alpha": 0.8},
-                **{"ha": "center"} | _turn(labels) | text_style([text]),
-            )
+    return [
+        ax.annotate(
+            text,
+            (band.left + n, band.base),
+            (0, -4),
+            textcoords="offset points",
+            va="top",
+            size=labels.size,
+            gid="gattn-label",
+            bbox={"boxstyle": "round,pad=0.1", "fc": back, "ec": "none", "alpha": 0.8},
+            **_turn(labels) | text_style([text]),
+        )
+        for n, text in enumerate(labels.texts)
+        if text
+    ]
 
 
 def _turn(labels: Labels) -> dict[str, Any]:
     if labels.rotation == 45:
         return {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    return {"rotation": labels.rotation}
+    return {"rotation": labels.rotation, "ha": "center", "rotation_mode": "default"}
 
 
 def _name_side(ax: Axes, band: Band) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from math import isnan
 from typing import Any
@@ -15,7 +15,8 @@ from gattn.analysis.circuits.found import Circuit, key_side
 from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import describe, pitch, remove, settle
+from gattn.drawing.canvas.fitting import Fitting, pitch
+from gattn.drawing.canvas.frame import describe
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size
 from gattn.drawing.canvas.pen import Pen
@@ -27,7 +28,6 @@ from gattn.drawing.layers.layered import (
     Line,
     draw_nodes,
     heads_named,
-    keep_inside,
     key_of_kinds,
     lay,
     layered_axes,
@@ -37,8 +37,6 @@ from gattn.drawing.layers.layered import (
 _ROOM = 1.6
 """How far apart all tokens must be, in font sizes, to be shown."""
 _NAMED = 24
-_TRIES = 3
-"""How often names and caption are written: a longer caption leaves names less room."""
 MOST_EDGES = 2000
 """The most edges that a picture of a circuit shows."""
 _LISTED = 12
@@ -91,10 +89,10 @@ def draw_circuit(
     if legend and len(sizes):
         add_line_key(ax, pen, *key_of_kinds(pen, *["stream"] * has_stream))
     notes = [f"the {MOST_EDGES} largest of {len(sizes):,}"] if len(sizes) > MOST_EDGES else []
-    say = partial(_say, ax, circuit, notes)
-    say("")
     if labels:
-        _name_heads(ax, circuit, bands, lines, say)
+        say = partial(_say, ax, circuit)
+        lines.name_strongest(_NAMED, partial(texts_between, ax, bands), say)
+    describe(ax, circuit.graph, title_of(circuit), [said_of(circuit), *notes])
     return ax
 
 
@@ -148,31 +146,9 @@ def _head_named(circuit: Circuit, source: Any, target: Any, facts: Any, head: in
     return f"{stack}{facts['layer']}.{head}"
 
 
-def _say(ax: Axes, circuit: Circuit, notes: Sequence[str], unnamed: str) -> None:
-    """Write the title and the caption, in place of those that are there."""
-    remove(ax, "gattn-caption")
-    told = [said_of(circuit), *notes, unnamed]
-    describe(ax, circuit.graph, title_of(circuit), filter(None, told))
-
-
-def _name_heads(
-    ax: Axes,
-    circuit: Circuit,
-    bands: Mapping[str, Band],
-    lines: LayeredEdges,
-    say: Callable[[str], None],
-) -> None:
-    """Name heads in the room that the texts around the axes leave, others in the caption."""
-    told = ""
-    for _ in range(_TRIES):
-        settle(ax)
-        keep_inside(ax)
-        remove(ax, "gattn-heads")
-        unnamed = _unnamed(circuit, lines.name_strongest(_NAMED, texts_between(ax, bands)))
-        if unnamed == told:
-            return
-        told = unnamed
-        say(told)
+def _say(ax: Axes, circuit: Circuit, named: frozenset[str]) -> None:
+    """Name those heads in the caption that have no room in the picture."""
+    Fitting.of(ax).note("heads", _unnamed(circuit, named))
 
 
 def _unnamed(circuit: Circuit, named: frozenset[str]) -> str:

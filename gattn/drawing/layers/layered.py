@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -11,15 +12,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
+from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.frame import name_side, new_axes, pitch, points
+from gattn.drawing.canvas.fitting import fitted, pitch, points, rewritten
+from gattn.drawing.canvas.frame import new_axes
 from gattn.drawing.canvas.keys import Entry
-from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.canvas.labels import font_size, width_of
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import label_tokens
-from gattn.names.text import width
 
 MIDDLE = 0.58
 """How high in a layer the stream after attention lies."""
@@ -39,6 +41,7 @@ LIMITS = 0.12, 0.42
 """How much room there is below the lowest layer and above the highest, in layers."""
 _NODE = 1.5
 """How far a name stays above or below a node, in points."""
+_LAYERS = "layer: key below → query above"
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
@@ -105,15 +108,26 @@ class LayeredEdges:
         self.pen.draw(self._ax, paths, sizes, **style)
 
     def name_strongest(
-        self, count: int, texts: Sequence[tuple[float, float]] = ()
-    ) -> frozenset[str]:
-        """Name the heads of the strongest edges, where names do not overlap; return those named.
+        self,
+        count: int,
+        texts: Callable[[], Sequence[tuple[float, float]]] = tuple,
+        say: Callable[[frozenset[str]], None] = lambda _: None,
+    ) -> None:
+        """Name the heads of the strongest edges, where names do not overlap; say which.
 
         A name stands in the middle of its edge, or along it where there is room beside it for the
         name of another, on no node, not left of the axes, where layers are numbered, and not
-        between the heights of `texts`, from low to high. Edges whose heads have no name yet come
-        before those that repeat one.
+        between the heights that `texts` gives, from low to high. Edges whose heads have no name yet
+        come before those that repeat one.
         """
+        rewritten(self._ax, partial(self._name, count, texts, say))
+
+    def _name(
+        self,
+        count: int,
+        texts: Callable[[], Sequence[tuple[float, float]]],
+        say: Callable[[frozenset[str]], None],
+    ) -> list[Text]:
         across, high = points(self._ax)
         low, top = self._ax.get_ylim()
         left, right = self._ax.get_xlim()
@@ -124,14 +138,15 @@ class LayeredEdges:
         )[::-1]
         ends = [np.asarray(line.path.vertices)[[0, -1]] for line in self._found]
         nodes = np.unique(np.concatenate([np.zeros((0, 2)), *ends]), axis=0)
-        names = _Names(self._ax, unit, lines[:count], texts, nodes)
+        names = _Names(self._ax, unit, lines[:count], texts(), nodes)
         said: set[str] = set()
         for line in lines:
             if line.heads - said and names.write(line):
                 said |= line.heads
         for line in lines[:count]:
             names.write(line)
-        return frozenset(said)
+        say(frozenset(said))
+        return names.written
 
 
 class _Names:
@@ -154,13 +169,14 @@ class _Names:
         self._courses = {id(line): _points_of(line.path, _COURSE) * unit for line in lines}
         self._taken = np.zeros((0, 3))
         self._tried: set[int] = set()
+        self.written: list[Text] = []
 
     def write(self, line: Line) -> bool:
         """Write the name of a line, once; return whether it found room."""
         if id(line) in self._tried:
             return False
         self._tried.add(id(line))
-        wide, high = (width(line.name) + 0.5) * self._size, 1.5 * self._size
+        wide, high = (width_of(line.name) + 0.5) * self._size, 1.5 * self._size
         courses = [course for other, course in self._courses.items() if other != id(line)]
         others = np.concatenate([np.zeros((0, 2)), *courses])
         spots = np.array([line.peak, *_points_of(line.path, _SPOTS)])
@@ -176,7 +192,8 @@ class _Names:
             return False
         x, y = next((spot for spot, is_clear in free if is_clear), free[0][0])
         self._taken = np.vstack([self._taken, [*(np.array([x, y]) * self._unit), wide]])
-        write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
+        name = write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
+        self.written.append(name)
         return True
 
 
@@ -201,10 +218,10 @@ def _is_near(
     return bool(((across < wide) & (up < high)).any())
 
 
-def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
+def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> Text:
     """Write a small text that stays readable over lines."""
     back = "black" if is_dark() else "white"
-    ax.text(
+    return ax.text(
         x,
         y,
         text,
@@ -258,26 +275,34 @@ def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels
         label_tokens(ax, list(tokens), list(tokens.values()), "x")
     else:
         ax.set_xticks([])
-    step = max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, len(layers), "y"), 1e-9))))
-    shown = range(0, len(layers), step)
-    ax.set_yticks([n + 0.5 for n in shown], [str(layers[n]) for n in shown])
     ax.tick_params(axis="y", length=0)
     ax.spines[:].set_visible(False)
+    fitted(ax, partial(_number_layers, ax, layers))
     name_layers(ax)
 
 
+def _number_layers(ax: Axes, layers: Sequence[int]) -> None:
+    shown = range(0, len(layers), layers_apart(ax, len(layers)))
+    ax.set_yticks([n + 0.5 for n in shown], [str(layers[n]) for n in shown])
+
+
+def layers_apart(ax: Axes, layers: int) -> int:
+    """Return how many layers share a number, so that numbers do not meet."""
+    return max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, layers, "y"), 1e-9))))
+
+
 def name_layers(ax: Axes) -> None:
-    """Say which way layers go, and information with them."""
-    name_side(ax, "y", "layer: key below → query above")
+    """Say which way layers go, and information with them, in short where the axes are low."""
+    label = ax.yaxis.label
+    label.set(text=_LAYERS, parse_math=False)
 
+    def step() -> None:
+        room = points(ax)[1] / float(label.get_fontsize())
+        texts = _LAYERS, "layer, upwards", "layer"
+        if label.get_text() in texts:
+            label.set_text(next((x for x in texts if width_of(x) <= room), texts[-1]))
 
-def keep_inside(ax: Axes) -> None:
-    """Shorten the name of the layers' side if the figure would cut it."""
-    assert ax.figure is not None
-    label, whole = ax.yaxis.label, ax.figure.bbox
-    box = label.get_window_extent()
-    if box.y0 < whole.y0 or box.y1 > whole.y1:
-        label.set_text("layer")
+    fitted(ax, step)
 
 
 def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import matplotlib as mpl
 import numpy as np
@@ -11,16 +12,18 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import Colormap
 from matplotlib.path import Path
+from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from gattn.analysis.propagation.unrolled import Unrolled
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import KINDS, given_map
-from gattn.drawing.canvas.frame import new_axes, points
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.fitting import fitted, points, rewritten
+from gattn.drawing.canvas.frame import new_axes
+from gattn.drawing.canvas.labels import font_size, in_percent, text_style, width_of
 from gattn.drawing.layers.layered import name_layers, write_over
 from gattn.errors import SelectionError
-from gattn.names.text import visible, width
+from gattn.names.text import visible
 
 Floats = NDArray[np.float64]
 
@@ -110,8 +113,8 @@ def draw_ribbons(
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if labels:
-        _name_bars(ax, ribbons, left)
-        _name_inputs(ax, ribbons, left)
+        rewritten(ax, partial(_name_bars, ax, ribbons, left))
+        fitted(ax, partial(_name_inputs, ax, ribbons, left))
     notes = ["widths are shares of the query, 1 in each layer"]
     if (lost := 1 - float(ribbons.held[0].sum())) > 1e-6:
         notes[0] = f"widths are shares of the query; {lost:.2g} came over edges that are not here"
@@ -164,16 +167,19 @@ def _band(start: tuple[float, float], end: tuple[float, float], wide: float) -> 
     return Path([*there, *back, (x, y)], _CODES)
 
 
-def _name_bars(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
+def _name_bars(ax: Axes, ribbons: _Ribbons, left: Floats) -> list[Text]:
     """Name the bars above the input that are wide enough."""
     across = points(ax)[0] / (ax.get_xlim()[1] - ax.get_xlim()[0])
     top = len(ribbons.held) - 1
+    written = []
     for at, n in np.argwhere(ribbons.held > 0):
         text = ribbons.names[n]
         wide = ribbons.held[at, n]
-        if at and (at == top or (width(text) + 1.5) * 0.7 * font_size() < wide * across):
+        if at and (at == top or (width_of(text) + 1.5) * 0.7 * font_size() < wide * across):
             x = left[at, n] + wide / 2
-            write_over(ax, x, at, text, gid="gattn-names", va="center", **text_style([text]))
+            style = {"gid": "gattn-names", "va": "center", **text_style([text])}
+            written.append(write_over(ax, x, at, text, **style))
+    return written
 
 
 def _name_inputs(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
@@ -183,11 +189,11 @@ def _name_inputs(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
     places = (left[0] + shares / 2)[shown]
     across = points(ax)[0] / (ax.get_xlim()[1] - ax.get_xlim()[0])
     size = 0.85 * font_size()
-    wide = np.array([max(width(ribbons.names[n]), 3) for n in shown]) * size
+    wide = np.array([max(width_of(ribbons.names[n]), 3) for n in shown]) * size
     near = np.diff(places) * across < (wide[1:] + wide[:-1]) / 2 + size
     turned = bool(near.any())
     between = "  " if turned else "\n"
-    texts = [f"{ribbons.names[n]}{between}{100 * shares[n]:.0f} %" for n in shown]
+    texts = [f"{ribbons.names[n]}{between}{in_percent(shares[n])}" for n in shown]
     apart = _apart(places, 1.25 * size / across if turned else 0.0)
     ax.set_xticks(apart, texts, size=size, rotation=90 * turned, **text_style(texts))
 

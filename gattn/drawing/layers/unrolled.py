@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
+from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from gattn.analysis.propagation.unrolled import Node, Unrolled
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import describe, pitch, shown_text
+from gattn.drawing.canvas.fitting import Fitting, pitch, rewritten
+from gattn.drawing.canvas.frame import describe, shown_text
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.shown import even_stride, every, share_of
+from gattn.drawing.chosen.shown import share_of, strongest_of_each
 from gattn.drawing.layers.layered import (
     LayeredEdges,
     Line,
@@ -105,7 +108,7 @@ def _draw_layered(
     _mark_ends(ax, unrolled, place)
     if labels:
         lines.name_strongest(_NAMED)
-        _write_shares(ax, unrolled, place)
+        rewritten(ax, partial(_write_shares, ax, unrolled, place))
     add_line_key(ax, lines.pen, *key_of_kinds(lines.pen, "stream"))
     return ax, notes
 
@@ -162,7 +165,8 @@ def _add_lines(lines: LayeredEdges, unrolled: Unrolled, place: dict[int, int]) -
     attention = np.flatnonzero(whole > stream)
     sizes = (whole - stream)[attention]
     limit = min(unrolled.depth * max(_FEW, 2 * len(place)), _MOST)
-    chosen, notes = _visible_edges(sizes, _SIZES[shown], limit, len(place))
+    readers = np.array([depth * len(place) + place[query] for depth, query in ends])[attention]
+    chosen, notes = _visible_edges(sizes, _SIZES[shown], limit, readers)
     first = unrolled.graph.get("first_layer", 0)
     for n, size in zip(attention[chosen], sizes[chosen].tolist(), strict=True):
         (depth, key), (_, query) = starts[n], ends[n]
@@ -176,9 +180,9 @@ def _add_lines(lines: LayeredEdges, unrolled: Unrolled, place: dict[int, int]) -
 
 
 def _visible_edges(
-    sizes: NDArray[np.float64], name: str, limit: int, tokens: int
+    sizes: NDArray[np.float64], name: str, limit: int, readers: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], list[str]]:
-    """Choose the edges above a round threshold; if that hides most, some of the rest.
+    """Choose the edges above a round threshold; if that hides most, some of each reader's rest.
 
     The weakest edges that hold 1 % together are always left out.
     """
@@ -192,10 +196,19 @@ def _visible_edges(
     chosen = sizes >= step
     rules = [f"{name} ≥ {step:g}"] if np.isfinite(step) else []
     if hides_most:
-        rest = np.flatnonzero(~chosen)
-        stride = even_stride(len(rest), limit - int(chosen.sum()), tokens)
-        chosen[rest[::stride]] = True
-        rules.append(every(stride) + " of the others" * bool(rules))
+        rest = np.where(chosen, 0.0, sizes)
+        nodes = len(np.unique(readers[rest > 0]))
+        each = max(1, (limit - int(chosen.sum())) // max(nodes, 1))
+        more = strongest_of_each(rest, readers, each)
+        room = limit - int(chosen.sum())
+        few = str(each)
+        if more.sum() > room:
+            few, more = (
+                "some",
+                strongest_of_each(np.where(more, rest, 0.0), np.zeros(len(rest)), room),
+            )
+        chosen |= more
+        rules.append(f"{few} of the strongest" + " other" * bool(rules) + " edges to each node")
     if chosen.all():
         return chosen, []
     share = share_of(float(sizes[chosen].sum()), float(whole), name)
@@ -231,10 +244,10 @@ def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
         )
 
 
-def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
+def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> list[Text]:
     """Write below the input tokens which share of what passes comes from them."""
     if not unrolled.end("query") or unrolled.end("key"):
-        return
+        return []
     found = [
         (facts["passes"], place[position])
         for (depth, position), facts in unrolled.nodes(data=True)
@@ -243,7 +256,12 @@ def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
     ax.set_ylim(bottom=-0.34)
     room = 1.9 * font_size() / pitch(ax, len(place), "x")
     taken: list[int] = []
+    written = []
     for share, x in sorted(found, reverse=True):
         if len(taken) < _SHARES and all(abs(x - other) >= room for other in taken):
             taken.append(x)
-            write_over(ax, x, -0.2, f"{share:.2f}", gid="gattn-shares", va="center")
+            text = write_over(ax, x, -0.2, f"{share:.2f}", gid="gattn-shares", va="center")
+            written.append(text)
+    said = f"shares of {len(written)} of {len(found)} tokens have room"
+    Fitting.of(ax).note("shares", said * (len(written) < len(found)))
+    return written

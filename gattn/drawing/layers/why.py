@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -15,12 +16,13 @@ from matplotlib.path import Path
 from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
 from gattn.drawing.canvas.colours import Scale, colour_map, is_dark
+from gattn.drawing.canvas.fitting import fitted, points, room
 from gattn.drawing.canvas.fonts import has_glyph
-from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes, points, settle
+from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import font_size, in_digits, numbered, text_style
+from gattn.drawing.canvas.labels import font_size, in_digits, numbered, shortened, text_style
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.sides import label_tokens
+from gattn.drawing.canvas.sides import REACH, label_tokens
 from gattn.drawing.layers.layered import LayeredEdges, Line
 from gattn.errors import SelectionError
 from gattn.models.stream.parts import Writer
@@ -102,8 +104,6 @@ def draw_why(
     some = f"{len(chosen)} of {every:,} edges, those with the most attention"
     read = "dotted lines lead from the token that was read"
     _describe(ax, found, [*[some] * (len(chosen) < every), *[read] * is_split])
-    settle(ax)  # the caption takes room from rows, whose names shrink
-    _name_sides(ax, tokens, rows, labels=labels)
     if labels:
         lines.name_strongest(len(of_edges))
     return ax
@@ -192,14 +192,19 @@ def _name_sides(ax: Axes, tokens: dict[int, str], rows: list[str], *, labels: bo
         label_tokens(ax, list(tokens), list(tokens.values()), "x")
     else:
         ax.set_xticks([])
-    low, high = ax.get_ylim()
-    size = min(font_size(), 0.9 * points(ax)[1] / (high - low))
-    names = [visible(name, limit=_LONGEST, has_glyph=has_glyph) for name in rows]
-    ax.set_yticks(range(len(rows)), names, size=size, **text_style(names))
+    fitted(ax, partial(_name_rows, ax, rows))
     ax.tick_params(axis="y", length=0)
     name_side(ax, "y", "written by")
     ax.grid(axis="y", lw=0.5, alpha=0.4)
     ax.spines[:].set_visible(False)
+
+
+def _name_rows(ax: Axes, rows: Sequence[str]) -> None:
+    low, high = ax.get_ylim()
+    size = min(font_size(), 0.9 * points(ax)[1] / (high - low))
+    names = [visible(name, limit=_LONGEST, has_glyph=has_glyph) for name in rows]
+    names = shortened(names, REACH * room(ax)[0] / size)
+    ax.set_yticks(range(len(rows)), names, size=size, **text_style(names))
 
 
 def _draw_sources(

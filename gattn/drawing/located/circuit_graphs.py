@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -15,13 +13,15 @@ from matplotlib.colors import Colormap
 from numpy.typing import NDArray
 
 from gattn.analysis.circuits.found import Circuit
+from gattn.drawing.canvas.fitting import fitted
 from gattn.drawing.canvas.frame import add_axes, describe, make_room
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import fit, larger
+from gattn.drawing.canvas.labels import larger
+from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.layers.circuits import drawn_sizes, numbers_of, pen_of, said_of, title_of
-from gattn.drawing.located.draw_graph import radius_of
-from gattn.drawing.one_head.node_link import draw_free_edges, set_free_limits, write_at_nodes
+from gattn.drawing.one_head.free import FreeGraph, with_numbers
 from gattn.drawing.one_head.placed_edges import PlacedEdges
+from gattn.drawing.styles.figures import new_figure
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Layout
 from gattn.heads.geometry.written import from_text
@@ -71,21 +71,21 @@ def draw_circuit_graph(
     is_own = ax is None
     if ax is None:
         side = larger() * min(max(4.4, 2.6 + 0.45 * len(names) ** 0.6), 9.0)
-        figure = plt.figure(figsize=(side + 0.6, side), layout="none")
+        figure = new_figure((side + 0.6, side))
         ax = add_axes(figure, legend=legend)
     pen = pen_of(circuit, sizes, len(names), cmap, _shared(circuit, len(edges)))
-    unit = set_free_limits(ax, where)
-    radius = radius_of(where / unit)
     _draw_others(ax, circuit, where)
     order = np.argsort(np.abs(sizes), kind="stable")
-    found = PlacedEdges(where[ends[:, 0]], where[ends[:, 1]], sizes)[order]
-    draw_free_edges(ax, found, pen, unit, radius)
+    found = PlacedEdges(
+        where[ends[:, 0]], where[ends[:, 1]], sizes, np.zeros(len(sizes), dtype=np.int64)
+    )[order]
+    every: Positions = {node: (float(x), float(y)) for node, (x, y) in enumerate(where)}
+    picture = FreeGraph(ax, every, found, pen)
     used = sorted(set(ends.ravel().tolist()))
-    _draw_nodes(ax, where, used, radius)
+    _draw_nodes(ax, where, used, picture)
     if labels and used:
-        positions = {node: (float(where[node, 0]), float(where[node, 1])) for node in used}
-        texts = fit({node: names[node] for node in used}, math.inf, rotations=(0,))
-        write_at_nodes(ax, positions, texts, found, radius + 2.5, few=0)
+        picture.name(with_numbers({node: names[node] for node in used}))
+    fitted(ax, picture.place)
     if legend and len(sizes):
         add_line_key(ax, pen)
     describe(ax, circuit.graph, title_of(circuit), [said_of(circuit)])
@@ -156,14 +156,13 @@ def _draw_others(ax: Axes, circuit: Circuit, where: NDArray[np.float64]) -> None
     ax.add_collection(lines, autolim=False)
 
 
-def _draw_nodes(ax: Axes, where: NDArray[np.float64], used: list[int], radius: float) -> None:
+def _draw_nodes(ax: Axes, where: NDArray[np.float64], used: list[int], picture: FreeGraph) -> None:
     """Draw the nodes of the circuit in full, the others as small dots."""
     ink = mpl.rcParams["text.color"]
     x, y = where.T
     is_used = np.isin(np.arange(len(where)), used)
-    style: dict[str, Any] = {"color": ink, "lw": 0, "clip_on": False}
-    for some, size, name, alpha in (
-        (~is_used, radius**2, "gattn-others", 0.35),
-        (is_used, (2 * radius) ** 2, "gattn-nodes", 1.0),
-    ):
-        ax.scatter(x[some], y[some], s=size, zorder=2.5, gid=name, alpha=alpha, **style)
+    style: dict[str, Any] = {"color": ink, "lw": 0, "clip_on": False, "zorder": 2.5}
+    others = ax.scatter(x[~is_used], y[~is_used], gid="gattn-others", alpha=0.35, **style)
+    nodes = ax.scatter(x[is_used], y[is_used], gid="gattn-nodes", **style)
+    picture.add_nodes(others, lambda radius: radius**2)
+    picture.add_nodes(nodes, lambda radius: (2 * radius) ** 2)

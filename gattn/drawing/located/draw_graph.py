@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from gattn.drawing.canvas import layouts
 from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.fitting import fitted
 from gattn.drawing.canvas.frame import (
     add_axes,
     edits_said,
@@ -28,29 +24,21 @@ from gattn.drawing.canvas.frame import (
     write_texts,
 )
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import fit, larger
+from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.shown import Shown, edges_from, readable_edges, share_of
-from gattn.drawing.located.queries import check_same_tokens, sides
+from gattn.drawing.chosen.mean import mean_of
+from gattn.drawing.chosen.queries import check_same_tokens, sides
+from gattn.drawing.chosen.shown import Shown, edges_between, edges_from, readable_edges
 from gattn.drawing.one_head import marks
-from gattn.drawing.one_head.node_link import (
-    draw_free_edges,
-    free_labels,
-    set_free_limits,
-    write_at_nodes,
-)
+from gattn.drawing.one_head.free import FreeGraph, free_labels, with_numbers
 from gattn.drawing.one_head.placed_edges import PlacedEdges
+from gattn.drawing.styles.figures import new_figure
 from gattn.edit_records import union
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph.rules.edges import Edges
 from gattn.heads.geometry import Geometry, Layout
-from gattn.heads.given.weights import what_of
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
-
-_SMALLEST, _LARGEST = 1.5, 6.0
-"""The radius of nodes in points."""
 
 
 def draw_graph(
@@ -96,16 +84,19 @@ def draw_graph(
         raise SelectionError("A graph is drawn of a head, or of several of the same tokens.")
     check_same_tokens(several)
     positions = _positions(several[0])
-    head = _mean(several if self_loops else [one.without_self_loops() for one in several])
+    head = mean_of(several if self_loops else [one.without_self_loops() for one in several])
     asked = sides(head)[0]
     rows = [] if query is None else sorted(set(asked.find(query)))
-    shown = _shown(head, rows, threshold)
+    if rows:
+        shown = edges_between(head, rows, None, threshold)
+    else:
+        shown = readable_edges(head) if threshold is None else edges_from(head, threshold)
     scale = Scale.of(head)
     pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed))
     is_own = ax is None
     if ax is None:
         side = larger() * min(max(4.4, 2.6 + 0.45 * len(positions) ** 0.6), 9.0)
-        figure = plt.figure(figsize=(side + 0.6, side), layout="none")
+        figure = new_figure((side + 0.6, side))
         ax = add_axes(figure, legend=legend)
     _draw(ax, head, positions, shown, rows, pen, labels=labels)
     if legend:
@@ -148,50 +139,6 @@ def _placed(nodes: list[Any], geometry: Geometry | None) -> Positions:
     return dict(zip(nodes, map(tuple, geometry.places.tolist()), strict=True))
 
 
-def _mean(heads: list[AttentionGraph]) -> AttentionGraph:
-    """Average heads of the same tokens; an edge that some lack counts as no attention."""
-    first = heads[0]
-    if len(heads) == 1:
-        return first
-    keys = first.graph.num_keys
-    codes = np.concatenate([head.query * keys + head.key for head in heads])
-    edges, place = np.unique(codes, return_inverse=True)
-    numbers = np.concatenate([head.attention.astype(np.float64) for head in heads])
-    query, key = np.divmod(edges, max(keys, 1))
-    size, offset = first.graph.num_queries, first.graph.query_offset
-    rule = Edges.from_pairs(torch.from_numpy(query), torch.from_numpy(key), size, offset)
-    dropped = np.max([head.dropped_edges for head in heads], axis=0)
-    sinks = [np.zeros(size) if head.sink is None else head.sink for head in heads]
-    return replace(
-        first,
-        graph=replace(first.graph, rule=rule),
-        attention=np.bincount(place, numbers, len(edges)) / len(heads),
-        total_mass=np.mean([head.total_mass for head in heads], axis=0, dtype=np.float64),
-        total_edges=np.bincount(query, minlength=size) + dropped,
-        sink=None if all(head.sink is None for head in heads) else np.mean(sinks, axis=0),
-        score=None,
-        contribution=None,
-        value_norm=None,
-        layer=None,
-        head=None,
-    )
-
-
-def _shown(head: AttentionGraph, rows: list[int], threshold: float | None) -> Shown:
-    """Choose the edges: those of some queries, or as many as stay readable."""
-    if not rows:
-        return readable_edges(head) if threshold is None else edges_from(head, threshold)
-    every = edges_from(head, threshold or 0.0)
-    edges = every.edges[np.isin(head.query[every.edges], rows)]
-    sinks = every.sinks[np.isin(every.sinks, rows)]
-    total, mass = int(head.total_edges[rows].sum()), float(head.total_mass[rows].sum())
-    shown = float(np.abs(head.attention[edges]).sum())
-    caption = f"{len(edges):,} of {total:,} edges{share_of(shown, mass, what_of([head]))}"
-    if threshold:
-        caption = f"attention ≥ {threshold:g}: {caption}"
-    return Shown(edges, sinks, caption)
-
-
 def _draw(
     ax: Axes,
     head: AttentionGraph,
@@ -203,17 +150,14 @@ def _draw(
     labels: bool,
 ) -> None:
     places = np.array(list(positions.values())).reshape(-1, 2)
-    unit = set_free_limits(ax, places)
-    radius = radius_of(places / unit)
     found = PlacedEdges.of(head, shown, positions)
     if rows:
         _draw_faint(ax, head, positions)
-    draw_free_edges(ax, found, pen, unit, radius)
+    picture = FreeGraph(ax, positions, found, pen)
     ink = mpl.rcParams["text.color"]
-    ax.scatter(
+    nodes = ax.scatter(
         places[:, 0],
         places[:, 1],
-        s=(2 * radius) ** 2,
         c=_fills(head, positions, rows, pen),
         edgecolors=ink,
         linewidths=0.5,
@@ -221,29 +165,20 @@ def _draw(
         clip_on=False,
         gid="gattn-nodes",
     )
+    picture.add_nodes(nodes, lambda radius: (2 * radius) ** 2)
+    asked = [layouts.ends(head)[1][row] for row in rows]
     if rows:
-        nodes = layouts.ends(head)[1]
-        ringed = np.array([positions[nodes[row]] for row in rows])
-        ax.scatter(
-            ringed[:, 0], ringed[:, 1], s=(2 * radius + 6) ** 2, facecolors="none",
-            edgecolors=ink, linewidths=1.4, zorder=2.6, clip_on=False, gid="gattn-outline",
+        ringed = np.array([positions[node] for node in asked])
+        rings = ax.scatter(
+            ringed[:, 0], ringed[:, 1], facecolors="none", edgecolors=ink, linewidths=1.4,
+            zorder=2.6, clip_on=False, gid="gattn-outline",
         )  # fmt: skip
+        picture.add_nodes(rings, lambda radius: (2 * radius + 6) ** 2)
     marks.mark_nodes(ax, head, positions, split=False)
     if labels:
-        named = free_labels(head, split=False)
-        first = [layouts.ends(head)[1][row] for row in rows]
-        positions = {node: positions[node] for node in (*first, *positions)}
-        texts = {node: named[node] for node in positions}
-        gap = radius + 2.5 + 3 * bool(rows)
-        write_at_nodes(ax, positions, fit(texts, math.inf, rotations=(0,)), found, gap, few=0)
-
-
-def radius_of(places: NDArray[np.float64]) -> float:
-    """Choose the radius of nodes in points, so that few of them touch."""
-    if len(places) < 2:
-        return _LARGEST
-    nearest = np.asarray(cKDTree(places).query(places, k=2)[0])[:, 1]
-    return float(np.clip(0.3 * np.quantile(nearest, 0.3), _SMALLEST, _LARGEST))
+        named = with_numbers(free_labels(head, split=False))
+        picture.name({node: named[node] for node in dict.fromkeys([*asked, *named])})
+    fitted(ax, picture.place)
 
 
 def _fills(

@@ -13,29 +13,26 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.colours import NO_NUMBER, colour_map
-from gattn.drawing.canvas.frame import (
-    edits_said,
-    heads_title,
-    marked_edited,
-    new_axes,
-    pitch,
-    write_texts,
-)
+from gattn.drawing.canvas.colours import beyond_said, colour_map, end_of
+from gattn.drawing.canvas.frame import edits_said, heads_title, marked_edited, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
-from gattn.drawing.canvas.labels import in_digits
-from gattn.drawing.canvas.shown import kept_by
+from gattn.drawing.canvas.labels import in_digits, in_percent
 from gattn.drawing.canvas.sides import label_rows
-from gattn.drawing.located.queries import Tokens, check_same_tokens, rows_of, sides
+from gattn.drawing.chosen.queries import Tokens, check_same_tokens, rows_of, sides
+from gattn.drawing.chosen.shown import kept_by
 from gattn.drawing.located.sounds import ROOM, Sound, read_sound
-from gattn.drawing.located.steps import Steps, pooled
+from gattn.drawing.located.steps import Steps
+from gattn.drawing.matrices.arrays import ArrayCells
+from gattn.drawing.matrices.cells import Pool, check_pool
+from gattn.drawing.matrices.heatmaps import hatch_missing, say_pooled
+from gattn.drawing.matrices.images import add_cells
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Times
 from gattn.heads.head import AttentionGraph
 
-_LEAST = 0.05
-"""The least share, in percent, that captions tell."""
+_LEAST = 0.0005
+"""The least share that captions tell."""
 
 
 def draw_time(
@@ -45,7 +42,8 @@ def draw_time(
     key: Any = None,
     waveform: Any = None,
     rate: float | None = None,
-    top: float | None = None,
+    vmax: float | None = None,
+    pool: Pool = "mean",
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
     labels: bool = True,
@@ -73,8 +71,10 @@ def draw_time(
         The sound, drawn above.
     rate : float, optional
         The waveform's samples per second.
-    top : float, optional
+    vmax : float, optional
         The end of the scale, to compare pictures.
+    pool : {"mean", "max"}
+        What a pixel of the heatmap shows that stands for several cells.
 
     Raises
     ------
@@ -88,8 +88,8 @@ def draw_time(
         raise SelectionError("Over seconds are drawn a head, or several of the same tokens.")
     if query is not None and key is not None:
         raise SelectionError("Give a query or a key, not both: what it reads, or what reads it.")
-    if top is not None and not (isinstance(top, int | float) and 0 < top < np.inf):
-        raise SelectionError(f"top is the end of the scale, a number above 0, not {top!r}.")
+    end_of(vmax)
+    check_pool(pool)
     check_same_tokens(several)
     sound = read_sound(waveform, rate)
     queries, keys = sides(several[0])
@@ -102,17 +102,19 @@ def draw_time(
         ax = new_axes(7.2, 2.9 if rows else min(max(2.6, 1.7 + 0.24 * len(matrix)), 8.0))
     end = min(steps.stop, sound.seconds) if sound else steps.stop
     if rows is None:
-        notes = _draw_heatmap(ax, matrix, steps, queries, sound, top, cmap, labels, legend)
+        notes = _draw_heatmap(ax, matrix, steps, queries, sound, vmax, pool, cmap, labels, legend)
     else:
-        notes = _draw_curve(ax, matrix[0], steps, sound, top)
+        notes = _draw_curve(ax, matrix[0], steps, sound, vmax)
         _mark_own(ax, asked, rows)
     ax.set_xlim(steps.start, max(end, steps.start + 1e-9))
     ax.set_xlabel("seconds")
+    ax.xaxis.set_major_formatter(lambda value, _: in_digits(value))
     if sound:
         sound.draw(ax)
     edits = union(head.edits for head in several)
     said = _said(several, asked, rows, steps, matrix, end, by_key=key is not None)
-    caption = "; ".join(filter(None, [*said, *notes, edits_said(edits)]))
+    beyond = beyond_said(float(np.abs(matrix[:, steps.tokens]).max(initial=0.0)), vmax)
+    caption = "; ".join(filter(None, [*said, *notes, beyond, edits_said(edits)]))
     write_texts(ax, marked_edited(heads_title(several), edits), caption)
     return ax
 
@@ -129,14 +131,14 @@ def _matrix(
 
 
 def _draw_curve(
-    ax: Axes, row: NDArray[np.float64], steps: Steps, sound: Sound | None, top: float | None
+    ax: Axes, row: NDArray[np.float64], steps: Steps, sound: Sound | None, vmax: float | None
 ) -> list[str]:
     laid, edges = steps.with_gaps(row[None])
     colour = colour_map(None, is_signed=False)(0.7)
     ax.stairs(laid[0], edges, fill=True, color=colour, alpha=0.35, gid="gattn-area")
     ax.stairs(laid[0], edges, color=colour, linewidth=1.0, gid="gattn-curve", baseline=None)
     least = float(np.nanmin(laid, initial=0.0))
-    most = float(np.nanmax(laid, initial=0.0)) if top is None else float(top)
+    most = float(np.nanmax(laid, initial=0.0)) if vmax is None else float(vmax)
     span = (most - least) or 1.0
     ax.set_ylim(least, least + span / (ROOM if sound else 0.95))
     ticks = MaxNLocator(4).tick_values(least, least + span)
@@ -153,31 +155,26 @@ def _draw_heatmap(
     steps: Steps,
     queries: Tokens,
     sound: Sound | None,
-    top: float | None,
+    vmax: float | None,
+    pool: Pool,
     cmap: str | Colormap | None,
     labels: bool,
     legend: bool,
 ) -> list[str]:
     laid, edges = steps.with_gaps(matrix)
     rows = len(matrix)
-    down, across = (
-        int(np.ceil(size / max(pitch(ax, 1, side), 50)))
-        for size, side in zip(laid.shape, "yx", strict=True)
-    )
-    laid = pooled(pooled(laid, across, 1), down, 0)
-    edges = np.append(edges[:-1][::across], edges[-1])
-    heights = np.append(np.arange(0, rows, down), rows) - 0.5
     is_signed = bool((matrix < 0).any())
-    most = float(np.nanmax(np.abs(laid), initial=0.0)) if top is None else float(top)
-    least = float(np.nanmin(laid, initial=most)) if top is None else 0.0
+    most = float(np.nanmax(np.abs(laid), initial=0.0)) if vmax is None else float(vmax)
+    least = float(np.nanmin(laid, initial=most)) if vmax is None else 0.0
     begin = begin_of(least, most)
     norm = Normalize(-most if is_signed else begin, most or 1.0)
-    colours = colour_map(cmap, is_signed=is_signed, is_area=True).with_extremes(bad=NO_NUMBER)
-    mesh = ax.pcolormesh(
-        edges, heights, np.ma.masked_invalid(laid), cmap=colours, norm=norm,
-        gid="gattn-cells",
-    )  # fmt: skip
-    mesh.set_rasterized(True)
+    colours = colour_map(cmap, is_signed=is_signed, is_area=True)
+    cells = ArrayCells(laid, pool, edges)
+    extent = (edges[0], edges[-1], rows - 0.5, -0.5)
+    image = add_cells(ax, cells, cmap=colours, norm=norm, extent=extent, gid="gattn-cells")
+    image.set_clip_path(ax.patch)
+    hatch_missing(ax, laid)
+    say_pooled(ax, laid.shape, pool)
     ax.set_ylim(rows - 0.5, rows - 0.5 - rows / ROOM if sound else -0.5)
     ax.spines[:].set_visible(False)
     ax.set_ylabel("query")
@@ -190,8 +187,7 @@ def _draw_heatmap(
         ax.set_yticks([])
     if legend:
         add_colour_bar(ScalarMappable(norm, colours), "attention", ax, ticks=MaxNLocator(5))
-    pooled_by = f"a cell is the largest of {down} × {across}" if max(down, across) > 1 else ""
-    return [part for part in (range_said(begin, most), pooled_by) if part]
+    return [range_said(begin, most)]
 
 
 def _label_seconds(ax: Axes, times: Times) -> None:
@@ -239,8 +235,8 @@ def _said(
         apart = np.setdiff1d(np.arange(matrix.shape[1]), steps.tokens)
         for tokens, where in ((apart, "on tokens without a time"), (after, "after the sound")):
             if len(tokens) and whole:
-                share = 100 * float(np.abs(matrix[:, tokens]).sum()) / whole
-                told = f"{share:.1f} % of the attention lies {where}"
+                share = float(np.abs(matrix[:, tokens]).sum()) / whole
+                told = f"{in_percent(share)} of the attention lies {where}"
                 said += [told] * (share >= _LEAST)
     if any(head.graph.num_edges < int(head.total_edges.sum()) for head in heads):
         said.append(kept_by(heads))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.drawing.located.queries import Tokens
+from gattn.drawing.chosen.queries import Tokens
 from gattn.errors import ShapeError
 from gattn.heads.geometry import Times
 
@@ -80,14 +80,3 @@ class Steps:
         chosen = np.array(columns)
         laid = np.where(chosen >= 0, values[:, self.tokens][:, chosen], np.nan)
         return laid, np.array(edges)
-
-
-def pooled(values: NDArray[np.float64], block: int, axis: int) -> NDArray[np.float64]:
-    """Let the largest number of several rows or columns stand for them."""
-    if block <= 1:
-        return values
-    values = np.moveaxis(values, axis, -1)
-    padded = np.pad(values, [(0, 0), (0, -values.shape[1] % block)], constant_values=np.nan)
-    parts = padded.reshape(len(values), -1, block)
-    place = np.argmax(np.nan_to_num(np.abs(parts), nan=-1.0), axis=-1, keepdims=True)
-    return np.moveaxis(np.take_along_axis(parts, place, axis=-1)[..., 0], -1, axis)

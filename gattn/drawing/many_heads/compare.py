@@ -14,11 +14,20 @@ from gattn.analysis.reading.attention import Heads, named
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_between, shown_text
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.many_heads.draw_heads import Chosen, edges_shown, key_value_groups, what_is_shown
+from gattn.drawing.chosen.heads import Chosen
+from gattn.drawing.many_heads.draw_heads import (
+    HeadOptions,
+    check_one_size,
+    edges_shown,
+    key_value_groups,
+    texts_of,
+    what_is_shown,
+)
 from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
 from gattn.drawing.many_heads.order import Arranged, Graphs, Order, titled
 from gattn.drawing.many_heads.scores import HeadScore
+from gattn.drawing.matrices.cells import Pool
 from gattn.edit_records import union
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
@@ -37,7 +46,12 @@ def draw_compare(
     sort: HeadScore | None = None,
     label: HeadScore | None = None,
     within_layers: bool = False,
+    vmax: float | None = None,
+    pool: Pool = "mean",
+    title: str | None = None,
+    caption: str | None = None,
     cmap: str | Colormap | None = None,
+    figsize: tuple[float, float] | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw every head before and after, and the change, after - before.
@@ -69,7 +83,7 @@ def draw_compare(
         numbers by (layer, head).
     cmap : str or Colormap, optional
         The colours of the change; their middle is 0.
-    stack, within_layers, figure
+    stack, within_layers, vmax, pool, title, caption, figsize, figure
         As in `draw_heads`.
 
     Raises
@@ -79,13 +93,17 @@ def draw_compare(
     ShapeError
         If attention is negative, or the given figure is too small.
     """
+    check_one_size(figure, figsize)
+    options = HeadOptions(
+        heads, stack, sort, label, within_layers, vmax, pool, title, caption, cmap
+    )
     before, after = named(before, tokens), named(after, tokens)
     found = {place: both for place, *both in pairs(before, after)}
     chosen = Chosen.of(before, {place: one for place, (one, _) in found.items()}, heads, stack)
     afters = {place: found[place][1] for place in chosen.graphs}
     known = _compared(chosen.graphs, afters) if {type(sort), type(label)} & {str} else None
     order = Order.of(chosen.graphs, sort, label, within_layers=within_layers, known=known)
-    scale = Scale.of(*chosen.graphs.values(), *afters.values())
+    scale = Scale.of(*chosen.graphs.values(), *afters.values(), vmax=vmax)
     plain = Pen(scale, colour_map(None, is_signed=False, is_area=True))
     signed = Scale(scale.top, is_signed=True, widest=scale.widest)
     change = Pen(signed, colour_map(cmap, is_signed=True, is_area=True), "change of attention")
@@ -94,13 +112,17 @@ def draw_compare(
         arranged = order.arrange(graphs, columns=int(chosen.is_strip))
         groups = key_value_groups(graphs) if arranged.columns else ()
         sides = _Sides(graphs, {place: afters[place] for place in graphs})
-        said = [shown_text(sides.edits(edits), limit=200), *sides.caption(), *order.said]
+        beyond = scale.beyond([*chosen.graphs.values(), *afters.values()])
+        said = [shown_text(sides.edits(edits), limit=200), *sides.caption(), *order.said, beyond]
         blocks = sides.blocks(order, arranged, plain, change)
-        title, caption = chosen.title(graphs), "; ".join(filter(None, said))
-        grid = Grid(title, caption, blocks, arranged.rows, groups, chosen.is_strip)
+        above, below = texts_of(options, chosen.title(graphs), said)
+        grid = Grid(
+            above, below, blocks, arranged.rows, groups, chosen.is_strip, pool,
+            said_by_user=caption is not None,
+        )  # fmt: skip
         rows, columns = grid.size
         grids += grid.stacked() if columns > 3 * rows else [grid]
-    return draw_grids(grids, figure)
+    return draw_grids(grids, figure, figsize=figsize)
 
 
 def _compared(befores: Graphs, afters: Graphs) -> pd.DataFrame:

@@ -11,21 +11,25 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
 
 from gattn.analysis.reading.attention import Heads, named
-from gattn.analysis.reading.heads import Place, by_place
+from gattn.analysis.reading.heads import by_place
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import edits_said, shown_text
+from gattn.drawing.canvas.frame import edits_said
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.shown import all_of, kept_by, share_of
+from gattn.drawing.chosen.heads import Chosen
+from gattn.drawing.chosen.shown import all_of, kept_by, share_of
 from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
 from gattn.drawing.many_heads.order import Graphs, Order, strip_columns
 from gattn.drawing.many_heads.scores import HeadScore
+from gattn.drawing.many_heads.telling import draw_beside, telling_head, two_sides
+from gattn.drawing.matrices.cells import Pool, check_pool
+from gattn.drawing.styles.figures import check_size
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.given.weights import what_of
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace
-from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
+from gattn.names.choices import HeadChoice
+from gattn.names.text import writable
 
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 
@@ -39,16 +43,23 @@ def draw_heads(
     sort: HeadScore | None = None,
     label: HeadScore | None = None,
     within_layers: bool = False,
+    vmax: float | None = None,
+    pool: Pool = "mean",
+    title: str | None = None,
+    caption: str | None = None,
     cmap: str | Colormap | None = None,
+    figsize: tuple[float, float] | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw every head as a small heatmap: layers are rows, heads are columns.
 
     In each matrix rows are queries and columns keys, a sink on the right, and every kept edge is
     shown. All share one scale from 0 to 1 (further if attention exceeds 1, and from -1 if it is
-    signed). A long text is shown in blocks, each by its largest attention; the caption says so.
+    signed). Where pixels hold several cells, they show their mean; the caption says so.
     With grouped queries, a line above the heads that share a key-value head names it; lines
-    beside the rows and above the columns mark generated tokens.
+    beside the rows and above the columns mark generated tokens. On a new figure, one head of a
+    short text stands beside them as a graph with its tokens: the one whose queries, on average,
+    read most from a single token that is neither the first nor next to them.
 
     Parameters
     ----------
@@ -69,12 +80,20 @@ def draw_heads(
         default the score that sorts them.
     within_layers : bool
         Whether layers stay rows, and `sort` sorts the heads of each.
+    vmax : float, optional
+        The end of the scale, where attention is small everywhere; by default 1.
+    pool : {"mean", "max"}
+        What a pixel shows that holds several cells: their mean, which counts pairs without an edge
+        as 0, or the one of the largest size. Pixels are those of the file that is saved.
+    title, caption : str, optional
+        Instead of the model's name above, and of what is said below; "" for none.
     cmap : str or Colormap, optional
         The colours.
+    figsize : (float, float), optional
+        The width and height in inches of the new figure, which matrices fill.
     figure : Figure or SubFigure, optional
-        Where to draw. By default a new figure that pyplot does not know: a notebook shows it as the
-        last value of a cell, and it need not be closed. Give ``plt.figure()`` for a window with
-        ``plt.show()``.
+        Where to draw. By default a new pyplot figure of fitting size, which ``plt.show()`` shows;
+        it is yours to close.
 
     Raises
     ------
@@ -83,10 +102,58 @@ def draw_heads(
     ShapeError
         If the given figure is too small, or there is not one text per token.
     """
-    chosen = Chosen.of(attention, by_place(named(attention, tokens)), heads, stack)
-    order = Order.of(chosen.graphs, sort, label, within_layers=within_layers)
-    scale = Scale.of(*chosen.graphs.values())
-    pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed, is_area=True))
+    check_one_size(figure, figsize)
+    options = HeadOptions(
+        heads, stack, sort, label, within_layers, vmax, pool, title, caption, cmap
+    )
+    attention = named(attention, tokens)
+    grids = grids_of(attention, options)
+    is_plain = heads is sort is label is None and len(grids) == 1
+    if figure is None and figsize is None and is_plain:
+        graphs = by_place(attention)
+        if (place := telling_head(graphs)) is not None:
+            found = draw_grids(grids, None, two_sides)
+            draw_beside(found, graphs[place], vmax=vmax, cmap=cmap)
+            return found
+    return draw_grids(grids, figure, figsize=figsize)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """What a user chose for a picture of many heads; `draw_heads` explains each."""
+
+    heads: HeadChoice = None
+    stack: str | None = None
+    sort: HeadScore | None = None
+    label: HeadScore | None = None
+    within_layers: bool = False
+    vmax: float | None = None
+    pool: Pool = "mean"
+    title: str | None = None
+    caption: str | None = None
+    cmap: str | Colormap | None = None
+
+    def __post_init__(self) -> None:
+        check_pool(self.pool)
+
+
+def check_one_size(figure: Figure | SubFigure | None, figsize: tuple[float, float] | None) -> None:
+    """Refuse a size for a figure that has one, and what is none."""
+    if figure is not None and figsize is not None:
+        raise SelectionError("Give figure= or figsize=, not both: a figure has a size of its own.")
+    if figsize is not None:
+        check_size(figsize)
+
+
+def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:
+    """Lay out the heads of each stack."""
+    chosen = Chosen.of(attention, by_place(attention), options.heads, options.stack)
+    every = chosen.graphs.values()
+    order = Order.of(
+        chosen.graphs, options.sort, options.label, within_layers=options.within_layers
+    )
+    scale = Scale.of(*every, vmax=options.vmax)
+    pen = Pen(scale, colour_map(options.cmap, is_signed=scale.is_signed, is_area=True))
     grids = []
     for graphs in chosen.stacks():
         places = order.arrange(graphs, strip_columns(graphs) if chosen.is_strip else 0)
@@ -96,11 +163,23 @@ def draw_heads(
         }
         block = Block(panels, pen, columns=places.columns)
         groups = key_value_groups(graphs) if places.columns else ()
-        edits = union(head.edits for head in graphs.values())
-        said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said]
-        title, caption = chosen.title(graphs), "; ".join(filter(None, [*said, edits_said(edits)]))
-        grids.append(Grid(title, caption, (block,), places.rows, groups, chosen.is_strip))
-    return draw_grids(grids, figure)
+        edits = edits_said(union(head.edits for head in graphs.values()))
+        beyond = scale.beyond(graphs.values())
+        said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said, beyond, edits]
+        title, caption = texts_of(options, chosen.title(graphs), said)
+        grids.append(
+            Grid(
+                title, caption, (block,), places.rows, groups, chosen.is_strip, options.pool,
+                said_by_user=options.caption is not None,
+            )
+        )  # fmt: skip
+    return grids
+
+
+def texts_of(options: HeadOptions, title: str, said: Iterable[str]) -> tuple[str, str]:
+    """Return title and caption, the user's own if given."""
+    caption = "; ".join(filter(None, said)) if options.caption is None else options.caption
+    return writable(title if options.title is None else options.title), writable(caption)
 
 
 def edges_shown(heads: Iterable[AttentionGraph]) -> str:
@@ -128,112 +207,6 @@ def what_is_shown(*sides: Graphs) -> list[str]:
     if is_grouped and not key_value_groups(sides[0]):
         said.append("key-value heads differ between layers")
     return said
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The heads that are drawn.
-
-    Parameters
-    ----------
-    graphs : mapping of (str, int, int) to AttentionGraph
-        By stack, layer and head, in the order to draw them.
-    model : str
-        The model's name.
-    names_stacks : bool
-        Whether there are other stacks.
-    is_strip : bool
-        Whether they were chosen one by one.
-    """
-
-    graphs: Graphs
-    model: str
-    names_stacks: bool
-    is_strip: bool
-
-    @classmethod
-    def of(
-        cls,
-        attention: Heads,
-        graphs: Graphs,
-        heads: HeadChoice,
-        stack: str | None,
-    ) -> Chosen:
-        """Choose from all heads of some attention.
-
-        Raises
-        ------
-        SelectionError
-            If there is no such stack or head, or nothing to draw.
-        """
-        if not graphs:
-            raise SelectionError("There is nothing to draw: this trace holds no heads.")
-        names = {place[0] for place in graphs}
-        if heads is not None:
-            stack = _named_stack(heads, stack)
-        if stack is not None and stack not in names:
-            raise SelectionError(f"No stack {stack!r} with heads; there are {sorted(names)}.")
-        graphs = {place: head for place, head in graphs.items() if stack in (None, place[0])}
-        if heads is not None:
-            graphs = _picked(graphs, heads)
-        is_strip = heads is not None or isinstance(attention, AttentionGraph)
-        name = attention.model if isinstance(attention, AttentionTrace) else ""
-        name = name or next(iter(graphs.values())).model
-        return cls(graphs, name, len(names) > 1, is_strip)
-
-    def stacks(self) -> list[Graphs]:
-        """Split the heads by stack."""
-        listed = groupby(self.graphs.items(), lambda item: item[0][0])
-        return [dict(items) for _, items in listed]
-
-    def title(self, graphs: Graphs) -> str:
-        """Name the model and, if there are several, the stack; count the tokens."""
-        place, head = next(iter(graphs.items()))
-        graph = head.graph
-        counts = [(one.graph.num_tokens, one.graph.num_queries) for one in graphs.values()]
-        keys, queries = zip(*counts, strict=True)
-        tokens = _count(keys, "token", "tokens")
-        if graph.is_bipartite or graph.num_queries != graph.num_keys:
-            tokens = f"{_count(queries, 'query', 'queries')}, {_count(keys, 'key', 'keys')}"
-        if head.generated:
-            tokens += f", {head.generated} generated"
-        stack = place[0] if self.names_stacks else ""
-        edited = "edited" if any(one.edits for one in graphs.values()) else ""
-        parts = [shown_text(self.model), shown_text(stack), tokens, edited]
-        return " · ".join(filter(None, parts))
-
-
-def _count(counts: Sequence[int], one: str, several: str) -> str:
-    """Write "1 token", "5 tokens", "5 to 7 tokens"."""
-    least, most = min(counts), max(counts)
-    number = str(least) if least == most else f"{least} to {most}"
-    return f"{number} {one if most == 1 else several}"
-
-
-def _named_stack(heads: HeadChoice, stack: str | None) -> str | None:
-    """Return the stack that heads name, or that was given."""
-    named, _ = stack_and_heads(heads)
-    if named is not None and stack not in (None, named):
-        raise SelectionError(f"heads={heads!r:.80} names a stack, but stack={stack!r} is given.")
-    return named or stack
-
-
-def _picked(every: Graphs, heads: HeadChoice) -> Graphs:
-    stacks = {place[0] for place in every}
-    if len(stacks) > 1:
-        raise SelectionError(f"heads= needs a single stack: pass stack=, one of {sorted(stacks)}.")
-    name = stacks.pop()
-    layers = sorted({layer for _, layer, _ in every})
-    numbers = sorted({number for *_, number in every})
-    found: dict[Place, AttentionGraph] = {}
-    for place in heads_among(heads, layers)[1]:
-        if (spot := (name, *place)) not in every:
-            raise SelectionError(
-                f"No head {place[0]}.{place[1]}; there are layers {layers} with heads {numbers}. "
-                f"Name heads as in heads=[{numbers[0]}] or heads=[({layers[0]}, {numbers[0]})]."
-            )
-        found[spot] = every[spot]
-    return found
 
 
 def key_value_groups(graphs: Graphs) -> Groups:

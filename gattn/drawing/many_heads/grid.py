@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.matrices.cells import Pool
 from gattn.heads.head import AttentionGraph
 
 
@@ -66,6 +67,10 @@ class Grid:
         The runs of columns that share a key-value head: its number, the first and last column.
     is_strip : bool
         Whether matrices are large, with their tokens where all have the same.
+    pool : {"mean", "max"}
+        What a pixel shows that holds several cells.
+    said_by_user : bool
+        Whether the caption is the user's, to which nothing is added.
     """
 
     title: str
@@ -74,6 +79,8 @@ class Grid:
     rows: tuple[str, ...] = ()
     groups: tuple[tuple[int, int, int], ...] = ()
     is_strip: bool = False
+    pool: Pool = "mean"
+    said_by_user: bool = False
 
     @cached_property
     def size(self) -> tuple[int, int]:

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
-from gattn.drawing.canvas.labels import font_size, small_size
+from gattn.drawing.canvas.labels import font_size, small_size, widest_of
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.many_heads.grid import Block, Grid
 from gattn.drawing.many_heads.grid_plan import BETWEEN, MARGIN, Plan
 from gattn.drawing.many_heads.sheet import (
-    GridFigure,
     Sheet,
     as_inches,
     inches_of,
     key_width,
     line_height,
 )
-from gattn.drawing.one_head.matrix import add_sink, block_size, cells
+from gattn.drawing.matrices.cells import EdgeCells, sink_columns
+from gattn.drawing.styles.figures import new_figure
 from gattn.errors import ShapeError
 from gattn.heads.head import AttentionGraph
-from gattn.names.text import width
 
 Line: TypeAlias = "list[tuple[float, float]]"
 
 
-def draw_grids(grids: Sequence[Grid], figure: Figure | SubFigure | None) -> Figure:
-    """Draw grids one below the other, in a new figure of fitting size where none is given."""
+def draw_grids(
+    grids: Sequence[Grid],
+    figure: Figure | SubFigure | None,
+    new: Callable[[tuple[float, float]], Figure | SubFigure] = new_figure,
+    figsize: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw grids one below the other, where no figure is given in a `new` one, which they fit.
+
+    They fill a figure that is given, or one of the size `figsize`. What has no room makes none.
+    """
     wide = max(Plan(grid).width for grid in grids)
     plans = [Plan(grid, wide) for grid in grids]
     tall = sum(plan.height for plan in plans)
     usual = wide, tall
-    if figure is None:
-        figure = GridFigure(figsize=usual)
-    else:
-        wide, tall = inches_of(figure)
+    given = figsize if figure is None else inches_of(figure)
+    if given is not None:
+        wide, tall = given
         wanted = [Plan(grid, wide).height for grid in grids]
         heights = [tall * height / sum(wanted) for height in wanted]
         plans = [Plan(*of) for of in zip(grids, [wide] * len(grids), heights, strict=True)]
@@ -46,6 +51,7 @@ def draw_grids(grids: Sequence[Grid], figure: Figure | SubFigure | None) -> Figu
             f"The heads have no room on a figure of {wide:.1f} x {tall:.1f} inches: give one of "
             f"about {usual[0]:.1f} x {usual[1]:.1f}, a smaller font, or fewer heads."
         )
+    figure = new(figsize or usual) if figure is None else figure
     sheet, top = Sheet(figure), 0.0
     for plan in plans:
         _Drawing(sheet, plan, top).draw()
@@ -63,8 +69,10 @@ class _Drawing:
         """Draw the panels and all that stands around them."""
         plan, grid = self._plan, self._grid
         x, style = plan.left, {"va": "top", "linespacing": 1.25}
-        self._sheet.write(x, self._top + MARGIN, plan.title, size=font_size(), **style)
-        self._sheet.write(x, self._top + plan.over_caption, plan.caption, alpha=0.75, **style)
+        at, named = self._top + MARGIN, {"size": font_size(), "gid": "gattn-title"}
+        self._sheet.write(x, at, plan.title, **named, **style)
+        at, said = self._top + plan.over_caption, {"alpha": 0.75, "gid": "gattn-caption"}
+        self._sheet.write(x, at, plan.caption, **said, **style)
         for row, name in enumerate(grid.rows):
             self._write_aside(name, self._y(row) + plan.panel[1] / 2, va="center")
         for number, block in enumerate(grid.blocks):
@@ -150,11 +158,9 @@ class _Drawing:
     def _draw_panel(self, head: AttentionGraph, pen: Pen, x: float, y: float) -> Line:
         """Draw a matrix, and give its frame, which leaves out the sink."""
         plan, (wide, tall) = self._plan, self._plan.panel
-        found = cells(head, np.arange(head.graph.num_edges), head.attention, plan.most_cells)
-        found = add_sink(found, head, np.arange(head.graph.num_queries))
+        found = EdgeCells.of(head, pool=self._grid.pool)
         self._sheet.add_image((x, y, wide, tall), found, pen)
-        if head.sink is not None:
-            wide -= 2 * found.block * plan.token(head)[0]
+        wide -= 2 * sink_columns(head) * plan.token(head)[0]
         return [(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)]
 
     def _generated(self, head: AttentionGraph, x: float, y: float) -> Iterator[Line]:
@@ -181,11 +187,11 @@ class _Drawing:
         style: dict[str, Any] = {"ha": "center", "va": "top", "rotation": labels.rotation}
         places = [x + (key + 0.5) * across for key in range(head.graph.num_keys)]
         if head.sink is not None:
-            places.append(x + plan.panel[0] - across * block_size(head, plan.most_cells) / 2)
+            places.append(x + plan.panel[0] - across * sink_columns(head) / 2)
         for place, text in zip(places, labels.texts, strict=False):
             if text:
                 self._sheet.write(place, y + as_inches(3), text, size=labels.size, **style)
 
 
 def _fit(names: Sequence[str], room: float) -> bool:
-    return as_inches((max(map(width, names)) + 0.5) * small_size()) <= room
+    return as_inches((widest_of(names) + 0.5) * small_size()) <= room

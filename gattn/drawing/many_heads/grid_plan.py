@@ -5,15 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gattn.drawing.canvas import layouts
-from gattn.drawing.canvas.labels import Labels, fit, font_size, larger, small_size
-from gattn.drawing.canvas.shown import largest_of
+from gattn.drawing.canvas.labels import (
+    Labels,
+    fit,
+    font_size,
+    larger,
+    shortened,
+    small_size,
+    smallest,
+    widest_of,
+    width_of,
+)
 from gattn.drawing.many_heads.grid import Block, Grid
 from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height
-from gattn.drawing.one_head.matrix import block_size
+from gattn.drawing.matrices.cells import pooling_said, sink_columns
 from gattn.heads.head import AttentionGraph
-from gattn.names.text import width, wrapped
+from gattn.names.text import wrapped
 
-_CELLS_PER_INCH = 60
 _THUMBNAIL, _TOKEN, _PANEL = 1.15, 0.24, (1.9, 4.2)
 """Inches of a thumbnail; of a token where tokens are written, and of the panel they are part of."""
 _NARROWEST, _WIDEST, _WIDEST_BLOCKS = 5.0, 14.0, 21.0
@@ -24,8 +32,12 @@ _FILLED = 0.92
 _LEAST, _LEAST_KEY = 0.08, 0.4
 """Inches of a matrix and of a key of colours, at least."""
 _NO_LABELS = Labels([], 0, 0)
-_SMALLEST, _MOST_LINES = 4.0, 2
-"""The font size down to which names shrink, and their lines."""
+_TRIES = 6
+"""How often panels are measured again to fill a height."""
+_MOST_LINES = 2
+"""How many lines a name may have, where there is room for them."""
+_FEWEST = 2.5
+"""The room in font sizes below which no name is shortened: it is left out."""
 
 
 class Plan:
@@ -44,7 +56,7 @@ class Plan:
     def __init__(self, grid: Grid, width: float | None = None, height: float | None = None) -> None:
         self.grid = grid
         rows, columns = grid.size
-        across, down = grid.shape
+        across = grid.shape[0]
         count, usual = columns * len(grid.blocks), _usual_side(grid)
         self.left = self._left()
         around = self.left + BETWEEN * (len(grid.blocks) - 1)
@@ -55,10 +67,10 @@ class Plan:
             width = min(max(wanted, _NARROWEST * larger()), most)
         self.width = width
         side = max(_FILLED * (width - around) / count / across, 0.05)
-        self._measure(side if height else min(side, usual))
-        if height:
-            row = (height - self.top - self.bottom) / rows - self.above
-            self._measure(min(side, max(_FILLED * row / down, 0.05)))
+        for self._lines in range(_MOST_LINES, -1, -1):
+            self._measure(side if height else min(side, usual))
+            if height is None or self._fill(height, side):
+                break
         wanted = self.top + rows * self.row + self.bottom
         least = self.top + self.above + 1.2 * larger() + self.under_caption - MARGIN
         self.height = height or max(wanted, least)
@@ -67,28 +79,40 @@ class Plan:
         self.over_caption = self.top + drawn + 0.6 * line_height(small_size())
         self.has_room = max(self.panel) >= _LEAST and self.key >= _LEAST_KEY
 
+    def _fill(self, height: float, side: float) -> bool:
+        """Shrink panels until they fit in a height; tell whether they are large enough then."""
+        rows, down = self.grid.size[0], self.grid.shape[1]
+        for _ in range(_TRIES):  # names above smaller panels may take more lines
+            row = (height - self.top - self.bottom) / rows - self.above
+            fitting = max(_FILLED * row / down, 0.05)
+            if fitting >= side and self.row * rows + self.top + self.bottom <= height:
+                break
+            side = min(side, fitting)
+            self._measure(side)
+        return max(self.panel) >= _LEAST
+
     def _left(self) -> float:
         """Find the room that the names of rows, or the tokens of queries, take."""
         grid, widest = self.grid, 0.0
         if grid.rows:
             names = [*grid.rows, "head", *["key-value"] * bool(grid.groups)]
-            widest = max(map(width, names)) * small_size()
+            widest = widest_of(names) * small_size()
         if grid.is_labelled:
             tokens = fit(dict(enumerate(grid.head.query_labels())), 99, rotations=(90,))
-            widest = tokens.widest + width("0000 ") * tokens.size
+            widest = tokens.widest + width_of("0000 ") * tokens.size
         return MARGIN + as_inches(widest + 6)
 
     def _measure(self, side: float) -> None:
         grid, line = self.grid, line_height(small_size())
         size = 0.9 * font_size() if grid.is_strip else small_size()
         self.panel = side * grid.shape[0], side * grid.shape[1]
-        self.most_cells = max(16, int(_CELLS_PER_INCH * side))
         self.step = self.panel[0] / _FILLED
         room = (self.width - self.left - MARGIN) / as_inches(1)
-        self.title = wrapped(grid.title, room / font_size())
-        blocks = largest_of(block_size(grid.head, self.most_cells))
-        self.caption = wrapped(grid.caption and grid.caption + blocks, room / small_size())
-        self.names = [PanelNames.fitting(block, self.panel[0], size) for block in grid.blocks]
+        self.title = wrapped(grid.title, room / font_size(), width_of)
+        self.names = [
+            PanelNames.fitting(block, self.panel[0], size, self._lines) for block in grid.blocks
+        ]
+        self.caption = wrapped(self._said(), room / small_size(), width_of)
         self.clear = as_inches(3 + 5 * grid.has_bars + 3 * bool(grid.head.generated))
         self.above = self.clear + max(names.height for names in self.names)
         self.row = self.above + self.panel[1] + (1 - _FILLED) * side
@@ -99,9 +123,21 @@ class Plan:
         self.columns = self.groups + 1.6 * line * bool(grid.groups)
         self.top = self.columns + 1.1 * line * bool(grid.blocks[0].columns)
         self.keys, self.queries = self._labels() if grid.is_labelled else (_NO_LABELS, _NO_LABELS)
-        said = line * (1.6 + self.caption.count("\n")) if self.caption else 0.0
-        self.bottom = MARGIN + as_inches(self.keys.extent) + said
-        self.under_caption = MARGIN + said
+        below = line * (1.6 + self.caption.count("\n")) if self.caption else 0.0
+        self.bottom = MARGIN + as_inches(self.keys.extent) + below
+        self.under_caption = MARGIN + below
+
+    def _said(self) -> str:
+        """Add to the caption, unless it is the user's, what the size of the panels leaves out."""
+        grid, (wide, tall) = self.grid, self.panel
+        if grid.said_by_user or not grid.caption:
+            return grid.caption
+        shape = grid.head.graph.num_queries, grid.head.graph.num_keys
+        whole, count = (sum(getattr(one, of) for one in self.names) for of in ("whole", "count"))
+        lacks = f"{whole} of {count} names have room" * (whole < count)
+        return "; ".join(
+            filter(None, [grid.caption, pooling_said(shape, (tall, wide), grid.pool), lacks])
+        )
 
     def _labels(self) -> tuple[Labels, Labels]:
         """Fit the tokens of keys, with a sink, and of queries."""
@@ -118,36 +154,56 @@ class Plan:
 
     def token(self, head: AttentionGraph) -> tuple[float, float]:
         """Measure the width of a key and the height of a query."""
-        block, (wide, tall) = block_size(head, self.most_cells), self.panel
-        columns = -(-head.graph.num_keys // block) + 2 * (head.sink is not None)
-        rows = -(-head.graph.num_queries // block)
-        return wide / max(columns, 1) / block, tall / max(rows, 1) / block
+        wide, tall = self.panel
+        columns = head.graph.num_keys + 2 * sink_columns(head)
+        return wide / max(columns, 1), tall / max(head.graph.num_queries, 1)
 
 
 @dataclass(frozen=True)
 class PanelNames:
-    """What stands above the panels of a block, by place, in one size; the height in inches."""
+    """What stands above the panels of a block, by place, in one size; the height in inches.
+
+    Of `count` names `whole` have room for all their lines.
+    """
 
     texts: dict[tuple[int, int], str]
     size: float
     height: float
+    count: int
+    whole: int
 
     @classmethod
-    def fitting(cls, block: Block, room: float, size: float) -> PanelNames:
-        """Take the fullest names that fit in a few lines, or else shrink the shortest."""
+    def fitting(cls, block: Block, room: float, size: float, most: int) -> PanelNames:
+        """Take the fullest names that fit in `most` lines, or else shrink the shortest."""
         wide = room / as_inches(1)
         for level in range(max(len(panel.names) for panel in block.panels.values())):
             texts = {
-                place: wrapped(panel.names[min(level, len(panel.names) - 1)], wide / size)
+                place: "\n".join(wrapped(line, wide / size, width_of) for line in name.split("\n"))
                 for place, panel in block.panels.items()
+                for name in [panel.names[min(level, len(panel.names) - 1)]]
             }
-            widest = max(width(line) for text in texts.values() for line in text.split("\n"))
-            lines = max(1 + text.count("\n") if text else 0 for text in texts.values())
-            if widest * size <= wide and lines <= _MOST_LINES:
+            widest = widest_of(line for text in texts.values() for line in text.split("\n"))
+            lines = max(map(_lines, texts.values()))
+            if widest * size <= wide and lines <= most:
                 break
         else:
-            size = max(_SMALLEST, min(size, wide / widest))
-        return cls(texts, size, lines * line_height(size))
+            size = max(smallest(), min(size, wide / widest))
+        shown = {place: _shortest(text, wide / size, most) for place, text in texts.items()}
+        heights = {place: _lines(text) for place, text in shown.items()}
+        count = sum(bool(text) for text in texts.values())
+        lost = sum(heights[place] < _lines(text) for place, text in texts.items())
+        height = max(heights.values()) * line_height(size)
+        return cls(shown, size, height, count, count - lost)
+
+
+def _lines(text: str) -> int:
+    return 1 + text.count("\n") if text else 0
+
+
+def _shortest(text: str, room: float, most: int) -> str:
+    """Shorten the first lines of a name to some font sizes, but those of which little is left."""
+    lines = [line for line in text.split("\n") if room >= _FEWEST or width_of(line) <= room]
+    return "\n".join(shortened(lines[:most], room))
 
 
 def _usual_side(grid: Grid) -> float:

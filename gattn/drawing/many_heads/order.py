@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import pandas as pd
+from typing import TYPE_CHECKING, TypeAlias
 
 from gattn.analysis.reading.heads import Place
 from gattn.drawing.many_heads.grid_plan import most_columns
 from gattn.drawing.many_heads.scores import HeadScore, Score
 from gattn.heads.head import AttentionGraph
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Graphs: TypeAlias = "Mapping[Place, AttentionGraph]"
 
@@ -111,7 +112,8 @@ class Order:
         if self.label is None or not text:
             return names
         labels = (text, text) if self.label.is_text else (f"{self.label.name} {text}", text)
-        return tuple(map(titled, (full, short, short), (labels[0], *labels)))
+        forms = tuple(map(titled, (full, short, short), (labels[0], *labels)))
+        return forms if self.label.is_text or not short else (*forms, f"{short}:\n{text}")
 
 
 def titled(name: str, text: str) -> str:

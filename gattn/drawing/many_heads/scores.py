@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, Union, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
-import pandas as pd
-
-from gattn.analysis.heads.head_table import head_table
 from gattn.analysis.reading.heads import Place
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import in_digits
@@ -17,6 +14,9 @@ from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HeadScore: TypeAlias = Union["str", "Mapping[Any, Any]", "pd.Series[Any]"]
 """A column of `gattn.analysis.head_table` by its name, or a number or a text by (layer, head) or
@@ -98,6 +98,8 @@ class Score:
 def _column(
     name: str, heads: Mapping[Place, AttentionGraph], known: pd.DataFrame | None
 ) -> dict[Place, Any]:
+    from gattn.analysis.heads.head_table import head_table
+
     if known is not None and name in known:
         return _by_place(known[name])
     stacks: dict[str, dict[tuple[int, int], AttentionGraph]] = {}
@@ -122,6 +124,8 @@ def _by_place(column: pd.Series[Any]) -> dict[Place, Any]:
 
 def _is_none(value: Any) -> bool:
     """Return whether a value is missing: None, NaN, or pandas' NA."""
+    import pandas as pd
+
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,38 +10,14 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
-from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.frame import POINTS_PER_INCH
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import small_size, text_style
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.one_head.matrix import Cells
-
-_PIXELS = 128
-
-
-class GridFigure(Figure):
-    """A figure without pyplot that a notebook shows if it is the value of a cell."""
-
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png")
-        return buffer.getvalue()
-
-
-class _Cells(AxesImage):
-    """An image whose cells stay sharp where a viewer blurs the pixels of small images."""
-
-    def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
-        """Make the pixels; vector files get cells of several pixels, in the same place."""
-        image, x, y, place = super().make_image(renderer, magnification, unsampled)
-        if unsampled:
-            times = max(1, _PIXELS // max(image.shape[:2]))
-            image = image.repeat(times, 0).repeat(times, 1)
-            return image, x, y, Affine2D().scale(1 / times) + place
-        return image, x, y, place
+from gattn.drawing.canvas.rooms import POINTS_PER_INCH
+from gattn.drawing.matrices.cells import EdgeCells
+from gattn.drawing.matrices.images import add_cells
 
 
 class Sheet:
@@ -67,19 +42,11 @@ class Sheet:
         plain: dict[str, Any] = {"size": small_size(), "va": "baseline"}
         self._axes.text(x, -y, text, **plain | text_style([text]) | style)
 
-    def add_image(self, box: Sequence[float], found: Cells, pen: Pen) -> None:
+    def add_image(self, box: Sequence[float], found: EdgeCells, pen: Pen) -> None:
         """Draw cells in a box: its left and upper end, width and height."""
         x, y, wide, tall = box
-        image = _Cells(
-            self._axes,
-            cmap=pen.cmap,
-            norm=pen.norm,
-            interpolation="none",  # so that vector files hold the cells themselves
-            extent=(x, x + wide, -y - tall, -y),
-            origin="upper",
-        )
-        image.set_data(found.values)
-        self._axes.add_image(image)
+        extent = (x, x + wide, -y - tall, -y)
+        add_cells(self._axes, found, cmap=pen.cmap, norm=pen.norm, extent=extent)
 
     def add_pixels(self, box: Sequence[float], pixels: NDArray[Any], **style: Any) -> None:
         """Draw pixels, (height, width, 3 or 4), in a box."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from gattn.drawing.canvas import curves, layouts
-from gattn.drawing.canvas.frame import clear, lifted, note_style, points
+from gattn.drawing.canvas.fitting import Texts, fitted, lifted, points
+from gattn.drawing.canvas.frame import clear, note_style
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import Labels, fit, text_style
+from gattn.drawing.canvas.labels import Labels, fit, small_size, text_style
 from gattn.drawing.canvas.layouts import Positions
-from gattn.drawing.canvas.shown import Shown
+from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.one_head.look import Look, Wording
 from gattn.drawing.one_head.marks import mark_row
 from gattn.drawing.one_head.placed_edges import PlacedEdges
@@ -18,6 +25,8 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
 
 _LOOP = 18.0
+_REACH = 0.3
+"""The share of the height that labels take at most."""
 
 
 def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
@@ -29,77 +38,133 @@ def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
         (head.key > head.query + head.graph.query_offset).any()
     )
     clear(ax)
-    labels, pitch = _place_row(ax, head, positions, look, two_sided)
-    band = labels.extent + 10 if look.labels else 4.0
-    lift = band / 2 if two_sided else 0.0
-    unit = _set_height(ax, found, len(positions), band, two_sided)
-    length = min(_LOOP, 5 + 1.5 * pitch)
-    size = min(0.8 * length / pitch, 0.45), length * unit
-    up = np.tile([0.0, 1.0], (int(is_loop.sum()), 1))
-    loops = curves.loops(found.start[is_loop], up, size)
-    above, below = found[forward], found[~forward & ~is_loop]
-    for paths, edges, rise in (
-        (curves.half_ellipses(above.start, above.end), above, lift),
-        (loops, found[is_loop], lift),
-        (curves.half_ellipses(below.start, below.end), below, -lift),
-    ):
-        look.pen.draw(ax, paths, edges.attention, transform=lifted(ax, rise))
-    if look.labels:
-        _write_row(ax, positions, labels, two_sided)
+    above, loops, below = found[forward], found[is_loop], found[~forward & ~is_loop]
+    drawn = [
+        look.pen.draw(
+            ax, curves.half_ellipses(above.start, above.end), above.attention, above.kind
+        ),
+        look.pen.draw(
+            ax, curves.half_ellipses(loops.start, loops.end), loops.attention, loops.kind
+        ),
+        look.pen.draw(
+            ax, curves.half_ellipses(below.start, below.end), below.attention, below.kind
+        ),
+    ]
+    picture = _Arcs(ax, head, positions, found, loops, drawn, two_sided, look)
+    fitted(ax, picture.place)
     _write_direction(ax, look.wording, two_sided)
-    mark_row(ax, head, positions, lift - 2.5)
     if look.legend:
         add_line_key(ax, look.pen)
 
 
-def _place_row(
-    ax: Axes, head: AttentionGraph, positions: Positions, look: Look, two_sided: bool
-) -> tuple[Labels, float]:
-    """Fit the labels and set the horizontal limits; tell how many points apart tokens stand."""
-    x = [place[0] for place in positions.values()] or [0.0]
-    left, right = min(x) - 0.5, max(x) + 0.5
-    room = points(ax)[0]
-    labels = fit(
-        layouts.node_labels(head),
-        room / (right - left),
-        rotations=(0, 90) if two_sided else (0, 45, 90),
-    )
-    overhang = labels.overhang if look.labels else 0.0
-    pitch = max((room - overhang) / (right - left), 0.1)
-    ax.set_xlim(left - overhang / pitch, right)
-    return labels, pitch
+@dataclass(eq=False)
+class _Arcs:
+    """An arc diagram, whose heights are those of the axes."""
+
+    ax: Axes
+    head: AttentionGraph
+    positions: Positions
+    found: PlacedEdges
+    loops: PlacedEdges
+    drawn: list[PathCollection]
+    two_sided: bool
+    look: Look
+
+    def __post_init__(self) -> None:
+        self.named = layouts.node_labels(self.head)
+        texts = [*self.named.values(), *["<sink>"] * (SINK in self.positions)]
+        style = text_style(texts)
+        self.texts = Texts(lambda: self.ax.text(0, 0, "", gid="gattn-label", **style))
+        self.sides = _Sides(self.ax, self.head, self.positions)
+        self.mark = mark_row(self.ax, self.head, self.positions)
+
+    def place(self) -> None:
+        """Fit the labels, the limits and the loops into the axes."""
+        labels, pitch = self._place_row()
+        band = labels.extent + 10 if self.look.labels else 4.0
+        lift = band / 2 if self.two_sided else 0.0
+        under = self.sides.place(band)
+        unit = self._set_height(band + under)
+        length = min(_LOOP, 5 + 1.5 * pitch)
+        size = min(0.8 * length / pitch, 0.45), length * unit
+        up = np.tile([0.0, 1.0], (len(self.loops.start), 1))
+        self.drawn[1].set_paths(curves.loops(self.loops.start, up, size))
+        for lines, rise in zip(self.drawn, (lift, lift, -lift), strict=True):
+            lines.set_transform(lifted(self.ax, rise))
+        if self.look.labels:
+            self._write_row(labels)
+        if self.mark is not None:
+            self.mark.set_transform(lifted(self.ax, lift - 2.5))
+
+    def _place_row(self) -> tuple[Labels, float]:
+        """Fit the labels and set the horizontal limits; tell how many points apart tokens stand."""
+        x = [place[0] for place in self.positions.values()] or [0.0]
+        left, right = min(x) - 0.5, max(x) + 0.5
+        room, high = points(self.ax)
+        labels = fit(
+            self.named,
+            room / (right - left),
+            rotations=(0, 90) if self.two_sided else (0, 45, 90),
+            reach=_REACH * high,
+        )
+        overhang = labels.overhang if self.look.labels else 0.0
+        pitch = max((room - overhang) / (right - left), 0.1)
+        self.ax.set_xlim(left - overhang / pitch, right)
+        return labels, pitch
+
+    def _set_height(self, band: float) -> float:
+        """Fit arcs and labels into the axes; tell how many data units a point is."""
+        height = points(self.ax)[1]
+        spans = np.abs(self.found.end - self.found.start)[:, 0]
+        top = 1.03 * max(float(spans.max(initial=0.0)) / 2, 0.15 * len(self.positions), 0.8)
+        rise = (1 + self.two_sided) * top / max(height - band, 0.2 * height)
+        below, above = (band * rise, top)
+        if self.two_sided:
+            below = above = top + band / 2 * rise
+        self.ax.set_ylim(-below, above)
+        return rise
+
+    def _write_row(self, labels: Labels) -> None:
+        slanted = labels.rotation == 45
+        style = {
+            "transform": lifted(self.ax, 0.0 if self.two_sided else -5.0),
+            "ha": "right" if slanted else "center",
+            "va": "center" if self.two_sided else "top",
+            "rotation": labels.rotation,
+            "rotation_mode": "anchor" if slanted else "default",
+            "size": labels.size,
+        }
+        shown = [*labels.texts, *["<sink>"] * (SINK in self.positions)]
+        named = zip(self.positions.values(), shown, strict=True)
+        self.texts.show({"position": at, "text": text} | style for at, text in named if text)
 
 
-def _set_height(ax: Axes, found: PlacedEdges, slots: int, band: float, two_sided: bool) -> float:
-    """Fit arcs and labels into the axes; tell how many data units a point is."""
-    height = points(ax)[1]
-    spans = np.abs(found.end - found.start)[:, 0]
-    top = 1.03 * max(float(spans.max(initial=0.0)) / 2, 0.15 * slots, 0.8)
-    rise = (1 + two_sided) * top / max(height - band, 0.2 * height)
-    below, above = (top + band / 2 * rise,) * 2 if two_sided else (band * rise, top)
-    ax.set_ylim(-below, above)
-    return rise
+class _Sides:
+    """Names the keys and the queries of cross-attention, each by a line below them."""
 
+    def __init__(self, ax: Axes, head: AttentionGraph, positions: Positions) -> None:
+        self._ax = ax
+        self._found: list[tuple[Line2D, Text]] = []
+        if not head.graph.is_bipartite:
+            return
+        for name, nodes in zip(("keys", "queries"), layouts.ends(head), strict=True):
+            x = [positions[node][0] for node in nodes]
+            if x:
+                self._add(name, min(x) - 0.4, max(x) + 0.4)
 
-def _write_row(ax: Axes, positions: Positions, labels: Labels, two_sided: bool) -> None:
-    texts = [*labels.texts, *["<sink>"] * (SINK in positions)]
-    style = text_style(texts)
-    slanted = labels.rotation == 45
-    for (x, y), text in zip(positions.values(), texts, strict=True):
-        if text:
-            ax.text(
-                x,
-                y,
-                text,
-                transform=lifted(ax, 0.0 if two_sided else -5.0),
-                ha="right" if slanted else "center",
-                va="center" if two_sided else "top",
-                rotation=labels.rotation,
-                rotation_mode="anchor" if slanted else "default",
-                size=labels.size,
-                gid="gattn-label",
-                **style,
-            )
+    def _add(self, name: str, left: float, right: float) -> None:
+        line = Line2D([left, right], [0, 0], color="0.5", lw=0.8, clip_on=False, gid="gattn-sides")
+        self._ax.add_artist(line)
+        style: dict[str, Any] = {"size": small_size(), "alpha": 0.75, **text_style([name])}
+        text = self._ax.text((left + right) / 2, 0, name, ha="center", va="top", **style)
+        self._found.append((line, text))
+
+    def place(self, band: float) -> float:
+        """Move below the labels; tell how many points this takes."""
+        for line, text in self._found:
+            line.set_transform(lifted(self._ax, -band))
+            text.set_transform(lifted(self._ax, -band - 2))
+        return 1.4 * small_size() + 3 if self._found else 0.0
 
 
 def _write_direction(ax: Axes, wording: Wording, two_sided: bool) -> None:

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
-from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.colours import Scale, colour_map, end_of
 from gattn.drawing.canvas.frame import (
     add_axes,
     edits_said,
     head_title,
     make_room,
+    marked_edited,
     shown_text,
     write_texts,
 )
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.shown import Shown, all_edges, edges_from, largest_of, readable_edges
+from gattn.drawing.chosen.hidden import hidden_said, without_hidden
+from gattn.drawing.chosen.queries import Tokens, sides
+from gattn.drawing.chosen.shown import (
+    Shown,
+    all_edges,
+    edges_between,
+    edges_from,
+    readable_edges,
+)
+from gattn.drawing.matrices.cells import Pool, check_pool
 from gattn.drawing.one_head import marks
 from gattn.drawing.one_head.arcs import draw_arcs
-from gattn.drawing.one_head.look import OPTIONS, Look, Wording, check_values
-from gattn.drawing.one_head.matrix import block_size, draw_matrix, most_cells
-from gattn.drawing.one_head.node_link import draw_circle, draw_columns, draw_free, given_positions
+from gattn.drawing.one_head.free import draw_free, given_positions
+from gattn.drawing.one_head.look import STORED_BY, Look, Options, Wording, check_values
+from gattn.drawing.one_head.matrix import beyond_end, draw_matrix
+from gattn.drawing.one_head.node_link import draw_circle, draw_columns
+from gattn.drawing.styles.figures import new_figure
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
+from gattn.names.text import writable
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -49,77 +63,144 @@ def draw_head(
     head: AttentionGraph,
     layout: Layout = "arcs",
     *,
-    ax: Axes | None = None,
+    query: Any = None,
+    key: Any = None,
+    hide: Any = None,
+    self_loops: bool = True,
     threshold: float | None = None,
     values: str = "attention",
+    vmax: float | None = None,
+    pool: Pool = "mean",
+    linewidth: float | None = None,
+    title: str | None = None,
+    caption: str | None = None,
+    figsize: tuple[float, float] | None = None,
+    ax: Axes | None = None,
     cmap: str | Colormap | None = None,
     labels: bool = True,
     legend: bool = True,
-    wording: Wording | None = None,
 ) -> Axes:
-    """Draw one head: an attention pattern as arcs, columns, a circle or a heatmap.
-
-    An edge runs the way the information runs, from key to query. Width is attention on a linear
-    scale, colour on a square-root scale, from 0 to 1 in every picture (further if attention exceeds
-    1, and from -1 in two colours if it is signed). Lines are thinner in longer texts; the key
-    explains them. The caption says which edges are shown, how many there are, and which share of
-    the attention they hold. `ax`, `cmap`, `labels` and `legend`: see `gattn.drawing`.
+    """Draw one head; `AttentionGraph.draw` explains the parameters.
 
     Parameters
     ----------
     head : AttentionGraph
         The head.
-    layout : str, mapping or callable
-        "arcs": tokens on a line, edges to the right above it and edges to the left below.
-        "columns": keys on the left, queries on the right. "circle": tokens clockwise,
-        with arrowheads at the queries. "matrix": a heatmap, queries as rows and keys as columns.
-        Or positions, ``{node: (x, y)}``, or a function that computes them from
-        ``head.to_networkx()``, such as ``networkx.circular_layout``.
-    threshold : float, optional
-        Show the edges of at least this attention. By default a matrix shows all edges; other
-        pictures show all but tiny ones up to about 150, and beyond that raise the threshold with
-        the length of the text. They show at least one edge per query; if attention is nearly
-        uniform in a long text, evenly one edge in k.
-    values : {"attention", "score", "contribution", "value_norm"}
-        What a matrix shows: the attention, the scores before normalizing, or the lengths of what
-        the edges add to the output (`contribution`) or carry (`value_norm`).
-    wording : Wording, optional
-        What the edges are called if they do not run from key to query.
-
-    Raises
-    ------
-    SelectionError
-        If there is no such layout, colour map or threshold, or the head lacks the values or the
-        position of a node.
+    layout, query, key, hide, self_loops, threshold, values, vmax, pool, linewidth
+        As in `AttentionGraph.draw`.
+    title, caption, figsize, ax, cmap, labels, legend
+        As in `AttentionGraph.draw`.
     """
-    wording = wording or Wording()
-    if values in OPTIONS and values != "attention" and layout != "matrix":
+    options = Options(
+        query, key, hide, self_loops, threshold, values, vmax, pool,
+        linewidth, title, caption, figsize, ax, cmap, labels, legend,
+    )  # fmt: skip
+    return draw_with(head, layout, options)
+
+
+def draw_with(
+    head: AttentionGraph, layout: Layout, options: Options, wording: Wording | None = None
+) -> Axes:
+    """Draw one head; `wording` says what edges are called if they do not run from key to query."""
+    wording, values = wording or Wording(), options.values
+    if values in STORED_BY and values != "attention" and layout != "matrix":
         raise SelectionError(
             f"Only attention is drawn as edges; {values} takes layout='matrix', values={values!r}."
         )
     check_values(head, values)
+    check_pool(options.pool)
+    whole, head = head, without_hidden(head, options.hide, self_loops=options.self_loops)
     draw = drawing(head, layout)
-    scale = Scale.of(head)
-    is_signed = scale.is_signed and values == "attention"
-    colours = colour_map(cmap, is_signed=is_signed, is_area=layout == "matrix")
-    look = Look(Pen(scale, colours, wording.weight), labels, legend, values, wording)
-    if threshold is not None:
-        shown = edges_from(head, threshold)
-    else:
-        shown = all_edges(head) if layout == "matrix" else readable_edges(head)
-    is_own = ax is None
-    if ax is None:
-        ax = fitting_axes(
-            plt.figure(figsize=fitting_size(head, layout), layout="none"), layout, legend=legend
-        )
-    blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
+    scale = Scale.of(head, vmax=options.vmax, linewidth=options.linewidth)
+    is_matrix, is_attention = layout == "matrix", values == "attention"
+    is_signed = scale.is_signed and is_attention
+    colours = colour_map(options.cmap, is_signed=is_signed, is_area=is_matrix)
+    pen = Pen(scale, colours, wording.weight)
+    look = Look(
+        pen, options.labels, options.legend, values, end_of(options.vmax), options.pool, wording
+    )
+    shown = chosen_edges(head, whole, options, is_matrix=is_matrix)
+    beyond = scale.beyond([head]) if is_attention else beyond_end(head, shown, look)
+    ax = axes_for(head, layout, options)
     draw(ax, head, shown, look)
-    caption = shown.caption + blocks + _where_queries_are(head, layout) + marks.said(head)
-    said = [caption, edits_said(head.edits), *(shown_text(x, limit=400) for x in wording.notes)]
-    write_texts(ax, wording.title or head_title(head), "; ".join(filter(None, said)))
-    if is_own and layout != "matrix":
-        make_room(ax)
+    said = [
+        shown.caption + where_queries_are(head, layout) + marks.said(head),
+        hidden_said(options.hide),
+        beyond,
+        edits_said(head.edits),
+        *(shown_text(note, limit=400) for note in wording.notes),
+    ]
+    title = marked_edited(wording.title, head.edits) if wording.title else head_title(head)
+    write_around(ax, title, said, layout, options)
     return ax
+
+
+def chosen_edges(
+    head: AttentionGraph, whole: AttentionGraph, options: Options, *, is_matrix: bool
+) -> Shown:
+    """Choose the edges: of the queries and keys asked about, above a threshold, or readable.
+
+    The `whole` head has the hidden tokens, too.
+    """
+    (queries, keys), every = sides(head), sides(whole)
+    rows = _asked(options.query, queries, every[0], options.hide)
+    columns = _asked(options.key, keys, every[1], options.hide)
+    if rows is None and columns is None:
+        if options.threshold is not None:
+            return edges_from(head, options.threshold)
+        return all_edges(head) if is_matrix else readable_edges(head)
+    shown = edges_between(head, rows, columns, options.threshold)
+    reader = queries.called(rows) if rows else ""
+    verb = "reads" if not rows or len(rows) == 1 else "read"
+    if columns is None:
+        asked = f"what {reader} {verb}"
+    elif rows is None:
+        asked = f"what reads {keys.called(columns)}"
+    else:
+        asked = f"what {reader} {verb} of {keys.called(columns)}"
+    return replace(shown, caption=f"{asked}: {shown.caption}")
+
+
+def _asked(wanted: Any, shown: Tokens, every: Tokens, hide: Any) -> list[int] | None:
+    """Find the tokens asked about among those shown; refuse hidden ones as such."""
+    if wanted is None:
+        return None
+    try:
+        return sorted(set(shown.find(wanted)))
+    except SelectionError:
+        found: list[int] = []
+        with suppress(SelectionError):
+            found = every.find(wanted)
+        if hidden := [one for one in found if every.positions[one] not in shown.positions]:
+            raise SelectionError(
+                f"{every.called(hidden[:1])} is not in the picture: hide={hide!r:.80} leaves it "
+                "out."
+            ) from None
+        raise
+
+
+def axes_for(head: AttentionGraph, layout: Layout, options: Options) -> Axes:
+    """Return the user's axes, or make some of fitting size."""
+    if options.ax is None:
+        figure = new_figure(options.figsize or fitting_size(head, layout))
+        return fitting_axes(figure, layout, legend=options.legend)
+    if options.figsize is not None:
+        raise SelectionError(
+            "Give ax= or figsize=, not both: axes have the size that their figure gives them."
+        )
+    return options.ax
+
+
+def write_around(
+    ax: Axes, title: str, said: Iterable[str], layout: Layout, options: Options
+) -> None:
+    """Write title and caption, the user's own if given, and make room in a figure of our own."""
+    caption = "; ".join(filter(None, said)) if options.caption is None else options.caption
+    title = title if options.title is None else options.title
+    is_whole = options.caption is not None
+    write_texts(ax, writable(title), writable(caption), is_whole=is_whole)
+    if options.ax is None and options.figsize is None and layout != "matrix":
+        make_room(ax)
 
 
 def drawing(head: AttentionGraph, layout: Layout) -> Draw:
@@ -129,6 +210,11 @@ def drawing(head: AttentionGraph, layout: Layout) -> Draw:
     if isinstance(layout, Mapping):
         return partial(draw_free, positions=given_positions(head, layout))
     if not isinstance(layout, str) or layout not in _DRAW:
+        if hasattr(layout, "shape"):
+            raise SelectionError(
+                f"A layout is no {type(layout).__name__}: for an array of places, such as "
+                "data.pos, there is head.with_layout(places).draw_graph()."
+            )
         raise SelectionError(
             f"No layout {layout!r:.200}; there are {', '.join(_DRAW)}, positions "
             "{node: (x, y)}, and functions that compute these from head.to_networkx()."
@@ -136,7 +222,7 @@ def drawing(head: AttentionGraph, layout: Layout) -> Draw:
     return _DRAW[layout]
 
 
-def _where_queries_are(head: AttentionGraph, layout: Layout) -> str:
+def where_queries_are(head: AttentionGraph, layout: Layout) -> str:
     """Return which nodes are keys and which queries, where that is on no axis."""
     if not head.graph.is_bipartite or layout in ("columns", "matrix"):
         return ""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
 
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.matrices.cells import Pool
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 
-OPTIONS = {
+STORED_BY = {
     "attention": "",
     "score": "scores=True",
     "contribution": "contributions=True",
@@ -53,6 +58,10 @@ class Look:
         Whether to draw the tokens' labels, and the key of colours.
     values : str
         Which of a head's `edge_values`.
+    vmax : float, optional
+        The end of the scale of other values than attention.
+    pool : {"mean", "max"}
+        What a pixel shows that holds several cells of a matrix.
     wording : Wording
         What edges are called.
     """
@@ -61,15 +70,39 @@ class Look:
     labels: bool
     legend: bool
     values: str = "attention"
+    vmax: float | None = None
+    pool: Pool = "mean"
     wording: Wording = field(default_factory=Wording)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user chose for the picture of a head; `draw_head` explains each."""
+
+    query: Any = None
+    key: Any = None
+    hide: Any = None
+    self_loops: bool = True
+    threshold: float | None = None
+    values: str = "attention"
+    vmax: float | None = None
+    pool: Pool = "mean"
+    linewidth: float | None = None
+    title: str | None = None
+    caption: str | None = None
+    figsize: tuple[float, float] | None = None
+    ax: Axes | None = None
+    cmap: str | Colormap | None = None
+    labels: bool = True
+    legend: bool = True
 
 
 def check_values(head: AttentionGraph, values: str) -> None:
     """Refuse values that are not known, or that a head lacks."""
-    if values not in OPTIONS:
-        known = ", ".join(map(repr, OPTIONS))
+    if values not in STORED_BY:
+        known = ", ".join(map(repr, STORED_BY))
         raise SelectionError(f"values is one of {known}, not {values!r}.")
     if values not in head.edge_values:
         raise SelectionError(
-            f"This head has no {values}; compute its graph with {OPTIONS[values]}."
+            f"This head has no {values}; compute its graph with {STORED_BY[values]}."
         )

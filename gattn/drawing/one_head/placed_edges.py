@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gattn.drawing.canvas import layouts
 from gattn.drawing.canvas.curves import Points
 from gattn.drawing.canvas.layouts import Positions
-from gattn.drawing.canvas.shown import Shown
+from gattn.drawing.chosen.shown import Shown
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
 
@@ -26,17 +26,33 @@ class PlacedEdges:
         Where the key and the query stand.
     attention : array (edges,)
         The attention of each.
+    kind : array of int (edges,)
+        Which of several heads in one picture each is from, which gives it its colour.
     """
 
     start: Points
     end: Points
     attention: NDArray[np.float64]
+    kind: NDArray[np.int64]
 
     @classmethod
     def of(
         cls, head: AttentionGraph, shown: Shown, positions: Positions, *, split: bool = False
     ) -> PlacedEdges:
         """Place the edges that are shown, those from a sink among them."""
+        parts = shown.parts or ((head, shown),)
+        placed = [cls._of_one(one, some, positions, split) for one, some in parts]
+        start, end, attention = (np.concatenate(part) for part in zip(*placed, strict=True))
+        kind = np.repeat(np.arange(len(placed)), [len(sizes) for *_, sizes in placed])
+        order = np.argsort(np.abs(attention), kind="stable")
+        if len(placed) > 1:  # where heads share an edge, the thinner line lies on the wider one
+            order = order[::-1]
+        return cls(start, end, attention, kind)[order]
+
+    @staticmethod
+    def _of_one(
+        head: AttentionGraph, shown: Shown, positions: Positions, split: bool
+    ) -> tuple[Points, Points, NDArray[np.float64]]:
         keys, queries = layouts.ends(head, split=split)
         of_keys = np.array([positions[node] for node in keys]).reshape(-1, 2)
         of_queries = np.array([positions[node] for node in queries]).reshape(-1, 2)
@@ -46,12 +62,13 @@ class PlacedEdges:
             start = np.concatenate([start, np.tile(positions[SINK], (len(shown.sinks), 1))])
             end = np.concatenate([end, of_queries[shown.sinks]])
             attention = np.concatenate([attention, head.sink[shown.sinks]])
-        order = np.argsort(np.abs(attention), kind="stable")
-        return cls(start, end, attention)[order]
+        return start, end, attention
 
     def __getitem__(self, chosen: NDArray[Any]) -> PlacedEdges:
         """Take some of the edges."""
-        return PlacedEdges(self.start[chosen], self.end[chosen], self.attention[chosen])
+        return PlacedEdges(
+            self.start[chosen], self.end[chosen], self.attention[chosen], self.kind[chosen]
+        )
 
     @property
     def is_loop(self) -> NDArray[np.bool_]:

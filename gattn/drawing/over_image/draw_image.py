@@ -17,14 +17,13 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.drawing.canvas.colours import colour_map, is_dark
+from gattn.drawing.canvas.colours import colour_map, end_of, is_dark
 from gattn.drawing.canvas.frame import clear, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.over_image.images import Fit, Image, read_image
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
-from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph
 
@@ -50,7 +49,7 @@ def draw_image(
     values: str = "attention",
     fit: Fit | None = None,
     smooth: bool = False,
-    top: float | None = None,
+    vmax: float | None = None,
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
     legend: bool = True,
@@ -89,7 +88,7 @@ def draw_image(
         middle cut out.
     smooth : bool
         Whether to interpolate between the middles of patches; the caption says so.
-    top : float, optional
+    vmax : float, optional
         The end of the colours, which then begin at 0, to compare pictures; by default the largest
         number.
 
@@ -102,7 +101,7 @@ def draw_image(
     """
     found = patches_of(shown, query, key=key, grid=grid, values=values)
     read = read_image(image).fitted(found.grid, fit).no_larger(_LONGEST)
-    pen = ImagePen.of([found], top=top, cmap=cmap)
+    pen = ImagePen.of([found], vmax=vmax, cmap=cmap)
     if ax is None:
         height, width = read.size
         ratio = min(max((height / width) ** 0.5, 0.4), 2.5)
@@ -138,16 +137,15 @@ class ImagePen:
 
     @classmethod
     def of(
-        cls, some: Iterable[Patches], *, top: float | None, cmap: str | Colormap | None
+        cls, some: Iterable[Patches], *, vmax: float | None, cmap: str | Colormap | None
     ) -> ImagePen:
         """Choose the colours of some pictures, which they share."""
         some = list(some)
         is_signed = any(one.is_signed for one in some)
-        if top is not None and not (isinstance(top, int | float) and 0 < top < np.inf):
-            raise SelectionError(f"top is the end of the colours, a number above 0, not {top!r}.")
+        given = end_of(vmax)
         plain = colour_map(cmap, is_signed=is_signed, is_area=True)
-        if top is not None:
-            return cls(float(top), is_signed, plain)
+        if given is not None:
+            return cls(given, is_signed, plain)
         end, least = max(one.top for one in some), min(one.least for one in some)
         return cls(end, is_signed, plain, begin_of(least, end))
 

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure, SubFigure
 from gattn.analysis.reading.attention import Heads
 from gattn.analysis.reading.heads import Place, by_place
 from gattn.drawing.canvas.frame import heads_title
-from gattn.drawing.located.queries import sides
-from gattn.drawing.many_heads.draw_heads import Chosen
+from gattn.drawing.canvas.labels import in_percent
+from gattn.drawing.chosen.heads import Chosen
+from gattn.drawing.chosen.queries import sides
 from gattn.drawing.over_image.draw_image import ImagePen
 from gattn.drawing.over_image.images import Fit, read_image
 from gattn.drawing.over_image.panels import IN_A_ROW, Panel, Panels
@@ -38,7 +39,7 @@ def draw_images(
     grid: Grid | tuple[int, int] | None = None,
     values: str = "attention",
     fit: Fit | None = None,
-    top: float | None = None,
+    vmax: float | None = None,
     cmap: str | Colormap | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
@@ -61,10 +62,10 @@ def draw_images(
         Which heads, as in `gattn.drawing.draw_heads`.
     stack : str, optional
         Which stack; by default the only one whose tokens lie on a grid.
-    grid, values, fit, top, cmap
+    grid, values, fit, vmax, cmap
         As in `gattn.drawing.draw_image`.
     figure : Figure or SubFigure, optional
-        Where to draw; by default a new figure that pyplot does not know.
+        Where to draw; by default a new pyplot figure.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def draw_images(
     }
     first = next(iter(found.values()))
     read = read_image(image).fitted(first.grid, fit)
-    pen = ImagePen.of(found.values(), top=top, cmap=cmap)
+    pen = ImagePen.of(found.values(), vmax=vmax, cmap=cmap)
     panels = _arranged(found, stacks[0], several, side, is_strip=chosen.is_strip)
     said = [_said(list(found.values()), several), pen.said, pen.beyond(found.values()), read.said]
     title = chosen.title(stacks[0])
@@ -166,7 +167,7 @@ def _said(found: Sequence[Patches], several: Sequence[Any]) -> str:
     shares = [one.on_image for one in found if one.on_image is not None]
     text = found[0].said[0].partition(":")[0] if len(several) == 1 else ""
     if shares:
-        least, most = (f"{100 * share:.1f} %" for share in (min(shares), max(shares)))
+        least, most = map(in_percent, (min(shares), max(shares)))
         span = least if least == most else f"{least} to {most}"
         text = "; ".join(filter(None, [text, f"{span} of the attention lies on the image"]))
     dropped = [part for part in found[0].said[1:] if part]

@@ -9,9 +9,9 @@ import xarray as xr
 from torch import Tensor
 
 from gattn.drawing.canvas.frame import marked_edited, shown_text
-from gattn.drawing.located.queries import Tokens
+from gattn.drawing.chosen.queries import Tokens
 from gattn.drawing.over_image.patches import Patches, grid_of
-from gattn.drawing.results.arrays_and_tables import array_name, array_title
+from gattn.drawing.results.arrays import array_name, array_title
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Grid
 from gattn.heads.geometry.written import to_text

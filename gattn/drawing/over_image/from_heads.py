@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.frame import edits_said, heads_title, marked_edited, shown_text
-from gattn.drawing.canvas.shown import kept_by
-from gattn.drawing.located.queries import Tokens, check_same_tokens, rows_of, sides
+from gattn.drawing.canvas.labels import in_percent
+from gattn.drawing.chosen.queries import Tokens, check_same_tokens, rows_of, sides
+from gattn.drawing.chosen.shown import kept_by
 from gattn.drawing.one_head.look import check_values
 from gattn.drawing.over_image.patches import Patches, grid_of
 from gattn.edit_records import union
@@ -45,7 +46,7 @@ def of_heads(
     said = [f"what {called} {reads}{mean}" if key is None else f"who reads {called}{mean}"]
     shares = _shares(heads, chosen, amounts, found) if values == "attention" and key is None else {}
     if shares:
-        listed = (f"{100 * share:.1f} % {where}" for where, share in shares.items())
+        listed = (f"{in_percent(share)} {where}" for where, share in shares.items())
         said[0] += f": {', '.join(listed)}"
     dropped = any(head.graph.num_edges < int(head.total_edges.sum()) for head in heads)
     said += [kept_by(heads)] * dropped

@@ -11,7 +11,6 @@ from matplotlib.ticker import MaxNLocator
 
 from gattn.drawing.canvas.labels import font_size, larger, small_size
 from gattn.drawing.many_heads.sheet import (
-    GridFigure,
     Sheet,
     as_inches,
     inches_of,
@@ -21,6 +20,7 @@ from gattn.drawing.many_heads.sheet import (
 from gattn.drawing.over_image.draw_image import ImagePen, blocks, faded, over_grey
 from gattn.drawing.over_image.images import Image
 from gattn.drawing.over_image.patches import Patches
+from gattn.drawing.styles.figures import new_figure
 from gattn.errors import ShapeError
 from gattn.names.text import width, wrapped
 
@@ -72,7 +72,7 @@ class Panels:
             side = min((wide - around) / self._columns - _GAP, large * 2)
         self._measure(wide, side)
         if figure is None:
-            figure = GridFigure(figsize=(wide, self._height))
+            figure = new_figure((wide, self._height))
         elif self._height > tall:
             side -= (self._height - tall) / self._rows / self._ratio
             self._measure(wide, side)

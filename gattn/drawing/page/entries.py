@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.heads.head_scores import SCORES
 from gattn.analysis.heads.head_table import head_table
+from gattn.analysis.heads.summed.head_scores import SCORES
 from gattn.analysis.reading.heads import Place
 from gattn.drawing.page.places import places_of
+from gattn.drawing.page.tokens.telling import Told
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
@@ -42,16 +43,19 @@ def trace_entry(
     entries: Iterator[dict[str, Any]],
     descriptions: dict[Place, dict[str, Any]],
     circuit: Circuit | None = None,
+    told: Told | None = None,
 ) -> dict[str, Any]:
     """Describe a trace; `entries` are those of its packed graphs, in order.
 
-    ``circuitEdges`` says of a head how many edges a circuit has there.
+    ``circuitEdges`` says of a head how many edges a circuit has there. A stack has what is `told`
+    of its tokens.
     """
     marked = _in_heads(circuit)
     return {
         "model": trace.model,
         "stacks": [
             _stack(stack)
+            | (told or Told()).of(trace, stack)
             | {
                 "text": (trace.text or text_of(next(iter(stack.values()))))[:_LONGEST],
                 "graphs": [

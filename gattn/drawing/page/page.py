@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from gattn import __version__
 from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.scores.taken_apart import Why
-from gattn.drawing.many_heads.notebook import notebook_svg
+from gattn.checks import check_options
 from gattn.drawing.over_image.images import Fit
-from gattn.drawing.page.payload import Payload, estimated_bytes, payload
+from gattn.drawing.page.payload import Payload, payload
+from gattn.drawing.page.script import asset, component_files, viewer_script
+from gattn.drawing.page.several import payload_of_several
+from gattn.drawing.page.still import still
+from gattn.drawing.page.tokens.telling import Told
 from gattn.errors import SelectionError
 from gattn.files.whole_files import whole_file
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
+from gattn.names.text import visible
 
-_LARGEST_FRAME = 4_000_000
-"""The most characters of a page in a notebook."""
-
-_TOO_LARGE = (
-    "The page of all its numbers is too large for a notebook: "
-    "<code>.to_html(&quot;attention.html&quot;)</code> writes it to a file."
-)
+Graphs: TypeAlias = AttentionTrace | AttentionGraph
 
 
 def to_html(
-    graphs: AttentionTrace | AttentionGraph,
+    graphs: Graphs | Sequence[Graphs] | Mapping[str, Graphs],
     path: str | PathLike[str] | None = None,
     *,
     other: AttentionTrace | AttentionGraph | None = None,
@@ -46,13 +43,16 @@ def to_html(
     fit: Fit | None = None,
     circuit: Circuit | None = None,
     why: Why | Sequence[Why] | None = None,
+    spans: Iterable[tuple[int, int]] | None = None,
+    colour: Any = None,
 ) -> str | None:
     """Write a trace or a head as an interactive page: one HTML file that needs only a browser.
 
     Parameters
     ----------
-    graphs : AttentionTrace or AttentionGraph
-        What to show.
+    graphs : AttentionTrace or AttentionGraph, or several in a list or by name
+        What to show. Of several, which may be of different texts and models, one is shown at a
+        time, and chosen on the page; then `keep` is the only option.
     path : path, optional
         The file to write. It appears complete or not at all.
     other : AttentionTrace or AttentionGraph, optional
@@ -72,6 +72,13 @@ def to_html(
     why : Why or list of Why, optional
         Heads whose edges can be asked why, from `gattn.why` of the same run, with their parts: all
         edges, or those that each was asked about. `page_bytes` says beforehand how large they are.
+    spans : iterable of (start, stop), optional
+        Parts of the text, such as sentences, half-open and at most 26: the page shows on its own
+        what one reads of another. By default those that the tokenizer's ``token_type_ids`` tell
+        apart, where the run had several.
+    colour : array (tokens,), or mapping of str to array, optional
+        Numbers by which the page can colour the tokens, such as their surprisal, by name; NaN for
+        none. The probability of each token is among them where the run's `predictions` are known.
 
     Returns
     -------
@@ -82,21 +89,117 @@ def to_html(
     ------
     SelectionError
         If there is no head, the graphs of a stack, of both runs, of the circuit or of `why` differ
-        in their tokens, there are edits but no second run, or an image but no tokens on a grid.
+        in their tokens, there are edits but no second run, an image but no tokens on a grid, or
+        spans that overlap or end outside of the text.
     ShapeError
-        If the image does not fit the grid, or is none.
+        If the image does not fit the grid, or is none, or `colour` is not a number per token.
     FileError
         If the page is too large for a browser, or the file cannot be written.
     """
+    options = {"other": other, "edits": edits, "keep": keep, "image": image, "fit": fit}
+    options |= {"circuit": circuit, "why": why, "spans": spans, "colour": colour}
+    made, shown = _packed(graphs, **options)
+    return _written(page(made, still(shown, circuit)), path)
+
+
+def page_in_frame(graphs: Graphs) -> str:
+    """Write a page to stand before a picture, without one of its own."""
+    return page(_packed(graphs)[0])
+
+
+def to_payload(
+    graphs: Graphs | Sequence[Graphs] | Mapping[str, Graphs],
+    path: str | PathLike[str] | None = None,
+    **options: Any,
+) -> str | None:
+    """Write what a page shows as JSON, for ``<gattn-view>`` in a page of your own.
+
+    The files of the element come from `gattn.drawing.write_component` of the same version of gattn.
+
+    Parameters
+    ----------
+    graphs : AttentionTrace or AttentionGraph, or several in a list or by name
+        What to show.
+    path : path, optional
+        The file to write. It appears complete or not at all.
+    **options
+        ``other``, ``edits``, ``keep``, ``image``, ``fit``, ``circuit``, ``why``, ``spans`` and
+        ``colour``, as in `gattn.drawing.page.to_html`, with the same errors.
+
+    Returns
+    -------
+    str or None
+        JSON in ASCII without ``<``, safe within a script of HTML, if no path is given.
+
+    Raises
+    ------
+    OptionError
+        If there is no such option.
+    """
+    check_options(to_html, options, "to_payload()")
+    made, _ = _packed(graphs, **options)
+    return _written(made.text(), path)
+
+
+def write_component(folder: str | PathLike[str]) -> None:
+    """Write the files of the npm package ``gattn-view`` into a folder.
+
+    ``gattn-view.js`` is an ES module, ``gattn-view.classic.js`` a plain script for pages that are
+    opened from a file. Both define ``<gattn-view>`` and ``mount(element, payload)``; neither makes
+    any request.
+
+    Parameters
+    ----------
+    folder : path
+        Where to; it is made if it does not exist.
+
+    Examples
+    --------
+    >>> import gattn, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> gattn.drawing.write_component(folder)  # then: npm install FOLDER
+    """
+    to = Path(folder)
+    to.mkdir(parents=True, exist_ok=True)
+    for name, text in component_files(__version__).items():
+        _written(text, to / name)
+
+
+def _packed(
+    graphs: Any,
+    *,
+    other: Any = None,
+    edits: str = "",
+    keep: Keep | None = None,
+    spans: Any = None,
+    colour: Any = None,
+    **options: Any,
+) -> tuple[Payload, list[AttentionTrace]]:
+    """Pack what a page shows, and return the runs that its picture is of, too."""
     if edits and other is None:
         raise SelectionError(
             f"edits={edits!r:.200} describes the change between two runs, but there is only one: "
             "pass the second run as other=."
         )
-    runs = [_as_trace(one) for one in (graphs, other) if one is not None]
-    if keep is not None:
-        runs = [_kept(one, keep) for one in runs]
-    text = page(payload(runs, edits, image, fit, circuit, why))
+
+    def shown(one: Any) -> AttentionTrace:
+        return _as_trace(one) if keep is None else _kept(_as_trace(one), keep)
+
+    if isinstance(graphs, Mapping | Sequence) and not isinstance(graphs, Stack | str):
+        of_one = {"other": other, **options, "spans": spans, "colour": colour}
+        if given := [name for name, value in of_one.items() if value is not None]:
+            raise SelectionError(
+                f"{given[0]}= is of one text, but there are several: make a page of that one."
+            )
+        pairs = graphs.items() if isinstance(graphs, Mapping) else [("", one) for one in graphs]
+        texts = [(name, shown(one)) for name, one in pairs]
+        return payload_of_several(texts), [trace for _, trace in texts[:1]]
+    runs = [shown(one) for one in (graphs, other) if one is not None]
+    return payload(runs, edits, **options, said=Told(spans, colour)), runs
+
+
+def _written(text: str, path: str | PathLike[str] | None) -> str | None:
+    """Write a text to a file, if there is a path, or else return it."""
     if path is None:
         return text
     with whole_file(Path(path)) as part:
@@ -104,16 +207,25 @@ def to_html(
     return None
 
 
-def page(made: Payload) -> str:
+def page(made: Payload, picture: str = "") -> str:
     """Join the parts of a page.
 
-    Its policy allows only this script and this style, by their hashes; no request; and no text that
-    becomes markup.
+    Its policy allows only this script and this style, by their hashes; pictures in the file itself;
+    no request; and no text that becomes markup. The picture, given by its address, is there until
+    the script has run.
     """
-    style, script, skeleton = _asset("viewer.css"), viewer_script(), _asset("skeleton.html")
+    style, script, skeleton = (
+        asset("viewer/viewer.css"),
+        viewer_script(),
+        asset("viewer/skeleton.html"),
+    )
+    title = plain(visible(made.title, limit=150))
+    shown = f'<img alt="{title}" src="{picture}">' if picture else ""
+    for place, text in (("title", title), ("still", shown)):
+        skeleton = skeleton.replace(f"<!--{place}-->", text)
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "base-uri 'none'; form-action 'none'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
     blocks = "\n".join(
@@ -127,7 +239,7 @@ def page(made: Payload) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="gattn {made.header["version"]}">
-<title>{_plain(made.title)}</title>
+<title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
@@ -140,102 +252,11 @@ def page(made: Payload) -> str:
 """
 
 
-MODULES = (
-    "heads/texts.js",
-    "heads/state.js",
-    "heads/decoding.js",
-    "heads/regrouping.js",
-    "heads/readings.js",
-    "heads/edges.js",
-    "heads/layers.js",
-    "heads/search.js",
-    "scenes/colours.js",
-    "scenes/marks.js",
-    "scenes/lines.js",
-    "scenes/arcs.js",
-    "scenes/columns.js",
-    "scenes/matrix.js",
-    "scenes/passage.js",
-    "scenes/patches.js",
-    "scenes/nodes.js",
-    "scenes/layered.js",
-    "scenes/grid.js",
-    "scenes/frames.js",
-    "scenes/drawing.js",
-    "circuit/edges.js",
-    "circuit/scene.js",
-    "why/parts.js",
-    "page/elements.js",
-    "circuit/table.js",
-    "why/table.js",
-    "page/page.js",
-    "page/describing.js",
-    "page/finding.js",
-    "page/numbers.js",
-    "page/view.js",
-    "page/thumbnails.js",
-    "page/controls.js",
-    "page/rendering.js",
-    "page/saving.js",
-    "page/keyboard.js",
-    "page/pointer.js",
-    "page/start.js",
-)
-"""The modules of the page's script, each after those that it imports.
-
-Those in heads and scenes run without a document: a scene is a picture as data,
-{width, height, marks, hit}, to be drawn on a canvas or written as SVG.
-"""
-
-_IMPORTS = re.compile(r"(?:^import \{[^}]*\} from \"[./a-z]+\";\n)+\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) )", re.MULTILINE)
-
-
-@cache
-def viewer_script() -> str:
-    """Join the modules into one script; they share a scope, so imports and exports go."""
-    modules = (_EXPORT.sub("", _IMPORTS.sub("", _asset(f"viewer/{name}"))) for name in MODULES)
-    return "\n".join(modules)
-
-
-def notebook_html(graphs: AttentionTrace | AttentionGraph) -> str | None:
-    """Make what a notebook shows: the page in a sandboxed frame, or None without heads.
-
-    Behind the frame is a picture, for places that remove frames, such as GitHub. If the page would
-    be too large for a notebook, or heads differ in their tokens, there is only the picture, and the
-    reason.
-    """
-    heads = list(_as_trace(graphs).heads())
-    if not heads:
-        return None
-    picture = b64encode(notebook_svg(graphs).encode()).decode("ascii")
-    name = _plain(repr(graphs))
-    style = "max-width: 100%; max-height: 100%"
-    image = f'<img alt="{name}" style="{style}" src="data:image/svg+xml;base64,{picture}">'
-    text, reason = None, _TOO_LARGE
-    if estimated_bytes(heads) * 4 / 3 <= _LARGEST_FRAME:
-        try:
-            text = to_html(graphs)
-        except SelectionError as error:
-            reason = _plain(str(error))
-    if text is None or len(text) > _LARGEST_FRAME:
-        return f"{image}<p>{reason}</p>"
-    return f"""<div style="position: relative; height: 680px; overflow: hidden; resize: vertical">
-{image}
-<iframe title="{name}" sandbox="allow-scripts allow-downloads" srcdoc="{escape(text)}"
-style="position: absolute; inset: 0; width: 100%; height: 100%; border: 0; background: Canvas">
-</iframe></div>"""
-
-
-def _asset(name: str) -> str:
-    return files("gattn.drawing.page").joinpath(name).read_text(encoding="utf-8")
-
-
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Escape text for HTML, and replace what UTF-8 or HTML cannot hold."""
     text = text.replace("\0", "�").encode("utf-8", "replace").decode()
     return escape(text)

@@ -6,7 +6,8 @@ the caller's words; ``edited``, the edits that the traces record; ``traces``; ``
 block with the thumbnails of all graphs in the header's order, followed by those of the changes if
 there are two traces; ``image``, the block with the image in grey, if there is one; ``circuit`` (see
 `circuits`) or null; and ``why``, heads whose edges can be asked why (see `why`). A trace has
-``stacks``; a stack has its tokens and ``graphs``; a graph says which ``block`` has its numbers.
+``stacks``; a stack has its tokens, what is told of them (see `tokens.telling`) and ``graphs``; a
+graph says which ``block`` has its numbers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, tra
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack, rounded_up
 from gattn.drawing.page.places import image_bytes
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
+from gattn.drawing.page.tokens.telling import Told
 from gattn.drawing.page.why import why_entries
 from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError
@@ -57,11 +59,20 @@ class Payload:
     blocks: list[str]
 
     def header_text(self) -> str:
-        r"""Write the header as ASCII JSON that HTML reads as plain text: no ``<``, no NUL."""
-        text = json.dumps(self.header, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-        for character in "<>&":
-            text = text.replace(character, f"\\u{ord(character):04x}")
-        return text
+        """Write the header as JSON that HTML reads as plain text."""
+        return _json(self.header)
+
+    def text(self) -> str:
+        """Write the header and the blocks as one such JSON."""
+        return _json({"header": self.header, "blocks": self.blocks})
+
+
+def _json(data: Any) -> str:
+    r"""Write ASCII JSON that HTML reads as plain text: no ``<``, no NUL."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
 def payload(
@@ -71,20 +82,25 @@ def payload(
     fit: Fit | None = None,
     circuit: Circuit | None = None,
     why: Why | Sequence[Why] | None = None,
+    said: Told | None = None,
+    *,
+    first: int = 0,
+    share: int = 1,
 ) -> Payload:
     """Pack one trace, or two of the same tokens and what was edited between them.
 
-    An image, a circuit, or heads whose edges can be asked why, are packed with them.
+    An image, a circuit, heads whose edges can be asked why, and what is `said` of tokens, are
+    packed with them. Blocks count from `first`; `share` texts share the room that a page has.
     """
     heads = [head for trace in traces for head in trace.heads()]
-    _check_size(heads)
+    check_size(heads)
     _check_same(traces)
     told = None if circuit is None else circuit_entry(circuit, traces[0])
     asked = why_entries(why, traces[0])
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
-        levels, packed = _fitting(heads, pool)
+        levels, packed = _fitting(heads, pool, share)
         described = [dict(chain(*pool.map(labels_and_scores, _layers(trace)))) for trace in traces]
-    entries = iter([entry | {"block": i} for i, (entry, _, _) in enumerate(packed)])
+    entries = iter([entry | {"block": i} for i, (entry, _, _) in enumerate(packed, first)])
     header = {
         "format": _FORMAT,
         "version": __version__,
@@ -94,10 +110,10 @@ def payload(
         "edited": _edited(traces, edits),
         "notes": [_precision([entry for entry, *_ in packed], levels)],
         "traces": [
-            trace_entry(trace, entries, found, circuit)
+            trace_entry(trace, entries, found, circuit, said)
             for trace, found in zip(traces, described, strict=True)
         ],
-        "thumbnails": {"block": len(packed), "size": SIZE},
+        "thumbnails": {"block": first + len(packed), "size": SIZE},
         "circuit": told,
     }
     thumbnails = chain((one for *_, one in packed), _changes(traces))
@@ -105,9 +121,10 @@ def payload(
     blocks = [*(text for _, text, _ in packed), block(shades)]
     if image is not None:
         pixels, size = image_bytes(image, heads, fit)
-        header["image"] = {"block": len(blocks), **size}
+        header["image"] = {"block": first + len(blocks), **size}
         blocks.append(block(pixels))
-    header["why"] = [entry | {"block": len(blocks) + n} for n, (entry, _) in enumerate(asked)]
+    next_block = first + len(blocks)
+    header["why"] = [entry | {"block": next_block + n} for n, (entry, _) in enumerate(asked)]
     blocks += [text for _, text in asked]
     return Payload(_titled(traces[0]), header, blocks)
 
@@ -136,7 +153,8 @@ def _values(head: AttentionGraph) -> int:
     return head.graph.num_edges * len(head.edge_values)
 
 
-def _check_size(heads: Sequence[AttentionGraph]) -> None:
+def check_size(heads: Sequence[AttentionGraph]) -> None:
+    """Refuse no heads, and more numbers than browsers open."""
     if not heads:
         raise SelectionError("There is nothing to show: this trace holds no heads.")
     values = sum(map(_values, heads))
@@ -171,20 +189,20 @@ def estimated_bytes(heads: Sequence[AttentionGraph], levels: int = LEVELS) -> fl
 
 
 def _fitting(
-    heads: Sequence[AttentionGraph], pool: ThreadPoolExecutor
+    heads: Sequence[AttentionGraph], pool: ThreadPoolExecutor, share: int
 ) -> tuple[int, list[tuple[dict[str, Any], str, Shades]]]:
     """Pack with the finest code that fits, starting from an estimate."""
-    codes = iter(_CODES)
-    if 2 * sum(map(_values, heads)) > _ROOM:
-        fine = [code for code in _CODES if estimated_bytes(heads, code) <= _ROOM]
+    codes, room = iter(_CODES), _ROOM // share
+    if 2 * sum(map(_values, heads)) > room:
+        fine = [code for code in _CODES if estimated_bytes(heads, code) <= room]
         codes = iter(_CODES[_CODES.index(fine[0]) :] if fine else _CODES[-1:])
     for levels in codes:
         packed = list(pool.map(partial(_packed, levels=levels), heads))
         size = sum(len(text) for _, text, _ in packed)
-        if 3 * size <= 4 * _ROOM:
+        if 3 * size <= 4 * room:
             return levels, packed
-    if size > _MOST_BYTES:
-        raise _too_large(f"{size / 1e6:,.0f} MB")
+    if size > _MOST_BYTES // share:
+        raise _too_large(f"{share * size / 1e6:,.0f} MB")
     return levels, packed
 
 

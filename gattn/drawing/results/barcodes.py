@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from gattn.drawing.canvas.frame import describe, new_axes, pitch
+from gattn.drawing.canvas.fitting import pitch
+from gattn.drawing.canvas.frame import describe, new_axes
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.errors import SelectionError
 

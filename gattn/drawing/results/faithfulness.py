@@ -104,10 +104,9 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     ax.set_xlabel("Spearman correlation with effects")
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    key = None
     if len(entries) > 1:
-        key = add_key(ax, entries, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3))
-    describe(ax, table.attrs, below=key)
+        add_key(ax, entries, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3))
+    describe(ax, table.attrs)
     return ax
 
 

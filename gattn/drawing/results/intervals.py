@@ -14,16 +14,11 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import KINDS, colour_map, ink_on, is_dark
-from gattn.drawing.canvas.frame import (
-    LARGEST,
-    describe,
-    new_axes,
-    pitch,
-    shown_text,
-)
-from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.canvas.fitting import pitch
+from gattn.drawing.canvas.frame import LARGEST, describe, new_axes, shown_text
 from gattn.drawing.canvas.labels import text_style
 from gattn.drawing.canvas.sides import label_rows, label_tokens
+from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 from gattn.errors import SelectionError
 
 _SMALLEST = 24.0
@@ -195,15 +190,13 @@ def _draw_map(
         if is_marked:
             place = (j - 0.46, i - 0.46)
             ax.add_patch(Rectangle(place, 0.92, 0.92, fill=False, ec=ink, lw=1.4))
-        elif np.isnan(values[i, j]):
-            ax.plot([j - 0.3, j + 0.3], [i + 0.3, i - 0.3], color=ink, lw=0.8)
     for i, j in set(np.ndindex(values.shape)) - set(cells):  # no such head
         ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color=ax.get_facecolor()))
     _name_sides(ax, shown, rows, heads)
     on = "in a cell: the interval, from left to right on the scale of the colours"
     notes = [on if has_lines else "cells are too small to show the intervals"]
     notes += [f"outlined: {shown.mark}"] * bool(shown.mark)
-    notes += ["crossed out: no score"] * bool(np.isnan(shown.values).any())
+    notes += ["hatched: no score"] * bool(np.isnan(shown.values).any())
     describe(ax, shown.table.attrs, notes=notes)
     return ax
 

@@ -8,18 +8,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
+from gattn.checks import check_options
 from gattn.drawing.canvas.colours import Scale
 from gattn.drawing.canvas.frame import (
     describe,
     new_axes,
     shown_text,
 )
-from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.sides import label_rows, label_tokens
-from gattn.drawing.one_head.draw_head import draw_head
-from gattn.drawing.one_head.look import Wording
+from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.one_head.draw_head import Layout, draw_with
+from gattn.drawing.one_head.look import Options, Wording
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 
@@ -116,16 +117,17 @@ def draw_best_edges(
     return ax
 
 
-def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
+def draw_tree(tree: Tree, layout: Layout = "arcs", **options: Any) -> Axes:
     """Draw a tree of words as arcs from head to dependent.
 
     Parameters
     ----------
     tree : Tree
         What `gattn.analysis.arborescence` returns.
-    **options
-        Passed on to `gattn.drawing.draw_head`.
+    layout, **options
+        As in `AttentionGraph.draw`.
     """
+    check_options(Options, options, "Tree.draw()")
     wording = Wording(
         "head → dependent",
         "dependent ← head",
@@ -133,4 +135,4 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
         title="maximum spanning arborescence",
         notes=[tree.computed_from, *tree.notes],
     )
-    return draw_head(AttentionGraph.from_networkx(tree), ax=ax, wording=wording, **options)
+    return draw_with(AttentionGraph.from_networkx(tree), layout, Options(**options), wording)

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gattn.drawing.canvas.frame import describe, new_axes
-from gattn.drawing.canvas.heatmaps import draw_heatmap
 from gattn.drawing.canvas.sides import label_rows
+from gattn.drawing.matrices.heatmaps import draw_heatmap
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:

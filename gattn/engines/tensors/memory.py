@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, ParamSpec, cast
 
 import torch
@@ -58,11 +59,12 @@ class Recomputed:
         return found
 
 
+@cache
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory for the next piece instead of giving it back.
 
     Otherwise each piece may get its memory from the system again, page by page. glibc keeps blocks
-    up to the size of the largest that was freed, so one is freed here; it is never touched.
+    up to the size of the largest that was freed, so one is freed here, once; it is never touched.
     """
     torch.empty(_KEPT_BYTES, dtype=torch.uint8, device="cpu")
 
@@ -76,39 +78,36 @@ def return_freed_memory() -> None:
 
 
 class Pasted:
-    """Writes parts one after another into a whole that was allocated before them.
+    """Writes parts into a whole that was allocated before them.
 
     Small parts kept between large temporaries would fragment the heap.
     """
 
-    def __init__(self, whole: Tensor, dim: int) -> None:
+    def __init__(self, whole: Tensor) -> None:
         self.whole = whole
-        self._dim, self._filled = dim, 0
 
-    def add(self, part: Tensor) -> None:
-        """Write the next part."""
-        size = part.shape[self._dim]
+    def add(self, place: tuple[Any, ...], part: Tensor) -> None:
+        """Write a part to its place, which no other has."""
         if part.requires_grad or self.whole.requires_grad:
-            put: Tensor = _Put.apply(self.whole, part, self._dim, self._filled)  # type: ignore[no-untyped-call]
+            put: Tensor = _Put.apply(self.whole, part, place)  # type: ignore[no-untyped-call]
             self.whole = put
         else:
-            self.whole.narrow(self._dim, self._filled, size).copy_(part)
-        self._filled += size
+            self.whole[place].copy_(part)
 
 
 class _Put(Function):
     """Writes a part into a whole in place; torch's own way copies the whole gradient each time."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, part: Tensor, dim: int, start: int) -> Tensor:
-        ctx.span, ctx.dtype = (dim, start, part.shape[dim]), part.dtype
+    def forward(ctx: Any, whole: Tensor, part: Tensor, place: tuple[Any, ...]) -> Tensor:
+        ctx.place, ctx.dtype = place, part.dtype
         ctx.mark_dirty(whole)
-        whole.narrow(*ctx.span).copy_(part)
+        whole[place].copy_(part)
         return whole
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        return gradient, gradient.narrow(*ctx.span).to(ctx.dtype), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        return gradient, gradient[ctx.place].to(ctx.dtype), None
 
 
 class Runs(NamedTuple):
@@ -130,8 +129,10 @@ def take(tree: Tree, index: slice | Tensor | Runs) -> tuple[Tree, Tree]:
     if isinstance(tree, tuple):
         taken = [take(branch, index) for branch in tree]
         return tuple(some for some, _ in taken), tuple(rest for _, rest in taken)
+    if isinstance(index, slice) and index.start == 0 and index.stop == tree.shape[2]:
+        return tree, tree
     if not tree.requires_grad:
-        return _selected(tree, index), tree
+        return selected(tree, index), tree
     return cast("tuple[Tensor, Tensor]", _Take.apply(tree, index))  # type: ignore[no-untyped-call]
 
 
@@ -139,7 +140,7 @@ def with_dtypes_of(other: Tree, tree: Tree) -> Tree:
     """Cast tensors to the dtypes of others: float32 was for the sums of their gradients."""
     if isinstance(tree, tuple) and isinstance(other, tuple):
         return tuple(with_dtypes_of(*branches) for branches in zip(other, tree, strict=True))
-    if isinstance(tree, Tensor) and isinstance(other, Tensor):
+    if isinstance(tree, Tensor) and isinstance(other, Tensor) and tree.dtype != other.dtype:
         return tree.to(other.dtype)
     return tree
 
@@ -151,7 +152,7 @@ class _Take(Function):
     def forward(ctx: Any, tokens: Tensor, index: slice | Tensor | Runs) -> tuple[Tensor, Tensor]:
         ctx.index, ctx.shape, ctx.tokens_first = index, tokens.shape, _is_tokens_first(tokens)
         ctx.set_materialize_grads(False)
-        return _selected(tokens, index), tokens.view_as(tokens)
+        return selected(tokens, index), tokens.view_as(tokens)
 
     @staticmethod
     def backward(ctx: Any, some: Tensor | None, rest: Tensor | None) -> tuple[Tensor | None, None]:
@@ -165,13 +166,18 @@ class _Take(Function):
                 rest = some.new_zeros(ctx.shape)
         elif torch.is_grad_enabled():  # A gradient of this gradient is wanted.
             rest = rest.clone()
-        if isinstance(ctx.index, slice):
-            rest[:, :, ctx.index].add_(some)
-        elif isinstance(ctx.index, Runs):
-            _add_runs(rest, ctx.index, some)
-        else:
-            rest.permute(2, 0, 1, 3).index_add_(0, ctx.index, some.permute(2, 0, 1, 3))
+        add_to(rest, ctx.index, some)
         return rest, None
+
+
+def add_to(tokens: Tensor, index: slice | Tensor | Runs, some: Tensor) -> None:
+    """Add numbers to the tokens (B, H, N, .) that they were taken from, in place."""
+    if isinstance(index, slice):
+        tokens[:, :, index].add_(some)
+    elif isinstance(index, Runs):
+        _add_runs(tokens, index, some)
+    else:
+        tokens.permute(2, 0, 1, 3).index_add_(0, index, some.permute(2, 0, 1, 3))
 
 
 def _add_runs(tokens: Tensor, runs: Runs, some: Tensor) -> None:
@@ -182,7 +188,8 @@ def _add_runs(tokens: Tensor, runs: Runs, some: Tensor) -> None:
         target[:, :, : runs.number].transpose(3, 4).add_(part)
 
 
-def _selected(tokens: Tensor, index: slice | Tensor | Runs) -> Tensor:
+def selected(tokens: Tensor, index: slice | Tensor | Runs) -> Tensor:
+    """Take tokens of (B, H, N, .), without a gradient of its own."""
     if isinstance(index, slice):
         return tokens[:, :, index]
     if isinstance(index, Runs):
@@ -194,6 +201,15 @@ def _selected(tokens: Tensor, index: slice | Tensor | Runs) -> Tensor:
         some = rows.reshape(len(rows), -1).index_select(0, index)
         return some.view(len(index), *rows.shape[1:]).permute(1, 2, 0, 3)
     return tokens.index_select(2, index)
+
+
+def gather_into(target: Tensor, tokens: Tensor, index: slice | Tensor) -> None:
+    """Write tokens of (B, H, N, .) into a tensor that `selected` has made of others."""
+    if isinstance(index, Tensor) and _is_tokens_first(tokens) and _is_tokens_first(target):
+        rows, some = tokens.detach().permute(2, 0, 1, 3), target.permute(2, 0, 1, 3)
+        torch.index_select(rows.flatten(1), 0, index, out=some.flatten(1))
+    else:
+        target.copy_(selected(tokens.detach(), index))
 
 
 def _is_tokens_first(tokens: Tensor) -> bool:

@@ -10,16 +10,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn.functional import embedding_bag
 
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 
 GROUPED_EDGES = 1 << 20
 """How many edges of all copies together are listed side by side."""
 
+_FEW_NUMBERS = 1 << 16
+"""So few are faster gathered and multiplied than handed to a kernel as a sparse matrix."""
 
-def edge_products(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
-    r"""Multiply the vectors at both ends of each edge, :math:`q_i \cdot k_j`.
+
+def edge_products(query: Tensor, key: Tensor, edges: Neighbourhoods, scale: float = 1.0) -> Tensor:
+    r"""Multiply the vectors at both ends of each edge, :math:`c\, q_i \cdot k_j`.
 
     Parameters
     ----------
@@ -27,13 +29,15 @@ def edge_products(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
         Shape (M, queries, D) and (M, keys, D), float32 or float64.
     edges : Neighbourhoods
         The E edges.
+    scale : float
+        The factor c, which scaled queries would need a copy of all tokens for.
 
     Returns
     -------
     Tensor
         Shape (M, E).
     """
-    return cast("Tensor", _EdgeProducts.apply(query, key, edges))  # type: ignore[no-untyped-call]
+    return cast("Tensor", _EdgeProducts.apply(query, key, edges, scale))  # type: ignore[no-untyped-call]
 
 
 def neighbour_sums(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
@@ -61,21 +65,22 @@ def neighbour_sums(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tenso
 
 class _EdgeProducts(Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, edges: Neighbourhoods, scale: float
+    ) -> Tensor:
         ctx.save_for_backward(query, key)
-        ctx.edges = edges
-        return _sampled(query, key, edges)
+        ctx.edges, ctx.scale = edges, scale
+        return sampled(query, key, edges, scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         query, key = ctx.saved_tensors
         to_query = to_key = None
         if ctx.needs_input_grad[0]:
-            to_query = neighbour_sums(gradient, key, ctx.edges)
+            to_query = _times(neighbour_sums(gradient, key, ctx.edges), ctx.scale)
         if ctx.needs_input_grad[1]:
-            edges = ctx.edges.reversed
-            to_key = neighbour_sums(_reordered(gradient, edges), query, edges)
-        return to_query, to_key, None
+            to_key = _times(_sums_to_keys(gradient, query, ctx.edges), ctx.scale)
+        return to_query, to_key, None, None
 
 
 class _NeighbourSums(Function):
@@ -83,7 +88,7 @@ class _NeighbourSums(Function):
     def forward(ctx: Any, share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
         ctx.save_for_backward(share, value)
         ctx.edges = edges
-        return _summed(share, value, edges)
+        return summed(share, value, edges)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -92,16 +97,20 @@ class _NeighbourSums(Function):
         if ctx.needs_input_grad[0]:
             to_share = edge_products(gradient, value, ctx.edges)
         if ctx.needs_input_grad[1]:
-            edges = ctx.edges.reversed
-            to_value = neighbour_sums(_reordered(share, edges), gradient, edges)
+            to_value = _sums_to_keys(share, gradient, ctx.edges)
         return to_share, to_value, None
 
 
-def _sampled(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
+def sampled(query: Tensor, key: Tensor, edges: Neighbourhoods, scale: float = 1.0) -> Tensor:
+    """Compute `edge_products`, without a gradient."""
     _let_torch_warn_of_its_sparse_tensors()
     copies, queries, dim = query.shape
     if edges.num_edges > queries * edges.num_keys:  # doubled edges: more than such a matrix holds
-        return (query @ key.transpose(-2, -1))[:, edges.query, edges.key]
+        return (query @ key.transpose(-2, -1))[:, edges.query, edges.key] * scale
+    if copies == 1 and edges.num_edges * dim <= _FEW_NUMBERS:
+        ends = query[0].index_select(0, edges.query), key[0].index_select(0, edges.key)
+        products = ends[0].mul_(ends[1]).sum(-1)[None]
+        return products if scale == 1 else products.mul_(scale)
     values = query.new_zeros(copies, edges.num_edges)
     if not values.numel() or not dim:
         return values
@@ -109,31 +118,58 @@ def _sampled(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
         start, column = edges.repeated(some.stop - some.start)
         left, right = query[some].reshape(-1, dim), key[some].reshape(-1, dim)
         matrix = torch.sparse_csr_tensor(
-            start, column, values[some].view(-1), (len(left), len(right)), check_invariants=False
+            start,
+            column,
+            values[some].view(-1),
+            (left.shape[0], right.shape[0]),
+            check_invariants=False,
         )
         # Written into the values themselves: otherwise torch would copy the indices as well.
-        torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0, out=matrix)
+        torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0, alpha=scale, out=matrix)
     return values
 
 
-def _summed(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
+def _times(tokens: Tensor, scale: float) -> Tensor:
+    if scale == 1:
+        return tokens
+    return tokens * scale if torch.is_grad_enabled() else tokens.mul_(scale)
+
+
+def _sums_to_keys(share: Tensor, query: Tensor, edges: Neighbourhoods) -> Tensor:
+    """Add up the vectors of each key's queries: (M, E), (M, queries, D) -> (M, keys, D)."""
+    back = edges.reversed
+    if torch.is_grad_enabled():
+        return neighbour_sums(reordered(share, back), query, back)
+    return summed(share, query, back, back.order)
+
+
+def summed(
+    share: Tensor, value: Tensor, edges: Neighbourhoods, order: Tensor | None = None
+) -> Tensor:
+    """Compute `neighbour_sums`, without a gradient; `order` tells where the edges' shares stand."""
     copies, _, dim = value.shape
-    summed = value.new_zeros(copies, edges.num_queries, dim)
     if not share.numel() or not dim:
-        return summed
-    for some in _groups(copies, edges):
-        start, column = edges.repeated(some.stop - some.start)
-        # A bag of embeddings is a row of a sparse product, and torch's kernel for it is faster.
-        bags = embedding_bag(
-            column,
-            value[some].detach().reshape(-1, dim).contiguous(),
-            start,
-            mode="sum",
-            per_sample_weights=share[some].detach().reshape(-1),
-            include_last_offset=True,
-        )
-        summed[some] = bags.view(-1, edges.num_queries, dim)
-    return summed
+        return value.new_zeros(copies, edges.num_queries, dim)
+    groups = list(_groups(copies, edges))
+    whole = value.new_empty(copies if len(groups) > 1 else 0, edges.num_queries, dim)
+    for some in groups:
+        part = share[some] if order is None else share[some].index_select(1, order)
+        bags = _bags(part, value[some], edges)
+        if len(groups) == 1:
+            return bags
+        whole[some] = bags
+    return whole
+
+
+def _bags(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
+    """Sum as bags of embeddings: rows of a sparse product, for which this kernel is faster."""
+    copies, _, dim = value.shape
+    start, column = edges.repeated(copies)
+    table, share = value.detach().reshape(-1, dim).contiguous(), share.detach().reshape(-1)
+    bags, *_ = torch.embedding_bag(
+        table, column, start, per_sample_weights=share, include_last_offset=True
+    )
+    return bags.view(copies, edges.num_queries, dim)
 
 
 def _groups(copies: int, edges: Neighbourhoods) -> Iterator[slice]:
@@ -143,9 +179,10 @@ def _groups(copies: int, edges: Neighbourhoods) -> Iterator[slice]:
         yield slice(first, min(first + size, copies))
 
 
-def _reordered(numbers: Tensor, edges: Neighbourhoods) -> Tensor:
+def reordered(numbers: Tensor, edges: Neighbourhoods) -> Tensor:
+    """Bring numbers (M, E) into the order of edges that say which of them each one is."""
     assert edges.order is not None
-    return numbers.gather(1, edges.order.expand(len(numbers), -1))
+    return numbers.index_select(1, edges.order)
 
 
 @cache

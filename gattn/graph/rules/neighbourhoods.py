@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gattn.caching import cached_property, cached_tensor, fields_alone
+from gattn.largest import flat_indices
 
 _INT32_MAX = (1 << 31) - 1
+_KEPT_EDGES, _KEPT_CUTS = 1 << 22, 2  # the blocks of so many edges, cut in so many ways, are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,21 +44,21 @@ class Neighbourhoods:
         """Sort edges by query; duplicates stay."""
         order = None
         query, key = query.clone(), key.clone()  # They may change before a gradient is computed.
-        if not bool((query.diff() >= 0).all()):
+        # Another device sorts sooner than it would tell whether they are sorted.
+        if query.device.type != "cpu" or not bool((query.diff() >= 0).all()):
             order = torch.argsort(query, stable=True)
             query, key = query[order], key[order]
-        pointer = pointer_of(torch.bincount(query, minlength=num_queries))
-        return Neighbourhoods(pointer, key, num_keys, order)
+        return Neighbourhoods(_pointer_to(query, num_queries), key, num_keys, order)
 
     @property
     def num_queries(self) -> int:
         """How many queries there are."""
-        return len(self.pointer) - 1
+        return self.pointer.shape[0] - 1
 
     @property
     def num_edges(self) -> int:
         """How many edges there are."""
-        return len(self.key)
+        return self.key.shape[0]
 
     @cached_tensor
     def query(self) -> Tensor:
@@ -67,8 +70,13 @@ class Neighbourhoods:
     def reversed(self) -> Neighbourhoods:
         """The same edges from queries to keys, sorted by key; `order` says which is which."""
         order = torch.argsort(self.key, stable=True)
-        pointer = pointer_of(torch.bincount(self.key, minlength=self.num_keys))
+        pointer = _pointer_to(self.key[order], self.num_keys)
         return Neighbourhoods(pointer, self.query[order], self.num_queries, order)
+
+    @cached_tensor
+    def pointer_on_host(self) -> Tensor:
+        """The pointer in main memory, to cut the edges into blocks."""
+        return self.pointer.cpu()
 
     def to(self, device: torch.device) -> Neighbourhoods:
         """Move the edges to a device; there they stay for the next call."""
@@ -78,7 +86,9 @@ class Neighbourhoods:
             with torch.inference_mode(False):
                 pointer, key = self.pointer.to(device), self.key.to(device)
                 order = None if self.order is None else self.order.to(device)
-            self._elsewhere[device] = Neighbourhoods(pointer, key, self.num_keys, order)
+            moved = Neighbourhoods(pointer, key, self.num_keys, order)
+            moved.__dict__["pointer_on_host"] = self.pointer_on_host
+            self._elsewhere[device] = moved
         return self._elsewhere[device]
 
     @cached_property
@@ -99,6 +109,8 @@ class Neighbourhoods:
     def _repeated(self, copies: int) -> tuple[Tensor, Tensor]:
         largest = copies * max(self.num_edges, self.num_queries, self.num_keys)
         kind = torch.int32 if largest < _INT32_MAX else torch.int64
+        if copies == 1:
+            return self.pointer.to(kind), self.key.to(kind)
         shift = torch.arange(copies, device=self.key.device, dtype=kind)[:, None]
         start = (self.pointer[:-1].to(kind) + shift * self.num_edges).flatten()
         end = start.new_full((1,), copies * self.num_edges)
@@ -110,10 +122,46 @@ class Neighbourhoods:
 
     def rows(self, rows: slice) -> Neighbourhoods:
         """Take the neighbourhoods of consecutive queries."""
-        pointer = self.pointer[rows.start : rows.stop + 1]
-        edges = slice(int(pointer[0]), int(pointer[-1]))
+        edges = self.edges_of(rows)
         order = None if self.order is None else self.order[edges]
-        return Neighbourhoods(pointer - pointer[0], self.key[edges], self.num_keys, order)
+        pointer = self.pointer[rows.start : rows.stop + 1] - edges.start
+        return Neighbourhoods(pointer, self.key[edges], self.num_keys, order)
+
+    def blocks(self, most: int) -> Iterable[Block]:
+        """Cut into whole neighbourhoods of at most `most` edges, unless a single one is larger.
+
+        Blocks of few edges are kept for the next call, with what was found out about them.
+        """
+        if self.num_edges > _KEPT_EDGES:
+            return self._cut(most)
+        if most not in self._blocks:
+            if len(self._blocks) >= _KEPT_CUTS:
+                self._blocks.clear()
+            with torch.inference_mode(False):
+                self._blocks[most] = tuple(self._cut(most))
+        return self._blocks[most]
+
+    @cached_property
+    def _blocks(self) -> dict[int, tuple[Block, ...]]:
+        return {}
+
+    def _cut(self, most: int) -> Iterator[Block]:
+        if self.num_queries and self.num_edges <= most:  # A device need not tell where they start.
+            rows, edges = slice(0, self.num_queries), slice(0, self.num_edges)
+            yield Block(rows, edges, self.query)
+            return
+        pointer, row = self.pointer_on_host, 0
+        while row < self.num_queries:
+            reached = torch.searchsorted(pointer, pointer[row] + most, right=True)
+            rows = slice(row, max(int(reached) - 1, row + 1))
+            edges = self.edges_of(rows)
+            yield Block(rows, edges, self.query[edges] - row)
+            row = rows.stop
+
+    def edges_of(self, rows: slice) -> slice:
+        """Find the edges of consecutive queries."""
+        pointer = self.pointer_on_host
+        return slice(int(pointer[rows.start]), int(pointer[rows.stop]))
 
     def as_given(self, numbers: Tensor) -> Tensor:
         """Bring numbers of the sorted edges, (..., E), into the order in which these were given."""
@@ -131,7 +179,44 @@ def pointer_of(degree: Tensor) -> Tensor:
     return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
 
 
-def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _pointer_to(ends: Tensor, size: int) -> Tensor:
+    """Find where each number below `size` starts among sorted ones: (E,) -> (size + 1,)."""
+    return torch.searchsorted(ends, torch.arange(size + 1, device=ends.device))
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A few whole neighbourhoods: consecutive queries, their edges, each edge's query from 0."""
+
+    rows: slice
+    edges: slice
+    query: Tensor
+
+    @property
+    def num_queries(self) -> int:
+        """How many queries there are."""
+        count: int = self.rows.stop - self.rows.start
+        return count
+
+    @cached_tensor
+    def padded_rows(self) -> tuple[PaddedRows, ...]:
+        """The neighbourhoods as padded rows."""
+        return tuple(padded_rows(self.query, self.num_queries))
+
+
+class PaddedRows(NamedTuple):
+    """Neighbourhoods of similar degree, padded to rows.
+
+    `edges` (rows, slots) are indices into the edges, each row in edge order, 0 where padded;
+    `present` says where they are not. `slots` are the flat indices of these.
+    """
+
+    edges: Tensor
+    present: Tensor
+    slots: Tensor
+
+
+def padded_rows(query: Tensor, num_queries: int) -> Iterator[PaddedRows]:
     """Group neighbourhoods of similar degree and pad each group to rows.
 
     Rows of degree 2^(k-1) + 1 .. 2^k form a group, so padding at most doubles the edges.
@@ -145,10 +230,8 @@ def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tenso
 
     Yields
     ------
-    edges : Tensor
-        Indices into the edges, shape (rows, slots), each row in edge order; 0 where padded.
-    present : Tensor
-        Booleans (rows, slots), False where padded.
+    PaddedRows
+        Those of one group.
     """
     degree = torch.bincount(query, minlength=num_queries)
     start = degree.cumsum(0) - degree
@@ -159,4 +242,5 @@ def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tenso
         rows = (group == size).nonzero()[:, 0]
         slots = torch.arange(int(degree[rows].max()), device=query.device)
         present = slots < degree[rows, None]
-        yield (start[rows, None] + slots).masked_fill(~present, 0), present
+        edges = (start[rows, None] + slots).masked_fill(~present, 0)
+        yield PaddedRows(edges, present, flat_indices(present))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
-from gattn import door
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry.base import Geometry
 from gattn.heads.geometry.grid import Grid
@@ -17,8 +16,6 @@ from gattn.heads.geometry.layout import Layout
 from gattn.heads.geometry.times import Times
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from gattn.heads.head import AttentionGraph
 
 Side: TypeAlias = Literal["query", "key"]
@@ -159,22 +156,6 @@ class Located:
     def _the_stack(self, stack: str | None) -> str | None:
         """Name the only stack of a trace, where any number of tokens would fit."""
         return stack
-
-
-class LocatedHead(Located):
-    """A head that can draw where its tokens lie."""
-
-    def draw_image(self, image: Any, query: Any = None, *, key: Any = None, **options: Any) -> Axes:
-        """Draw what a patch or token reads, over the picture; see `gattn.drawing.draw_image`."""
-        return door.draw_located("draw_image", self, image, query, key=key, **options)
-
-    def draw_time(self, query: Any = None, **options: Any) -> Axes:
-        """Draw attention over seconds; see `gattn.drawing.draw_time`."""
-        return door.draw_located("draw_time", self, query, **options)
-
-    def draw_graph(self, query: int | str | None = None, **options: Any) -> Axes:
-        """Draw attention on the tokens' own layout; see `gattn.drawing.draw_graph`."""
-        return door.draw_located("draw_graph", self, query, **options)
 
 
 def _given(made: Geometry, positions: Sequence[int], labels: Sequence[str]) -> Geometry:

@@ -1,24 +1,26 @@
-"""One's own numbers: lists of edges, and numbers of any library."""
+"""One's own numbers, as lists of edges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.checks import refuse_hidden
-from gattn.errors import GraphError, SelectionError, ShapeError
+from gattn.errors import GraphError, OptionError, SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads.given.numbers import as_floats
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph, Floats
 
 Duplicates: TypeAlias = Literal["error", "sum"]
 """What becomes of an edge that is given several times."""
+_APART = ("graph", "total_mass", "total_edges", "tokens", "query_tokens")
+"""Fields that follow from the edges, or are arguments by themselves."""
 
 
 def from_edges(
@@ -102,7 +104,7 @@ def from_edges(
         "value_norm": value_norm,
     }
     read = of_edges(_edge_index(edge_index), graph.to("cpu").sorted(), numbers, duplicates)
-    return cls(**read, tokens=tokens, query_tokens=query_tokens, **with_arrays(attributes))
+    return cls(**read, tokens=tokens, query_tokens=query_tokens, **with_arrays(cls, attributes))
 
 
 def refuse_counted(attributes: dict[str, Any]) -> None:
@@ -256,27 +258,6 @@ def _one_each(values: Any, name: str, edges: int) -> Floats:
     return numbers
 
 
-def as_floats(values: Any, name: str) -> Tensor:
-    """Take numbers of any kind, on any device: double where they are, half as single."""
-    refuse_hidden(name, values, ShapeError)
-    try:
-        found = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_array(values))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ShapeError(f"{name} must hold numbers, not {type(values).__name__}.") from error
-    if found.is_complex() or found.dtype == torch.bool:
-        raise ShapeError(f"{name} must hold real numbers, not {found.dtype}.")
-    if not found.is_floating_point():
-        return found.double()
-    return found if found.dtype == torch.float64 else found.float()
-
-
-def _array(values: Any) -> NDArray[Any]:
-    found = np.array(values, order="C")
-    if found.dtype.byteorder not in "=|":
-        found = found.astype(found.dtype.newbyteorder("="))
-    return found.astype(np.float64) if found.size == 0 or found.dtype == np.longdouble else found
-
-
 def texts(tokens: Sequence[str], name: str) -> tuple[str, ...]:
     """Take the texts of tokens.
 
@@ -292,8 +273,15 @@ def texts(tokens: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-def with_arrays(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Make arrays of positions that are given as lists."""
+def with_arrays(cls: type[AttentionGraph], attributes: dict[str, Any]) -> dict[str, Any]:
+    """Make arrays of positions that are given as lists; refuse what is no field."""
+    names = [field.name for field in fields(cls)]
+    if unknown := sorted(set(attributes) - set(names)):
+        raise OptionError(
+            f"An attention graph has no option {unknown[0]}=: tokens= are the texts of its tokens, "
+            "or of the keys in cross-attention, query_tokens= those of its queries, and further "
+            f"fields are {', '.join(name for name in names if name not in _APART)}."
+        )
     return {
         name: np.asarray(values)
         if name in ("positions", "query_positions") and isinstance(values, (list, tuple, range))

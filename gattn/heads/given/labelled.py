@@ -64,18 +64,19 @@ class Labelled:
 def is_labelled(attention: Any) -> bool:
     """Return whether it is an array with named axes, or a list that contains one."""
     if isinstance(attention, (list, tuple)):
-        return any(map(_has_names, attention))
-    return _has_names(attention)
+        return any(map(has_names, attention))
+    return has_names(attention)
 
 
-def _has_names(attention: Any) -> TypeGuard[xr.DataArray]:
+def has_names(attention: Any) -> TypeGuard[xr.DataArray]:
+    """Return whether it is one array with named axes."""
     xarray = sys.modules.get("xarray")  # Slow to import, and whoever has an array has imported it.
     return xarray is not None and isinstance(attention, xarray.DataArray)
 
 
 def read_labelled(attention: Any) -> Labelled:
     """Read an array with named axes, or a list of such layers."""
-    values = attention if _has_names(attention) else _joined(attention)
+    values = attention if has_names(attention) else _joined(attention)
     _check_axes(values, "An array of attention", _AXES)
     whole = values
     for axis in ("head", "layer"):
@@ -147,7 +148,7 @@ def _joined(parts: Sequence[Any]) -> xr.DataArray:
     import xarray as xr
 
     for n, part in enumerate(parts):
-        if not _has_names(part):
+        if not has_names(part):
             raise ShapeError(
                 f"Layer {n} is a {type(part).__name__}, but others have named axes: give all "
                 "layers with names, or none."

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import ShapeError
-from gattn.heads.given.edge_lists import as_floats
+from gattn.heads.given.numbers import as_floats
 
 SIZES = "(layers, heads, queries, keys)"
 

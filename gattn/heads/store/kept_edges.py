@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gattn.engines.kernels.emitting import EmittedEdges
 from gattn.errors import CaptureError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.neighbourhoods import padded_rows, pointer_of
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph, Ints
-from gattn.heads.store.buffers import Buffer
+from gattn.heads.store import apart
+from gattn.heads.store.buffers import Buffer, Mark, append_together, reserve
 from gattn.heads.store.consecutive import ConsecutiveGraph, check_order, joined
+from gattn.heads.store.rows import masses, picked, widened
+from gattn.heads.store.transfer import count_of, on_host
 from gattn.keep import All, Keep, sizes_of
 from gattn.largest import flat_indices
-from gattn.normalizers.base import neighbourhood_sums
 
 _FEW = 4096  # NumPy copies fewer values faster than torch
 
@@ -56,6 +60,11 @@ class KeptEdges:
         self._sum = torch.zeros_like(self._mass)
         self._pieces: list[ConsecutiveGraph] = []
 
+    @property
+    def keep(self) -> Keep:
+        """Which edges it keeps."""
+        return self._keep
+
     def begin(self, graph: TokenGraph, first_key: int = 0) -> None:
         """Begin the next rows.
 
@@ -67,17 +76,17 @@ class KeptEdges:
         first_key : int
             The key from which its positions count: a sliding cache has dropped those before.
         """
-        piece = ConsecutiveGraph(graph.to("cpu").sorted(), first_key, 0)
+        piece = ConsecutiveGraph(graph.on_host.sorted(), first_key, 0)
         if self._pieces:
             piece = piece._replace(row=self._pieces[-1].stop)
             check_order(self._pieces[0], piece)
         else:
             capacity = self._keep.capacity(piece.graph.in_degree) or 0
-            for buffer in chain(*self._kept.values()):
-                buffer.reserve(capacity)
+            for buffers in self._kept.values():
+                reserve(buffers, capacity)
         self._pieces.append(piece)
         self._degree, self._mass, self._sum = (
-            _widened(rows, piece.stop) for rows in (self._degree, self._mass, self._sum)
+            widened(rows, piece.stop) for rows in (self._degree, self._mass, self._sum)
         )
 
     def mark(self) -> Mark:
@@ -117,9 +126,11 @@ class KeptEdges:
         """
         values = self._values(attention, scores)
         attention = values["attention"]
-        self._weigh(rows, attention)
+        sizes = sizes_of(attention)
+        mass = sizes.sum(-1)
+        weighed = mass, mass if sizes is attention else attention.sum(-1)
         if isinstance(self._keep, All):
-            self._append({name: _picked(block, allowed) for name, block in values.items()})
+            self._add(rows, *weighed, picked(values, allowed))
             return
         present = torch.tensor(True) if allowed is None else allowed
         places = self._keep.places(attention, present.to(attention.device))
@@ -127,35 +138,41 @@ class KeptEdges:
         line = places // width
         key = places - line * width
         key = key + columns.start if isinstance(columns, slice) else columns.to(key.device)[key]
-        self._add(rows, places, line, key, values)
+        self._add(rows, *weighed, *self._taken(rows, places, line, key, values))
 
     def add_edges(self, edges: slice, attention: Tensor, scores: Tensor | None) -> None:
         """Keep edges of whole neighbourhoods: (heads, edges) in the graph's edge order."""
         values = self._values(attention, scores)
         attention = values["attention"]
-        key, query = self._pieces[-1].graph.edge_index[:, edges].to(attention.device)
+        key, query = self._pieces[-1].graph.edge_index[:, edges]
         if not len(query):
             return
         rows = slice(int(query[0]), int(query[-1]) + 1)
-        row = query - rows.start
-        self._note_mass(rows, *_masses(attention, row, rows.stop - rows.start))
+        groups = padded_rows(query - rows.start, rows.stop - rows.start)
+        key, row = key.to(attention.device), (query - rows.start).to(attention.device)
+        weighed = masses(attention, row, rows.stop - rows.start)
         if isinstance(self._keep, All):
-            self._append(values)
+            self._add(rows, *weighed, values)
             return
         chosen = torch.zeros(attention.shape, dtype=torch.bool, device=attention.device)
-        for group, present in padded_rows(row, rows.stop - rows.start):
+        for padded in groups:
+            group, present, slot = (x.to(attention.device) for x in padded)
             block = attention.index_select(1, group.flatten()).view(-1, *group.shape)
-            block.masked_fill_(~present, 0)
-            kept = torch.zeros(block.numel(), dtype=torch.bool, device=block.device)
-            kept.index_fill_(0, self._keep.places(block, present), True)
-            slot = flat_indices(present)
+            kept = self._keep.select(block, present).flatten(1)
             edge = group.flatten().index_select(0, slot)
-            chosen.index_copy_(1, edge, kept.view(len(block), -1).index_select(1, slot))
+            chosen.index_copy_(1, edge, kept.index_select(1, slot))
         places = flat_indices(chosen)
         head = places // len(query)
         edge = places - head * len(query)
         line = row.index_select(0, edge).add_(head, alpha=rows.stop - rows.start)
-        self._add(rows, places, line, key.index_select(0, edge), values)
+        key = key.index_select(0, edge)
+        self._add(rows, *weighed, *self._taken(rows, places, line, key, values))
+
+    def add_emitted(self, edges: EmittedEdges) -> None:
+        """Keep edges that kernels chose, those of all rows of the graph begun last."""
+        piece, rows = self._pieces[-1], slice(0, self._pieces[-1].graph.num_queries)
+        found = {"attention": edges.attention, "key": edges.key + piece.first_key}
+        self._add(rows, edges.mass, edges.mass, found, edges.degree)
 
     @property
     def num_rows(self) -> int:
@@ -186,46 +203,60 @@ class KeptEdges:
     def _values(self, attention: Tensor, scores: Tensor | None) -> dict[str, Tensor]:
         values = {"attention": attention.detach().to(self._dtype)}
         if self._scores and scores is not None:
-            values["score"] = scores.detach()
+            values["score"] = scores.detach().to(self._dtype)
         return values
 
-    def _weigh(self, rows: slice, attention: Tensor) -> None:
-        """Sum up whole rows (heads, rows, slots), and refuse NaN."""
-        sizes = sizes_of(attention)
-        mass = sizes.sum(-1)
-        self._note_mass(rows, mass, mass if sizes is attention else attention.sum(-1))
+    def _taken(
+        self, rows: slice, places: Tensor, line: Tensor, key: Tensor, values: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Take the edges at flat places, given the line and key of each; also count each row's.
 
-    def _note_mass(self, rows: slice, mass: Tensor, total: Tensor) -> None:
-        """Note the mass and the sum of whole rows, (heads, rows), and refuse NaN."""
-        mass, total = mass.cpu(), total.cpu()
-        first = self._pieces[-1].row
+        Lines number the rows of the first head, then those of the next.
+        """
+        shape = len(self._heads), rows.stop - rows.start
+        taken = {name: block.take(places) for name, block in values.items()}
+        key = (key + self._pieces[-1].first_key).to(torch.int32)
+        return taken | {"key": key}, count_of(line, prod(shape)).view(shape)
+
+    def _add(
+        self,
+        rows: slice,
+        mass: Tensor,
+        total: Tensor,
+        edges: dict[str, Tensor],
+        degree: Tensor | None = None,
+    ) -> None:
+        """Store edges of whole rows: as many of each head, or `degree` (heads, rows) of each row.
+
+        Also note the mass and the sum of these rows, (heads, rows), and refuse NaN.
+        """
+        numbers = edges | {"mass": mass, "total": total}
+        if degree is not None:
+            numbers["degree"] = degree
+        numbers = on_host(numbers)
+        mass, first = numbers["mass"], self._pieces[-1].row
         self._mass[:, first:][:, rows] = mass
-        self._sum[:, first:][:, rows] = total
+        self._sum[:, first:][:, rows] = numbers["total"]
         if bool(mass.isnan().any()):
             head, row = mass.isnan().nonzero()[0].tolist()
             raise CaptureError(
                 f"The attention of head {self._heads[head]} is NaN at query {rows.start + row}; "
                 "expected numbers. Look for NaN or infinity in the weights and inputs."
             )
-
-    def _add(
-        self, rows: slice, places: Tensor, line: Tensor, key: Tensor, values: dict[str, Tensor]
-    ) -> None:
-        """Store the edges at flat places, given the line and key of each.
-
-        Lines number the rows of the first head, then those of the next.
-        """
-        heads, height = len(self._heads), rows.stop - rows.start
-        degree = torch.bincount(line, minlength=heads * height).view(heads, height).cpu()
-        piece = self._pieces[-1]
-        self._degree[:, piece.row :][:, rows] = degree
-        taken = {name: block.take(places) for name, block in values.items()}
-        self._append(taken | {"key": key + piece.first_key}, degree.sum(1).tolist())
+        if degree is None:
+            self._append(numbers)
+            return
+        self._degree[:, first:][:, rows] = numbers["degree"]
+        self._append(numbers, numbers["degree"].sum(1).tolist())
 
     def _append(self, values: dict[str, Tensor], sizes: list[int] | None = None) -> None:
         """Append to each head's buffers: one row per head, or parts of one row with these sizes."""
         for name, buffers in self._kept.items():
-            block = values[name].to("cpu", buffers[0].dtype) if buffers else values[name]
+            block = values[name]
+            if sizes is None or len(set(sizes)) == 1:
+                rows = block if sizes is None else block.view(len(buffers), sizes[0])
+                if buffers and append_together(buffers, rows):
+                    continue
             if sizes is not None and len(block) < _FEW * len(buffers):
                 array, stop = block.numpy(), 0
                 for buffer, size in zip(buffers, sizes, strict=True):
@@ -238,64 +269,32 @@ class KeptEdges:
 
     def graphs(self, *, has_sink: bool, **attributes: Any) -> list[AttentionGraph]:
         """Build one attention graph per head; `attributes` are further fields of each."""
+        return [AttentionGraph(**fields, **attributes) for fields in self.fields(has_sink)]
+
+    def fields(self, has_sink: bool) -> Iterator[dict[str, Any]]:
+        """List the fields of each head's attention graph, as far as they are known here."""
         total_edges: Ints = torch.cat([piece.graph.in_degree for piece in self._pieces]).numpy()
         graph = joined(self._pieces, of_all_edges=isinstance(self._keep, All))
         queries = self._pieces[-1].stop
-        graphs = []
+        kept = {name: [one.values() for one in some] for name, some in self._kept.items()}
+        graphs = self._kept_graphs(graph, kept.get("key"))
+        masses = apart.copied(self._mass[:, :queries], self._dtype)
         for index, head in enumerate(self._heads):
-            kept = {name: buffers[index].values() for name, buffers in self._kept.items()}
             total = self._sum[index, :queries]
-            graphs.append(
-                AttentionGraph(
-                    self._kept_graph(graph, index, kept),
-                    kept["attention"].numpy(),
-                    self._mass[index, :queries].clone().numpy(),
-                    total_edges,
-                    score=kept["score"].numpy() if self._scores else None,
-                    sink=(1 - total).clamp_min(0).numpy() if has_sink else None,
-                    head=head,
-                    kept_by=(self._keep,),
-                    **attributes,
-                )
-            )
-        return graphs
+            yield {
+                "graph": graphs[index],
+                "attention": kept["attention"][index].numpy(),
+                "total_mass": masses[index].numpy(),
+                "total_edges": total_edges,
+                "score": kept["score"][index].numpy() if self._scores else None,
+                "sink": (1 - total).clamp_min(0).numpy() if has_sink else None,
+                "head": head,
+                "kept_by": (self._keep,),
+            }
 
-    def _kept_graph(self, graph: TokenGraph, index: int, kept: dict[str, Tensor]) -> TokenGraph:
-        if "key" not in kept:
-            return graph
-        pointer = pointer_of(self._degree[index, : graph.num_queries])
-        return replace(graph, rule=Edges(pointer, kept["key"].long(), graph.query_offset))
-
-
-class Mark(NamedTuple):
-    """The size of a store at some time."""
-
-    pieces: int
-    sizes: list[int]
-
-
-def _widened(rows: Tensor, size: int) -> Tensor:
-    """Extend (heads, rows) with zeros to at least `size` rows."""
-    heads, known = rows.shape
-    if size <= known:
-        return rows
-    wider = rows.new_zeros(heads, max(size, 2 * known))
-    if known:
-        wider[:, :known] = rows
-    return wider
-
-
-def _masses(attention: Tensor, row: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Sum up the sizes, and the values, of the edges (heads, edges) of each row."""
-    sizes = sizes_of(attention)
-    mass = neighbourhood_sums(sizes, row, num_rows)
-    return mass, mass if sizes is attention else neighbourhood_sums(attention, row, num_rows)
-
-
-def _picked(values: Tensor, allowed: Tensor | None) -> Tensor:
-    """Return the edges of a block (heads, rows, columns) as (heads, edges)."""
-    if allowed is None:
-        return values.flatten(1)
-    # much faster than masked_select with a broadcast mask
-    edge = flat_indices(allowed).to(values.device)
-    return values.flatten(1).index_select(1, edge)
+    def _kept_graphs(self, graph: TokenGraph, keys: Sequence[Tensor] | None) -> list[TokenGraph]:
+        if keys is None:
+            return [graph] * len(self._heads)
+        pointers = apart.copied(map(pointer_of, self._degree[:, : graph.num_queries]), torch.long)
+        lists = zip(pointers, apart.copied(keys, torch.long), strict=True)
+        return [replace(graph, rule=Edges(*one, graph.query_offset)) for one in lists]

@@ -17,11 +17,10 @@ from torch import nn
 
 from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, is_as_any, routes, unseen
-from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
 from gattn.models.load.walking import modules_of
 from gattn.models.read.on_graphs import merging
-from gattn.models.read.track.any_model import AnyTracker
+from gattn.models.read.track.any_library.any_model import AnyTracker
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.read.track.unrouted import UnroutedTracker
@@ -57,12 +56,16 @@ def attached(
 
 
 def _calls(model: nn.Module, prove: Callable[..., Any] | None) -> Calls:
+    if not is_as_any(model) and routes(model) and not unseen(model):
+        return Calls(model, attending(model), None, Tracker)
+    from gattn.models.doors.functions.mode import FunctionMode
+
     if is_as_any(model):
         return Calls(model, frozenset(), FunctionMode, partial(AnyTracker, prove=prove))
     if not routes(model):
         tracker = partial(UnroutedTracker, prove=prove)
         return Calls(model, attending(model), FunctionMode, tracker)
-    return Calls(model, attending(model), FunctionMode if unseen(model) else None, Tracker)
+    return Calls(model, attending(model), FunctionMode, Tracker)
 
 
 def _install(calls: Calls) -> None:
@@ -81,7 +84,7 @@ def _install(calls: Calls) -> None:
             calls.model,
             PreTrainedModel,
             calls.attending,
-            counts_runs=calls.mode is FunctionMode,
+            counts_runs=calls.mode is not None,
         )
         _hooks[calls.model] = count + 1, handles
 

@@ -38,7 +38,7 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
     swaps = [edit for edit in edits if isinstance(edit, Swap)]
     after = tuple(edit.among(heads) for edit in edits if edit.is_after)
     _check_uses(edits)
-    graph = reading.graph
+    graph = own_graph = reading.graph.on_host
     for edit in edits:
         graph = edit.allowed(graph, reading)
     call, own = reading.attention, heads
@@ -48,7 +48,8 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
     for swap in swaps:
         weight = swap.scored_by(weight, reading.has_vectors)
         normalizer = swap.normalizer or normalizer
-    if graph is not reading.graph or swaps:
+    if graph is not own_graph or swaps:
+        graph = reading.graph if graph is own_graph else graph.to(call.query.device)
         features = reading.features_on(call.edge_features, graph)
         call = replace(
             call, graph=graph, weight=weight, normalizer=normalizer, edge_features=features

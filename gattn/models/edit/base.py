@@ -170,7 +170,7 @@ class Edit(Described):
         return bool(len(reading.queries) and len(reading.keys))
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
-        """Change who may attend to whom."""
+        """Change who may attend to whom; edges are in main memory."""
         return graph
 
     def values(self, values: Tensor, reading: Reading) -> Tensor:
@@ -192,9 +192,21 @@ class Edit(Described):
         return attention
 
 
+_MOST_SHOWN = 20
+"""Numbers of a tensor that an edit's text writes out; formatting many takes longer than a run."""
+
+
 def _shown(value: object) -> str:
     if isinstance(value, slice) and value.step is None:
         return f"slice({value.start}, {value.stop})"
+    if isinstance(value, Tensor) and value.numel() > _MOST_SHOWN:
+        return f"<tensor of {tuple(value.shape)}>"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{name!r}: {_shown(one)}' for name, one in value.items())}}}"
+    if type(value) is list:
+        return f"[{', '.join(map(_shown, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(_shown, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
 
 

@@ -51,12 +51,13 @@ class Restrict(Edit):
 
     def changes(self, reading: Reading) -> Tensor:
         """Return which queries of a call lose edges."""
-        return self.loses(self.allowed(reading.graph, reading), reading.graph)
+        graph = reading.graph.on_host
+        return self.loses(self.allowed(graph, reading), graph)
 
     @staticmethod
     def loses(left: TokenGraph, graph: TokenGraph) -> Tensor:
         """Return which queries have fewer edges left than in a graph."""
-        return (left.in_degree != graph.in_degree).cpu()
+        return left.on_host.in_degree != graph.on_host.in_degree
 
     def meets(self, reading: Reading) -> bool:
         """Return whether it removes edges of a call."""
@@ -64,7 +65,7 @@ class Restrict(Edit):
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Keep the edges that are in both graphs."""
-        queries, keys, given = reading.queries, reading.keys, self.graph
+        queries, keys, given = reading.queries, reading.keys, self.graph.on_host
         if given.is_bipartite != graph.is_bipartite:
             kind = "bipartite" if graph.is_bipartite else "a graph on one sequence"
             raise EditError(f"{self}: the model's graph is {kind}, but the given one is not.")
@@ -129,7 +130,7 @@ class Use(Edit):
         if len(key) and not 0 <= int(key.min()) <= int(key.max()) < len(reading.keys):
             raise EditError(f"{self}: {_not_there(row, key, reading)}")
         if (padding := ~reading.queries.are_tokens).any():
-            own_key, own_row = graph.edge_index.cpu()
+            own_key, own_row = graph.edge_index
             is_own = padding[own_row]
             row, key = torch.cat((row, own_row[is_own])), torch.cat((key, own_key[is_own]))
         rule = Edges.from_pairs(row, key, len(reading.queries), graph.query_offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from gattn.engines.edges import EdgeBlock
 from gattn.engines.tiles import RowBlock
 from gattn.graph.rules.keys import list_keys
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads.store.emitted import store_emitted
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.models.edit.base import Edit
 from gattn.models.edit.graphs import Restrict
@@ -94,8 +95,17 @@ class Part:
         sizes = len(self.own), len(reading.queries), len(reading.keys)
         return self.attention.query.new_zeros(len(reading.elements), *sizes)
 
-    def store(self, stores: Sequence[KeptEdges], *, scores: bool) -> None:
-        """Keep the edges of each element in its store."""
+    def store(
+        self,
+        stores: Sequence[KeptEdges],
+        *,
+        scores: bool,
+        look: Callable[[RowBlock], None] | None = None,
+    ) -> None:
+        """Keep the edges of each element in its store, and let `look` see each block."""
+        is_plain = len(self.own) == self.attention.query.shape[1] and not self.after
+        if look is None and is_plain and store_emitted(self.attention, stores, scores=scores):
+            return
         for block in self.blocks(scores=scores):
             score = block.scores
             for element, store in enumerate(stores):
@@ -106,6 +116,8 @@ class Part:
                     block.attention[element],
                     None if score is None else score[element],
                 )
+            if look is not None:
+                look(block)
 
     def output(self, rows: Tensor) -> Tensor:
         """Compute the output of some queries: (elements, heads, rows, value dim)."""
@@ -177,8 +189,14 @@ class EdgePart(Part):
             return
         yield from edges.edge_blocks(self.attention)
 
-    def store(self, stores: Sequence[KeptEdges], *, scores: bool) -> None:
-        """Keep the edges of each element in its store."""
+    def store(
+        self,
+        stores: Sequence[KeptEdges],
+        *,
+        scores: bool,
+        look: Callable[[RowBlock], None] | None = None,
+    ) -> None:
+        """Keep the edges of each element in its store; there are no blocks to look at."""
         for some, score, attention in self.edge_blocks():
             for element, store in enumerate(stores):
                 store.add_edges(some, attention[element], score[element] if scores else None)

@@ -15,9 +15,7 @@ from gattn.models.read.places import Place
 from gattn.normalizers import Normalizer
 from gattn.weights.base import (
     PairFunction,
-    Pairs,
     PairWeight,
-    PositionWeight,
     Scaled,
     Sum,
     Tree,
@@ -25,6 +23,8 @@ from gattn.weights.base import (
     as_weight_function,
 )
 from gattn.weights.edge_features import EdgeBias
+from gattn.weights.pairs import Pairs
+from gattn.weights.position import PositionWeight
 from gattn.weights.rotary import Rotary
 from gattn.weights.softcap import Softcap
 
@@ -105,9 +105,9 @@ class Swap(Edit):
             return own
         if not has_vectors and not _reads_no_vectors(self._weight):
             raise EditError(
-                f"{self._weight!r} reads queries and keys, but this model does not route its "
-                "attention through transformers' interface and shows only its scores: use "
-                "ModelScore() and weight functions of positions."
+                f"{self._weight!r} reads queries and keys, but this attention, such as a softmax "
+                "written out or a layer on a graph, shows only its scores: use ModelScore() and "
+                "weight functions of positions."
             )
         return _bound(self._weight, own)
 

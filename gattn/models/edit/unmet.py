@@ -43,11 +43,13 @@ class Seen:
 
     def note(self, place: Place) -> None:
         """Note a call."""
-        self.layers[place.stack] = max(self.layers.get(place.stack, 0), place.layer + 1)
-        for name, sides in (("query", place.queries), ("key", place.keys)):
-            most = max((side.end for side in sides), default=0)
-            known = self.counts.get((place.stack, name), 0)
-            self.counts[place.stack, name] = max(known, most)
+        stack, queries, keys = place.stack, place.queries, place.keys
+        self.layers[stack] = max(self.layers.get(stack, 0), place.layer + 1)
+        most = max((side.end for side in queries), default=0)
+        self.counts[stack, "query"] = max(self.counts.get((stack, "query"), 0), most)
+        if keys is not queries:
+            most = max((side.end for side in keys), default=0)
+        self.counts[stack, "key"] = max(self.counts.get((stack, "key"), 0), most)
 
     def note_names(self, stack: str, names: Mapping[str, Sequence[str] | None]) -> None:
         """Note the tokens of a call."""

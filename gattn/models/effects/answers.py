@@ -84,7 +84,7 @@ class FunctionRunner(Runner):
     @property
     def tokens(self) -> list[str]:
         """The texts of the tokens, or their positions, if there is only one sequence of them."""
-        given = None if isinstance(self.naming.tokens, Mapping) else self.naming.of("")
+        given = None if isinstance(self.naming.tokens, Mapping) else self.naming.of("").get("key")
         if given is not None and len(given) == self._seen.count:
             return list(given)
         if self._seen.ids is not None and len(self._seen.ids) == self._seen.count:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +16,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.edit_context import Editing
 from gattn.models.run.functions import Runnable, prepared
+from gattn.models.stream.after_attention import AfterAttention, NotingLayers
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
 
@@ -70,10 +70,8 @@ class LayerCopies:
         stack: str | None = None,
     ) -> None:
         self.model, self._tokenizer = model, tokenizer
-        takes = inspect.signature(model.forward).parameters
-        # All logits would take as long as some layers.
-        self._settings = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
         self._prompt = prepared(inputs, model, tokenizer)
+        self._settings = self._prompt.few_logits
         found = _Places()
         with torch.no_grad():
             self._prompt.run(found, **self._settings)
@@ -107,6 +105,13 @@ class LayerCopies:
         """Estimate how many copies run at once, beside the plain one."""
         logits = 1 if self._settings else len(self)
         return max(self._prompt.most_copies(len(self), logits, _MEMORY) - 1, 1)
+
+    def after_attention(self) -> list[AfterAttention]:
+        """Return each layer from its attention on; a `CaptureError` says where one has no such."""
+        noting = NotingLayers(self.stack, self._modules)
+        with torch.no_grad():
+            self._prompt.run(noting, **self._settings)
+        return noting.after_attention()
 
     def run(self, edits: Sequence[Sequence[Edit]], see: Callable[[int, Tensor], None]) -> None:
         """Run the plain copy, and another copy for each list of edits.

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from gattn.door import draw
+from gattn.door import Pictured, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Effects(pd.DataFrame):
+class Effects(Pictured, pd.DataFrame):
     """Effects of edits, measured or estimated: a `pandas.DataFrame` that draws itself.
 
     ``attrs`` hold the ``metric`` and the text's ``tokens``. To draw some of the rows, select them:
@@ -24,5 +24,5 @@ class Effects(pd.DataFrame):
         return type(self)
 
     def draw(self, layout: str | None = None, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.results.effects.draw_effects`."""
+        """Draw it on Axes; see `gattn.drawing.results.effects.draw_effects.draw_effects`."""
         return draw(self, layout, ax=ax, **options)

@@ -102,7 +102,8 @@ def _notes(sets: Sequence[Mapping[str, float]]) -> list[str]:
     if not sets:
         return ["no effect was measured; that of many edges together is not the sum of estimates"]
     found = [
-        f"{one['effect']:.3g} for the largest {one['share']:.0%} (estimated {one['estimate']:.3g})"
+        f"{one['effect']:.3g} for the largest {100 * one['share']:.0f} % "
+        f"(estimated {one['estimate']:.3g})"
         for one in sets
         if not abs(one["estimate"] - one["effect"]) <= _TOLERANCE * abs(one["effect"])
     ]

@@ -32,6 +32,19 @@ class Given:
         self.encodes = has_decoder and self.encoded is None
         inputs = ("decoder_input_ids", "decoder_inputs_embeds")
         self.only_encodes = self.encodes and all(named.get(name) is None for name in inputs)
+        self.kept_logits: Any = named.get("logits_to_keep")
+        """How many of the last slots have logits, 0 for all, or which ones."""
+        types = of_choices(named.get("token_type_ids"))
+        self.token_types = types if isinstance(types, Tensor) and types.dim() == 2 else None
+        self.lengths_beside = {
+            x.shape[1]
+            for name, x in named.items()
+            if isinstance(x, Tensor)
+            and x.dim() == 3
+            and x.is_floating_point()
+            and not name.endswith("inputs_embeds")
+        }
+        """The lengths of sequences that are no text, such as the regions of an image."""
         masks = {
             name: x
             for name, x in named.items()
@@ -41,6 +54,8 @@ class Given:
         self.padding = {name: mask.detach() != 0 for name, mask in masks.items()}
         if getattr(named.get("input_ids"), "ndim", 2) == 3:
             self.padding = {name: of_choices(mask) for name, mask in self.padding.items()}
+        # Read here once for all layers; masks of pairs are no padding.
+        self.padding = {name: mask.cpu() for name, mask in self.padding.items() if mask.dim() == 2}
 
 
 def arguments(

@@ -43,13 +43,20 @@ class Encoding:
         """How many pairs of tokens a head of a layer has at most, in all stacks together."""
         return len(self) ** 2 + len(self.decoder_tokens) * (len(self) + len(self.decoder_tokens))
 
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The token type of each token, if there are several."""
+        types = self.tensors.get("token_type_ids")
+        found = () if types is None or types.dim() != 1 else tuple(map(int, types.tolist()))
+        return found if len(set(found)) > 1 else ()
+
     def names(self, stack: str) -> dict[str, Any]:
         """Name the nodes of a stack's attention graphs."""
         if stack == "cross":
             return {"tokens": self.tokens, "query_tokens": self.decoder_tokens}
         if stack == "decoder" and self.decoder_tokens:
             return {"tokens": self.decoder_tokens}
-        return {"tokens": self.tokens, "words": self.words}
+        return {"tokens": self.tokens, "words": self.words, "segments": self.segments}
 
 
 def is_text(inputs: Inputs) -> bool:
@@ -83,8 +90,9 @@ def encode(
 ) -> Encoding:
     """Encode one text, one sequence of token ids, or one mapping of tensors."""
     check_takes_text(model)
+    limit = longest(model)
     if isinstance(inputs, str):
-        encoding = _encode_text(inputs, tokenizer, longest(model))
+        encoding = _encode_text(inputs, tokenizer, limit)
     elif isinstance(inputs, Mapping):
         encoding = _encode_mapping(inputs, tokenizer)
     else:
@@ -96,7 +104,7 @@ def encode(
         raise CaptureError("The text is empty: expected at least one token.")
     for name in ("input_ids", "decoder_input_ids"):
         if name in encoding.tensors:
-            check_ids(name, encoding.tensors[name], model)
+            check_ids(name, encoding.tensors[name], model, limit)
     return encoding
 
 
@@ -126,22 +134,25 @@ def _encode_text(
     tensors["input_ids"] = torch.tensor(ids, dtype=torch.long)
     if not tokenizer.is_fast:
         return Encoding(tensors, names_of(ids, tokenizer), text=text)
-    texts = _slices(text, found["offset_mapping"], names_of(ids, tokenizer))
-    return Encoding(tensors, texts, tuple(found.word_ids(0)), text=text)
+    texts = _slices(text, found["offset_mapping"])
+    unknown = [n for n, one in enumerate(texts) if one is None]
+    names = iter(names_of([ids[n] for n in unknown], tokenizer))
+    named = tuple(next(names) if one is None else one for one in texts)
+    return Encoding(tensors, named, tuple(found.word_ids(0)), text=text)
 
 
 _MANY = "; gattn.capture_many takes several texts"
 
 
-def _slices(text: str, spans: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:
-    """Take each token's text from the text itself, unless tokens share a character."""
+def _slices(text: str, spans: Sequence[tuple[int, int]]) -> list[str | None]:
+    """Take each token's text from the text itself; None where tokens share a character."""
     texts = []
     for i, (start, stop) in enumerate(spans):
         shares = (i > 0 and start < spans[i - 1][1]) or (
             i + 1 < len(spans) and spans[i + 1][0] < stop and spans[i + 1][1] > 0
         )
-        texts.append(names[i] if shares or stop <= start else trimmed(text[start:stop]))
-    return tuple(texts)
+        texts.append(None if shares or stop <= start else trimmed(text[start:stop]))
+    return texts
 
 
 def _encode_mapping(

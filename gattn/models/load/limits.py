@@ -26,9 +26,8 @@ def check_takes_text(model: PreTrainedModel) -> None:
         )
 
 
-def check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
+def check_ids(name: str, ids: Tensor, model: PreTrainedModel, limit: int | None) -> None:
     """Refuse more tokens than a model takes, and ids that it does not have."""
-    limit = longest(model)
     if limit is not None and len(ids) > limit:
         raise CaptureError(
             f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "

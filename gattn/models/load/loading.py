@@ -104,10 +104,13 @@ def _is_head(name: str, model: PreTrainedModel) -> bool:
 def _ask_hub(name: str) -> None:
     """Ask the hub once for a model that is not here: transformers would try for half a minute."""
     import huggingface_hub as hub
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    if Path(name).exists() or hub.try_to_load_from_cache(name, "config.json") is not None:
-        return
+    try:
+        if Path(name).exists() or hub.try_to_load_from_cache(name, "config.json") is not None:
+            return
+    except HFValidationError:  # A path, then.
+        raise FileNotFoundError(f"there is no folder {name}") from None
     try:
         hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"))
     except HfHubHTTPError:

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 from torch import nn
 
+# Functions within functions that call themselves would hold the model until garbage is collected.
+
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """List a model's modules as `model.modules()` does, without naming them, which takes longer."""
     found: dict[nn.Module, None] = {}
-
-    def walk(module: nn.Module) -> None:
-        found[module] = None
-        for part in module._modules.values():
-            if part is not None and part not in found:
-                walk(part)
-
-    walk(model)
+    _list(model, found)
     return list(found)
 
 
 def names_of(model: nn.Module) -> dict[str, nn.Module]:
     """List a model's modules by name, as `model.named_modules()` does, but faster."""
     found: dict[str, nn.Module] = {}
-    known: set[nn.Module] = set()
-
-    def walk(module: nn.Module, name: str) -> None:
-        known.add(module)
-        found[name] = module
-        path = f"{name}." if name else ""
-        for part, inner in module._modules.items():
-            if inner is not None and inner not in known:
-                walk(inner, f"{path}{part}")
-
-    walk(model, "")
+    _name(model, "", found, set())
     return found
+
+
+def _list(module: nn.Module, found: dict[nn.Module, None]) -> None:
+    found[module] = None
+    for part in module._modules.values():
+        if part is not None and part not in found:
+            if part._modules:
+                _list(part, found)
+            else:
+                found[part] = None
+
+
+def _name(module: nn.Module, name: str, found: dict[str, nn.Module], known: set[nn.Module]) -> None:
+    known.add(module)
+    found[name] = module
+    path = f"{name}." if name else ""
+    for part, inner in module._modules.items():
+        if inner is not None and inner not in known:
+            if inner._modules:
+                _name(inner, f"{path}{part}", found, known)
+            else:
+                known.add(inner)
+                found[f"{path}{part}"] = inner

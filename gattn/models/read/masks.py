@@ -28,12 +28,14 @@ class Mask:
     `values` broadcasts to (batch, heads, queries, keys); where it is None, every key may be read,
     or if `is_causal` all up to the query's own. An edge is absent below -9,000, since some mask by
     -10,000; between the windows of Swin models, whose mask is -100, below -50. They `are_scores`
-    where a model shows only its softmax.
+    where a model shows only its softmax; where they `are_ranked`, those that are not among the
+    largest are -inf.
     """
 
     values: Tensor | None
     is_causal: bool = False
     are_scores: bool = False
+    are_ranked: bool = False
     least: float = LEAST
     _graphs: dict[object, TokenGraph] = field(default_factory=dict)
     _real: dict[object, Tensor] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class Mask:
             return cls(None, is_causal=call.is_causal)
         if mask.shape[-1] == 1:  # It says the same of all keys.
             mask = mask.expand(*mask.shape[:-1], call.key.shape[2])
-        return cls(mask, are_scores=call.is_scores, least=call.least)
+        return cls(mask, are_scores=call.is_scores, are_ranked=call.is_ranked, least=call.least)
 
     @cached_property
     def present(self) -> Tensor:
@@ -55,6 +57,14 @@ class Mask:
         if self.values.dtype == torch.bool:
             return self.values
         return self.values.detach() > self.least
+
+    @cached_property
+    def readable(self) -> Tensor:
+        """Where an edge is, or would be if its score were among the largest."""
+        if not self.are_ranked:
+            return self.present
+        assert self.values is not None
+        return self.present | (self.values.detach() == -torch.inf)
 
     @cached_property
     def has_bias(self) -> bool:
@@ -101,7 +111,7 @@ class Mask:
     def _reads_itself(self, count: int, offset: int, length: int) -> Tensor:
         if self.values is None:
             return torch.ones(count, length, dtype=torch.bool)
-        present = self.present[..., offset : offset + length]
+        present = self.readable[..., offset : offset + length]
         if present.shape[-1] < length:
             return torch.ones(count, length, dtype=torch.bool)
         if present.shape[2] == 1:
@@ -119,15 +129,15 @@ class Mask:
         """Whether some query may read the key after its own."""
         if self.values is None:
             return not self.is_causal
-        rows = self.present.shape[2]
-        present = self.present if rows > 1 else self.present.expand(-1, -1, 2, -1)
+        rows = self.readable.shape[2]
+        present = self.readable if rows > 1 else self.readable.expand(-1, -1, 2, -1)
         return bool(present.diagonal(offset=1, dim1=2, dim2=3).any())
 
     def is_used(self, count: int, offset: int, length: int) -> Tensor:
         """Find the queries that read anything or are read, as `reads_itself` gives them."""
         if self.values is None:
             return torch.ones(count, length, dtype=torch.bool)
-        present = self.present.any(1)
+        present = self.readable.any(1)
         is_read = present[..., offset : offset + length].any(1)
         reads = present.any(2)
         return (reads | is_read).expand(count, -1).cpu()
@@ -136,7 +146,7 @@ class Mask:
         """Find the keys that any query may read: (elements, keys), on the CPU."""
         if self.values is None:
             return torch.ones(count, length, dtype=torch.bool)
-        return self.present.any(1).any(1).expand(count, length).cpu()
+        return self.readable.any(1).any(1).expand(count, length).cpu()
 
     def graph(self, element: int, queries: Side, keys: Side, is_bipartite: bool) -> TokenGraph:
         """Return the token graph of one element's real tokens: a rule if possible, else edges."""

@@ -19,8 +19,10 @@ from gattn.models.read.places import Place, Side
 from gattn.models.read.verifying import verify, verify_empty
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import widened
-from gattn.weights.base import Pairs, PositionWeight, Tree, WeightFunction
+from gattn.weights.base import Tree, WeightFunction
 from gattn.weights.dot import ScaledDotProduct
+from gattn.weights.pairs import Pairs
+from gattn.weights.position import PositionWeight
 from gattn.weights.softcap import Softcap
 
 if TYPE_CHECKING:

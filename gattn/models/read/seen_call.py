@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from gattn.models.read.token_maps import TokenMap
 
+EXTRA_KEYS = "[bias]", "[zero]"
+"""The names of the keys that `nn.MultiheadAttention` adds after those of tokens."""
 LEAST = -9e3
 """An edge is absent where less than this is added to its score, since some mask by -10,000."""
 
@@ -35,6 +37,8 @@ class SeenCall:
         keys); where it `is_scores`, the scores themselves.
     is_causal : bool
         Whether, without a mask, a query reads nothing after itself.
+    is_ranked : bool
+        Whether only the largest scores were kept; then the others are -inf, masked ones finite.
     least : float
         An edge is absent where the mask adds less than this.
     scale, softcap : float, optional
@@ -71,6 +75,10 @@ class SeenCall:
         Whether some context looks at it.
     token_names : mapping
         The texts of its `tokens` and `query_tokens`, where the door knows.
+    extra_keys : tuple of str
+        The names of the last keys that are no tokens, where the door knows.
+    token_spellings : tuple of str
+        Other texts of its `tokens`, by which edits find them, too.
     options : mapping
         All further arguments, which errors name.
     """
@@ -85,6 +93,7 @@ class SeenCall:
     mask: Tensor | None = None
     is_causal: bool = False
     is_scores: bool = False
+    is_ranked: bool = False
     least: float = LEAST
     scale: float | None = None
     softcap: float | None = None
@@ -104,7 +113,16 @@ class SeenCall:
     is_seen_again: bool = True
     is_shown: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    extra_keys: tuple[str, ...] = ()
+    token_spellings: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def names_of(self, num_keys: int) -> Mapping[str, tuple[str, ...]]:
+        """Return the texts that its door knows of a graph with so many keys."""
+        if not self.extra_keys:
+            return self.token_names
+        tokens = map(str, range(num_keys - len(self.extra_keys)))
+        return {**self.token_names, "tokens": (*tokens, *self.extra_keys)}
 
     def write_out(self) -> None:
         """Say by a mask what a causal call with other numbers of queries and keys means.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from gattn.engines import tiles
 from gattn.engines.call import AttentionCall
@@ -59,22 +60,23 @@ def verify(call: SeenCall, reading: Reading) -> None:
 
     A few rows are compared, or all of them if the user wrote the function.
     """
-    count = len(reading.queries)
+    count, device = len(reading.queries), call.query.device
     few = {0, count // 3, 2 * count // 3, count - 1}
-    rows = list(range(count)) if call.is_own else sorted(few)
+    rows = torch.tensor(list(range(count)) if call.is_own else sorted(few))
     elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
-    slots = reading.queries.slots[rows].to(call.query.device)
+    slots = reading.queries.slots.index_select(0, rows).to(device)
     is_output = attention.value is not None and attention.value.shape[-1] > 0
     if is_output:
-        expected = widened(call.output[elements][:, slots]).transpose(1, 2)
+        expected = widened(call.output[elements].index_select(1, slots)).transpose(1, 2)
     else:
         assert call.weights is not None
-        given = widened(call.weights[elements][:, :, slots])
+        given = widened(call.weights[elements].index_select(2, slots))
         expected = taken(given, 3, reading.keys)
-    found = _computed(attention, rows, is_output)
-    largest, error = float(expected.abs().max()), float((found - expected).abs().max())
+    found = _computed(attention, rows.to(device), is_output)
+    sizes = [vector_norm(x, torch.inf) for x in (expected, found - expected)]
+    largest, error = torch.stack(sizes).tolist()
     if not math.isfinite(largest + error):
-        _refuse_infinite(call, rows, ~torch.isfinite(expected) | ~torch.isfinite(found))
+        _refuse_infinite(call, rows.tolist(), ~torch.isfinite(expected) | ~torch.isfinite(found))
     kinds = {x.dtype for x in (call.query, call.key, call.value, call.output)}
     half = bool(kinds & {torch.float16, torch.bfloat16})
     error /= max(largest, 1e-6)
@@ -97,14 +99,14 @@ def _refuse_infinite(call: SeenCall, rows: list[int], broken: Tensor) -> None:
         )
 
 
-def _computed(call: AttentionCall, rows: list[int], is_output: bool) -> Tensor:
+def _computed(call: AttentionCall, rows: Tensor, is_output: bool) -> Tensor:
     """Compute the attention of some rows, or their output, a few rows at a time."""
     assert isinstance(call.graph, TokenGraph)
     assert call.value is not None
-    device, num_keys = call.query.device, call.graph.num_keys
+    num_keys = call.graph.num_keys
     most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, num_keys)))
     found = []
-    for some in torch.tensor(rows, device=device).split(most):
+    for some in rows.split(most):
         attention = tiles.some_rows(call, some)
         found.append(attention @ call.value if is_output else attention)
     return torch.cat(found, 2) if len(found) > 1 else found[0]

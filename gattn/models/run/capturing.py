@@ -196,7 +196,7 @@ def _captured(
     )
     recording.reads_one_call = not isinstance(prompt, RunFunction)
     with torch.no_grad():
-        prompt.run(recording)
+        prompt.run(recording, **({} if keeps_logits else prompt.few_logits))
     recording.finish()
     return recording
 
@@ -239,9 +239,10 @@ def capturing(
     tokenizer, keep, layers, heads, scores, contributions
         As in `capture`. In models of other libraries, a tokenizer names the tokens of an input of
         integers (batch, tokens).
-    tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional
-        The tokens' texts: for all stacks that have as many tokens, by stack, or a list for each
-        sequence of a batch, without padding.
+    tokens : sequence of str, mapping of str to sequence of str, or list of these, optional
+        The tokens' texts: for all stacks that have as many tokens, by stack, or these for each
+        sequence of a batch, without padding. In place of a stack's texts may be those of its
+        queries and keys, as ``{"cross": {"query": target, "key": source}}``.
     grid : (int, int), optional
         How many rows and columns of patches an image has; see `AttentionTrace.on_grid`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,8 @@ class _Call:
     The `given` edits are found by the ids of their parts `here`.
 
     `may_checkpoint` says that a checkpoint in it would be computed again by the backward pass, and
-    `is_checkpointed` that one was edited; if the model trains, it `awaits_backward`. `names` are
-    those that a layer gives its nodes; if it is not known which tokens it has, it `is_named` not.
+    `is_checkpointed` that one was edited; if the model trains, it `awaits_backward`. `names_of`
+    gives the names that a door knows; if it is not known which tokens it has, it `is_named` not.
     """
 
     awaits_backward: bool = False
@@ -47,7 +47,8 @@ class _Call:
     is_checkpointed: bool = False
     stack: str = ""
     layer: int = 0
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    names_of: Callable[[int], Mapping[str, tuple[str, ...]]] = lambda count: {}
+    spellings: tuple[str, ...] = ()
     is_named: bool = True
     located: dict[tuple[int, str, int, bool], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class Editing(Context):
         self._ends: dict[Tracker, Ends] = {}
         self.backward = Backward()
         self._hears = [edit for some in edits for edit in some if isinstance(edit, Hears)]
+        self._layers = None if self._hears else _layers_of(edits)
         self._hearing = Hearing(self, self._is_heard)
 
     def watching(self, model: nn.Module) -> AbstractContextManager[None]:
@@ -107,8 +109,8 @@ class Editing(Context):
         """Return the edits of each element, with their tokens located."""
         now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
         now.awaits_backward &= tracker.is_calling
-        now.stack, now.layer, now.names = place.stack, place.layer, call.token_names
-        now.is_named = call.is_named
+        now.stack, now.layer, now.names_of = place.stack, place.layer, call.names_of
+        now.spellings, now.is_named = call.token_spellings, call.is_named
         self._seen.note(place)
         if call.is_foreign and not call.is_named and place.stack not in self._seen.unknown_nodes:
             self._seen.unknown_nodes.append(place.stack)
@@ -151,6 +153,8 @@ class Editing(Context):
     def ignores(self, place: Place) -> bool:
         """Note a call, and return whether no edit applies to it."""
         self._seen.note(place)
+        if self._layers is not None and place.layer not in self._layers:
+            return True
         given = (edit for sequence in {*place.sequences} for edit in self.of(sequence))
         return not self._hears and not any(edit.applies(place) for edit in given)
 
@@ -204,7 +208,9 @@ class Editing(Context):
         """Replace texts of tokens and negative positions by positions."""
         now = self._calls[tracker]
         if now.is_named:
-            names, spellings, reasons = self._names.of(place, sequence, tracker, now.names)
+            names, spellings, reasons = self._names.of(
+                place, sequence, tracker, now.names_of, now.spellings
+            )
         else:
             names, spellings, reasons = UNNAMED
         self._seen.note_names(place.stack, names)
@@ -247,6 +253,17 @@ class Editing(Context):
         self._names.check(self._seen)
         if self._unmet:
             raise EditError(
-                f"{next(iter(self._unmet.values())).said(self._seen)}. gattn.capture(...) shows "
-                "layers, heads, tokens and edges."
+                f"{next(iter(self._unmet.values())).said(self._seen)}. A trace (gattn.capture, "
+                "gattn.capturing) shows layers, heads, tokens and edges."
             )
+
+
+def _layers_of(edits: Sequence[Sequence[Edit]]) -> set[int] | None:
+    """Return the layers that edits name; None if one of them may apply to any."""
+    found: set[int] = set()
+    for edit in (edit for some in edits for edit in some):
+        layers = edit.layers() if type(edit).applies is Edit.applies else None
+        if layers is None:
+            return None
+        found.update(layers)
+    return found

@@ -76,7 +76,7 @@ def edited(
         change outputs.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
-    tokens : sequence of str, mapping of str to sequence of str, or list of sequences, optional
+    tokens : sequence of str, mapping of str to sequence of str, or list of these, optional
         The tokens' texts, for edits that name them: for all stacks that have as many tokens, by
         stack, or a list for each sequence of a batch, as in `gattn.capturing`. Nodes of several
         types have the names that graphs show, such as "paper 3".

@@ -10,10 +10,15 @@ from gattn.errors import CaptureError, GattnError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
+from gattn.models.read.seen_call import EXTRA_KEYS
 from gattn.models.read.token_maps import TokenMap
 
-Tokens: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]] | Sequence[Sequence[str]]
-"""Texts of tokens: for all stacks, by stack, or a list for each sequence of a batch."""
+Texts: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
+"""Texts of a stack's tokens; of cross-attention, those of each side, "query" or "key"."""
+ByStack: TypeAlias = Sequence[str] | Mapping[str, Texts]
+Tokens: TypeAlias = ByStack | Sequence[ByStack]
+"""Texts of tokens: for all stacks, by stack, or these for each sequence of a batch."""
+_SIDES = ("query", "key")
 
 
 @dataclass(frozen=True)
@@ -29,17 +34,26 @@ class Naming:
                 f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
             )
 
-    def of(self, stack: str, sequence: int = 0) -> Sequence[str] | None:
-        """Return the texts that are given for a stack of a sequence, if any are."""
-        given = self._of(sequence)
-        given = given.get(stack) if isinstance(given, Mapping) else given
-        return None if given is None else [str(one) for one in given]
+    def of(self, stack: str, sequence: int = 0) -> dict[str, list[str]]:
+        """Return the texts that are given for a stack of a sequence, by side."""
+        given: ByStack | Texts | None = self._of(sequence)
+        if isinstance(given, Mapping):
+            given = given.get(stack)
+        if given is None:
+            return {}
+        by_side = given if isinstance(given, Mapping) else dict.fromkeys(_SIDES, given)
+        if unknown := set(by_side) - set(_SIDES):
+            raise CaptureError(
+                f"tokens= names {min(unknown)!r} of the stack {stack!r}: expected a list of texts, "
+                "or the texts of its queries and keys, as {'query': [...], 'key': [...]}."
+            )
+        return {side: [str(one) for one in some] for side, some in by_side.items()}
 
-    def _of(self, sequence: int) -> Sequence[str] | Mapping[str, Sequence[str]] | None:
+    def _of(self, sequence: int) -> ByStack | None:
         """Return what is given for a sequence."""
         given = self.tokens
         if given is None or isinstance(given, Mapping) or not _is_nested(given):
-            return cast("Sequence[str] | Mapping[str, Sequence[str]] | None", given)
+            return cast("ByStack | None", given)
         if sequence >= len(given):
             raise CaptureError(
                 f"tokens= lists the texts of {len(given)} sequences, but there are more: give one "
@@ -82,30 +96,23 @@ class Naming:
         self, trace: AttentionTrace, sequence: int, unnamed: Collection[str]
     ) -> AttentionTrace:
         given = self._of(sequence)
-        assert given is not None
-        if isinstance(given, Mapping):
-            if missing := sorted(set(given) - set(trace.stacks)):
-                raise CaptureError(
-                    f"tokens= names the stack {missing[0]!r}; the stacks are "
-                    f"{sorted(trace.stacks)}."
-                )
-            names = {stack: [str(one) for one in some] for stack, some in given.items()}
-        else:
-            names = {stack: [str(one) for one in given] for stack in trace.stacks}
-        names = {stack: some for stack, some in names.items() if stack not in unnamed}
-        stacks = dict(trace.stacks)
-        for stack, some in names.items():
-            heads = {place: _with_names(head, some) for place, head in stacks[stack].items()}
-            stacks[stack] = Stack(stack, heads)
-        left = [stack for stack in names if _are_same(stacks[stack], trace.stacks[stack])]
-        if left and (isinstance(given, Mapping) or len(left) == len(names)) and not unnamed:
-            stack = left[0]
-            sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
+        by_stack = given if isinstance(given, Mapping) else dict.fromkeys(trace.stacks, given)
+        if missing := sorted(set(by_stack) - set(trace.stacks)):
             raise CaptureError(
-                f"tokens= gives {len(names[stack])} texts, but the stack {stack!r} has "
-                f"{', '.join(map(str, sorted(sizes)))} tokens: give one text per token, or "
-                "for a batch one list per sequence, without padding."
+                f"tokens= names the stack {missing[0]!r}; the stacks are {sorted(trace.stacks)}."
             )
+        stacks, left = dict(trace.stacks), []
+        names = {stack: self.of(stack, sequence) for stack in by_stack if stack not in unnamed}
+        for stack, texts in names.items():
+            has_sides = isinstance(by_stack[stack], Mapping)
+            for some in [{side: own} for side, own in texts.items()] if has_sides else [texts]:
+                before = stacks[stack]
+                heads = {place: _with_names(head, some) for place, head in before.items()}
+                stacks[stack] = Stack(stack, heads)
+                if all(head is before[place] for place, head in heads.items()):
+                    left.append((stack, some))
+        if left and (isinstance(given, Mapping) or len(left) == len(names)) and not unnamed:
+            raise _misfit(*left[0], trace.stacks[left[0][0]])
         return replace(trace, stacks=stacks)
 
     def _on_grid(
@@ -124,30 +131,57 @@ class Naming:
 
 def _is_nested(given: Sequence[object]) -> bool:
     """Return whether texts are listed for each sequence; one token may be any object."""
-    return isinstance(next(iter(given), ""), (list, tuple))
+    return isinstance(next(iter(given), ""), (list, tuple, Mapping))
 
 
 def _are_same(one: Stack, other: Stack) -> bool:
     return all(one[place] is other[place] for place in one)
 
 
-def _with_names(head: AttentionGraph, names: Sequence[str]) -> AttentionGraph:
+def _misfit(stack: str, names: Mapping[str, Sequence[str]], heads: Stack) -> CaptureError:
+    graphs = [head.graph for head in heads.values()]
+    side, given = next(iter(names.items()))
+    if len(names) == 1 and side == "query" and not any(one.is_bipartite for one in graphs):
+        return CaptureError(
+            f"tokens= names the queries of the stack {stack!r}, whose queries and keys are the "
+            "same tokens: give one list of texts."
+        )
+    are_queries = len(names) == 1 and side == "query"
+    sizes = sorted({one.num_queries if are_queries else one.num_keys for one in graphs})
+    sides = {"query": "queries", "key": "keys"}[side] if len(names) == 1 else "tokens"
+    return CaptureError(
+        f"tokens= gives {len(given)} texts, but the stack {stack!r} has "
+        f"{', '.join(map(str, sizes))} {sides}: give one text per token, or for a batch one list "
+        "per sequence, without padding."
+    )
+
+
+def _with_names(head: AttentionGraph, names: Mapping[str, Sequence[str]]) -> AttentionGraph:
     graph = head.graph
     grown = 0 if graph.is_bipartite else head.generated
-    if (found := _fitted(names, graph.num_tokens, grown)) is not None:
+    keys = names.get("key")
+    keys = None if keys is None else [*keys, *extra_of(head.tokens)]
+    if (found := _fitted(keys, graph.num_tokens, grown)) is not None:
         head = replace(head, tokens=found)
     if graph.is_bipartite:
-        found = _fitted(names, graph.num_queries, head.generated)
+        found = _fitted(names.get("query"), graph.num_queries, head.generated)
         head = head if found is None else replace(head, query_tokens=found)
     return head
 
 
-def _fitted(names: Sequence[str], count: int, generated: int) -> tuple[str, ...] | None:
+def extra_of(names: Sequence[str]) -> Sequence[str]:
+    """Return the last names that are of keys that are no tokens."""
+    return [name for name in names[-len(EXTRA_KEYS) :] if name in EXTRA_KEYS]
+
+
+def _fitted(names: Sequence[str] | None, count: int, generated: int) -> tuple[str, ...] | None:
     """Take the names of a text of which some was generated; None if they are of another.
 
     They may be those of its prompt, so that what was generated is called by its position, or also
     name its last token, which the model did not read any more.
     """
+    if names is None:
+        return None
     if generated and len(names) == count - generated:
         return (*names, *map(str, range(len(names), count)))
     is_whole = len(names) == count or (generated > 0 and len(names) == count + 1)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.attending import is_as_any, unseen
-from gattn.models.doors.proof.kinds import Kinds, kinds_of
-from gattn.models.doors.proof.layouts.plan import Plan
-from gattn.models.doors.proof.proving import plan_of
 from gattn.models.load.loading import as_written
 from gattn.models.run.record import warnings_of_parts as told
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context
+
+if TYPE_CHECKING:
+    from gattn.models.doors.proof.kinds import Kinds
+    from gattn.models.doors.proof.layouts.plan import Plan
 
 
 @contextmanager
@@ -29,11 +30,10 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     """
     model = as_written(model)
     parts = [] if is_as_any(model) else unseen(model)
-    prove: Callable[..., Plan | Kinds] = plan_of if is_as_any(model) else kinds_of
     plans: dict[int, Plan | Kinds] = {}
 
     def proved(*call: Any) -> Plan | Kinds:
-        plan = prove(*call)
+        plan = _prove(model, *call)
         plans[id(plan)] = plan
         return plan
 
@@ -43,10 +43,10 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         apart = calls.last.modules.apart
     if left:
         told.of_others(model, left, told.CHANNELS)
-    books = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.looking_up}
+    own = _of_whole_calls(plans.values())
+    books = {name for plan in own for name in plan.looking_up}
     if shown and books:
         told.of_others(model, sorted(books), told.PARAMETERS)
-    own = [plan for plan in plans.values() if isinstance(plan, Plan)]
     if shown:
         told.of_altered(model, own, shown)
     if untold := {name: why for plan in own for (name, _), why in plan.untold.items()}:
@@ -56,9 +56,9 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     picked = {name for plan in own for name in plan.picked}
     if shown and picked:
         told.of_picks(model, sorted(picked))
-    unknown_nodes = {name for plan in own for name in plan.unknown_nodes}
+    unknown_nodes = {name: plan.refused for plan in own for name in plan.unknown_nodes}
     if shown and unknown_nodes:
-        told.of_nodes(model, sorted(unknown_nodes))
+        told.of_nodes(model, unknown_nodes)
     silent = {name for plan in plans.values() for name in plan.silent}
     missed = {one for one in silent if not _is_within(one, shown)}
     missed |= {told.named(model, name) for plan in plans.values() for name in plan.unmet}
@@ -70,6 +70,24 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_uses(model, sorted(again))
     if shown and (others := [part for part in parts if part.split(" (")[0] not in shown]):
         told.of_missed(others)
+
+
+def _prove(model: nn.Module, *call: Any) -> Plan | Kinds:
+    if is_as_any(model):  # What proves takes long to load, and most models need no proof.
+        from gattn.models.doors.proof.proving import plan_of
+
+        return plan_of(*call)
+    from gattn.models.doors.proof.kinds import kinds_of
+
+    return kinds_of(*call)
+
+
+def _of_whole_calls(proved: Collection[Plan | Kinds]) -> list[Plan]:
+    if not proved:
+        return []
+    from gattn.models.doors.proof.layouts.plan import Plan
+
+    return [plan for plan in proved if isinstance(plan, Plan)]
 
 
 def _is_within(part: str, shown: Collection[str]) -> bool:

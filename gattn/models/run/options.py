@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from gattn.errors import CaptureError
 from gattn.keep import Keep, as_keep
@@ -14,11 +14,21 @@ from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from gattn.engines.tiles import RowBlock
+    from gattn.models.edit.part import Part
     from gattn.models.load.encoding import Encoding
+    from gattn.models.read.places import Place
 
 Contributions: TypeAlias = bool | Literal["value"]
 
 _LARGEST_DEFAULT = 1 << 30
+
+
+class Onlooker(Protocol):
+    """Looks on while attention is recorded, such as to sum up what is not kept."""
+
+    def begin(self, place: Place, part: Part) -> Callable[[RowBlock], None] | None:
+        """Return a function that takes the blocks of some heads, or None to look away."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,7 @@ class Options:
     heads: HeadChoice = None
     scores: bool = False
     contributions: Contributions = False
+    onlooker: Onlooker | None = None
 
     def __post_init__(self) -> None:
         if self.keep is not None:
@@ -44,6 +55,10 @@ class Options:
     def chosen(self) -> Chosen:
         """The layers and heads, read."""
         return Chosen.of(self.layers, self.heads)
+
+    def look(self, place: Place, part: Part) -> Callable[[RowBlock], None] | None:
+        """Ask the onlooker, if there is one, who takes the blocks of some heads."""
+        return None if self.onlooker is None else self.onlooker.begin(place, part)
 
     def size(self, model: PreTrainedModel, encodings: Sequence[Encoding]) -> int:
         """Estimate how many bytes all edges of some sequences take at most."""

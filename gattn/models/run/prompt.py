@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -78,6 +79,15 @@ class Prompt:
         """Whether the batch is the first axis of all tensors, so that copies can run together."""
         tensors = (x for x in self.tensors.values() if isinstance(x, Tensor))
         return all(x.dim() > 1 and len(x) == 1 for x in tensors)
+
+    @property
+    def few_logits(self) -> dict[str, int]:
+        """The model's argument for the logits of one token alone, if it has one.
+
+        All logits may take as long as several layers, and as much memory as no layer.
+        """
+        takes = inspect.signature(self.model.forward).parameters
+        return {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
 
     def run(self, context: Context, copies: int = 1, **settings: Any) -> tuple[Any, Tracker]:
         """Run the model once, in a context, on `copies` of each sequence.

@@ -29,9 +29,16 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.naming import Naming
 from gattn.models.run.options import Options
+from gattn.models.run.record.predictions import shift_of
 from gattn.models.run.record.projections import Projections, value_norms
 from gattn.models.run.record.recorded import RecordedLayer, starts_anew, trace_of
-from gattn.models.run.record.refusing import nothing_seen, refuse_contributions, unrecorded
+from gattn.models.run.record.refusing import (
+    EDITS_CHANGED,
+    not_seen,
+    nothing_seen,
+    refuse_contributions,
+    unrecorded,
+)
 from gattn.models.run.record.relabelling import Positions
 from gattn.models.run.record.sequences import Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
@@ -55,6 +62,7 @@ class Recording(Context):
         # The model itself may go when the context closes.
         self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
         self._options, self._keeps_logits = options, keeps_logits
+        self._shift = shift_of(model)
         self._naming = naming or Naming()
         self._projections, self._messages = Projections(self), Messages(self)
         self._sequences = Sequences()
@@ -122,7 +130,7 @@ class Recording(Context):
             stores = [self._store(layer, part, place, call) for layer in layers]
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
-            part.store(stores, scores=self._options.scores)
+            part.store(stores, scores=self._options.scores, look=self._options.look(place, part))
         self._contribute(call, reading, layers, tracker)
 
     def _note_grid(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
@@ -179,11 +187,7 @@ class Recording(Context):
         if place.head:
             return layer
         if not place.is_bipartite and queries.first != layer.queries:
-            raise CaptureError(
-                f"The cache holds {queries.first} tokens, but {layer.queries} were recorded: some "
-                "were added or removed without gattn seeing it. Record each continuation in a "
-                "separate context, prompt included."
-            )
+            raise CaptureError(not_seen(queries.first, layer.queries))
         layer.queries = queries.first + len(queries)
         if place.sizes is not None:
             layer.positions = layer.positions or Positions(*place.sizes, place.is_bipartite)
@@ -203,10 +207,7 @@ class Recording(Context):
         heads = tuple(head + place.head for head in part.heads)
         if heads not in layer.stores:
             if any(set(heads) & set(others) for others in layer.stores):
-                raise CaptureError(
-                    "The edits changed within a sequence: open them before its first token, and "
-                    "close them after its last one."
-                )
+                raise CaptureError(EDITS_CHANGED)
             dtype = part.attention.query.dtype
             layer.stores[heads] = KeptEdges(
                 heads, self._options.keep or All(), self._options.scores, dtype
@@ -217,7 +218,7 @@ class Recording(Context):
             "model": self._name,
             "weight_function": repr(part.attention.weight),
             "normalizer": repr(part.attention.normalizer),
-            **call.token_names,
+            **call.names_of(part.graph.num_keys),
         }
         return layer.stores[heads]
 
@@ -238,16 +239,20 @@ class Recording(Context):
             logits = None
         # Multiple choice models give one row for all choices of a text.
         logits = None if logits is None or len(logits) != tracker.given.batch.size else logits
+        are_last = isinstance(tracker.given.kept_logits, int | None)
         for number, sequence in enumerate(now.run):
             is_named = self._tokenizer is not None or not tracker.needs_tokenizer
             for stack in tracker.layers.depth if is_named else ():
                 sequence.ids[stack, False] = tracker.tokens.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.tokens.ids(stack, number, is_query=True)
+            for stack in tracker.layers.depth:
+                if segments := tracker.tokens.segments(stack, number):
+                    sequence.segments[stack] = segments
             sequence.fed = tracker.tokens.fed(number)
             if logits is not None and number < len(logits):
                 some = tracker.tokens.real_rows(logits[number].detach(), number)
-                sequence.logits.append((some, sequence.length))
+                sequence.logits.append((some, sequence.length if are_last else -1))
 
     def search(self, tracker: Tracker) -> None:
         """Note which sequences a search runs."""
@@ -275,7 +280,13 @@ class Recording(Context):
         encodings = self.encodings
         return [
             self._naming.applied(
-                trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer),
+                trace_of(
+                    one,
+                    self._name,
+                    encodings[n] if encodings else None,
+                    self._tokenizer,
+                    self._shift,
+                ),
                 one.grids,
                 n,
                 unnamed=one.unnamed,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from gattn.errors import EditError
@@ -12,13 +11,11 @@ from gattn.models.load.loading import find_tokenizer
 from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.naming import Naming
+from gattn.models.run.naming import Naming, extra_of
 from gattn.models.watch.contexts import names_shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_NODE = re.compile(r".*? \d+(?= |$)")
 
 Names: TypeAlias = dict[str, Sequence[str] | None]
 """The names of the queries and of the keys, as graphs show them; None if they have none."""
@@ -51,11 +48,21 @@ class TokenNames:
         place: Place,
         sequence: int,
         tracker: Tracker,
-        of_nodes: Mapping[str, tuple[str, ...]],
+        names_of: Callable[[int], Mapping[str, tuple[str, ...]]],
+        by_node: tuple[str, ...],
     ) -> tuple[Names, Spellings, dict[str, str]]:
-        """Name a sequence's queries and keys; also say why a side has no names."""
+        """Name a sequence's queries and keys; also say why a side has no names.
+
+        Nodes have the names that the layer gives them; its keys may be named `by_node`, too.
+        """
         names, spellings = self._of_tokenizer(place, sequence, tracker)
-        reasons = self._as_given(place, sequence, names, spellings, of_nodes)
+        of_nodes = names_of(_count(place, sequence, "key"))
+        for side, name in (("query", "query_tokens"), ("key", "tokens")):
+            if name in of_nodes:
+                names[side], spellings[side] = of_nodes[name], ()
+        if by_node:
+            spellings["key"] = (by_node,)
+        reasons = self._as_given(place, sequence, names, spellings)
         return names, spellings, reasons
 
     def check(self, seen: Seen) -> None:
@@ -93,15 +100,10 @@ class TokenNames:
         sequence: int,
         names: dict[str, Sequence[str] | None],
         spellings: dict[str, tuple[Sequence[str], ...]],
-        of_nodes: Mapping[str, tuple[str, ...]],
     ) -> dict[str, str]:
-        """Name tokens as the layer does, or as the user does; say which sides that fails for."""
-        for side, name in (("query", "query_tokens"), ("key", "tokens")):
-            if name in of_nodes:
-                names[side] = of_nodes[name]
-                spellings[side] = (tuple(map(_without_relation, of_nodes[name])),)
-        given = self._naming.of(place.stack, sequence)
-        if given is None:
+        """Name tokens as the user does; say which sides that fails for."""
+        by_side = self._naming.of(place.stack, sequence)
+        if not by_side:
             return {}
         reasons: dict[str, str] = {}
         is_step = any(
@@ -109,11 +111,11 @@ class TokenNames:
             for one, of in zip(place.queries, place.sequences, strict=True)
             if of == sequence
         )
-        for side, some in (("query", place.queries), ("key", place.keys)):
-            own = [one for one, of in zip(some, place.sequences, strict=True) if of == sequence]
-            count = max(one.end for one in own)
-            if place.sizes is not None:
-                count = place.sizes[side == "key"]
+        for side in ("query", "key"):
+            if (given := by_side.get(side)) is None:
+                continue
+            count = _count(place, sequence, side)
+            given = [*given, *extra_of(names[side] or ())]
             may_grow = not place.is_bipartite and place.sizes is None and len(given) > count
             if may_grow:  # Steps with a cache may follow.
                 self._given_more[place.stack, side] = len(given)
@@ -124,15 +126,18 @@ class TokenNames:
         return {side: reason for side, reason in reasons.items() if names[side] is None}
 
 
+def _count(place: Place, sequence: int, side: str) -> int:
+    """Count the queries or the keys of a sequence."""
+    if place.sizes is not None:
+        return place.sizes[side == "key"]
+    some = place.keys if side == "key" else place.queries
+    own = [one for one, of in zip(some, place.sequences, strict=True) if of == sequence]
+    return max(one.end for one in own)
+
+
 def _other_count(given: int, stack: str, side: str, count: int) -> str:
     sides = "queries" if side == "query" else "keys"
     return (
         f"tokens= gives {given} texts, and the stack {stack!r} has {count} {sides}: give one text "
         "per token"
     )
-
-
-def _without_relation(name: str) -> str:
-    """Leave out the type of edges in the name of a node, as in "paper 3 cites"."""
-    found = _NODE.match(name)
-    return found[0] if found else name

@@ -221,7 +221,7 @@ class Sublayer(Branch):
         """
         some = parts(self.reading)
         if len(some) > 1:
-            yield slice(0, len(self)), self._edited()
+            yield slice(0, len(self)), attention_of(self.reading)
             return
         for block in some[0].blocks(scores=False):
             attention = block.attention[0]
@@ -230,17 +230,6 @@ class Sublayer(Branch):
                 dense[..., list_keys(block.columns)] = attention
                 attention = dense
             yield block.rows, attention
-
-    def _edited(self) -> Tensor:
-        """Return the whole attention (heads, queries, keys), for heads with different edits."""
-        whole = self.values.new_zeros(self.heads, len(self), len(self))
-        for part in parts(self.reading):
-            heads = torch.tensor(part.heads, device=whole.device)[:, None, None]
-            for block in part.blocks(scores=False):
-                rows = torch.arange(len(self), device=whole.device)[block.rows, None]
-                keys = list_keys(block.columns).to(whole.device)
-                whole[heads, rows, keys] = block.attention[0]
-        return whole
 
     def moved(self, keys: slice = slice(None)) -> Tensor:
         """Return each head's v W for each key: (keys, heads, dim)."""
@@ -261,3 +250,16 @@ class Sublayer(Branch):
         heads = (self.values * diagonal[..., None]).transpose(0, 1)
         added = heads.flatten(1) @ self.weights.flatten(0, 1)
         return self.residual + added * self.factor[:, None]
+
+
+def attention_of(reading: Reading) -> Tensor:
+    """Return the whole attention of one sequence, as edited: (heads, queries, keys)."""
+    queries, keys = reading.graph.num_queries, reading.graph.num_keys
+    whole = widened(reading.attention.query).new_zeros(reading.heads, queries, keys)
+    for part in parts(reading):
+        heads = torch.tensor(part.heads, device=whole.device)[:, None, None]
+        for block in part.blocks(scores=False):
+            rows = torch.arange(queries, device=whole.device)[block.rows, None]
+            columns = list_keys(block.columns).to(whole.device)
+            whole[heads, rows, columns] = block.attention[0].to(whole.dtype)
+    return whole

@@ -123,15 +123,11 @@ class Calls:
         entries = self._thread.entries
         if not entries:
             return []
-        frame: FrameType | None = sys._getframe(1)
-        innermost, running = entries[-1].frame, set()
-        while frame is not None:
-            if frame is innermost:
-                return []  # Then those around it run as well.
-            running.add(id(frame))
-            frame = frame.f_back
+        here = sys._getframe(1)
+        if _runs(entries[-1].frame, here):
+            return []  # Then those around it run as well.
         broken = []
-        while entries and id(entries[-1].frame) not in running:
+        while entries and not _runs(entries[-1].frame, here):
             entry = self._pop()
             if entry.is_outermost:
                 broken.append((entry.tracker, entry.contexts))
@@ -189,6 +185,14 @@ class Calls:
         if entry.is_outermost:
             entry.tracker.is_calling = False
         return entry
+
+
+def _runs(frame: FrameType, here: FrameType) -> bool:
+    """Return whether a frame is on the stack."""
+    one: FrameType | None = here
+    while one is not None and one is not frame:
+        one = one.f_back
+    return one is not None
 
 
 def _take_out(mode: TorchFunctionMode) -> None:

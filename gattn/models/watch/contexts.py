@@ -103,8 +103,9 @@ def present() -> tuple[tuple[Calls, Context], ...]:
     may have closed them since.
     """
     found = _open.get()
-    if any(context.is_closed for _, context in found):
-        return tuple(entry for entry in found if not entry[1].is_closed)
+    for _, context in found:
+        if context.is_closed:
+            return tuple(entry for entry in found if not entry[1].is_closed)
     return found
 
 

@@ -52,7 +52,7 @@ def hooked(
 
 def _is_plain(module: nn.Module) -> bool:
     """Return whether a module is one of torch's own without parts, which never attends."""
-    return type(module).__module__.startswith("torch.nn.modules.") and not module._modules
+    return not module._modules and type(module).__module__.startswith("torch.nn.modules.")
 
 
 class _Begins:

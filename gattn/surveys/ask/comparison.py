@@ -115,7 +115,7 @@ def compare_heads(
     return HeadComparison.of(
         pd.DataFrame(columns, index=sides[0].places),
         name=score,
-        computed_from=", ".join(filter(None, [f"after - before, {of_texts(len(texts))}", edits])),
+        computed_from=", ".join(filter(None, [f"after − before, {of_texts(len(texts))}", edits])),
         notes=[
             f"mean over texts, with its {confidence * 100:.3g} % interval",
             f"{_TESTS[test]}, {_CORRECTIONS[correction]} for {tested:,} heads",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gattn.analysis.heads.even_attention import EVEN_COLUMNS
-from gattn.analysis.heads.head_scores import DEFINITIONS, REDEFINED
+from gattn.analysis.heads.summed.even_attention import EVEN_COLUMNS
+from gattn.analysis.heads.summed.head_scores import DEFINITIONS, REDEFINED
 
 
 def definitions_of(manifest: Mapping[str, Any]) -> int:

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
+from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pyarrow as pa
 import torch
-from pandas import isna
-from pandas.api.types import is_scalar
 
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
@@ -28,9 +28,9 @@ from gattn.models.run.editing import edited
 from gattn.models.run.options import Contributions, Options
 from gattn.names.choices import HeadChoice, LayerChoice
 from gattn.progress import silence
-from gattn.surveys.inputs.rows import RowError, row_of
-from gattn.surveys.store.queue import SCHEMA
-from gattn.surveys.store.scores import scores_of
+from gattn.surveys.run.batches import Batch, Row, rows_of
+from gattn.surveys.run.summing import SummedTexts
+from gattn.surveys.store.scores import Scores, scores_of
 from gattn.surveys.store.text_rows import failed_row, joined, text_row
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 Analysis: TypeAlias = "Callable[[AttentionTrace], pd.DataFrame]"
 """Takes a trace and gives a table with one row per head, by ``layer`` and ``head``."""
 
-Batch: TypeAlias = "Mapping[str, Sequence[Any]] | pd.DataFrame | pa.Table"
-Row: TypeAlias = Mapping[str, Any]
+_Analysis: TypeAlias = "Analysis | Callable[[AttentionTrace], Scores]"
+_Captured: TypeAlias = "tuple[AttentionTrace, Sequence[_Analysis], Keep | None]"
 
 _IDS = ("input_ids", "decoder_input_ids")
 _FAULTS_OF_ALL = (ModelError, SelectionError, OSError, torch.AcceleratorError)
@@ -72,9 +72,10 @@ class CaptureGraphs:
         What to compute for heads: functions from a trace to a table with one row per head, indexed
         by ``layer`` and ``head`` (and ``stack``), such as `gattn.analysis.head_table`.
     analyse : "all" or "kept"
-        Which edges analyses read: all, before any are dropped, or only the kept ones, which is
-        faster for long texts but gives different scores if much was dropped. With "all", the edges
-        of one text may take up to 1 GiB.
+        Which edges analyses read: all, before any are dropped, or only the kept ones, which gives
+        different scores if much was dropped. All edges are summed up for
+        `gattn.analysis.head_table` while the model runs, on its device. For other analyses they
+        have to be listed first, which takes long; those of one text may take up to 1 GiB.
     edits : sequence of Edit
         Edits of the model, as `gattn.edited` takes them. If an edit names tokens, a text without
         these tokens fails, and each text runs by itself.
@@ -111,16 +112,21 @@ class CaptureGraphs:
         if analyse not in ("all", "kept"):
             raise CaptureError(f"analyse is 'all' or 'kept', not {analyse!r}.")
         self._keep = as_keep(keep)
-        self._drops = bool(analyses) and analyse == "all" and not isinstance(keep, All)
-        seen = All() if self._drops else keep
-        self._options = Options(seen, layers, heads, scores, contributions)
+        self._options = Options(keep, layers, heads, scores, contributions)
         self._analyses, self._edits = checked(analyses), list(edits)
+        self._reads_all = analyse == "all" or isinstance(keep, All)
+        self._sums_up = self._reads_all and head_table in self._analyses
         most_tokens = whole("most_tokens", most_tokens, 1, CaptureError)
         # An edit that finds none of its tokens is refused: for each text, not for a batch.
         self._most_tokens = 1 if any(map(_names_tokens, self._edits)) else most_tokens
         self._model, self._tokenizer = resolved(model, None)
         if (model is None or isinstance(model, (str, os.PathLike))) and torch.cuda.is_available():
             self._model.to("cuda")  # type: ignore[arg-type]
+
+    def _drops(self, sums_up: bool) -> bool:
+        """Return whether traces hold all edges at first, for analyses that are not summed up."""
+        others = [one for one in self._analyses if one is not head_table or not sums_up]
+        return bool(others) and self._reads_all and not isinstance(self._keep, All)
 
     def __call__(self, batch: Batch) -> pa.Table:
         """Capture texts.
@@ -140,7 +146,7 @@ class CaptureGraphs:
             and ``tokens``. A text that could not be captured has a ``reason`` instead, and no
             ``num_tokens`` if it failed before the model ran.
         """
-        rows = _rows(batch)
+        rows = rows_of(batch)
         found: dict[int, pa.Table] = {}
         encodings: dict[int, Encoding] = {}
         for number, row in enumerate(rows):
@@ -169,7 +175,7 @@ class CaptureGraphs:
         for numbers in alike.values():
             while numbers:
                 count = max(1, self._most_tokens // len(encodings[numbers[0]]))
-                if self._drops:
+                if self._drops(self._sums_up):
                     size = self._options.size(self._model, [encodings[numbers[0]]])
                     count = max(1, min(count, _BATCH_BYTES // size))
                 yield numbers[:count]
@@ -183,7 +189,7 @@ class CaptureGraphs:
     ) -> dict[int, pa.Table]:
         """Capture texts together; if that fails, try each half, to find the texts at fault."""
         try:
-            traces = self._traces([encodings[number] for number in numbers])
+            traces = self._traces([encodings[number] for number in numbers], self._sums_up)
         except _FAULTS_OF_ALL:
             raise
         except Exception as error:
@@ -196,30 +202,51 @@ class CaptureGraphs:
             first = self._captured(numbers[:half], encodings, rows)
             return first | self._captured(numbers[half:], encodings, rows)
         return {
-            number: self._row(rows[number], trace, len(encodings[number]))
-            for number, trace in zip(numbers, traces, strict=True)
+            number: self._row(rows[number], *traced, len(encodings[number]))
+            for number, traced in zip(numbers, traces, strict=True)
         }
 
-    def _traces(self, encodings: list[Encoding]) -> list[AttentionTrace]:
-        if self._drops and (size := self._options.size(self._model, encodings)) > _MOST_BYTES:
+    def _traces(self, encodings: list[Encoding], sums_up: bool) -> list[_Captured]:
+        """Capture texts together; with each comes what to compute of it, and what then to keep."""
+        drops = self._drops(sums_up)
+        if drops and (size := self._options.size(self._model, encodings)) > _MOST_BYTES:
             raise CaptureError(
                 f"Analysing all edges of this text takes {size / 2**30:.1f} GiB: analyse only the "
                 "'kept' edges, choose layers and heads, or shorten the text."
             )
+        summed = SummedTexts(encodings) if sums_up else None
+        seen, keep = (All(), self._keep) if drops else (self._keep, None)
+        options = replace(self._options, keep=seen, onlooker=summed)
         with self._editing():
-            return capture_encoded(encodings, self._model, self._tokenizer, self._options)
+            traces = capture_encoded(encodings, self._model, self._tokenizer, options)
+        if summed is None:
+            return [(trace, self._analyses, keep) for trace in traces]
+        if not all(starmap(summed.holds, enumerate(traces))):
+            return self._traces(encodings, sums_up=False)  # It attends in windows, say.
+        return [(trace, self._summed(summed, n), keep) for n, trace in enumerate(traces)]
+
+    def _summed(self, summed: SummedTexts, text: int) -> list[_Analysis]:
+        own = partial(summed.scores, text)
+        return [own if one is head_table else one for one in self._analyses]
 
     def _editing(self) -> AbstractContextManager[object]:
         if not self._edits:
             return nullcontext()
         return edited(self._model, *self._edits, tokenizer=self._tokenizer)
 
-    def _row(self, row: Row, trace: AttentionTrace, num_tokens: int) -> pa.Table:
+    def _row(
+        self,
+        row: Row,
+        trace: AttentionTrace,
+        analyses: Sequence[_Analysis],
+        keep: Keep | None,
+        num_tokens: int,
+    ) -> pa.Table:
         try:
             with silence():
-                scores = scores_of([analysis(trace) for analysis in self._analyses], trace)
-            if self._drops:
-                trace = _kept(trace, self._keep)
+                scores = scores_of([analysis(trace) for analysis in analyses], trace)
+            if keep is not None:
+                trace = _kept(trace, keep)
             return text_row(row["text_id"], trace, scores, row["metadata"])
         except OSError:
             raise
@@ -252,33 +279,3 @@ def _names_tokens(edit: Edit) -> bool:
 def _failed(row: Row, error: Exception, num_tokens: int | None = None) -> pa.Table:
     reason = str(error) if isinstance(error, GattnError) else f"{type(error).__name__}: {error}"
     return failed_row(row["text_id"], row["text"], row["metadata"], reason, num_tokens)
-
-
-def _rows(batch: Batch) -> Sequence[Row]:
-    """Turn columns into rows with all fields that `CaptureGraphs` reads."""
-    columns = batch.to_pydict() if isinstance(batch, pa.Table) else dict(batch)
-    if not {"text", "input_ids"} & columns.keys():
-        raise CaptureError(
-            "CaptureGraphs takes columns that include 'text' or 'input_ids', not "
-            f"{sorted(columns)}."
-        )
-    rows = [
-        dict(zip(columns, map(_known, values), strict=True))
-        for values in zip(*columns.values(), strict=True)
-    ]
-    is_queued = columns.keys() == set(SCHEMA.names)
-    return rows if is_queued else [_read(row) for row in rows]
-
-
-def _known(value: Any) -> Any:
-    """Turn the null values of NumPy and pandas into None."""
-    return None if is_scalar(value) and isna(value) else value
-
-
-def _read(row: dict[str, Any]) -> Row:
-    """Read a row that did not come from the queue of a survey."""
-    text_id = row.pop("text_id", None)
-    try:
-        return {"text_id": text_id, **row_of(row, "text")._asdict()}
-    except RowError as error:
-        return {"text_id": text_id, "text": None, "metadata": "{}", "reason": f"A row: {error}"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gattn import __version__
-from gattn.analysis.heads.head_scores import DEFINITIONS
+from gattn.analysis.heads.summed.head_scores import DEFINITIONS
 from gattn.models.edit.base import Edit
 from gattn.models.edit.digests import ADDRESS, about_function
 from gattn.models.load.loading import (

@@ -98,10 +98,10 @@ def head_columns(
         columns[name] = pa.array([getattr(graph, name) for graph in graphs], pa.string())
     columns["kept_by"] = pa.array([steps.to_text(graph.kept_by) for graph in graphs], pa.string())
     columns["graph"] = pa.array([_shape(graph.graph) for graph in graphs])
-    names = dict.fromkeys(name for row in scores.values() for name in row)
-    for name in names:
+    rows = [scores.get(place, {}) for place, _ in heads]
+    for name in dict.fromkeys(name for row in scores.values() for name in row):
         if name not in columns:
-            columns[name] = score_column([scores.get(place, {}).get(name) for place, _ in heads])
+            columns[name] = score_column([row.get(name) for row in rows])
     return columns
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Place: TypeAlias = tuple[str, int, int]
 """A stack, layer and head."""
 
+Scores: TypeAlias = dict[Place, dict[str, Any]]
+"""The scores of each head; missing numbers are NaN, and missing text is None."""
+
 _OWN = {
     *("text_id", "stack", "layer", "head", "num_edges"),
     *("weight_function", "normalizer", "kept_by", "graph"),
@@ -27,9 +30,15 @@ _OWN = {
 """The columns of the table heads that analyses may not use."""
 
 
-def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Place, dict[str, Any]]:
-    """Join the rows that the tables of analyses have for each head."""
-    count = Counter(str(name).lower() for table in tables for name in table.columns)
+def scores_of(
+    tables: Sequence[pd.DataFrame | Scores], trace: AttentionTrace
+) -> dict[Place, dict[str, Any]]:
+    """Join the rows that the tables of analyses, or scores by place, have for each head."""
+    columns_of = [
+        next(iter(table.values()), ()) if isinstance(table, dict) else table.columns
+        for table in tables
+    ]
+    count = Counter(str(name).lower() for names in columns_of for name in names)
     if taken := [name for name in count if count[name] > 1 or name in _OWN]:
         raise SelectionError(
             f"The analyses of a survey must return columns with different names, but {taken[0]!r} "
@@ -37,6 +46,10 @@ def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Pla
         )
     scores: dict[Place, dict[str, Any]] = {}
     for table in tables:
+        if isinstance(table, dict):
+            for place, scored in table.items():
+                scores.setdefault(place, {}).update(scored)
+            continue
         names = list(table.index.names)
         if names not in (["stack", "layer", "head"], ["layer", "head"]):
             raise SelectionError(
@@ -63,6 +76,8 @@ def score_column(values: Sequence[Any]) -> pa.Array:
 
     SQL ignores null in means. A column that is null in a whole text gets its type from other texts.
     """
+    if all(type(value) is float for value in values):  # as almost always
+        return pa.array(values, pa.float64(), from_pandas=True)
     known = [None if value is None or value != value else value for value in values]
     if all(value is None for value in known):
         is_number = any(value is not None for value in values)

@@ -82,4 +82,4 @@ class Measured(Graph):
 
 def percent(share: float, digits: int) -> str:
     """Write a share in per cent, zero without a sign."""
-    return f"{round(share, digits + 2) + 0.0:,.{digits}%}".replace("-", "−")
+    return f"{100 * round(share, digits + 2) + 0.0:,.{digits}f} %".replace("-", "−")

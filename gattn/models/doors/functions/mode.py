@@ -19,8 +19,9 @@ from torch.overrides import (
 from gattn.models.doors.functions import flex, scaled_dot_product
 from gattn.models.doors.functions.calling import multihead, reopened
 from gattn.models.doors.functions.calling.owners import owner
-from gattn.models.doors.functions.softmaxes import softmax
+from gattn.models.doors.functions.softmaxes import ranks, softmax
 from gattn.models.doors.functions.softmaxes.following import Following, softmaxes
+from gattn.models.doors.functions.softmaxes.ranks import RANKS
 from gattn.models.doors.functions.softmaxes.written import BEGINNINGS
 from gattn.models.watch.inside import inside, is_inside
 
@@ -62,7 +63,7 @@ _DOORS: dict[Any, Door] = {
     torch.autograd.backward: reopened.see,
     torch.autograd.grad: reopened.see,
 }
-_LOOKED_AT = frozenset((*_DOORS, *BEGINNINGS))
+_LOOKED_AT = frozenset((*_DOORS, *BEGINNINGS, *RANKS))
 
 
 class FunctionMode(TorchFunctionMode):
@@ -77,6 +78,11 @@ class FunctionMode(TorchFunctionMode):
         self._followed = [following.known for following in (softmaxes, *watches)]
         """What is followed in this thread: nothing else is looked at of most functions."""
 
+    def __exit__(self, *error: Any) -> None:
+        """Let go of what was only kept to be compared."""
+        ranks.forget()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -90,6 +96,8 @@ class FunctionMode(TorchFunctionMode):
             return func(*args, **given)
         if (door := _DOORS.get(func)) is not None:
             return door(self, func, args, given)
+        if func in RANKS:
+            ranks.note(args, given)
         begin = BEGINNINGS.get(func)
         finish = None if begin is None else begin(args, given)
         follow = softmax.follow if softmaxes.known else _run

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.bias import CausalBias
 
 from gattn.models.doors.functions import nested
 from gattn.models.doors.functions.calling.multihead import running
@@ -40,6 +41,8 @@ def _call(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> RawCall:
+    if isinstance(attn_mask, CausalBias):
+        attn_mask = attn_mask._materialize(query.device)
     if torch.is_autocast_enabled(query.device.type):
         query, key, value = (_cast(x) for x in (query, key, value))
     return RawCall(

@@ -24,6 +24,13 @@ from gattn.models.doors.graphs.frames import (
     is_a,
     plain,
 )
+from gattn.models.doors.graphs.indices import (
+    NotNeighboursError,
+    are_equal,
+    check_inside,
+    count_nodes,
+    first_known,
+)
 from gattn.models.read.on_graphs.seen_edges import Ends
 
 _CHOOSE_NODES = ("SelectTopK", "EdgePooling")
@@ -33,10 +40,6 @@ _READ_ONLY = {
     "the degrees of both count all edges, so that no edit is the removal of an edge"
 }
 _SIDES = ("src", "dst")
-
-
-class NotNeighboursError(Exception):
-    """Why a softmax is not attention over known edges."""
 
 
 def find_ends(frame: FrameType | None, index: Tensor, num_nodes: int | None) -> Ends | None:
@@ -89,7 +92,7 @@ def _of_message_passing(frame: FrameType, caller: FrameType | None, index: Tenso
     i, j = (1, 0) if conv.flow == "source_to_target" else (0, 1)
     key, query = _rows(edge_index, i, j)
     kind = _edge_type(conv, frame)
-    if not _are_equal(query, index):
+    if not are_equal(query, index):
         relation = _relation(frame, caller, query, index)
         if relation is None:
             raise NotNeighboursError(
@@ -99,18 +102,24 @@ def _of_message_passing(frame: FrameType, caller: FrameType | None, index: Tenso
         mask, kind = relation
         key, query = key[mask], query[mask]
     size = list(size) if size is not None else [None, None]
-    num_queries = _first(size[i], size[j])
-    num_keys = _first(size[j], size[i])
+    num_queries = first_known(size[i], size[j])
+    num_keys = first_known(size[j], size[i])
     if num_queries is None or num_keys is None:
-        num_queries = num_keys = _count(query, key)
-    _check_inside(query, num_queries)
-    _check_inside(key, num_keys)
+        num_queries = num_keys = count_nodes(query, key)
+    check_inside(query, num_queries)
+    check_inside(key, num_keys)
     is_bipartite = num_queries != num_keys or _reads_other_nodes(conv, frame)
-    names, sizes = _names(conv, frame, num_keys, num_queries) if is_bipartite else ({}, {})
+    names, sizes, nodes_named = (
+        _names(conv, frame, num_keys, num_queries) if is_bipartite else ({}, {}, ())
+    )
     nodes = num_keys, num_queries
     adds = _aggregation(conv, frame, caller)
     return Ends(
-        conv, key, query, *nodes, is_bipartite, kind, names=names, sizes=sizes, aggregation=adds
+        *(conv, key, query, *nodes, is_bipartite, kind),
+        names=names,
+        sizes=sizes,
+        keys_by_node=nodes_named,
+        aggregation=adds,
     )
 
 
@@ -150,7 +159,7 @@ def _relation(
         for value in one.f_locals.values():
             if not isinstance(value, Tensor) or value.dtype != torch.bool:
                 continue
-            if value.shape == query.shape and _are_equal(query[value], index):
+            if value.shape == query.shape and are_equal(query[value], index):
                 number = one.f_locals.get("r")
                 return value, f"relation {number}" if isinstance(number, int) else "relation"
     return None
@@ -167,15 +176,15 @@ def _edge_type(conv: nn.Module, frame: FrameType) -> str:
 
 def _names(
     conv: nn.Module, frame: FrameType, num_keys: int, num_queries: int
-) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[int, ...]]]:
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[int, ...]], tuple[str, ...]]:
     """Name nodes of several types that a module lays side by side: keys by type of edge, too.
 
-    Also say how many there are of each.
+    Also say how many there are of each, and name keys without the type of edge.
     """
     of = frame_of_forward(conv, frame)
     keys, queries = (None if of is None else of.f_locals.get(f"{n}_offset") for n in _SIDES)
     if not isinstance(keys, dict) or not isinstance(queries, dict):
-        return {}, {}
+        return {}, {}, ()
     key_kinds = [(kind[0], f" {kind[1]}") for kind in keys]
     query_kinds = [(kind, "") for kind in queries]
     sizes = {
@@ -186,7 +195,7 @@ def _names(
         "tokens": _numbered(key_kinds, sizes["tokens"]),
         "query_tokens": _numbered(query_kinds, sizes["query_tokens"]),
     }
-    return names, sizes
+    return names, sizes, _numbered([(kind[0], "") for kind in keys], sizes["tokens"])
 
 
 def _sizes(starts: list[int]) -> tuple[int, ...]:
@@ -247,11 +256,11 @@ def _of_listed_edges(
     (key, query) = found[0]
     module = called.f_locals["self"]
     read_only = _READ_ONLY.get(type(module).__name__, "")
-    num_queries = _first(num_nodes, _count(query))
-    _check_inside(query, num_queries)
-    if read_only or (_count(key) > num_queries and num_nodes is not None):
-        return Ends(module, key, query, _count(key), num_queries, True, read_only=read_only)
-    num_queries = max(num_queries, _count(key))
+    num_queries = first_known(num_nodes, count_nodes(query))
+    check_inside(query, num_queries)
+    if read_only or (count_nodes(key) > num_queries and num_nodes is not None):
+        return Ends(module, key, query, count_nodes(key), num_queries, True, read_only=read_only)
+    num_queries = max(num_queries, count_nodes(key))
     return Ends(module, key, query, num_queries, num_queries, is_listed=True)
 
 
@@ -262,34 +271,17 @@ def _both_ways(value: Any, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         return
     rows = plain(value)
     for query, key in ((1, 0), (0, 1)):
-        if _are_equal(rows[query], index):
+        if are_equal(rows[query], index):
             yield rows[key], rows[query]
 
 
 def _of_readout(module: nn.Module, index: Tensor, num_nodes: int | None) -> Ends:
     """Let each graph of a batch read its nodes."""
     key = torch.arange(len(index), device=index.device)
-    count = _first(num_nodes, _count(index))
+    count = first_known(num_nodes, count_nodes(index))
     return Ends(module, key, index, len(key), count, True)
 
 
 def _is_same(frame: FrameType, name: str, index: Tensor) -> bool:
     value = frame.f_locals.get(name)
-    return isinstance(value, Tensor) and _are_equal(plain(value), index)
-
-
-def _are_equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool((one == other).all())
-
-
-def _first(*numbers: int | None) -> Any:
-    return next((int(number) for number in numbers if number is not None), None)
-
-
-def _count(*indices: Tensor) -> int:
-    return max((int(index.max()) + 1 for index in indices if index.numel()), default=0)
-
-
-def _check_inside(index: Tensor, count: int) -> None:
-    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
-        raise NotNeighboursError(f"its edges name nodes outside of 0 .. {count - 1}")
+    return isinstance(value, Tensor) and are_equal(plain(value), index)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class Messages:
     """
 
     def __init__(self, owner: Context) -> None:
-        self._owner = owner
+        self._owner = ref(owner)  # Which holds it: what was recorded would outlive its traces.
         self._waiting: WeakKeyDictionary[Tracker, tuple[SeenEdges, Layer]] = WeakKeyDictionary()
         self._is_probing = False
 
@@ -77,7 +77,8 @@ class Messages:
             raise _unknown(waiting[0], "it does not weigh its messages with it")
 
     def _see(self, module: nn.Module, given: Sequence[Any], message: Any) -> None:
-        tracker = None if self._is_probing else takes_part(self._owner)
+        owner = None if self._is_probing else self._owner()
+        tracker = None if owner is None else takes_part(owner)
         waiting = None if tracker is None else self._waiting.get(tracker)
         if tracker is None or waiting is None or waiting[0].ends.module is not module:
             return

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gattn.engines import edges, watching
 from gattn.engines.call import AttentionCall, naming_shapes
-from gattn.engines.scoring import score_edges
+from gattn.engines.shared.scoring import score_edges
 from gattn.engines.watching import Run, Watcher
 from gattn.models.doors.graphs.frames import numbers_of, owner_of
 from gattn.models.doors.graphs.observing import observer, of_own_layer

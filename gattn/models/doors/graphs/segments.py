@@ -16,8 +16,9 @@ from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.models.doors.functions.mode import paused
-from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends
+from gattn.models.doors.graphs.ends import find_ends
 from gattn.models.doors.graphs.frames import numbers_of, owner_of, plain
+from gattn.models.doors.graphs.indices import NotNeighboursError
 from gattn.models.doors.graphs.landing import Travel, follow
 from gattn.models.doors.graphs.observing import observer
 from gattn.models.doors.graphs.putting_back import put_back

@@ -58,9 +58,18 @@ class Noticed:
 
 
 def layout_by(
-    site: Site, inputs: Inputs, batches: Batches, noticed: Noticed, *, is_last: bool
+    site: Site,
+    inputs: Inputs,
+    batches: Batches,
+    noticed: Noticed,
+    *,
+    is_last: bool,
+    is_whole: bool = False,
 ) -> tuple[Layout, bool]:
-    """Prove the layout of a call by inputs; also say whether its tokens and batch are settled."""
+    """Prove the layout of a call by inputs; also say whether its tokens and batch are settled.
+
+    Those of the whole model are different ones, though there may be as many.
+    """
     if inputs.keys is None:
         if inputs.queries is not None and batches.has_constant_keys(site.place):
             owner = batches.owner(inputs.run, inputs.queries.source)
@@ -87,7 +96,10 @@ def layout_by(
         and batches.is_constant(inputs.run, inputs.queries.source)
     ):
         queries, is_settled = _repeated(inputs.queries, site.queries, keys.sequences)
-        return assembled(site.lead, queries, keys, is_cross=True), is_good and is_settled
+        layout = assembled(site.lead, queries, keys, is_cross=True)
+        assert layout.tokens is not None
+        rows = replace(layout.tokens, has_own_rows=True)
+        return replace(layout, tokens=rows), is_good and is_settled
     queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
     may_be_same = inputs.queries.dependence is not inputs.keys.dependence
     are_same = queries.are_in_order and keys.are_in_order
@@ -96,7 +108,7 @@ def layout_by(
     queries, keys = _alike(inputs, queries, keys)
     layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=is_good)
     are_shared = layout.tokens is not None and layout.tokens.num_queries > queries.count
-    if may_be_same and site.queries == site.keys and not are_shared:
+    if may_be_same and site.queries == site.keys and not (are_shared or is_whole):
         is_good = False  # Further out, both may be made of the same tokens.
     return layout, is_good and is_settled
 

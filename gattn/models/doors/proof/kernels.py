@@ -20,6 +20,7 @@ from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.constants import Constants
+from gattn.models.doors.proof.probing.one_run.origins import Origins
 from gattn.models.doors.proof.probing.one_run.picking import Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
@@ -61,6 +62,8 @@ class Kernels(TorchDispatchMode):
         What multiplied softmaxes.
     picks : Picks
         Where numbers were moved by indices that are not always the same.
+    origins : Origins
+        Of which inputs numbers were made alone.
     integers : Integers
         Which integers that the model is given are ids.
     moves : Moves
@@ -86,6 +89,7 @@ class Kernels(TorchDispatchMode):
         self.takings = Takings(self._parameters)
         constants = self._parameters.known | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants, Constants(model))
+        self.origins = Origins(model)
         self.integers = Integers(constants)
         self.images: set[tuple[int, ...]] = set()
         self.ranking: set[tuple[str, tuple[int, ...]]] = set()
@@ -129,6 +133,7 @@ class Kernels(TorchDispatchMode):
         self.takings.note(self._walk.innermost, name, everything, result, is_own=is_own)
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self.picks.note(name, args, given, result, is_random=is_random)
+        self.origins.note(func, tensors, result, is_random=is_random)
         is_lookup = self.integers.note(name, tensors, result)
         for run in self._walk.running[-1:]:
             run.looks_up = run.looks_up if run.looks_up is None else run.looks_up or is_lookup
@@ -137,6 +142,7 @@ class Kernels(TorchDispatchMode):
     def begin(self, given: Any) -> None:
         """Note what the model is given."""
         self.picks.begin(given)
+        self.origins.begin(given)
         self.integers.begin(given)
         if self.nodes is not None:
             self.nodes.begin(given)

@@ -32,7 +32,7 @@ from gattn.models.doors.proof.nodes.numbering import Numbering, integers_of
 from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
 from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
-from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.inputs import digests_of, leaves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
@@ -41,6 +41,7 @@ from gattn.models.doors.proof.probing.taints import sources
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.doors.proof.trying import Trial, Trying
 from gattn.models.doors.proof.watching import Watching
+from gattn.models.read.on_graphs.numbers import UNKNOWN
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import inside, outside
@@ -53,6 +54,11 @@ _TRANSFORMED = (
 _MIXES_TEXTS = (
     "it adds up attention across a dimension that holds no heads, but texts, or what else it "
     "attends to side by side"
+)
+_MAKES_CLASS = "Creating a new Tensor subclass"
+_MADE_AS_IT_RUNS = (
+    "it makes tensors of a class of their own as it runs, such as torch's CausalBias, which torch "
+    "cannot do while its kernels are watched: make them once before, as in the module's __init__"
 )
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
@@ -97,6 +103,8 @@ def _holds(plan: Plan, model: nn.Module, given: Given) -> bool:
     """Return whether what was proved of such inputs holds of these."""
     if plan.is_stale or not are_as_before(model, plan.read):
         return False
+    if plan.inputs and digests_of(given, plan.inputs) != plan.inputs:
+        return False
     return not plan.integers or plan.integers == integers_of(given)
 
 
@@ -121,6 +129,8 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         refused = f"a copy of it, run to prove what its attention means, failed ({said})"
+        if _MAKES_CLASS in said:
+            refused = _MADE_AS_IT_RUNS
         return Plan(refused=refused, has_failed=True, is_stale=True)
 
 
@@ -201,6 +211,7 @@ class _Proof:
         plan.picked = sorted({*plan.picked, *switched.values()})
         self._number()
         plan.read = watching.kernels.picks.own.read()
+        plan.inputs = digests_of(self._given, watching.reads.inputs)
         plan.is_stale = (
             solver.holds_once
             or bool(watching.ranked)
@@ -216,13 +227,18 @@ class _Proof:
         """Prove which nodes of the data graph layers are given."""
         watching, plan = self._watching, self._plan
         rows = watching.kernels.nodes
-        if rows is None or not rows.unknown:
+        if rows is None:
+            return
+        plan.graphs = rows.graphs()
+        if not rows.unknown:
             return
         name = self._walk.name(self._called)
         found = Numbering(self._model, self._walk, watching.reads, self._run, name).found(
             self._given, rows, watching.kernels.picks.found
         )
-        plan.numbers, plan.orders = found.numbers, found.orders if found.by_values else ()
+        of_any = {place: UNKNOWN for place in rows.places if place not in plan.graphs}
+        plan.numbers = found.numbers | (of_any if plan.graphs else {})
+        plan.orders = found.orders if found.by_values else ()
         plan.integers, plan.is_stale = integers_of(self._given), plan.is_stale or found.by_values
 
     def _run(self) -> Any:

@@ -108,7 +108,7 @@ class Products:
             elif result.numel() == found.size:
                 self._exponentials[result] = found
         elif found is not None:
-            if is_sum or result.shape[-1:] == (1,):
+            if is_sum or (result.shape[-1:] == (1,) and result.numel() < found.size):
                 self._totals[result] = _Total(where, tuple(tensors[0].shape[-2:]))
             found.is_summed |= is_sum and not is_product
             found.is_multiplied |= is_product
@@ -132,11 +132,12 @@ class Products:
             self._totals[result] = total  # A sink takes its share, too.
             return
         is_alone = len([x for x in tensors if x.dim()]) == 1 and kernel not in _LOGARITHMS
-        if is_alone and not result.numel() % tensors[0].numel():
+        if is_alone and not result.numel() % max(tensors[0].numel(), 1):
             self._totals[result] = total
             return
         normalizes = kernel in (_DIFFERENCES if total.is_logarithm else _DIVISIONS)
-        if not normalizes or result.numel() <= _stored(tensors[-1]):
+        of_one_key = tensors[0] in self._exponentials and tensors[0] not in self._totals
+        if not normalizes or (result.numel() <= _stored(tensors[-1]) and not of_one_key):
             where, sizes = total.where, total.sizes
             self.normalizing |= {(where, sizes), (where, sizes[::-1])}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from torch import nn
@@ -136,8 +137,24 @@ class Solver:
                 if is_good:
                     of_keys = of_keys or layout
         if of_keys is not None:
-            return of_keys, True
+            return self._of_tokens(of_keys, site, others, batches), True
         return self._unsettled(site, others, batches, reason), False
+
+    def _of_tokens(
+        self, of_keys: Layout, site: Site, others: Sequence[Candidate], batches: Batches
+    ) -> Layout:
+        """Say that queries are no learned rows where they are tokens of another input, in order."""
+        for one in others:
+            inputs = one.inputs
+            if inputs is None or inputs.queries is None or not one.level:
+                continue
+            if not batches.varies(inputs.run, inputs.queries.source):
+                continue
+            with suppress(UnprovedError):
+                tokens, known = self._assembled(site, one, batches)[0].tokens, of_keys.tokens
+                if tokens is not None and known is not None and tokens.queries is None:
+                    return replace(of_keys, tokens=replace(known, has_own_rows=tokens.has_own_rows))
+        return of_keys
 
     def _unsettled(
         self, site: Site, others: list[Candidate], batches: Batches, reason: str
@@ -257,7 +274,9 @@ class Solver:
         self._check_picks(site, site.chain[one.level])
         is_last = is_last and one.is_around  # What made keys alone does not tell of queries.
         if inputs.step is None or inputs.step is inputs.keys:
-            return layout_by(site, inputs, batches, self._noticed, is_last=is_last)
+            is_whole = one.is_around and one.level == len(site.chain) - 1
+            how = {"is_last": is_last, "is_whole": is_whole}
+            return layout_by(site, inputs, batches, self._noticed, **how)
         try:  # Keys of a cache were given, too, whose heads look like tokens.
             return layout_by(
                 site, replace(inputs, keys=inputs.step), batches, self._noticed, is_last=is_last

@@ -77,7 +77,7 @@ class Watching:
         self._model, self._walk, self._given, self._plan = model, walk, given, plan
         self._is_open, self._originals = is_open, originals
         self.kernels = Kernels(model, walk)
-        self.reads = Reads(walk, self.kernels.picks)
+        self.reads = Reads(walk, self.kernels.picks, self.kernels.origins)
         self.numbers = Numbers(given)
         self.open: list[Site] = []
         self.mixed: dict[int, list[Place]] = {}
@@ -155,7 +155,7 @@ class Watching:
             where = site.chain[0].name, (site.queries, site.keys)
             if where in kernels.products.normalizing:
                 self.merged.add(site.place)
-            if where in kernels.ranking:
+            if where in kernels.ranking and not site.is_ranked:
                 self.ranked.add(site.place)
         if kernels.missed:
             plan.refused = unseen(self._model, kernels.missed)

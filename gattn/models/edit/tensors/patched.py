@@ -152,9 +152,9 @@ class Patched(AtTokens):
         whole = functional.pad(self.given[:, rows], (0, missing))
         some = whole[:, :, keys].to(attention.device)
         is_elsewhere = (whole != 0).sum(-1) > (whole[:, :, keys] != 0).sum(-1)
-        outside = (is_elsewhere & wanted).any()
+        outside = (is_elsewhere.to(some.device) & wanted.to(some.device)).any()
         if block.allowed is not None:
-            outside |= ((some != 0) & ~block.allowed & wanted[:, None].to(some.device)).any().cpu()
+            outside |= ((some != 0) & ~block.allowed & wanted[:, None].to(some.device)).any()
         if bool(outside):
             raise EditError(
                 f"{self}: there, a query attends to a token that it cannot attend to here; "

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gattn.engines import edges
-from gattn.engines.call import AttentionCall
+from gattn.engines.call import AttentionCall, EdgeList
 from gattn.engines.choice import choose_for_graphs
-from gattn.engines.edge_list import EdgeList
 from gattn.errors import CaptureError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph

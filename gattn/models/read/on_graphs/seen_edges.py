@@ -39,6 +39,8 @@ class Ends:
         lie side by side.
     sizes : mapping
         Then also how many nodes of each type there are.
+    keys_by_node : tuple of str
+        Then also the names of keys without the type of their edges, by which edits find them, too.
     is_listed : bool
         Whether the edges were found as a list, without message passing that tells where values go.
     aggregation : str
@@ -55,6 +57,7 @@ class Ends:
     read_only: str = ""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    keys_by_node: tuple[str, ...] = ()
     is_listed: bool = False
     aggregation: str = ""
 
@@ -108,6 +111,7 @@ class SeenEdges(SeenCall):
             is_named=is_named,
             is_seen_again=False,
             token_names=ends.names if is_named else {},
+            token_spellings=ends.keys_by_node if is_named else (),
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             ends=ends,
             scores=scores,

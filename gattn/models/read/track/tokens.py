@@ -90,7 +90,7 @@ class Tokens:
             return None
         of_decoder = self._modules.is_encoder_decoder and stack == "decoder"
         told = self._given.padding.get("decoder_attention_mask" if of_decoder else "attention_mask")
-        return told.cpu() if told is not None and told.shape == (count, total) else None
+        return told if told is not None and told.shape == (count, total) else None
 
     def cross_sides(
         self, call: SeenCall, mask: Mask, stack: str, belonging: Belonging
@@ -115,7 +115,7 @@ class Tokens:
         has_decoder = self._modules.is_encoder_decoder
         # The keys of cross-attention are texts where an encoder read them.
         is_foreign = stack in self._modules.crossing and not is_query and not has_decoder
-        if stack in self._modules.foreign or is_foreign:
+        if stack in self._modules.foreign or is_foreign or self._may_be_beside(stack):
             return None
         of_decoder = has_decoder and (stack == "decoder" or is_query)
         ids = self._progress.ids.get("decoder_input_ids" if of_decoder else "input_ids")
@@ -131,6 +131,31 @@ class Tokens:
             return None
         return [int(i) for i in row[real[sequence]]]
 
+    def segments(self, stack: str, sequence: int) -> tuple[int, ...]:
+        """Return the token type of each real token of a sequence, if the call has several."""
+        types, real = self._given.token_types, self._progress.real.get(stack)
+        if (
+            not self._reads_inputs(stack)
+            or types is None
+            or real is None
+            or self._given.seen
+            or real.shape != types.shape
+        ):
+            return ()
+        found = types[sequence].cpu()[real[sequence]].tolist() if sequence < len(types) else []
+        return tuple(map(int, found)) if len(set(found)) > 1 else ()
+
+    def _reads_inputs(self, stack: str) -> bool:
+        """Return whether a stack attends among the tokens of the inputs, and not of a decoder."""
+        is_decoder = self._modules.is_encoder_decoder and "encoder" not in stack.split(".")
+        is_other = stack in self._modules.foreign or stack in self._modules.crossing
+        return not (is_decoder or is_other or modality(stack) or self._may_be_beside(stack))
+
+    def _may_be_beside(self, stack: str) -> bool:
+        """Return whether a stack that no name tells apart has as many tokens as what is no text."""
+        real = self._progress.real.get(stack)
+        return "." in stack and real is not None and real.shape[1] in self._given.lengths_beside
+
     def fed(self, sequence: int) -> tuple[Tensor, Tensor] | None:
         """Return the ids of all of a sequence's slots that its cache holds, and which are real."""
         ids, real = self._progress.ids.get(self._modules.side), self._progress.real_in_cache
@@ -144,4 +169,6 @@ class Tokens:
         if real is None or sequence >= len(real) or rows.dim() < 2:
             return rows
         some = real[sequence, self._given.seen :]
+        if isinstance(self._given.kept_logits, int) and len(rows) == self._given.kept_logits:
+            some = some[-len(rows) :]
         return rows if len(some) != len(rows) or bool(some.all()) else rows[some.to(rows.device)]

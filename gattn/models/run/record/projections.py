@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +91,7 @@ class Projections:
     """
 
     def __init__(self, owner: Context) -> None:
-        self._owner = owner
+        self._owner = ref(owner)  # Which holds it: what was recorded would outlive its traces.
         self._linear: tuple[type[nn.Module], ...] = ()
         # Of each thread, and of calls within calls.
         self._of_call: WeakKeyDictionary[Tracker, _Expected] = WeakKeyDictionary()
@@ -138,7 +138,7 @@ class Projections:
 
     def _present(self) -> _Expected | None:
         """Find what the present call expects, if anything."""
-        tracker = takes_part(self._owner)
+        tracker = None if (owner := self._owner()) is None else takes_part(owner)
         now = None if tracker is None else self._of_call.get(tracker)
         return None if now is None or now.is_probing or not (now.waiting or now.done) else now
 

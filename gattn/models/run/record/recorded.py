@@ -22,6 +22,7 @@ from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.token_maps import TokenMap
+from gattn.models.run.record.predictions import predictions_of
 from gattn.models.run.record.relabelling import Positions
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ class RecordedSequence:
     """What is known of one sequence.
 
     `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
-    these are real. Logits come with the number of tokens after which they end. `grids` are
-    those that the tokens of stacks form; which tokens those of `unnamed` stacks are is not known.
+    these are real. Logits come with the number of tokens after which they end, or -1 if it is not
+    known of which they are. `grids` are those that the tokens of stacks form; which tokens those of
+    `unnamed` stacks are is not known.
+    `segments` are the token types of stacks.
     """
 
     owner: Progress
@@ -110,6 +113,7 @@ class RecordedSequence:
     fed: tuple[Tensor, Tensor] | None = None
     grids: dict[str, TokenMap] = field(default_factory=dict)
     unnamed: set[str] = field(default_factory=set)
+    segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -149,8 +153,8 @@ class RecordedSequence:
             for stack, some in self.layers.items()
         }
         ids, logits, grids = dict(self.ids), list(self.logits), dict(self.grids)
-        unnamed = set(self.unnamed)
-        return replace(self, layers=layers, ids=ids, logits=logits, grids=grids, unnamed=unnamed)
+        copies: dict[str, Any] = {"unnamed": set(self.unnamed), "segments": dict(self.segments)}
+        return replace(self, layers=layers, ids=ids, logits=logits, grids=grids, **copies)
 
     def _grows(self, stack: str, is_query: bool) -> bool:
         """Return whether a stack's ids grow with a cache: the keys of cross-attention do not."""
@@ -184,8 +188,12 @@ def trace_of(
     model: str,
     encoding: Encoding | None,
     tokenizer: PreTrainedTokenizerBase | None,
+    shift: int | None = None,
 ) -> AttentionTrace:
-    """Make the trace of a sequence, with the names of its encoding, if there is one."""
+    """Make the trace of a sequence, with the names of its encoding, if there is one.
+
+    `shift` says which token its logits predict; see `predictions.shift_of`.
+    """
     stacks = {}
     for stack, layers in sequence.layers.items():
         names = _names(sequence, stack, tokenizer) if encoding is None else encoding.names(stack)
@@ -198,7 +206,8 @@ def trace_of(
         stacks[stack] = Stack(stack, dict(sorted(heads.items())))
     logits = torch.cat([some for some, _ in sequence.logits]) if sequence.logits else None
     text = "" if encoding is None else encoding.text
-    return AttentionTrace(stacks, model, sequence.generated, logits, text)
+    told = predictions_of(sequence.logits, sequence.ids, stacks, shift, tokenizer)
+    return AttentionTrace(stacks, model, sequence.generated, logits, text, told)
 
 
 def _names(
@@ -213,37 +222,50 @@ def _names(
     }
     if keys is not None and stack != "cross":
         names["words"] = words_of_run(keys, sequence.generated, tokenizer)
+    if stack in sequence.segments:
+        names["segments"] = sequence.segments[stack]
     return names
 
 
 def _graphs(layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]:
     found = []
     for heads, store in layer.stores.items():
-        for graph in store.graphs(**layer.attributes[heads]):
-            fields: dict[str, Any] = {"generated": layer.generated}
+        attributes = dict(layer.attributes[heads])
+        for known in store.fields(attributes.pop("has_sink")):
+            fields = known | attributes | _lengths(layer, known)
             if layer.groups > 1:
-                fields["key_value_head"] = (graph.head or 0) // layer.groups
-            if layer.norms is not None:
-                keys = graph.graph.edge_index[0].numpy()
-                norms = layer.norms[graph.head or 0].numpy()
-                name = "contribution" if layer.is_projected else "value_norm"
-                fields[name] = abs(graph.attention) * norms[keys]
-            if layer.messages is not None:
-                whole, lengths = layer.messages
-                key, query = graph.graph.edge_index
-                fields["value_norm"] = lengths[places_in(whole, query, key), graph.head].numpy()
-            if layer.positions is not None:
-                known = {n: fields.pop(n) for n in ("contribution", "value_norm") if n in fields}
-                graph = layer.positions.of(replace(graph, **known))
-            found.append(replace(graph, **_fitting(graph, names), **fields))
+                fields["key_value_head"] = (known["head"] or 0) // layer.groups
+            last: dict[str, Any] = {"generated": layer.generated}
+            if layer.positions is None:
+                last |= _fitting(known["graph"], names)
+                found.append(AttentionGraph(**fields | last))
+            else:
+                graph = layer.positions.of(AttentionGraph(**fields))
+                found.append(replace(graph, **last, **_fitting(graph.graph, names)))
     return found
 
 
-def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
+def _lengths(layer: RecordedLayer, known: dict[str, Any]) -> dict[str, Any]:
+    """Give the lengths of what a head's edges add, where the layer knows those of values."""
+    graph, head = known["graph"], known["head"] or 0
+    found = {}
+    if layer.norms is not None:
+        keys = graph.edge_index[0].numpy()
+        name = "contribution" if layer.is_projected else "value_norm"
+        found[name] = abs(known["attention"]) * layer.norms[head].numpy()[keys]
+    if layer.messages is not None:
+        whole, lengths = layer.messages
+        key, query = graph.edge_index
+        found["value_norm"] = lengths[places_in(whole, query, key), head].numpy()
+    return found
+
+
+def _fitting(graph: TokenGraph, names: dict[str, Any]) -> dict[str, Any]:
     """Take the names that match the graph's number of tokens: an image's patches have none."""
     sizes = {
-        "tokens": graph.graph.num_tokens,
-        "words": graph.graph.num_tokens,
-        "query_tokens": graph.graph.num_queries,
+        "tokens": graph.num_tokens,
+        "words": graph.num_tokens,
+        "segments": graph.num_tokens,
+        "query_tokens": graph.num_queries,
     }
     return {name: some for name, some in names.items() if len(some) == sizes.get(name, len(some))}

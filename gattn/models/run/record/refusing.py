@@ -10,6 +10,11 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 
+EDITS_CHANGED = (
+    "The edits changed within a sequence: open them before its first token, and close them after "
+    "its last one."
+)
+
 
 def refuse_contributions(
     call: SeenCall, reading: Reading, place: Place, *, are_projected: bool
@@ -57,7 +62,8 @@ def nothing_seen(kind: str, was_called: bool, broke: bool) -> str:
         "also one written out as exponentials divided by their sum, or torch-geometric's "
         "softmax over edges. Attention without a softmax, such as sigmoids or linear "
         "attention, is not seen, nor are softmaxes over chunks of keys that are merged by "
-        "their exponentials. There is nothing to capture."
+        "their exponentials; and on a graph without edges, layers may take none. There is "
+        "nothing to capture."
     )
 
 
@@ -76,4 +82,12 @@ def unrecorded(tokens: int, progress: Progress) -> str:
         "they are compressed and cannot be seen, or something other than the model's calls put "
         "them there, such as a trained prefix. Open the context before the prompt runs, and use a "
         "cache that keeps keys unchanged."
+    )
+
+
+def not_seen(held: int, recorded: int) -> str:
+    """Say that a cache holds other tokens than those that were recorded."""
+    return (
+        f"The cache holds {held} tokens, but {recorded} were recorded: some were added or removed "
+        "without gattn seeing it. Record each continuation in a separate context, prompt included."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from gattn.errors import CaptureError
 from gattn.models.read.following import Origin, Progress
 from gattn.models.read.places import Place
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.record.recorded import RecordedLayer, RecordedSequence
+from gattn.models.run.record.searched import sequence_returned
 
 
 @dataclass(eq=False)
@@ -200,9 +200,8 @@ class Sequences:
                 sequence = sequence.first(tokens)
                 self._list(now, sequence, after, instead=is_free)
             else:
-                now.undo[id(sequence), "owner"] = partial(
-                    _own, sequence, sequence.owner, sequence.row
-                )
+                undo = partial(_own, sequence, sequence.owner, sequence.row)
+                now.undo[id(sequence), "owner"] = undo
                 if sequence not in self._all:
                     self._list(now, sequence)
             _own(sequence, progress, row)
@@ -262,7 +261,7 @@ class Sequences:
             chosen = []
             for number, ids in enumerate(sequences.cpu()):
                 of_text = [one for one in run if one.row // beams == number // share]
-                best, prompt, tokens = _returned(of_text, ids, prompts.shape[1])
+                best, prompt, tokens = sequence_returned(of_text, ids, prompts.shape[1])
                 chosen.append(best.first(tokens))
                 chosen[-1].generate_after(prompt)
                 if beams == 1:  # The cache that is left continues from here.
@@ -280,24 +279,3 @@ class Sequences:
 
 def _own(sequence: RecordedSequence, owner: Progress, row: int) -> None:
     sequence.owner, sequence.row = owner, row
-
-
-def _returned(
-    run: Sequence[RecordedSequence], ids: Tensor, prompt: int
-) -> tuple[RecordedSequence, int, int]:
-    """Find a sequence among those that a search ran; count its prompt's tokens and all that ran."""
-    best, most, counts = None, -1, (0, 0)
-    for one in run:
-        if one.fed is not None:
-            fed, real = one.fed
-            size = min(len(fed), len(ids) - 1)
-            same = int((fed[:size] == ids[:size]).long().cumprod(0).sum())
-            if same > most:
-                best, most = one, same
-                counts = int(real[:prompt].sum()), int(real[:same].sum())
-    if best is None or most < prompt or len(ids[most + 1 :].unique()) > 1:
-        raise CaptureError(
-            "The search returned a sequence that, by its token ids, it did not run: call generate "
-            "with input_ids and a cache, or with num_beams=1 and no assistant."
-        )
-    return best, *counts

@@ -95,18 +95,20 @@ def of_picks(model: nn.Module, picked: Sequence[str]) -> None:
     """Name what picks or orders tokens."""
     _warn(
         [named(model, name) for name in picked],
-        "picks or orders tokens, by their values or at random",
+        "picks or orders tokens, by their values or at random, or moves and mixes them",
         "they are numbered in the order in which the modules that attend are given them, and have "
         "no names. To name them, capture these modules by themselves",
     )
 
 
-def of_nodes(model: nn.Module, unknown_nodes: Sequence[str]) -> None:
-    """Name the layers whose nodes are not known."""
+def of_nodes(model: nn.Module, unknown_nodes: Mapping[str, str]) -> None:
+    """Name the layers whose nodes are not known, and say why."""
+    whys = sorted({why for why in unknown_nodes.values() if why})
+    why = f"since {whys[0]}" if whys else "as the model may move, pick or make them itself"
     _warn(
-        [named(model, name) for name in unknown_nodes],
+        [named(model, name) for name in sorted(unknown_nodes)],
         "attends over nodes, or tokens, of which it cannot be proved which nodes of the data they "
-        "are, as the model may move, pick or make them itself",
+        f"are, {why}",
         "they are numbered in the order in which the module is given them, and have no names. To "
         "name them, capture this module by itself",
     )

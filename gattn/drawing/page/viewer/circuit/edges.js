@@ -3,6 +3,7 @@
 import { count, grouped, isolated, number, visible } from "../heads/texts.js";
 import { tokensOf } from "../heads/decoding.js";
 import { nodeOf, rowEdges } from "../heads/readings.js";
+import { limitText } from "../heads/edges.js";
 import { named } from "../scenes/marks.js";
 
 /** Give the tokens of one side of a stack. */
@@ -33,9 +34,10 @@ export function foundIn(head, edges) {
 }
 
 /** Add edges to chosen ones, in order. */
-export function withMarked({ edges, rule }, marked) {
-  const all = new Set([...edges, ...marked]);
-  if (all.size === edges.length) return { edges, rule };
+export function withMarked(chosen, marked) {
+  const all = new Set([...chosen.edges, ...marked]);
+  if (all.size === chosen.edges.length) return chosen;
+  const rule = [chosen.rule, chosen.limit && limitText(chosen.limit)].filter(Boolean).join(": ");
   return { edges: Uint32Array.from(all).sort(), rule: `${rule ? `${rule} or ` : ""}in the circuit` };
 }
 

@@ -8,7 +8,7 @@ import { edgeName, lossText, shareText, tokensOn } from "./edges.js";
 
 const MOST_UNITS = 200;
 
-const header = (...names) => element("thead", {}, element("tr", {}, ...names.map((name, n) => element("th", { scope: "col", class: ["", "value", "value", "bar"][n] }, name))));
+const header = (...names) => element("thead", {}, element("tr", {}, ...names.map((name, n) => (name ? element("th", { scope: "col", class: ["", "value", "value"][n] }, name) : element("td", { class: "bar" })))));
 
 function barCell(value, most) {
   if (value === null) return element("td", { class: "bar", "aria-hidden": "true" });

@@ -1,6 +1,7 @@
-// The mean over the heads of a layer, and paths through layers.
+// The mean over heads of a layer, and paths through layers.
 
-import { rowsOf } from "./readings.js";
+import { number } from "./texts.js";
+import { ranked, rowsOf } from "./readings.js";
 import { strongest } from "./edges.js";
 
 /** Average the heads of a layer: edges sorted by query, and each query's attention including what was dropped; `pause` may wait. */
@@ -37,30 +38,56 @@ export async function meanOf(heads, pause = () => {}) {
   return { key: key.slice(0, used), query: query.slice(0, used), mean: kept, mass, isChange, isPart, isSigned: isChange || kept.some((m) => m < 0) };
 }
 
-/** List the strongest edges of layers, the weakest first, at most `most` of them; a histogram finds them. */
-export function strongestOf(values, most, isIn, tokens) {
+/** A layer of which no head is chosen: it passes tokens on as they are. */
+export const passedOn = (nodes, isChange) => ({ key: new Uint32Array(0), query: new Uint32Array(0), mean: new Float32Array(0), mass: new Float64Array(nodes), isChange, isPart: false, isSigned: isChange });
+
+/** Say which edges of layers pass a threshold and are among the strongest of their query: {passes, rule}; null without either. */
+export function ruleOf(layers, { threshold, top }, what) {
+  if (threshold === null && !top) return null;
+  const least = threshold ?? 0;
+  const passed = layers.map(({ mean }) => Uint8Array.from(mean, (m) => (m !== 0 && Math.abs(m) >= least ? 1 : 0)));
+  if (top) layers.forEach((layer, l) => keepTop(layer, passed[l], top));
+  const rules = [...(least ? [`${what} ≥ ${number(least)}`] : []), ...(top ? [`the ${top > 1 ? `${top} ` : ""}strongest per query and layer`] : [])];
+  return { passes: (l, e) => passed[l][e] === 1, rule: rules.join(", ") };
+}
+
+/** Keep the strongest edges of each query, among those that passed; edges are sorted by query. */
+function keepTop({ query, mean }, passed, top) {
+  for (let from = 0, to = 0; from < query.length; from = to) {
+    while (to < query.length && query[to] === query[from]) to++;
+    const row = Array.from({ length: to - from }, (_, n) => from + n).filter((e) => passed[e]);
+    for (const e of ranked(row, (one) => Math.abs(mean[one])).slice(top)) passed[e] = 0;
+  }
+}
+
+/** List the strongest edges of layers that pass, the weakest first, at most `most` of them; a histogram finds them. */
+export function strongestOf(values, most, isIn, isShown = () => true) {
   const bins = new Uint32Array(2001);
   const bin = (size) => Math.min(2000, Math.floor(2000 * Math.sqrt(size)));
   const each = (visit) =>
     values.forEach((some, l) => {
       for (let e = 0; e < some.length; e++) if (some[e] && isIn(l, e)) visit(Math.abs(some[e]), l, e);
     });
-  let [all, total] = [0, 0];
+  const eachPassing = (visit) => each((size, l, e) => isShown(l, e) && visit(size, l, e));
+  let [all, passing, total] = [0, 0, 0];
   each((size) => {
-    bins[bin(size)]++;
     all++;
     total += size;
+  });
+  eachPassing((size) => {
+    bins[bin(size)]++;
+    passing++;
   });
   let [least, above] = [2000, 0];
   for (; least > 0 && above + bins[least] <= most; least--) above += bins[least];
   const sizes = new Float64Array(bins[least]);
   let n = 0;
-  each((size) => bin(size) === least && (sizes[n++] = size));
-  const { passes, stride } = strongest(sizes, most - above, tokens);
+  eachPassing((size) => bin(size) === least && (sizes[n++] = size));
+  const { passes, isTied } = strongest(sizes, most - above);
   const edges = [];
   n = 0;
-  each((size, l, e) => (bin(size) === least ? passes(n++) : bin(size) > least) && edges.push({ l, e, size }));
-  return { edges: edges.sort((a, b) => a.size - b.size), all, total, stride };
+  eachPassing((size, l, e) => (bin(size) === least ? passes(n++) : bin(size) > least) && edges.push({ l, e, size }));
+  return { edges: edges.sort((a, b) => a.size - b.size), all, passing, total, isTied };
 }
 
 /** The share of a token that stays in the residual stream of a layer. */

@@ -1,19 +1,22 @@
 // Searches a text, also across tokens.
 
 import { visible } from "./texts.js";
-import { joined } from "./regrouping.js";
+import { joined, sideBySide } from "./regrouping.js";
 
 /** Find all matches in a text, also across tokens: the tokens of each match, in order. */
 export function searched(tokens, query) {
   const wanted = query.toLowerCase().trim();
   if (!wanted) return [];
   const places = new Map();
-  for (const write of [(text) => visible(text, 1e6), (text) => text]) {
+  const whole = sideBySide(tokens).map((text) => text ?? "");
+  const plain = tokens.map(({ text }) => text);
+  const shown = (texts) => texts.map((text) => text && visible(text, 1e6));
+  for (const texts of [shown(whole), shown(plain), whole, plain]) {
     const owners = [];
     let line = "";
     tokens.forEach((token, i) => {
       const isSameWord = i && token.word !== null && token.word === tokens[i - 1].word;
-      const own = write(isSameWord ? joined(["", token.text]) : token.text).toLowerCase();
+      const own = (isSameWord ? joined(["", texts[i]]) : texts[i]).toLowerCase();
       if (i && !isSameWord) line += " ";
       line += own;
       while (owners.length < line.length) owners.push(i);

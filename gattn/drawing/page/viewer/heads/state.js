@@ -9,6 +9,7 @@ const asFlag = (text) => text === "1" || undefined;
 const asPair = (text) => (/^\d{1,9}-\d{1,9}$/.test(text) ? text.split("-").map(Number) : undefined);
 const asWords = (text) => (text && text.length <= 200 ? text : undefined);
 const asShare = (text) => (/^\d*\.?\d+(e-?\d+)?$/.test(text) ? Number(text) : undefined);
+const asHeads = (text) => (/^\d{1,5}\.\d{1,5}(-\d{1,5}\.\d{1,5})*$/.test(text) ? text.split("-") : undefined);
 const asRange = (text) => {
   const [from, to] = /^\d{1,9}-\d{1,9}$/.test(text) ? text.split("-").map(Number) : [0, 0];
   return from < to ? [from, to] : undefined;
@@ -16,15 +17,19 @@ const asRange = (text) => {
 
 /** The fields of the state: how to read each from text, and its default. */
 const FIELDS = {
+  text: [asWhole, 0],
   view: [oneOf(VIEWS), ""],
   stack: [asWords, ""],
   layer: [asWhole, null],
   head: [asWhole, null],
+  pins: [asHeads, null],
+  overlay: [asFlag, false],
   token: [asWhole, null],
   side: [oneOf(["key", "query"]), "key"],
   level: [asWhole, null],
   edge: [asWhole, null],
   why: [asPair, null],
+  apart: [oneOf(["parts", "elements"]), "parts"],
   weight: [asWords, "attention"],
   threshold: [asShare, null],
   top: [asWhole, 0],
@@ -36,6 +41,7 @@ const FIELDS = {
   show: [oneOf(SHOWN), "difference"],
   keys: [asRange, null],
   queries: [asRange, null],
+  colour: [asWords, ""],
   theme: [oneOf(["light", "dark"]), ""],
 };
 
@@ -69,9 +75,18 @@ function firstHead(graphs) {
 export const stackOf = (trace, name) => trace.stacks.find((stack) => stack.name === name);
 export const graphOf = (trace, { stack, layer, head }) => stackOf(trace, stack).graphs.find((graph) => graph.layer === layer && graph.head === head);
 
-/** List the values that a head has in all traces. */
-export function weightsOf(traces, place) {
-  const [first, ...others] = traces.map((trace) => graphOf(trace, place).values);
+/** The places of the heads in view: the chosen one, then those that are pinned. */
+export function placesOf({ layer, head, pins }) {
+  const others = (pins ?? []).map((name) => name.split(".").map(Number)).filter(([l, h]) => l !== layer || h !== head);
+  return [{ layer, head }, ...others.map(([l, h]) => ({ layer: l, head: h }))];
+}
+
+export const nameOf = ({ layer, head }) => `${layer}.${head}`;
+
+/** List the values that all heads in view have in all traces. */
+export function weightsOf(traces, state) {
+  const graphs = traces.flatMap((trace) => placesOf(state).map((place) => graphOf(trace, { stack: state.stack, ...place })));
+  const [first, ...others] = graphs.map(({ values }) => values);
   return Object.keys(first).filter((name) => others.every((values) => Object.hasOwn(values, name)));
 }
 
@@ -99,6 +114,20 @@ export const firstView = (circuit) => (circuit ? "circuit" : "arcs");
 /** The entry of a head whose edges can be asked why; undefined if it has none. */
 export const askedHead = (why, { stack, layer, head }) => why.find((one) => one.stack === stack && one.layer === layer && one.head === head);
 
+const MOST_PINS = 7;
+
+/** The pinned heads that exist, each once; null if there is none. */
+function pinsIn(stack, pins) {
+  const found = [...new Set(pins)].filter((name) => stack.graphs.some((graph) => nameOf(graph) === name)).slice(0, MOST_PINS);
+  return found.length ? found : null;
+}
+
+/** Pin a head, or unpin it. */
+export function withPin(pins, name) {
+  const others = (pins ?? []).filter((one) => one !== name);
+  return others.length < (pins ?? []).length ? others : [...others, name];
+}
+
 /** Fit a state to the data: names and numbers that do not exist become the first, or the nearest. */
 export function settled(state, traces, { circuit = null, why = [] } = {}) {
   const { stacks } = traces[0];
@@ -107,12 +136,15 @@ export function settled(state, traces, { circuit = null, why = [] } = {}) {
   const place = stack.graphs.find((graph) => graph.layer === state.layer && graph.head === state.head);
   const graph = place ?? stack.graphs.find((one) => one.layer === state.layer) ?? stack.graphs.find((one) => askedHead(why, { ...one, stack: stack.name })) ?? firstHead(stack.graphs);
   const asked = askedHead(why, { ...graph, stack: stack.name });
+  const pins = pinsIn(stack, state.pins ?? []);
   const size = (state.side === "query" && stack.queries ? stack.queries : stack.keys).tokens.length;
   return {
     ...state,
     stack: stack.name,
     layer: graph.layer,
     head: graph.head,
+    pins,
+    overlay: state.overlay && Boolean(pins),
     side: stack.queries ? state.side : "key",
     view: viewsOf(stack, circuit).includes(state.view) ? state.view : firstView(circuit),
     edge: state.edge !== null && state.edge < (circuit?.edges.length ?? 0) ? state.edge : null,
@@ -121,8 +153,9 @@ export function settled(state, traces, { circuit = null, why = [] } = {}) {
     keys: within(state.keys, stack.keys.tokens.length),
     queries: within(state.queries, (stack.queries ?? stack.keys).tokens.length),
     level: state.level === null ? null : Math.min(state.level, stack.layers.length),
-    weight: !state.words && weightsOf(traces, { ...graph, stack: stack.name }).includes(state.weight) ? state.weight : "attention",
+    weight: !state.words && weightsOf(traces, { layer: graph.layer, head: graph.head, pins, stack: stack.name }).includes(state.weight) ? state.weight : "attention",
     sort: Object.hasOwn(graph.scores, state.sort) ? state.sort : "",
     show: traces.length > 1 ? state.show : "before",
+    colour: Object.hasOwn(stack.colours ?? {}, state.colour) ? state.colour : "",
   };
 }

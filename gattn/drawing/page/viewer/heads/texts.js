@@ -29,18 +29,31 @@ function piece(character) {
   return isHidden ? `U+${code.toString(16).toUpperCase().padStart(4, "0")}` : character;
 }
 
+/** What is one sign to a reader: a flag, a character with its marks, emoji that are joined to one; a byte that is none. */
+export const SIGNS = /<0x[0-9A-F]{2}>|\p{Regional_Indicator}{2}|[^](?:[\p{M}\p{Emoji_Modifier}]|[\u200c\u200d]\p{Extended_Pictographic}?)*/gu;
+const CURSIVE = "[\\p{Script=Arabic}\\p{Script=Syriac}\\p{Script=Devanagari}\\p{Script=Bengali}\\p{Script=Tamil}\\p{Script=Telugu}\\p{Script=Kannada}\\p{Script=Malayalam}\\p{Script=Sinhala}]";
+const EMOJI = "[\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\ufe0f]";
+
+/** Joiners that do what they are for: between emoji, or between letters of a script whose letters they shape. */
+const JOINERS = new RegExp(`(?<=${EMOJI})\\u200d(?=\\p{Extended_Pictographic})|(?<=${CURSIVE})[\\u200c\\u200d](?=${CURSIVE})`, "gu");
+
 /** Write a token so that nothing in it is invisible or affects the text around it. */
 export function visible(token, limit = 16) {
   if (!token) return '""';
-  const stripped = token.replace(/^ +| +$/g, "");
+  const stripped = token.replace(/^ +| +$/g, "") || "␣".repeat(token.length);
+  const joiners = new Set(Array.from(stripped.matchAll(JOINERS), ({ index }) => index));
   let text = /^\p{M}/u.test(stripped) ? "◌" : "";
-  let before = "";
-  for (const character of stripped || "␣".repeat(token.length)) {
-    const shown = piece(character);
-    const isApart = before && (shown.length > 4 || before.length > 4);
-    if (text && text.length + shown.length > limit) return `${text}…`;
-    text += isApart ? ` ${shown}` : shown;
-    before = shown;
+  let [before, at] = ["", 0];
+  for (const [sign] of stripped.matchAll(SIGNS)) {
+    let own = "";
+    for (const character of sign) {
+      const shown = joiners.has(at) ? character : piece(character);
+      own += before && (shown.length > 4 || before.length > 4) ? ` ${shown}` : shown;
+      before = shown;
+      at += character.length;
+    }
+    if (text && text.length + own.length > limit) return `${text}…`;
+    text += own;
   }
   return text;
 }
@@ -51,8 +64,14 @@ export const spelled = (token, limit) => (token.virtual ? token.text : visible(t
 /** Isolate the writing direction of a token from the rest of the line. */
 export const isolated = (text) => `\u2068${text}\u2069`;
 
-/** Estimate the width of a line of text. */
-export function textWidth(text, size) {
+let measured = null;
+
+/** Measure widths by a function of a text, in units of its size, instead of estimating them. */
+export const measureWith = (measure) => (measured = measure);
+
+/** Tell the width of a line of text. */
+export function textWidth(text, size, isBold = false) {
+  if (measured) return measured(text, isBold) * size;
   let width = 0;
   for (const character of text) {
     const code = character.codePointAt(0);
@@ -61,7 +80,15 @@ export function textWidth(text, size) {
     else if ("mwMW…%@<>=+~".includes(character)) width += 0.88;
     else width += /\p{M}/u.test(character) ? 0 : /\p{Lu}|\d/u.test(character) ? 0.68 : 0.6;
   }
-  return width * size;
+  return width * size * (isBold ? 1.1 : 1);
+}
+
+/** Cut a line of text so that it fits a width, in bold, too. */
+export function cutTo(text, wide, size) {
+  if (textWidth(text, size, true) <= wide) return text;
+  const signs = [...text.replace(/…$/, "")];
+  while (signs.length > 1 && textWidth(`${signs.join("")}…`, size, true) > wide) signs.pop();
+  return `${signs.join("")}…`;
 }
 
 /** Choose about four round numbers from low to high. */

@@ -1,11 +1,12 @@
 // Shows the state in the controls, and sets the colours of the style sheet.
 
-import { number, visible } from "../heads/texts.js";
-import { SHOWN, viewsOf, weightsOf } from "../heads/state.js";
+import { number } from "../heads/texts.js";
+import { SHOWN, nameOf, viewsOf, weightsOf, withPin } from "../heads/state.js";
 import { cssOf } from "../scenes/colours.js";
-import { $, element } from "./elements.js";
-import { headText } from "./describing.js";
+import { $, element, host } from "./elements.js";
+import { titleText } from "./describing.js";
 import { placeChosen, placesFound } from "./finding.js";
+import { fillTexts } from "../tokens/choosing.js";
 
 const NO_WORDS = "Unknown here: the tokens came without a tokenizer, or from ids that do not encode a text";
 const partsReason = (sides) => (sides.some(({ words }) => words) ? "Each word is one token here" : NO_WORDS);
@@ -13,17 +14,45 @@ const specialReason = (sides) => (sides.some(({ words }) => words) ? "There are 
 
 /** Pass the colours of the look to the style sheet. */
 export function dress(page) {
-  const { dataset, style } = document.documentElement;
+  const { dataset, style } = host.frame;
   dataset.theme = page.look.name;
   for (const [name, colour] of Object.entries(cssOf(page.look))) style.setProperty(`--${name}`, colour);
+}
+
+/** Title the picture that is shown. */
+export function fillTitle(page) {
+  $("head-title").textContent = titleText(page);
+  $("view").setAttribute("aria-label", `${page.state.view === "circuit" ? "edges of the circuit" : "tokens"}: choose one with the arrow keys`);
+}
+
+/** Show which heads are pinned, each with a button that unpins it. */
+function fillPins(page) {
+  const { state, stack } = page;
+  const names = state.pins ?? [];
+  const isPinned = names.includes(nameOf(state));
+  $("pin").textContent = isPinned ? "Unpin" : "Pin";
+  $("pin").setAttribute("aria-pressed", String(isPinned));
+  $("pins").hidden = stack.graphs.length < 2 || state.view === "circuit";
+  $("overlay-control").hidden = !page.canOverlay;
+  $("overlay").checked = state.overlay;
+  if ($("pinned").dataset.names === names.join()) return;
+  $("pinned").dataset.names = names.join();
+  const buttons = names.map((name) => {
+    const button = element("button", { type: "button", "aria-label": `unpin head ${name}` }, `${name} ×`);
+    button.addEventListener("click", () => {
+      page.update({ pins: withPin(page.state.pins, name) });
+      $("pin").focus(); // this button disappears
+    });
+    return button;
+  });
+  $("pinned").replaceChildren(...buttons);
 }
 
 export function fillControls(page) {
   const { state, stack, circuit } = page;
   const graph = page.shownGraph;
-  const titles = { layered: `${stack.name}: all layers, mean over heads`, circuit: `circuit: ${visible(circuit?.title ?? "", 200)}` };
-  $("head-title").textContent = titles[state.view] ?? headText(graph);
-  $("view").setAttribute("aria-label", `${state.view === "circuit" ? "edges of the circuit" : "tokens"}: choose one with the arrow keys`);
+  fillPins(page);
+  fillTexts(page);
   const options = (select, names, value) => {
     const labels = names.map(([name, label]) => `${name}=${label}`).join("|");
     if (select.dataset.names !== labels) {
@@ -55,7 +84,7 @@ export function fillControls(page) {
   $("top").value = String(state.top);
   $("top-text").textContent = state.top ? String(state.top) : "all";
   for (const id of ["threshold", "top"]) $(id).setAttribute("aria-valuetext", $(`${id}-text`).textContent);
-  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = page.isWhole || page.isShaded;
+  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = state.view === "circuit" || page.isShaded;
   const sides = [stack.keys, stack.queries].filter(Boolean);
   const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
   $("words").checked = state.words;
@@ -66,7 +95,7 @@ export function fillControls(page) {
   $("special").closest("label").title = $("special").disabled ? specialReason(sides) : "";
   $("sinks").checked = state.sinks;
   $("sinks").disabled = state.view === "circuit";
-  if (document.activeElement !== $("search")) $("search").value = state.search;
+  if (host.root.activeElement !== $("search")) $("search").value = state.search;
   const found = placesFound(page);
   const at = placeChosen(page, found);
   $("found").textContent = state.search ? (found.length ? `${at < 0 ? "" : `${at + 1} of `}${found.length}` : "none") : "";

@@ -1,7 +1,8 @@
 // Describes the text, the model and the heads in the header.
 
 import { count, grouped, visible } from "../heads/texts.js";
-import { $ } from "./elements.js";
+import { nameOf } from "../heads/state.js";
+import { $, element } from "./elements.js";
 
 /** List the different texts among some. */
 const distinct = (texts) => [...new Set(texts)].filter(Boolean).map((text) => visible(text, 80)).join(" and ");
@@ -18,6 +19,22 @@ export function headText(graph) {
   const shared = graph.keyValueHead === null ? "" : ` · key-value head ${graph.keyValueHead}`;
   const inCircuit = graph.circuitEdges ? ` · ${count(graph.circuitEdges, "edge")} in the circuit` : "";
   return `${graph.name}${shared}${graph.label ? `: ${graph.label}` : ""}${inCircuit}`;
+}
+
+/** Say of which heads the layered view shows the mean. */
+export function meanText({ places, state: { pins } }) {
+  if (!pins) return "mean over heads";
+  const names = places.map(nameOf);
+  return names.length === 1 ? `head ${names[0]} alone` : `in each layer the mean over heads ${names.join(", ")}`;
+}
+
+/** Title the view. */
+export function titleText(page) {
+  const { state: { view, overlay }, stack, circuit, places } = page;
+  if (view === "circuit") return `circuit: ${visible(circuit.title, 200)}`;
+  if (view === "layered") return `${stack.name}: all layers, ${meanText(page)}`;
+  if (places.length === 1) return headText(page.shownGraph);
+  return `heads ${places.map(nameOf).join(", ")} ${overlay && page.canOverlay ? "over each other" : "side by side"}`;
 }
 
 export function editsText(page) {
@@ -42,4 +59,6 @@ export function describe(page) {
     distinct(graphs.map(keepOf)),
   ];
   $("facts").textContent = facts.filter(Boolean).join(" · ");
+  const notes = [...page.header.notes, `made by gattn ${page.header.version}; this file makes no network requests`];
+  $("notes").replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
 }

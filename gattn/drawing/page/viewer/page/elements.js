@@ -1,8 +1,14 @@
-// Finds, makes and fills elements of the document.
+// Finds, makes and fills elements of the document, or of the part of one that the page is in.
 
 import { spelled } from "../heads/texts.js";
 
-export const $ = (id) => document.getElementById(id);
+/**
+ * Where the page is: its `root`, the outermost element (`frame`), whether it is small (`isCompact`), its address
+ * (`read`, `write`, and `listen` for changes from outside) and its blocks of numbers (`block`). Set when it starts.
+ */
+export const host = {};
+
+export const $ = (id) => host.root.getElementById(id);
 
 export const canvasIn = (id) => $(id).querySelector("canvas");
 

@@ -1,12 +1,15 @@
 // Handles controls and keys.
 
-import { SHOWN, VIEWS, fromFragment, settled, viewsOf, weightsOf } from "../heads/state.js";
+import { SHOWN, VIEWS, fromFragment, nameOf, viewsOf, weightsOf, withPin } from "../heads/state.js";
 import { nodeOf } from "../heads/readings.js";
-import { $, element } from "./elements.js";
+import { $, element, host } from "./elements.js";
 import { stepTo } from "./finding.js";
 import { drawView } from "./view.js";
-import { drawGrid } from "./thumbnails.js";
+import { drawGrid, scrollHeads } from "./thumbnails.js";
 import { copyLink, save } from "./saving.js";
+import { listenToTokenControls, openText } from "../tokens/choosing.js";
+
+const FAR = ["Home", "End", "PageUp", "PageDown"];
 
 function moveHead(page, dx, dy) {
   const { state, stack, order } = page;
@@ -18,6 +21,26 @@ function moveHead(page, dx, dy) {
   const to = (list, value, by) => list[Math.min(list.length - 1, Math.max(0, list.indexOf(value) + by))];
   const place = { layer: to(stack.layers, state.layer, dy), head: to(stack.heads, state.head, dx) };
   if (page.graph(0, place)) page.update(place);
+}
+
+/** Go to the first head, the last one, or a page of heads further. */
+function moveFar(page, key) {
+  const { stack, order, grid } = page;
+  if (!grid) return;
+  const at = order.indexOf(stack.graphs.indexOf(page.graph()));
+  const far = Math.max(1, Math.min(grid.rows, Math.ceil(grid.shown / grid.across)) - 1) * grid.across;
+  const to = { Home: 0, End: order.length - 1, PageUp: at - far, PageDown: at + far }[key];
+  const { layer, head } = stack.graphs[order[Math.min(order.length - 1, Math.max(0, to))]];
+  page.update({ layer, head });
+}
+
+/** Go to the first token, the last one, or ten further. */
+function moveTokenFar(page, key) {
+  if (page.state.view === "circuit") return;
+  const all = page.windows?.[0].keys.filter((token) => !token.virtual) ?? [];
+  const at = page.state.token === null ? 0 : nodeOf(all, page.state.token);
+  const to = { Home: 0, End: all.length - 1, PageUp: at - 10, PageDown: at + 10 }[key];
+  if (all.length) page.chooseToken({ token: all[Math.min(all.length - 1, Math.max(0, to))].index });
 }
 
 /** Go to the next edge of the circuit: upwards and to the right, the next in the order of layers and keys. */
@@ -96,8 +119,8 @@ export function listenToControls(page) {
   $("sort").addEventListener("change", () => {
     page.update({ sort: $("sort").value });
   });
-  for (const id of ["stack", "show", "weight"]) $(id).addEventListener("change", () => page.update({ [id]: $(id).value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null } : {}) }));
-  for (const id of ["words", "special", "sinks"]) $(id).addEventListener("change", () => page.update({ [id]: $(id).checked }));
+  for (const id of ["stack", "show", "weight"]) $(id).addEventListener("change", () => page.update({ [id]: $(id).value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null, pins: null } : {}) }));
+  for (const id of ["words", "special", "sinks", "overlay"]) $(id).addEventListener("change", () => page.update({ [id]: $(id).checked }));
   $("threshold").addEventListener("input", () => page.update({ threshold: Number((($("threshold").value / 100) ** 2).toPrecision(2)) }));
   $("top").addEventListener("input", () => page.update({ top: Number($("top").value) }));
   $("automatic").addEventListener("click", () => page.update({ threshold: null, top: 0 }));
@@ -106,29 +129,40 @@ export function listenToControls(page) {
     if (event.key === "Enter") stepTo(page, event.shiftKey ? -1 : 1);
     if (event.key === "Escape") $("view").focus();
   });
+  $("pin").addEventListener("click", () => page.update({ pins: withPin(page.state.pins, nameOf(page.state)) }));
+  const scroll = { "heads-first": -Infinity, "heads-before": -1, "heads-after": 1, "heads-last": Infinity };
+  for (const [id, pages] of Object.entries(scroll)) $(id).addEventListener("click", () => scrollHeads(page, pages * page.grid.rows));
+  listenToTokenControls(page);
+  $("apart").addEventListener("change", () => page.update({ apart: $("apart").value }));
   $("all").addEventListener("click", () => page.update({ keys: null, queries: null }));
   $("theme").addEventListener("click", () => page.update({ theme: page.look.name === "dark" ? "light" : "dark" }));
   $("help").addEventListener("click", () => $("keys").showModal());
-  $("skip").addEventListener("click", (event) => {
+  $("skip")?.addEventListener("click", (event) => {
     event.preventDefault(); // in a notebook's frame the address of #view is the notebook's
     $("view").focus();
   });
   $("copy").addEventListener("click", () => copyLink(page));
   $("save-svg").addEventListener("click", () => save(page, "svg"));
   $("save-png").addEventListener("click", () => save(page, "png"));
-  document.addEventListener("keydown", (event) => pressed(page, event));
-  addEventListener("hashchange", () => {
-    page.state = settled(fromFragment(location.hash), page.traces, page.header);
+  const { signal } = page.stopping;
+  host.root.addEventListener("keydown", (event) => pressed(page, event), { signal });
+  host.listen(() => {
+    page.open(fromFragment(host.read()));
     page.render();
   });
-  page.darkness.addEventListener("change", () => page.render());
+  page.darkness.addEventListener("change", () => page.render(), { signal });
   let width = 0;
-  new ResizeObserver(() => {
+  const sizes = new ResizeObserver(() => {
     if ($("view").clientWidth === width || !page.scene) return;
     width = $("view").clientWidth;
     drawGrid(page);
     drawView(page);
-  }).observe($("view"));
+  });
+  sizes.observe($("view"));
+  signal.addEventListener("abort", () => {
+    page.run++; // renders no more
+    sizes.disconnect();
+  });
 }
 
 function pressed(page, event) {
@@ -136,13 +170,19 @@ function pressed(page, event) {
   if (event.ctrlKey || event.metaKey || event.altKey || isTyping || $("keys").open) return;
   const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
   if (arrows) {
-    const isView = $("view").contains(document.activeElement) && !event.shiftKey;
-    const isGrid = event.shiftKey || $("grid").contains(document.activeElement);
+    const isView = $("view").contains(host.root.activeElement) && !event.shiftKey;
+    const isGrid = event.shiftKey || $("grid").contains(host.root.activeElement);
     if (!isView && !isGrid) return;
     event.preventDefault();
     if (isView) moveToken(page, ...arrows);
     else moveHead(page, ...arrows);
     return;
+  }
+  if (FAR.includes(event.key)) {
+    const move = $("view").contains(host.root.activeElement) ? moveTokenFar : $("grid").contains(host.root.activeElement) ? moveFar : null;
+    if (!move) return;
+    event.preventDefault();
+    return move(page, event.key);
   }
   const next = (list, value) => list[(list.indexOf(value) + 1) % list.length];
   const actions = {
@@ -152,7 +192,11 @@ function pressed(page, event) {
     N: () => stepTo(page, -1),
     w: () => page.update({ weight: next(weightsOf(page.traces, page.state), page.state.weight) }),
     c: () => page.traces.length > 1 && page.update({ show: next(SHOWN, page.state.show) }),
+    "[": () => openText(page, page.state.text - 1),
+    "]": () => openText(page, page.state.text + 1),
     d: () => $("theme").click(),
+    p: () => !$("pins").hidden && $("pin").click(),
+    o: () => page.canOverlay && page.update({ overlay: !page.state.overlay }),
     "+": () => zoom(page, 0.5),
     "=": () => zoom(page, 0.5),
     "-": () => zoom(page, 2),

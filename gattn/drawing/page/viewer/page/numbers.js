@@ -7,6 +7,7 @@ import { named } from "../scenes/marks.js";
 import { edgeText, lossText, ofHead } from "../circuit/edges.js";
 import { circuitTables } from "../circuit/table.js";
 import { askButton, fillWhy } from "../why/table.js";
+import { predictionTables } from "../tokens/predictions.js";
 import { $, element, tokenElement } from "./elements.js";
 
 const NO_TOKEN = "Point at a token, or click it, to list what it reads and what reads it.";
@@ -33,20 +34,22 @@ export function fillNumbers(page, repaint) {
     $("view-option").setAttribute("aria-selected", String(page.state.edge !== null));
     return fillCircuit(page, repaint);
   }
-  const tables = page.parts.flatMap((part, i) => tablesOf(page, part, i));
+  const tables = page.panels.flatMap((panel, i) => tablesOf(page, panel, i));
   $("numbers").replaceChildren(...tables);
   if (!tables.length) $("numbers").append(element("p", { class: "note" }, page.heads.some((head) => page.lookedAt(head)) ? NO_ROLLOUT : NO_TOKEN));
+  $("numbers").append(...predictionTables(page));
   $("pair").textContent = page.hover?.isPair ? pairText(page, page.hover) : "";
   $("pair").hidden = page.state.view === "layered";
   const option = $("view-option");
   option.setAttribute("aria-selected", String(page.state.token !== null));
 }
 
-function tablesOf(page, part, i) {
+function tablesOf(page, { part, name, isChosen }, i) {
   const head = page.heads[i];
   const focus = page.lookedAt(head);
   if (!focus) return [];
-  const suffix = page.parts.length > 1 ? ` (${part})` : "";
+  const suffix = name ? ` (${name})` : "";
+  const isAsked = page.canAsk && isChosen;
   if (page.state.view === "layered") return layeredTables(page, i, focus, suffix);
   const { reads, readBy } = readingsOf(head, focus, page.state.weight);
   const found = [];
@@ -55,9 +58,9 @@ function tablesOf(page, part, i) {
     const kept = rowEdges(head, focus.row).reduce((sum, e) => sum + (head.key[e] === head.sinkKey ? 0 : Math.abs(head.values.attention[e])), 0);
     const isPart = part !== "difference" && mass > 0 && kept < 0.9995 * mass;
     const lost = isPart ? `; ${number(kept)} of its ${number(mass)} attention shown` : "";
-    found.push(tableOf(page, head.queries[focus.row], `reads${suffix}${lost}`, reads.map(({ token, value }) => [token, value, "key"]), page.scales[i], head));
+    found.push(tableOf(page, head.queries[focus.row], `reads${suffix}${lost}`, reads.map(({ token, value }) => [token, value, "key"]), page.scales[i], head, isAsked));
   }
-  if (focus.key >= 0) found.push(tableOf(page, head.keys[focus.key], `is read by${suffix}`, readBy.map(({ token, value }) => [token, value, "query"]), page.scales[i], head));
+  if (focus.key >= 0) found.push(tableOf(page, head.keys[focus.key], `is read by${suffix}`, readBy.map(({ token, value }) => [token, value, "query"]), page.scales[i], head, isAsked));
   return found;
 }
 
@@ -74,7 +77,7 @@ function layeredTables(page, i, { key }, suffix) {
   return found;
 }
 
-function tableOf(page, token, what, rows, scale, head = {}) {
+function tableOf(page, token, what, rows, scale, head = {}, isAsked = false) {
   const title = element("caption", {}, ...tokenElement(token), ` ${what}`);
   const { most } = page;
   const inTable = (value) => (!scale.isRoot || !Number.isFinite(value) ? valueText(value, head) : value && Math.abs(value) < 0.0005 ? "< 0.001" : value.toFixed(3).replace("-", "−"));
@@ -90,7 +93,7 @@ function tableOf(page, token, what, rows, scale, head = {}) {
     const bar = element("i", value < 0 && scale.isSigned ? { class: "minus" } : {});
     bar.style.width = `${100 * scale.share(value)}%`;
     bar.hidden = Number.isNaN(value);
-    return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar), ...(page.canAsk ? [element("td", { class: "ask" }, ...(page.pairOf(pair.row, pair.key) ? [askButton(page, pair)] : []))] : []));
+    return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar), ...(isAsked ? [element("td", { class: "ask" }, ...(page.pairOf(pair.row, pair.key) ? [askButton(page, pair)] : []))] : []));
   });
   const rest = rows.slice(most);
   const more = element("button", { type: "button" }, element("small", {}, `and ${grouped(rest.length)} more`));
@@ -110,13 +113,13 @@ function tableOf(page, token, what, rows, scale, head = {}) {
 function pairText(page, { row, key }) {
   const inCircuit = ofHead(page.circuit, page.state).find((edge) => edge.query === row.index && edge.key === key.index);
   const lost = inCircuit ? `; in the circuit, ${page.circuit.lost} ${lossText(inCircuit.loss)}` : "";
-  const parts = page.parts
-    .map((part, i) => {
+  const parts = page.panels
+    .map(({ name }, i) => {
       const head = page.heads[i];
       const place = placeIn(head, key.index, row.index) ?? { row: -1 };
       const e = rowEdges(head, place.row).find((edge) => head.key[edge] === place.key);
       const said = e === undefined ? "no edge" : Object.keys(head.values).map((name) => `${name} ${valueText(head.values[name][e], head)}`).join(", ");
-      return `${page.parts.length > 1 ? `${part}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
+      return `${name ? `${name}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
     });
   return parts.join(" · ") + lost;
 }

@@ -1,13 +1,14 @@
 // The page as data: its traces, its state, its decoded heads; and how to change the state.
 
-import { DEFAULTS, askedHead, firstView, fromFragment, graphOf, groundOf, settled, stackOf, toFragment } from "../heads/state.js";
+import { DEFAULTS, askedHead, firstView, fromFragment, graphOf, groundOf, nameOf, placesOf, settled, stackOf, toFragment } from "../heads/state.js";
 import { bytesOf, decodeHead, inflate, tokensOf, withTokens } from "../heads/decoding.js";
-import { difference, groupsOf, regroup, sinksOf } from "../heads/regrouping.js";
-import { placeIn, rowEdges } from "../heads/readings.js";
+import { blockOf, difference, groupsOf, regroup, sinksOf, windowed } from "../heads/regrouping.js";
+import { placeIn } from "../heads/readings.js";
+import { visible } from "../heads/texts.js";
 import { lookOf } from "../scenes/colours.js";
-import { edgeName, tokensOfBands } from "../circuit/edges.js";
-import { decodeParts, pairsOf } from "../why/parts.js";
-import { $ } from "./elements.js";
+import { tintOf } from "../tokens/tints.js";
+import { tokensOfBands } from "../circuit/edges.js";
+import { $, host } from "./elements.js";
 
 const MOST_DECODED = 12_000_000;
 const FEW = 8;
@@ -15,25 +16,36 @@ const FEW = 8;
 export class Page {
   /** `show` is called with the page whenever the state changes. */
   constructor(header, show) {
-    this.header = header;
-    this.traces = this.header.traces;
+    this.texts = [header, ...(header.others ?? [])];
     this.render = () => show(this);
-    this.state = settled(fromFragment(location.hash), this.traces, header);
-    this.hover = null;
     this.decoded = new Map();
     this.memory = new Map();
     this.most = FEW;
     this.looks = { light: lookOf("light", header.ramps), dark: lookOf("dark", header.ramps) };
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
-    // Results of rendering the state
     this.run = 0;
-    [this.heads, this.windows, this.layers, this.choices, this.scales, this.scene, this.asked] = Array(7).fill(null);
-    this.hiddenNames = [];
-    this.marked = [];
-    this.traced = [];
+    this.stopping = new AbortController();
+    this.open(fromFragment(host.read()));
+  }
+
+  /** Open the text that a state names, and fit the state to it. */
+  open(state) {
+    const text = Math.min(state.text, this.texts.length - 1);
+    if (this.header !== this.texts[text]) this.#setHeader(this.texts[text]);
+    this.state = settled({ ...state, text }, this.traces, this.header);
+    this.hover = null;
+  }
+
+  #setHeader(header) {
+    this.header = header;
+    this.traces = header.traces;
+    this.memory.clear();
+    // Results of rendering the state
+    [this.heads, this.windows, this.layers, this.choices, this.scales, this.overlaid, this.scene, this.asked] = Array(8).fill(null);
+    [this.hiddenNames, this.marked, this.traced] = [[], [], []];
     // The grid of all heads
     [this.thumbnails, this.order, this.grid, this.drawn] = Array(4).fill(null);
-    this.pageOfHeads = "";
+    [this.sorted, this.firstShown, this.lastHead] = ["", 0, undefined]; // of the list of sorted heads
     this.image = null;
     this.circuit = header.circuit;
     this.shownCircuit = this.circuit && { circuit: this.circuit, bands: tokensOfBands(this.circuit, this.traces[0].stacks) };
@@ -79,10 +91,16 @@ export class Page {
     return { before: [0], after: [1] }[this.state.show] ?? [0, 1];
   }
 
+  /** The places of the heads that the view shows: the chosen one and the pinned ones; of layers, all if none is pinned. */
+  get places() {
+    const { view, pins } = this.state;
+    if (view === "circuit") return [this.state];
+    return view === "layered" && !pins ? this.stack.graphs : placesOf(this.state);
+  }
+
   /** The graphs of each shown trace that the view shows. */
   get shownGraphs() {
-    const isLayered = this.state.view === "layered";
-    return this.shownTraces.map((trace) => (isLayered ? this.stackOf(trace).graphs : [this.graph(trace)]));
+    return this.shownTraces.map((trace) => this.places.map((place) => this.graph(trace, place)));
   }
 
   get look() {
@@ -94,19 +112,39 @@ export class Page {
     return this.state.show === "all three" ? ["before", "after", "difference"] : [this.state.show];
   }
 
+  /** The heads in view, in each part of a comparison: {part, place, name, isChosen}; a view of all layers shows none by itself. */
+  get panels() {
+    const places = this.isWhole ? [this.state] : this.places;
+    return places.flatMap((place, n) =>
+      this.parts.map((part) => {
+        const names = [...(places.length > 1 ? [`head ${nameOf(place)}`] : []), ...(this.parts.length > 1 ? [part] : [])];
+        return { part, place, name: names.join(", "), isChosen: n === 0 };
+      }),
+    );
+  }
+
+  /** Whether heads are drawn over each other. */
+  get isOverlaid() {
+    return this.state.overlay && this.canOverlay;
+  }
+
+  /** Whether the view can draw heads over each other: where edges are lines or cells, and heads are pinned. */
+  get canOverlay() {
+    return !this.isWhole && !this.isShaded && this.places.length > 1;
+  }
+
   // Heads
 
-  /** Decode the image under the tokens, if there is one. */
-  async readImage() {
-    const { image } = this.header;
-    if (image) this.image = { ...image, grey: await inflate(bytesOf($(`gattn-block-${image.block}`).textContent)) };
+  /** Decode the bytes of a block. */
+  bytes(block) {
+    return inflate(bytesOf(host.block(block)));
   }
 
   async raw(trace, graph) {
-    const id = `gattn-block-${graph.block}`;
+    const id = graph.block;
     if (!this.decoded.has(id)) {
       const { keyTokens, queryTokens, offset, numQueries } = this.stackOf(trace);
-      const bytes = await inflate(bytesOf($(id).textContent));
+      const bytes = await this.bytes(id);
       const head = decodeHead(bytes, graph, { queries: numQueries, keys: keyTokens.length, offset, levels: this.header.levels });
       this.decoded.set(id, withTokens(head, keyTokens, queryTokens, offset));
     }
@@ -143,27 +181,6 @@ export class Page {
     return isToken && this.canAsk && entry.queries.includes(row.index) && entry.keys.includes(key.index) ? [row.index, key.index] : null;
   }
 
-  /** What the score of the edge asked about is made of; null if none is. */
-  async explained() {
-    const { view, edge, why } = this.state;
-    const found = view === "circuit" ? this.circuit.edges[edge] : why && this.canAsk ? { ...this.state, query: why[0], key: why[1] } : null;
-    const entry = found && askedHead(this.header.why, found);
-    if (!entry || !entry.queries.includes(found.query) || !entry.keys.includes(found.key)) return null;
-    const ends = view === "circuit" ? edgeName(this.shownCircuit, found) : await this.endsOf(found);
-    if (!ends) return null;
-    const decoded = await this.once("parts", entry.block, async () => decodeParts(await inflate(bytesOf($(`gattn-block-${entry.block}`).textContent)), entry));
-    const name = `head ${found.layer}.${found.head}${this.traces.length > 1 ? " (before)" : ""}`;
-    return { ...pairsOf(entry, decoded, found.query, found.key), query: ends.query, key: ends.key, notes: entry.notes, name };
-  }
-
-  /** The tokens of an edge of the head in view; null if the first run has no such edge. */
-  async endsOf({ query, key }) {
-    const head = await this.raw(0, this.graph());
-    const place = placeIn(head, key, query);
-    const isThere = rowEdges(head, place.row).some((e) => head.key[e] === place.key);
-    return isThere ? { query: head.queries[place.row], key: head.keys[place.key] } : null;
-  }
-
   /** Choose the hidden nodes by the first head: the same in all parts of a comparison. */
   hiddenOf(head, all) {
     const found = new Set(this.state.sinks ? [...sinksOf(head), ...all.map(({ sinkKey }) => sinkKey)] : []);
@@ -185,9 +202,22 @@ export class Page {
   limits() {
     const { keys, queries, view } = this.state;
     if (this.stack.queries) return { keys, queries };
-    if (!keys || !queries || view === "matrix" || view === "columns") return { keys: keys ?? queries, queries: queries ?? keys };
+    if (!keys || !queries || view !== "layered") return { keys: keys ?? queries, queries: queries ?? keys };
     const hull = [Math.min(keys[0], queries[0]), Math.max(keys[1], queries[1])];
     return { keys: hull, queries: hull };
+  }
+
+  /** Restrict a head to the ranges in view: where tokens are drawn once, both are among its nodes. */
+  windowOf(head) {
+    const { keys, queries } = this.limits();
+    const isBlock = head.rowNode && keys && queries && String(keys) !== String(queries) && ["arcs", "text", "places"].includes(this.state.view);
+    return isBlock ? blockOf(head, keys, queries) : windowed(head, keys, queries);
+  }
+
+  /** How tokens are coloured, if by numbers of their own. */
+  get tint() {
+    const { colour } = this.state;
+    return this.once("tint", `${this.stack.name} ${colour} ${this.look.name} ${this.shownTraces[0]}`, () => tintOf(visible(colour, 40), this.stackOf(this.shownTraces[0]).colours[colour], this.look));
   }
 
   /** The level of the chosen token in the layered view; the input is 0. */
@@ -236,13 +266,8 @@ export class Page {
   // The state
 
   update(patch) {
-    this.state = settled({ ...this.state, ...patch }, this.traces, this.header);
-    this.hover = null;
-    try {
-      history.replaceState(null, "", `#${toFragment(this.saidState)}`);
-    } catch {
-      // A frame without an address, as in a notebook, keeps its state to itself.
-    }
+    this.open({ ...this.state, ...patch });
+    host.write(toFragment(this.saidState));
     this.render();
   }
 
@@ -250,11 +275,12 @@ export class Page {
   chooseToken({ token, side = "key", level = this.state.level, why = null }) {
     this.most = FEW;
     const patch = { token, side: this.stack.queries ? side : "key", level, why };
-    for (const name of ["keys", "queries"]) {
-      const limits = this.state[name];
-      const isOf = !this.stack.queries || (name === "keys") === (side === "key");
-      if (limits && token !== null && isOf && (token < limits[0] || token >= limits[1])) patch[name] = null;
-    }
+    const { keys, queries } = this.limits();
+    const isOutside = (limits) => limits && token !== null && (token < limits[0] || token >= limits[1]);
+    if (this.stack.queries) {
+      const name = side === "key" ? "keys" : "queries";
+      if (isOutside(this.state[name])) patch[name] = null;
+    } else if (isOutside(keys) && isOutside(queries)) Object.assign(patch, { keys: null, queries: null });
     this.update(patch);
   }
 

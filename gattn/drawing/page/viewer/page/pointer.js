@@ -1,8 +1,9 @@
 // Handles the pointer, in the view and in the grid.
 
 import { $, canvasIn } from "./elements.js";
+import { nameOf, withPin } from "../heads/state.js";
 import { drawView } from "./view.js";
-import { noteHead } from "./thumbnails.js";
+import { canScroll, noteHead, scrollHeads } from "./thumbnails.js";
 import { zoom } from "./keyboard.js";
 
 function pointIn(event, id) {
@@ -15,7 +16,7 @@ function pointedAt(page, event) {
   if (page.state.view === "circuit") return hit ?? null;
   const head = page.state.view === "layered" ? page.heads?.[0] : page.windows?.[0];
   if (!hit || !head) return null;
-  return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level };
+  return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level, panel: hit.panel ?? 0 };
 }
 
 /** Whether a picture takes too long to follow the pointer; then only clicks choose. */
@@ -57,7 +58,8 @@ export function listenToView(page) {
     if (page.state.view === "circuit") return page.update({ edge: end?.edge === page.state.edge ? null : (end?.edge ?? null) });
     const token = end?.row ?? end?.key;
     if (!token || token.virtual) return;
-    const why = end.isPair ? page.pairOf(end.row, end.key) : null;
+    const isOfChosen = !page.overlaid && page.panels[end.panel].isChosen;
+    const why = end.isPair && isOfChosen ? page.pairOf(end.row, end.key) : null;
     const isAgain = page.state.token === token.index && (end.level ?? null) === (end.level === undefined ? null : page.state.level) && String(why) === String(page.state.why);
     page.chooseToken(isAgain ? { token: null } : { token: token.index, side: end.row ? "query" : "key", level: end.level ?? page.state.level, why });
   });
@@ -85,7 +87,17 @@ export function listenToGrid(page) {
   $("grid").addEventListener("click", (event) => {
     const n = pointed(event);
     if (n === null) return;
-    const { layer, head } = page.stack.graphs[page.order[n]];
-    page.update({ layer, head });
+    const graph = page.stack.graphs[page.order[n]];
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return page.update({ pins: withPin(page.state.pins, nameOf(graph)) });
+    page.update({ layer: graph.layer, head: graph.head });
   });
+  let rolled = 0;
+  $("grid").addEventListener("wheel", (event) => {
+    if (event.ctrlKey || !canScroll(page, event.deltaY)) return;
+    event.preventDefault(); // at the ends, what is around scrolls
+    rolled += event.deltaY * (event.deltaMode ? 30 : 1);
+    const rows = Math.trunc(rolled / page.grid.down);
+    rolled -= rows * page.grid.down;
+    if (rows) scrollHeads(page, rows);
+  }, { passive: false });
 }

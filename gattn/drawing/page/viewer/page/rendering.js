@@ -1,48 +1,41 @@
 // Renders a state.
 
-import { SHOWN } from "../heads/state.js";
+import { SHOWN, nameOf } from "../heads/state.js";
 import { SINK } from "../heads/decoding.js";
-import { windowed } from "../heads/regrouping.js";
+import { fillTokenControls } from "../tokens/choosing.js";
 import { choose } from "../heads/edges.js";
-import { meanOf } from "../heads/layers.js";
+import { meanOf, passedOn, ruleOf } from "../heads/layers.js";
 import { Scale } from "../scenes/colours.js";
 import { foundIn, ofHead, withMarked } from "../circuit/edges.js";
+import { explained } from "../why/asking.js";
 import { $, complain } from "./elements.js";
 import { describe } from "./describing.js";
 import { speak } from "./numbers.js";
 import { drawView } from "./view.js";
-import { drawGrid } from "./thumbnails.js";
-import { dress, fillControls } from "./controls.js";
+import { decodeThumbnails, drawGrid, readImage } from "./thumbnails.js";
+import { dress, fillControls, fillTitle } from "./controls.js";
 
+/** Render a state; until its picture is there, the last one stays, with its heading. */
 export async function render(page) {
   const run = ++page.run;
   fillControls(page);
-  describe(page);
   dress(page);
   drawGrid(page);
   $("view").setAttribute("aria-busy", "true");
   try {
-    const parts = [...new Set([...SHOWN.slice(0, page.traces.length), ...page.parts])];
-    const all = await Promise.all(parts.map((part) => page.headOf(part)));
-    const reference = all[page.state.show === "after" ? 1 : 0];
+    if (!page.thumbnails) {
+      await readImage(page);
+      await decodeThumbnails(page);
+      if (run !== page.run) return;
+      drawGrid(page);
+    }
+    const found = await foundView(page, run);
     if (run !== page.run) return;
-    const hidden = page.hiddenOf(reference, all);
-    const prepared = all.map((head) => page.prepared(head, hidden));
-    const of = (part) => prepared[parts.indexOf(part)];
-    page.heads = page.parts.map(of);
-    page.hiddenNames = [...hidden].map((k) => reference.keys[k] ?? SINK);
-    const { keys, queries } = page.limits();
-    page.windows = page.heads.map((head) => windowed(head, keys, queries));
-    const layers = page.state.view === "layered" ? await averagedLayers(page, run, hidden) : null;
-    const asked = await page.explained();
-    if (run !== page.run) return;
-    page.asked = asked;
-    page.layers = layers;
-    page.marked = page.windows.map((head) => foundIn(head, ofHead(page.circuit, page.state)));
-    page.choices = page.isWhole ? [] : page.windows.map((head, i) => withMarked(choose(head, { ...page.state, ...(page.isShaded && { threshold: null, top: 0 }), isDense: page.isDense }), page.marked[i].marked));
-    const runs = prepared.filter((head) => !head.isChange);
-    page.scales = page.heads.map((head) => Scale.of(head.isChange ? [head] : runs, page.state.weight));
+    Object.assign(page, found);
+    fillTokenControls(page);
     $("view").removeAttribute("aria-busy");
+    fillTitle(page);
+    describe(page);
     drawView(page);
     speak(page);
     $("problem").hidden = true;
@@ -56,10 +49,44 @@ export function couldNotShow(problem) {
   $("view").removeAttribute("aria-busy");
 }
 
-/** Average all heads of each layer in small steps, until the state changes. */
-async function averagedLayers(page, run, hidden) {
-  const { words: merge, special, show } = page.state;
-  const key = [page.state.stack, show, merge, special, [...hidden].join()].join("|");
+/** Decode and choose what the view shows: one of each for each panel. */
+async function foundView(page, run) {
+  const { panels, parts, state } = page;
+  const needed = [...new Set([...SHOWN.slice(0, page.traces.length), ...parts])];
+  const places = [...new Set(panels.map(({ place }) => place))];
+  const all = await Promise.all(places.map((place) => Promise.all(needed.map((part) => page.headOf(part, place)))));
+  if (run !== page.run) return null;
+  const reference = all[0][state.show === "after" ? 1 : 0];
+  const hidden = page.hiddenOf(reference, all.flat());
+  const prepared = all.map((heads) => heads.map((head) => page.prepared(head, hidden)));
+  const heads = panels.map(({ place, part }) => prepared[places.indexOf(place)][needed.indexOf(part)]);
+  const windows = heads.map((head) => page.windowOf(head));
+  const marked = windows.map((head, i) => foundIn(head, ofHead(page.circuit, { ...state, ...panels[i].place })));
+  const rule = { ...state, ...(page.isShaded && { threshold: null, top: 0 }), isDense: page.isDense };
+  const choices = page.isWhole ? [] : windows.map((head, i) => withMarked(choose(head, rule), marked[i].marked));
+  const scaleFor = (some) => some.length && Scale.of(some, state.weight);
+  const [runs, changes] = [false, true].map((isChange) => scaleFor(prepared.flat().filter((head) => Boolean(head.isChange) === isChange)));
+  const scales = heads.map((head) => (head.isChange ? changes : runs));
+  const layers = state.view === "layered" ? await averagedLayers(page, run, { hidden, heads }) : null;
+  const ruled = layers && page.once("ruled", [page.memory.get("layers").key, state.threshold, state.top].join(), () => layers.map((some) => ruleOf(some, state, some[0].isChange ? "mean change" : "mean attention")));
+  const found = { heads, windows, marked, choices, scales, layers, ruled, asked: await explained(page) };
+  return { ...found, overlaid: page.isOverlaid ? overlaidHeads(page, found) : null, hiddenNames: [...hidden].map((k) => reference.keys[k] ?? SINK) };
+}
+
+/** For each part of a comparison, the heads that are drawn over each other, a colour each. */
+function overlaidHeads(page, { windows, choices, marked }) {
+  const { hues } = page.look;
+  const hue = (place) => hues.at((page.state.pins ?? []).indexOf(nameOf(place)));
+  return page.parts.map((part) =>
+    page.panels.flatMap((panel, i) => (panel.part === part ? [{ head: windows[i], chosen: choices[i], marked: marked[i].marked, hue: hue(panel.place), name: nameOf(panel.place) }] : [])),
+  );
+}
+
+/** Average the heads in view of each layer in small steps, until the state changes. */
+async function averagedLayers(page, run, { hidden, heads: [{ keys }] }) {
+  const { words: merge, special, show, pins } = page.state;
+  const names = new Set(page.places.map(nameOf));
+  const key = [page.state.stack, show, merge, special, [...hidden].join(), pins ? [...names].join() : ""].join("|");
   if (page.memory.get("layers")?.key === key) return page.memory.get("layers").value;
   const found = [];
   let last = performance.now();
@@ -71,14 +98,15 @@ async function averagedLayers(page, run, hidden) {
   for (const part of page.parts) {
     const layers = [];
     for (const layer of page.stack.layers) {
+      if (run !== page.run) return null;
       $("caption").textContent = `averaging heads: layer ${layer} of ${page.stack.layers.at(-1)}`;
       const heads = [];
-      for (const graph of page.stack.graphs.filter((one) => one.layer === layer)) {
+      for (const graph of page.stack.graphs.filter((one) => one.layer === layer && names.has(nameOf(one)))) {
         heads.push(page.prepared(await page.headOf(part, graph), hidden));
         await pause();
         if (run !== page.run) return null;
       }
-      layers.push(await meanOf(heads, pause));
+      layers.push(heads.length ? await meanOf(heads, pause) : passedOn(keys.filter((token) => !token.virtual).length, part === "difference"));
     }
     found.push(layers);
   }

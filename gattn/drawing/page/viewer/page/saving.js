@@ -4,7 +4,7 @@ import { visible } from "../heads/texts.js";
 import { toFragment } from "../heads/state.js";
 import { framed } from "../scenes/frames.js";
 import { draw, imageOf, toSVG } from "../scenes/drawing.js";
-import { $, element } from "./elements.js";
+import { $, element, host } from "./elements.js";
 import { editsText } from "./describing.js";
 import { captionOf, wholeScene } from "./view.js";
 
@@ -39,7 +39,7 @@ function download(name, blob) {
 }
 
 export async function copyLink(page) {
-  const link = location.href.replace(/#.*/, "") + `#${toFragment(page.saidState)}`;
+  const link = host.address() + `#${toFragment(page.saidState)}`;
   const say = (said) => {
     $("copy").textContent = said;
     setTimeout(() => ($("copy").textContent = "Copy link"), 1600);

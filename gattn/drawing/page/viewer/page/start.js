@@ -1,40 +1,38 @@
-// Starts the page, if the document has its data.
+// Starts the page.
 
-import { visible } from "../heads/texts.js";
-import { $, complain, element } from "./elements.js";
+import { measureWith } from "../heads/texts.js";
+import { measurer } from "../scenes/drawing.js";
+import { $, complain, host } from "./elements.js";
 import { Page } from "./page.js";
-import { decodeThumbnails } from "./thumbnails.js";
 import { dress } from "./controls.js";
-import { couldNotShow, render } from "./rendering.js";
+import { render } from "./rendering.js";
 import { listenToControls } from "./keyboard.js";
 import { listenToGrid, listenToView } from "./pointer.js";
 
 const FORMAT = 1;
 
-function noteFile(page) {
-  const notes = [...page.header.notes, `made by gattn ${page.header.version}; this file makes no network requests`];
-  $("notes").replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
-}
-
 async function begin(page) {
-  if (window.parent !== window) document.documentElement.classList.add("compact");
-  $("copy").hidden = location.protocol === "about:";
+  measureWith(measurer());
+  host.frame.classList.toggle("compact", host.isCompact);
+  const stacks = page.traces.flatMap((trace) => trace.stacks);
+  host.frame.classList.toggle("single", stacks.flatMap(({ graphs }) => graphs).length === 1);
+  $("copy").hidden = !host.address();
   dress(page);
   listenToControls(page);
   listenToView(page);
   listenToGrid(page);
-  noteFile(page);
-  try {
-    await decodeThumbnails(page);
-    await page.readImage();
-  } catch (problem) {
-    return couldNotShow(problem);
-  }
   await page.render();
 }
 
-if (typeof document !== "undefined" && $("gattn-header")) {
-  const header = JSON.parse($("gattn-header").textContent);
-  if (header.format === FORMAT) begin(new Page(header, render));
-  else complain(`The data of this page has format ${header.format}, but its script reads format ${FORMAT}: write the page again with one version of gattn.`);
+/** Start a page from its header, where it is; return it, or null if its format is another. */
+export function start(header, where) {
+  Object.assign(host, where);
+  if (header.format !== FORMAT) {
+    complain(`The data of this page has format ${header.format}, but its script reads format ${FORMAT}: write the page again with one version of gattn.`);
+    return null;
+  }
+  for (const id of ["skip", "tools", "main"]) if ($(id)) $(id).hidden = false;
+  const page = new Page(header, render);
+  begin(page);
+  return page;
 }

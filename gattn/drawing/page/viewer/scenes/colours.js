@@ -19,13 +19,22 @@ function ramp(stops) {
   });
 }
 
+/** The colours of heads that are drawn over each other: of pinned ones, and last, of the chosen one. */
+const HUES = {
+  light: ["#0072b2", "#00805a", "#b5408f", "#7d6200", "#6a4fc3", "#444b5a", "#007d92", "#c04d00"],
+  dark: ["#56b4e9", "#3fd0a0", "#f08bc8", "#e8d44d", "#b39cff", "#c4cad6", "#4fd8e0", "#ff9e4a"],
+};
+
 /** Join a look and its colours of attention: 256 of each kind, interpolated from stops. */
-export const lookOf = (name, ramps) => ({ ...LOOKS[name], unsigned: ramp(ramps[name].unsigned), signed: ramp(ramps[name].signed) });
+export const lookOf = (name, ramps) => ({ ...LOOKS[name], hues: HUES[name], unsigned: ramp(ramps[name].unsigned), signed: ramp(ramps[name].signed) });
 
 /** Name the colours that the style sheet uses; bars have the colour of strong attention. */
 export function cssOf({ paper, ink, muted, faint, ground, accent, unsigned, signed }) {
   return { paper, ink, muted, faint, ground, accent, bar: `rgb(${unsigned[170]})`, minus: `rgb(${signed[42]})` };
 }
+
+/** The colours of bars below and above 0. */
+export const barColours = ({ signed }) => [42, 213].map((at) => `rgb(${signed[at].join(",")})`);
 
 const signedRoot = (x) => Math.sign(x) * Math.sqrt(Math.abs(x));
 
@@ -81,6 +90,11 @@ export class Scale {
     return signedSquare(low + place * (signedRoot(this.high) - low));
   }
 
+  /** How far a value is from none, from 0 to 1, whatever its sign. */
+  place(value) {
+    return this.isSigned ? Math.abs(2 * this.at(value) - 1) : this.at(value);
+  }
+
   rgb(value, look, isLine = false) {
     const start = isLine && !this.isSigned ? 0.16 : 0;
     return look[this.isSigned ? "signed" : "unsigned"][Math.round(255 * (start + (1 - start) * this.at(value)))];
@@ -107,6 +121,20 @@ export class Scale {
     return this.isSigned ? [-above[3], -above[1], 0, above[1], above[3]] : above;
   }
 }
+
+/** Mix a colour with the paper: all of it for a share of 1. */
+export function mixed(hue, look, share) {
+  const [paper, full] = [rgb(look.paper), rgb(hue)];
+  return paper.map((part, c) => Math.round(part + (full[c] - part) * share));
+}
+
+/** The colour of a value of one of several heads: its hue, the paler the smaller the value; lines are never as pale as cells. */
+export function hueOf(hue, value, scale, look, isLine = false) {
+  const least = isLine ? 0.3 : 0.08;
+  return mixed(hue, look, least + (1 - least) * scale.place(value));
+}
+
+export const hueText = (...of) => `rgb(${hueOf(...of).join(",")})`;
 
 /** The relative luminance of a colour, for contrast ratios. */
 const luminance = (parts) => {

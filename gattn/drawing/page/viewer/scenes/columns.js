@@ -8,8 +8,8 @@ import { added, directions, firstGenerated, lineMarks, linesOf, linked } from ".
 function columnPlaces({ head, width, height }) {
   const size = Math.max(head.keys.length, head.queries.length, 1);
   const pitch = Math.min(26, Math.max(17, (height - 90) / size), 1400 / size);
-  const [onKeys, onRows] = [fitLabels(head.keys, pitch, [90]), fitLabels(head.queries, pitch, [90])];
-  const [left, right] = [Math.min(onKeys.wide + 24, width * 0.3), width - Math.min(onRows.wide + 24, width * 0.3)];
+  const [onKeys, onRows] = [head.keys, head.queries].map((tokens) => fitLabels(tokens, pitch, [90], width * 0.3 - 24));
+  const [left, right] = [onKeys.wide + 24, width - onRows.wide - 24];
   const spare = Math.max(0, right - left - 620) / 2;
   const shift = head.rowNode ? 0 : (head.keys.length - head.queries.length) / 2;
   const rowSlot = (row) => (head.rowNode?.[row] >= 0 ? head.rowNode[row] : row + Math.max(0, shift));

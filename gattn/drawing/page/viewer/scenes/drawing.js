@@ -13,6 +13,24 @@ export function imageOf({ pixels, columns: wide, rows }) {
   return images.get(pixels);
 }
 
+const MOST_MEASURED = 20_000;
+
+/** Make a function that measures texts as a canvas writes them, in units of their size. */
+export function measurer() {
+  const context = document.createElement("canvas").getContext("2d");
+  const known = { 400: new Map(), 600: new Map() };
+  return (text, isBold) => {
+    const weight = isBold ? 600 : 400;
+    const widths = known[weight];
+    if (widths.size > MOST_MEASURED) widths.clear();
+    if (!widths.has(text)) {
+      context.font = `${weight} 100px ${FONT}`;
+      widths.set(text, context.measureText(text).width / 100);
+    }
+    return widths.get(text);
+  };
+}
+
 const PAINT = {
   line(context, m) {
     context.beginPath();

@@ -23,20 +23,28 @@ export function shadeOf(byte, isChange) {
   return signedSquare(isChange ? (byte - 128) / 127 : byte / 255);
 }
 
-/** All heads as small pictures: layers down and heads across, or in the order of a score from the head `first` on. */
-export function headGrid(grid) {
-  const { cells, layerNames, headNames, look, width, chosen, brackets, isSorted, first = 0 } = grid;
+/** Measure a grid: layers down and heads across, or sorted heads, of which `rows` rows fit the height. */
+export function gridSize({ size, headNames, width, height, brackets, isSorted }) {
   const [left, top] = [isSorted ? 4 : 26, isSorted ? 4 : brackets.length ? 38 : 20];
   const across = isSorted ? Math.max(1, Math.floor((width - left) / 66)) : headNames.length;
   const gap = across > 16 ? 2 : 4;
   const side = Math.max(8, Math.min(96, (width - left - 2) / across - gap));
-  const [step, down] = [side + gap, side + gap + (isSorted ? 26 : 0)];
+  const down = side + gap + (isSorted ? 26 : 0);
+  const rows = Math.max(2, Math.floor((height - top) / down));
+  return { left, top, across, side, step: side + gap, down, rows, shown: isSorted ? Math.min(size, rows * across) : size };
+}
+
+/** All heads as small pictures: layers down and heads across, or in the order of a score from the head `first` on. */
+export function headGrid(grid) {
+  const { cells, layerNames, headNames, look, width, chosen, isSorted, first = 0 } = grid;
+  const { left, top, across, side, step, down, rows } = gridSize({ ...grid, size: cells.length });
   const marks = isSorted || cells.length === 1 ? [] : gridNames(grid, { left, top, side, step });
   const boxes = cells.map((cell, n) => {
     const [c, r] = isSorted ? [n % across, Math.floor(n / across)] : [headNames.indexOf(cell.head), layerNames.indexOf(cell.layer)];
     const [x, y] = [left + c * step, top + r * down];
     marks.push(rectMark(x - 0.5, y - 0.5, side + 1, side + 1, { fill: look.paper, stroke: look.faint }));
     marks.push({ mark: "cells", x, y, w: side, h: side, rows: cell.rows, columns: cell.columns, pixels: cell.pixels });
+    if (cell.isPinned) marks.push(rectMark(x - 1, y - 1, side + 2, side + 2, { fill: "none", stroke: look.accent, width: 2, dash: [3, 2] }));
     if (cell.isMarked) marks.push(rectMark(x, y, side, side, { fill: "none", stroke: look.mark, width: side > 16 ? 4 : 2 }));
     const say = (dy, text, fill) => marks.push(textMark(x + side / 2, y + side + dy, text, fill, { anchor: "middle", size: 10.5 }));
     if (isSorted) say(9, `${cell.layer}.${cell.head}`, look.ink), say(21, cell.said, look.muted);
@@ -50,5 +58,5 @@ export function headGrid(grid) {
     const n = boxes.findIndex((one) => x >= one.x - 2 && x < one.x + side + 2 && y >= one.y - 2 && y < one.y + down - 2);
     return n < 0 ? null : n + first;
   };
-  return { width: Math.max(width, left + across * step), height: bottom + KEY_HEIGHT, marks, hit, across };
+  return { width: Math.max(width, left + across * step), height: bottom + KEY_HEIGHT, marks, hit, across, down, rows, box: box && { ...box, side } };
 }

@@ -1,7 +1,7 @@
 // Layered: all layers, one on the other.
 
 import { count, grouped, isolated, number, percent } from "../heads/texts.js";
-import { spreadOf } from "../heads/edges.js";
+import { MOST_LINES, limitText } from "../heads/edges.js";
 import { staying, strongestOf } from "../heads/layers.js";
 import { KEY_HEIGHT, curvesMark, fitLabels, labelRow, lineMark, named, noteMark, noteMarks, overhang, rectMark, scaleMarks } from "./marks.js";
 
@@ -58,15 +58,15 @@ function lostOf({ levels }, level) {
 
 /** Tokens side by side, layers above each other: the strongest edges of the mean over heads. */
 export function layered(picture) {
-  const { layers, look, width, level, token, traced, scale, range: [first, end] } = picture;
+  const { layers, look, width, level, token, traced, scale, ruled = null, of = "mean over heads", range: [first, end] } = picture;
   const tokens = picture.tokens.slice(first, end);
   const places = layerPlaces(picture, tokens);
   const { x, y, pitch, labels } = places;
   const isIn = (i) => i >= first && i < end;
   const isWhole = tokens.length === picture.tokens.length;
   const isInside = isWhole ? () => true : (l, e) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]);
-  const most = Math.max(traced ? 80 : 30 * layers.length, 3 * tokens.length);
-  const { edges, all, total, stride } = strongestOf(traced ? traced.flows : layers.map(({ mean }) => mean), most, isInside, picture.tokens.length);
+  const most = ruled ? MOST_LINES : Math.max(traced ? 80 : 30 * layers.length, 3 * tokens.length);
+  const { edges, all, passing, total, isTied } = strongestOf(traced ? traced.flows : layers.map(({ mean }) => mean), most, isInside, ruled?.passes);
   const { marks, dots } = layerGround(picture, places);
   for (const { l, e, size } of edges) {
     const [from, to] = [x(layers[l].key[e]), x(layers[l].query[e])];
@@ -83,10 +83,13 @@ export function layered(picture) {
   };
   marks.push(...dots, ...labelRow({ ...picture, focus: traced }, tokens, labels, row));
   const paths = traced && `paths down from ${isolated(named(picture.tokens[token]))} at level ${level}${level < layers.length ? ", and up" : ""}`;
-  marks.push(...noteMarks(look, 8, width, traced ? `${paths}: rollout with the residual stream` : "upwards: from key to query; mean over heads"));
+  marks.push(...noteMarks(look, 8, width, traced ? `${paths}: rollout with the residual stream` : `upwards: from key to query; ${of}`));
   const keyTop = y(0) + labels.extent + 26;
   marks.push(...scaleMarks(picture, 8, keyTop, true));
   const kept = edges.reduce((sum, { size }) => sum + size, 0);
-  const said = `the ${grouped(edges.length)} strongest of ${count(all, "edge")}${spreadOf(stride)}, ${shareOf(picture, kept, total)}`;
+  const isPart = edges.length < passing;
+  const shown = isPart ? limitText({ most: edges.length, among: passing, isTied }) : passing < all ? `${grouped(passing)} of ${count(all, "edge")}` : `all ${count(all, "edge")}`;
+  const inAll = isPart && passing < all ? ` (${grouped(all)} in all)` : "";
+  const said = `${ruled?.rule ? `${ruled.rule}: ` : ""}${shown}${inAll}, ${shareOf(picture, kept, total)}`;
   return { width, height: keyTop + KEY_HEIGHT, marks, hit: places.hit, caption: said };
 }

@@ -2,20 +2,30 @@
 
 import { number } from "../heads/texts.js";
 import { indexOf, ranked, readingsOf, strengthOf } from "../heads/readings.js";
+import { hueText } from "./colours.js";
 import { curvesMark } from "./marks.js";
 
 const MOST_OWN = 30;
 
-/** List the edges to draw, the weakest first: the chosen ones and, with a focus, its own strongest ones. */
-export function linesOf({ head, chosen, focus, weight, threshold }) {
+/** List the edges to draw, the weakest first: of one head, or of all that are drawn over each other. */
+export function linesOf(picture) {
+  if (!picture.overlaid) return linesOfHead(picture);
+  const all = picture.overlaid.flatMap((one) => linesOfHead({ ...picture, ...one }).map((line) => ({ ...line, hue: one.hue, name: one.name })));
+  const rank = ({ kind }) => (kind === "faint" ? 0 : 1);
+  const size = ({ value }) => picture.scale.place(Number.isFinite(value) ? value : picture.scale.low);
+  return all.sort((a, b) => rank(a) - rank(b) || size(a) - size(b));
+}
+
+/** List the edges of a head to draw: the chosen ones and, with a focus, its own strongest ones. */
+function linesOfHead({ head, chosen, focus, weight, threshold, marked = new Set() }) {
   const { row } = indexOf(head);
   const value = head.values[weight];
-  const as = (e, kind) => ({ e, row: row[e], key: head.key[e], value: value[e], kind });
+  const as = (e, kind) => ({ e, row: row[e], key: head.key[e], value: value[e], kind, isMarked: marked.has(e) });
   if (!focus) return ranked([...chosen.edges], strengthOf(head, weight)).reverse().map((e) => as(e, "plain"));
   const { reads, readBy } = readingsOf(head, focus, weight);
   const isChosen = new Set(chosen.edges);
   const passes = ({ e }, n) => isChosen.has(e) || (n < MOST_OWN && Math.abs(head.values.attention[e]) >= (threshold ?? 0));
-  const mine = (readings, kind) => readings.filter(passes).reverse().map((reading) => ({ ...reading, kind, isAdded: !isChosen.has(reading.e) }));
+  const mine = (readings, kind) => readings.filter(passes).reverse().map((reading) => ({ ...reading, kind, isAdded: !isChosen.has(reading.e), isMarked: marked.has(reading.e) }));
   const others = [...chosen.edges].filter((e) => row[e] !== focus.row && head.key[e] !== focus.key);
   return [...others.map((e) => as(e, "faint")), ...mine(readBy.filter((reading) => reading.row !== focus.row), "readBy"), ...mine(reads, "reads")];
 }
@@ -23,16 +33,17 @@ export function linesOf({ head, chosen, focus, weight, threshold }) {
 export const added = (lines) => lines.filter(({ isAdded }) => isAdded).length;
 
 /** Draw lines as curves, those of the circuit on a bright ground: those that miss the focus are one faint mark, all others have their colour and width. */
-export function lineMarks({ scale, look, weight, marked = new Set() }, lines, pointsOf) {
+export function lineMarks({ scale, look, weight }, lines, pointsOf) {
   const faint = lines.filter(({ kind }) => kind === "faint").map(pointsOf);
   const clear = lines.filter(({ kind }) => kind !== "faint");
   const marks = faint.length ? [curvesMark(faint, look.faint, 0.8)] : [];
   for (const line of lines)
-    if (marked.has(line.e)) marks.push(curvesMark([pointsOf(line)], look.mark, Math.max(0.7, scale.width(line.value) || 0) + 6, { title: "in the circuit" }));
+    if (line.isMarked) marks.push(curvesMark([pointsOf(line)], look.mark, Math.max(0.7, scale.width(line.value) || 0) + 6, { title: "in the circuit" }));
   for (const line of clear) {
     const shown = Number.isFinite(line.value) ? line.value : scale.low;
     const dash = line.kind === "readBy" ? { dash: [5, 3] } : {};
-    marks.push(curvesMark([pointsOf(line)], scale.colour(shown, look, true), Math.max(0.7, scale.width(shown)), { ...dash, title: `${weight} ${number(line.value)}` }));
+    const colour = line.hue ? hueText(line.hue, shown, scale, look, true) : scale.colour(shown, look, true);
+    marks.push(curvesMark([pointsOf(line)], colour, Math.max(0.7, scale.width(shown)), { ...dash, title: `${line.name ? `${line.name}: ` : ""}${weight} ${number(line.value)}` }));
   }
   return marks;
 }

@@ -1,6 +1,7 @@
 // The marks that scenes consist of: lines, boxes, notes, scales and labels.
 
-import { number, spelled, textWidth, visible } from "../heads/texts.js";
+import { cutTo, number, spelled, textWidth, visible } from "../heads/texts.js";
+import { hueText, inkOn } from "./colours.js";
 
 export const lineMark = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
 export const curvesMark = (paths, stroke, width, more = {}) => ({ mark: "curves", paths, stroke, width, ...more });
@@ -19,11 +20,11 @@ const labelsOf = new WeakMap();
 const widest = (labels) => labels.reduce((most, label) => Math.max(most, label && textWidth(label, SIZE)), 0);
 
 /**
- * Fit labels to the distance between neighbours: turned, then numbered and thinned out.
+ * Fit labels to the distance between neighbours: turned, then numbered and thinned out; and cut to the room that each has.
  *
- * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number}}
+ * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number, room: number}}
  */
-export function fitLabels(tokens, pitch, angles) {
+export function fitLabels(tokens, pitch, angles, most = Infinity) {
   if (!labelsOf.has(tokens)) {
     const all = tokens.map((token) => spelled(token));
     labelsOf.set(tokens, { all, wide: widest(all) });
@@ -40,22 +41,24 @@ export function fitLabels(tokens, pitch, angles) {
     stride = THIN.find((k) => k * pitch >= 1.2 * size) ?? THIN.at(-1);
     if (stride > 1) tokens.forEach((t, i) => (texts[i] = t.virtual ? t.text : i % stride ? "" : `${t.position} ${texts[i]}`));
   }
-  const most = (stride > 1 ? widest(texts) : wide) * (size / SIZE);
-  const extent = { 0: size + 6, 45: 0.72 * most + size, 90: most + 6 }[angle];
-  return { texts, angle, size, extent, stride, wide: most };
+  const long = Math.min(most, (stride > 1 ? widest(texts) : wide) * (size / SIZE));
+  const extent = { 0: size + 6, 45: 0.72 * long + size, 90: long + 6 }[angle];
+  return { texts: texts.map((text) => cutTo(text, most, size)), angle, size, extent, stride, wide: long, room: most };
 }
 
 /** The full label of a token, with its position. */
 export const named = (token) => (token.virtual ? token.text : `${visible(token.text, 24)} (${token.position})`);
 
-/** Draw a scale: its colours, for lines their widths, and round values. */
-export function scaleMarks({ scale, look }, x, y, isLine) {
+/** Draw a scale: its colours, for lines their widths, and round values; if hues are heads, how pale they are. */
+export function scaleMarks({ scale, look, overlaid }, x, y, isLine) {
   const [length, steps] = [168, 56];
-  const marks = [textMark(x, y, scale.label, look.muted, { size: 11 })];
+  const label = overlaid && scale.isSigned ? `${scale.label}, whatever its sign` : scale.label;
+  const colour = (value) => (overlaid ? hueText(look.ink, value, scale, look, isLine) : scale.colour(value, look, isLine));
+  const marks = [textMark(x, y, label, look.muted, { size: 11 })];
   for (let i = 0; i < steps; i++) {
     const here = scale.valueAt((i + 0.5) / steps);
     const tall = isLine ? Math.max(1, scale.width(here)) : 9;
-    marks.push(rectMark(x + (i * length) / steps, y + 14 - tall / 2, length / steps + 0.5, tall, { fill: scale.colour(here, look, isLine) }));
+    marks.push(rectMark(x + (i * length) / steps, y + 14 - tall / 2, length / steps + 0.5, tall, { fill: colour(here) }));
   }
   for (const tick of scale.ticks) {
     const at = x + scale.at(tick) * length;
@@ -67,7 +70,12 @@ export function scaleMarks({ scale, look }, x, y, isLine) {
 export const KEY_HEIGHT = 44;
 
 /** Choose the style of a label by the focus and the search. */
-function labelStyle({ look, focus, matches }, token, isFocus, isLinked) {
+function labelStyle({ look, focus, matches, tint }, token, isFocus, isLinked) {
+  const colour = tint?.rgbOf(token);
+  if (colour) {
+    const border = isFocus || matches.has(token) ? { stroke: look.accent, width: 2 } : {};
+    return { fill: inkOn(colour), bold: isFocus || Boolean(focus && isLinked), ground: { fill: tint.colourOf(token), radius: 3, ...border } };
+  }
   if (isFocus) return { fill: look.accent, bold: true, ground: { fill: look.paper } };
   if (matches.has(token)) return { fill: look.accent, ground: { fill: look.soft, stroke: look.accent, radius: 3 } };
   return { fill: focus && !isLinked ? look.muted : look.ink, bold: Boolean(focus && isLinked) };
@@ -82,7 +90,7 @@ export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLi
   const shown = tokens.flatMap((token, i) => {
     const isSign = !labels.texts[i] && !isFocus(i) && picture.matches.has(token);
     const style = isSign ? { fill: picture.look.accent } : labelStyle(picture, token, isFocus(i), isLinked(i));
-    const text = isSign ? sign : labels.texts[i] || (isFocus(i) ? named(token) : "");
+    const text = isSign ? sign : labels.texts[i] || (isFocus(i) ? cutTo(named(token), labels.room, labels.size) : "");
     return text ? [{ token, text, style, place: place(i) }] : [];
   });
   const ordered = [...shown.filter(({ style }) => !style.ground), ...shown.filter(({ style }) => style.ground)];
@@ -91,7 +99,7 @@ export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLi
 
 /** Write a label on its background; generated tokens are underlined. */
 function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size }) {
-  const wide = (style.bold ? 1.06 : 1) * textWidth(text, size) + 6;
+  const wide = textWidth(text, size, style.bold) + 6;
   const left = { start: x - 3, middle: x - wide / 2, end: x - wide + 3 }[anchor];
   const turn = angle ? { angle: -angle, cx: x, cy: y } : {};
   const ground = style.ground && rectMark(left, y - size * 0.72, wide, size * 1.44, { ...style.ground, ...turn });

@@ -1,5 +1,6 @@
 // The parts of a head's queries and keys, and the pairs of them that a score is a sum of.
 
+import { number } from "../heads/texts.js";
 import { planes } from "../heads/decoding.js";
 
 const MIDDLE = 32767;
@@ -26,6 +27,20 @@ export function pairsOf(entry, decoded, query, key) {
   const [i, j] = [entry.queries.indexOf(query), entry.keys.indexOf(key)];
   const [ofQuery, ofKey] = [entry.parts.map((_, part) => decoded.queries(part, i)), entry.parts.map((_, part) => decoded.keys(part, j))];
   const rows = entry.parts.flatMap((one, a) => entry.parts.map((other, b) => ({ query: one, key: other, score: product(ofQuery[a], ofKey[b]) })));
+  return withAdded(entry, decoded, rows, i, j);
+}
+
+/** List the products of elements of query and key whose sum is the score of an edge, the largest first, as `pairsOf` does; and the `elements` in order. */
+export function elementsOf(entry, decoded, query, key) {
+  const [i, j] = [entry.queries.indexOf(query), entry.keys.indexOf(key)];
+  const whole = (side, at) => Array.from({ length: entry.dim }, (_, d) => entry.parts.reduce((sum, __, part) => sum + side(part, at)[d], 0));
+  const [ofQuery, ofKey] = [whole(decoded.queries, i), whole(decoded.keys, j)];
+  const rows = ofQuery.map((x, d) => ({ query: `element ${d}`, key: `${number(x)} × ${number(ofKey[d])}`, score: x * ofKey[d] }));
+  return { ...withAdded(entry, decoded, rows, i, j), elements: { query: ofQuery, key: ofKey } };
+}
+
+/** Add what a cap takes off a score and what the model adds, and sort. */
+function withAdded(entry, decoded, rows, i, j) {
   const sum = () => rows.reduce((all, { score }) => all + score, 0);
   const raw = sum();
   const { softcap } = entry;

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
 from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
 from gattn.models.watch.taking_part import is_ignored, take_part
+
+if TYPE_CHECKING:
+    from gattn.models.doors.functions.softmaxes.source import Ranking
 
 _is_batched = torch._C._functorch.is_batchedtensor
 
@@ -63,6 +67,8 @@ class RawCall:
         Whether the softmax was taken over the last dimension.
     is_written : bool
         Whether the softmax is written out, so that it is no kernel of torch.
+    ranking : Ranking, optional
+        How its scores, or its weights, were ranked.
     """
 
     module: nn.Module
@@ -85,15 +91,18 @@ class RawCall:
     dropped: Tensor | None = None
     over_last: bool = True
     is_written: bool = False
+    ranking: Ranking | None = None
 
     def __post_init__(self) -> None:
         self.ordinal = runs.next(self.module)
         """How many calls came before it, within one run of the module."""
+        self.lead = tuple(self.output.shape[:-2])
+        """The sizes of the leading dimensions."""
 
     @property
-    def lead(self) -> tuple[int, ...]:
-        """The sizes of the leading dimensions."""
-        return tuple(self.output.shape[:-2])
+    def is_ranked(self) -> bool:
+        """Whether only the largest scores were kept."""
+        return self.ranking is not None and self.ranking.keeps
 
     def seen(self, name: str, layout: Layout) -> SeenCall:
         """Say it in the words of any library, with the dimensions that it has by a layout."""
@@ -102,6 +111,7 @@ class RawCall:
         if layout.tokens is not None:
             is_cross = layout.tokens.is_cross
         projection = None if running is None else running.projection
+        extra_keys = () if running is None else running.extra_keys
         joined = None if layout.tokens is None else layout.tokens.joined
         part = self.ordinal if joined is None else joined.first
 
@@ -129,9 +139,11 @@ class RawCall:
                 dropout=self.dropout,
                 is_cross=is_cross,
                 projection=projection,
+                extra_keys=extra_keys,
                 part=part,
                 tokens=layout.tokens,
                 dropped=None if self.dropped is None else folded(self.dropped).to(wide),
+                is_ranked=self.is_ranked,
             )
         assert self.query is not None
         assert self.key is not None
@@ -148,6 +160,7 @@ class RawCall:
             dropout=self.dropout,
             is_cross=is_cross,
             projection=projection,
+            extra_keys=extra_keys,
             part=part,
             tokens=layout.tokens,
         )
@@ -251,7 +264,8 @@ def _is_skipped(call: RawCall, layout: Layout, tracker: Tracker) -> bool:
 def _check_parts(call: RawCall, layout: Layout | None, first: Tracker) -> None:
     """Refuse contexts on a model and a part of it to which a call's slots are other tokens."""
     known = None if layout is None else layout.tokens
-    for tracker in trackers_of(call.module) if known else ():
+    is_alone = len({id(calls) for calls, _ in present()}) == 1
+    for tracker in trackers_of(call.module) if known and not is_alone else ():
         found = None
         if tracker is not first:
             with suppress(CaptureError):  # What is not proved has no numbers of its own.

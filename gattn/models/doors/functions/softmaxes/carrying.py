@@ -119,7 +119,7 @@ def masked(
     if followed.altered or not (func in _FILLS or _masks_keys(func, args, followed)):
         return None
     given = [one for one in operands(args, kwargs) if isinstance(one, Tensor)]
-    found = [one for one in given if is_followed(one)]
+    found = [one for one in given if is_followed(one) and one.is_floating_point()]
     others = [one for one in given if one is not found[0]] if found else []
     if len(found) != 1 or found[0].shape != result.shape:
         return None

@@ -46,10 +46,11 @@ class Followed:
     it is a slice of the keys, it has these `columns` of the softmax, and `dropped` are the scores
     of the others. It is `unnormalized` by a function, "exp" or a mask, until its rows are divided
     by their sums; where it met values before, `late` tells how. Numbers that were `picked` by their
-    values, as the largest ones are, may be those of experts. Where the keys' dimension holds
-    queries, too, `folded` is the number of keys, which come last in it. The dimensions of queries
-    and of texts are `placed` elsewhere than at the softmax once it was turned round. A mixture
-    `is_across` a leading dimension if it adds up its places: heads, where that is none of texts.
+    values, as the largest ones are, may be those of experts; `whole` is what they were picked from.
+    Where the keys' dimension holds queries, too, `folded` is the number of keys, which come last in
+    it. The dimensions of queries and of texts are `placed` elsewhere than at the softmax once it
+    was turned round. A mixture `is_across` a leading dimension if it adds up its places: heads,
+    where that is none of texts.
     """
 
     source: Source
@@ -69,6 +70,7 @@ class Followed:
     folded: int = 0
     placed: tuple[int | None, int | None] | None = None
     is_across: bool = False
+    whole: Followed | None = None
 
     @property
     def sides(self) -> tuple[int | None, int | None]:
@@ -238,12 +240,15 @@ def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, A
     if not found:
         return None
 
-    def put(x: Any) -> Any:
-        if isinstance(x, (list, tuple)):
-            return type(x)(map(put, x))
-        return found.get(id(x), x)
+    placed = tuple(_placed(x, found) for x in args)
+    return placed, {name: _placed(x, found) for name, x in kwargs.items()}
 
-    return tuple(map(put, args)), {name: put(x) for name, x in kwargs.items()}
+
+def _placed(given: Any, found: Mapping[int, Tensor]) -> Any:
+    """Put in what was found, in lists too."""
+    if isinstance(given, (list, tuple)):
+        return type(given)(_placed(one, found) for one in given)
+    return found.get(id(given), given)
 
 
 def _is_written(source: Source, one: Tensor) -> bool:

@@ -23,7 +23,7 @@ _SUMS = frozenset(("add", "add_", "sub", "sub_", "__add__", "__radd__", "__iadd_
 _PRODUCTS = frozenset(
     (
         *("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "einsum", "tensordot"),
-        *("linear", "conv1d", "conv2d", "conv3d"),
+        *("linear", "conv1d", "conv2d", "conv3d", "mean", "sum"),
     )
 )
 _LINEAR = _SCALES | _SUMS | _PRODUCTS

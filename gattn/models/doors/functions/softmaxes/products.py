@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gattn.models.doors.functions.softmaxes.einsum_labels import labels_of
+from gattn.models.doors.functions.softmaxes.einsum_labels import equation_of, labels_of
 from gattn.models.doors.functions.softmaxes.following import Followed, operands
 
 _F = nn.functional
@@ -75,6 +75,9 @@ def product(
         return einsum_product(given[0], given[place], given[3 - place], place, followed, result)
     if func is torch.einsum and isinstance(given[0], str) and not followed.altered:
         return _of_several(given[0], given[1:], place - 1, followed, result)
+    if (equation := equation_of(func, args, kwargs)) is not None:
+        ends = given[place], given[1 - place]
+        return einsum_product(equation, *ends, place + 1, followed, result)
     if func in _ADDS and place > 0 and not func.__name__.endswith("_"):
         return _added(args, kwargs, place, followed, result)
     if func is _F.linear and place < 2:
@@ -162,7 +165,9 @@ def summed_dim(func: Any, given: list[Any], place: int) -> int:
     if func in _MATMULS:
         last = int(given[place].dim()) - 1
         return last if place == 0 else last - 1
-    if func is not torch.einsum or not isinstance(given[0], str) or len(given) != 3:
+    if (equation := equation_of(func, tuple(given), {})) is not None:
+        given, place = [equation, *given], place + 1
+    elif func is not torch.einsum or not isinstance(given[0], str) or len(given) != 3:
         return -1
     labels = labels_of(given[0], given[1], given[2])
     if labels is None:

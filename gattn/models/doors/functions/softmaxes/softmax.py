@@ -36,6 +36,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     with_edits,
 )
 from gattn.models.doors.functions.softmaxes.products import Product, product
+from gattn.models.doors.functions.softmaxes.ranks import largest, of_largest, put_back
 from gattn.models.doors.functions.softmaxes.slicing import pieces, sliced
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS, spread, summed, weighed
@@ -64,7 +65,9 @@ def see(
     if alteration(module, number):
         with inside():
             return _put_out(kwargs, _alone(source, attention))
-    note(attention, Followed(source, scores, key))
+    if (found := largest(scores)) is not None:
+        source.scores, source.ranking = found
+    note(attention, Followed(source, source.scores, key))
     return attention
 
 
@@ -132,14 +135,20 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             return result  # Each number weighed its own vector, or none is left.
         if found is None:
             now = weighed(func, args, place, followed, result)
-            now = now or masked(func, args, kwargs, followed, result)
+            now = now or put_back(func, followed, result)
+            if now is None and (left := masked(func, args, kwargs, followed, result)):
+                now = of_largest(left, followed, operands(args, kwargs)[place], result)
             if now is None and len(others) == 1:
                 now = spread(func, args, followed, result)
             now = now or carried(func, args, kwargs, followed, result)
             note(result, now.with_others(others) if len(others) > 1 else now)
             return result
         weighs = followed.is_picked and found.output.shape[-2] == 1
-        return _seen(followed, found, result, kind="sum" if weighs else "softmax")
+        seen = _seen(followed, found, result, kind="sum" if weighs else "softmax")
+        for one in others:  # Its values may be another softmax, which meets values later.
+            if one.source is not followed.source and not one.source.is_consumed:
+                note(seen, one.altered_by("a product with another softmax", seen))
+        return seen
 
 
 def _in_pieces(
@@ -157,7 +166,7 @@ def _in_pieces(
         if is_picked and not piece.is_floating_point():
             continue
         found = None if indices is None else sliced(indices[n], followed, piece)
-        altered = replace(followed.altered_by(name, piece), is_picked=is_picked)
+        altered = replace(followed.altered_by(name, piece), is_picked=is_picked, whole=followed)
         note(piece, found or altered)
     return iter(some) if is_iterator else result
 
@@ -190,6 +199,7 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         dropped=found.dropped,
         over_last=source.key == source.scores.dim() - 1,
         is_written=source.is_written,
+        ranking=source.ranking,
     )
     changed = handed(call)
     forget_scores(source)

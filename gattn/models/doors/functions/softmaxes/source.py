@@ -12,6 +12,18 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.multihead import Running
 
 
+class Ranking(NamedTuple):
+    """Scores that were ranked, in a proof as they were `before`.
+
+    Where it `keeps` the largest alone, the others are -inf, and those that were masked before are
+    finite. What was put back among others is in some `memory`.
+    """
+
+    before: Tensor | None
+    keeps: bool = False
+    memory: int = 0
+
+
 @dataclass(eq=False)
 class Source:
     """A softmax: its scores, the dimension of their keys, and the module that computed it.
@@ -19,8 +31,9 @@ class Source:
     `number` counts the softmaxes of one run of the module. `read_by` names a function that read its
     numbers before they met the values; where these were edited, `edited` holds them as the
     `operand` of that product, or None if they were written into it. `met` are the columns that met
-    values, None if these were all. It `is_written` out, as exponentials divided by their sum. A
-    slice of another one has this as its `parent`, and a `region` of its memory.
+    values, None if these were all. It `is_written` out, as exponentials divided by their sum. Its
+    `ranking` is that of its scores, or its attention. A slice of another one has this as its
+    `parent`, and a `region` of its memory.
     """
 
     module: nn.Module
@@ -36,6 +49,7 @@ class Source:
     edited: Tensor | None = None
     met: set[range | None] = field(default_factory=set)
     is_written: bool = False
+    ranking: Ranking | None = None
     parent: Source | None = None
     region: Region | None = None
     _taken: dict[int, Tensor] = field(default_factory=dict)
@@ -44,7 +58,7 @@ class Source:
         """Return a slice of it as a softmax of its own."""
         own = ref(piece)
         made = Source(self.module, self.number, own, scores, key, self.running)
-        made.is_written, made.parent = self.is_written, self
+        made.is_written, made.ranking, made.parent = self.is_written, self.ranking, self
         made.region = Region(
             piece.untyped_storage().data_ptr(),
             piece.untyped_storage().nbytes() // piece.element_size(),

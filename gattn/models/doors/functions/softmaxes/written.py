@@ -108,10 +108,12 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
             number, most = runs.next_softmax(module), scores.dim() - 1
             source = Source(module, number, ref(result), scores, most, running(), is_written=True)
             followed = Followed(source, scores, -1 if key is None else key, unnormalized="exp")
-            # Over which dimension NaN would be a softmax cannot be told.
-            is_told = key is not None or bool(result.isfinite().all())
+            # Over which dimension NaN would be a softmax cannot be told, nor whether one key's
+            # exponential, which is one if it was shifted, is divided by itself yet.
+            is_told = scores.shape[-1] > 1 and bool(result.isfinite().all())
+            is_told |= key is not None
             shift = _rounding(scores, key) if is_told and given is not scores else 0.0
-            note(result, (_normalized(followed, result, shift) if is_told else None) or followed)
+            note(result, (normalized(followed, result, shift) if is_told else None) or followed)
 
     return finish
 
@@ -162,7 +164,7 @@ def made_of(
         scores = followed.scores
         scores = scores if scores.shape == result.shape else func(scores, *args[1:], **kwargs)
         return replace(followed, scores=scores) if scores.shape == result.shape else None
-    if (found := _normalized(followed, result)) is not None:
+    if (found := normalized(followed, result)) is not None:
         return found
     if given[place] is not result and given[place].shape == result.shape:
         is_lost = lost(given[place].detach(), result.detach())
@@ -183,7 +185,7 @@ def _rounding(scores: Tensor, key: int | None) -> float:
         return torch.finfo(scores.dtype).eps / 2 * float(_largest(sums))
 
 
-def _normalized(followed: Followed, result: Tensor, shift: float = 0.0) -> Followed | None:
+def normalized(followed: Followed, result: Tensor, shift: float = 0.0) -> Followed | None:
     """Return what is known of a tensor if it is the softmax of what is followed.
 
     Its scores may be off by a `shift`.

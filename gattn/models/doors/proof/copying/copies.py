@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from operator import is_
 from types import (
     AsyncGeneratorType,
     CellType,
@@ -15,12 +16,15 @@ from types import (
     MethodType,
 )
 from typing import Any
+from weakref import ProxyTypes, proxy, ref
 
 import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.doors.proof.probing.one_run.hooks import KINDS, is_users
+from gattn.models.doors.proof.probing.one_run.inputs import detached
+from gattn.models.doors.proof.probing.one_run.state import IGNORED, reached
 
 _CONSUMED = (GeneratorType, AsyncGeneratorType, CoroutineType)
 
@@ -40,19 +44,19 @@ def copied(model: nn.Module, *, with_hooks: bool = False) -> nn.Module:
     for module in model.modules():
         for value in (*module._buffers.values(), *vars(module).values()):
             if isinstance(value, Tensor) and id(value) not in memory:
-                memory[id(value)] = value.detach().clone()
+                memory[id(value)] = detached(value)
             elif type(value) in (dict, OrderedDict) and not value:
                 memory[id(value)] = type(value)()  # `deepcopy` takes long, and modules have many.
+    held = list(reached(model))
+    memory |= {id(one): one for one in held if type(one) in ProxyTypes}
     try:
         twin: nn.Module = copy.deepcopy(model, dict(memory))
     except Exception:  # Attributes of all types cannot be copied, in many ways.
         twin = _Copier(memory).module(model)
     parts = dict(twin.named_modules())
     twins = {id(part): parts[name] for name, part in model.named_modules() if name in parts}
+    _rebind(twin, {id(one) for one in held}, twins)
     for module in twin.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, FunctionType):
-                module.__dict__[name] = _rebound(value, twins, {})
         for name, hooks in vars(module).items():
             is_kept = with_hooks and name in KINDS
             if name.endswith("_hooks") and isinstance(hooks, dict) and not is_kept:
@@ -61,10 +65,34 @@ def copied(model: nn.Module, *, with_hooks: bool = False) -> nn.Module:
     return twin
 
 
+def _rebind(twin: nn.Module, shared: Collection[int], twins: Mapping[int, nn.Module]) -> None:
+    """Let functions and weak references, wherever a copy holds them, lead to copies, too."""
+    known: dict[int, Any] = {}
+    for one in list(reached(twin)):
+        if id(one) in shared or not isinstance(one, (list, dict)):
+            continue
+        names = range(len(one)) if isinstance(one, list) else [*one]
+        for name in names:
+            if name not in IGNORED and (new := _rebound(one[name], twins, known)) is not one[name]:
+                one[name] = new
+
+
 def _rebound(value: Any, twins: Mapping[int, nn.Module], known: dict[int, Any]) -> Any:
-    """Let a function that was made with modules in it, as `torch.compile` makes, hold copies."""
+    """Let a function that was made with modules in it, as `torch.compile` makes, hold copies.
+
+    So do methods, and weak references and tuples of all these.
+    """
     if id(value) in known:
         return known[id(value)]
+    if type(value) in ProxyTypes:
+        target = _behind(value)
+        return proxy(twins[id(target)]) if id(target) in twins else value
+    if isinstance(value, ref):
+        target = value()
+        return ref(twins[id(target)]) if id(target) in twins else value
+    if type(value) is tuple:
+        found = tuple(_rebound(x, twins, known) for x in value)
+        return value if all(map(is_, found, value)) else found
     if isinstance(value, nn.Module):
         return twins.get(id(value), value)
     if isinstance(value, MethodType) and id(value.__self__) in twins:
@@ -82,6 +110,14 @@ def _rebound(value: Any, twins: Mapping[int, nn.Module], known: dict[int, Any]) 
         with suppress(ValueError):  # It may be empty.
             cell.cell_contents = _rebound(own.cell_contents, twins, known)
     return function
+
+
+def _behind(value: Any) -> Any:
+    """Return the module that a proxy stands for; None if it is no module, or none any more."""
+    try:
+        return getattr(value.forward, "__self__", None)
+    except (AttributeError, ReferenceError):
+        return None
 
 
 class _Copier:
@@ -118,7 +154,7 @@ class _Copier:
 
     def _one(self, value: Any, place: str) -> Any:
         if isinstance(value, Tensor):
-            return value.detach().clone()
+            return detached(value)
         if isinstance(value, torch.Generator):
             return value.clone_state()
         if type(value) in (list, set, frozenset, tuple):

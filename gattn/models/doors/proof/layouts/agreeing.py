@@ -7,131 +7,30 @@ these modules, as by a flip or a shift.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.proof.layouts.assembling import check_apart, without_token
+from gattn.models.doors.proof.layouts import influence
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
+from gattn.models.doors.proof.layouts.told import Pair, Told
 from gattn.models.doors.proof.probing import UnprovedError
-from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
+from gattn.models.doors.proof.probing.codes import words
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.replaying import Replays
 from gattn.models.doors.proof.probing.switching import Switching
-from gattn.models.doors.proof.probing.taints import (
-    reached,
-)
 from gattn.models.read.layouts import Layout
-from gattn.models.read.token_maps import TokenMap
 
 _TAKES = frozenset(("index", "gather", "index_select", "take", "masked_select"))
 _FEW = 16
 """How many tokens are told apart at once; more of them only if two halves of them moved."""
-_MOVED = (
-    "the model moves its tokens before it attends, after {origin}, and mixes them, so that which "
-    "token a slot stands for cannot be told"
-)
-
-
 Place = tuple[str, int]
-Pair = tuple[Tensor, Tensor]
-"""Which slots (elements, slots) are NaN in a run, and where that is known."""
-
-
-@dataclass(eq=False)
-class Told:
-    """A call whose tokens are known, and which slots of queries and keys NaN reached in `runs`."""
-
-    site: Site
-    layout: Layout
-    runs: list[tuple[Pair, Pair]] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> TokenMap:
-        """The tokens of its slots."""
-        assert self.layout.tokens is not None
-        return self.layout.tokens
-
-    def sides(self, count: int) -> Iterator[tuple[int, Tensor]]:
-        """List the sides that have as many tokens, with the tokens of each element's slots.
-
-        Queries of others may be no tokens of an input, but learned ones, or mixed in windows; keys
-        of a cache are counted as they lie.
-        """
-        tokens = self.tokens
-        if tokens.is_cross and tokens.fed is not None:
-            return
-        for n, of in enumerate((tokens.query_positions, tokens.key_positions)):
-            if not tokens.is_cross or (n == 1 and tokens.num_keys == count):
-                yield n, torch.stack(list(of))
-
-    def look(self, call: RawCall, row: Tensor) -> Tensor:
-        """Read which slots are NaN in a run; return those of queries, as its output has them.
-
-        A query all of whose keys are marked, such as a node with no neighbour but itself, is NaN if
-        its token was marked.
-        """
-        found, lead = reached(call, self.site.live), self.site.lead
-        queries = self._pair(found.queries, found.queries_known)
-        self.runs.append((queries, self._pair(found.keys, found.keys_known)))
-        seen, known = (x.reshape(*lead, -1, 1) for x in (found.queries, found.queries_known))
-        return seen | (~known & self.marked(row))
-
-    def marked(self, row: Tensor) -> Tensor:
-        """Mark the rows of its output that belong to marked tokens."""
-        positions = torch.stack(list(self.tokens.query_positions))
-        is_token = (positions >= 0) & (positions < len(row))
-        marks = row[positions.clamp(0, len(row) - 1)] & is_token
-        heads = self.layout.fold(torch.ones(*self.site.lead, 1, 1), self.site.lead).shape[1]
-        spread = marks[:, None, :, None].expand(-1, heads, -1, -1)
-        return self.layout.unfold(spread, self.site.lead)
-
-    def _pair(self, *marks: Tensor) -> Pair:
-        """Bring (lead, slots) to (elements, slots): what reaches any head, known of all."""
-        lead = self.site.lead
-        seen, known = (self.layout.fold(x.reshape(*lead, -1, 1), lead)[..., 0] for x in marks)
-        return (seen & known).any(1), known.all(1)
-
-    def has_moved(self, code: Tensor) -> bool:
-        """Return whether some slot depends on other tokens than its own."""
-        for n, positions in self.sides(code.shape[1]):
-            is_token = (positions >= 0) & (positions < code.shape[1])
-            own = code[:, positions.clamp(0, code.shape[1] - 1)]
-            seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
-            is_missing = own & known & ~seen & is_token
-            if bool(is_missing.any()) and bool((seen & known & is_token).any()):
-                return True
-        return False
-
-    def renumbered(self, code: Tensor, origin: str) -> Layout:
-        """Give its slots the tokens that they depend on."""
-        tokens, count = self.tokens, code.shape[1]
-        found = []
-        for n, positions in self.sides(count):
-            seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
-            own = decoded(seen, known, code)
-            is_token = (positions >= 0) & (positions < count)
-            if bool((own == SEVERAL)[is_token].any()):
-                raise UnprovedError(_MOVED.format(origin=origin))
-            found.append(own.where(is_token, torch.tensor(NONE)))
-        sequences = torch.tensor(tokens.sequences)
-        for positions in found:
-            check_apart(positions, sequences)
-        size = without_token(tuple(found), sequences, count)
-        if tokens.is_cross:
-            moved = replace(tokens, keys=found[0], num_keys=size)
-        else:
-            queries, keys = found
-            moved = replace(
-                tokens, queries=queries, keys=keys, num_queries=size, num_keys=size, grid=()
-            )
-        return replace(self.layout, tokens=replace(moved, cells=None, num_given=count))
 
 
 class Agreement:
@@ -200,7 +99,7 @@ class Agreement:
         inputs = TokenInputs(root, self._replays.sources(root), sizes, self._batches)
         attending = {one.site.chain[0].name for one in some}
         begin = -1 if inputs.are_any else order[0]
-        if begin == order[-1] or not self._moves.between(begin, order[-1], attending):
+        if begin == order[-1]:
             return
         if not inputs.are_any and not _are_all(_first(some), count, elements):
             return
@@ -208,9 +107,17 @@ class Agreement:
         half = torch.rand(count, generator=torch.Generator().manual_seed(0)) < 0.5
         code = words(count) if is_few else torch.stack((half, ~half))
         self._run(some, inputs, code)
+        if inputs.may_be_last and all(one.is_blind(code, everywhere=True) for one in some):
+            inputs = inputs.last()
+            self._run(some, inputs, code)
         moved = [one for one in some if one.has_moved(code) and one.site not in self.switched]
-        if any(pick.kernel in _TAKES for one in some for pick in one.site.picks):
-            self.holds_once = True
+        if blind := {one.site for one in some if one.is_blind(code)}:
+            outer = self._outer(some, inputs)
+            asked = [one for one in some if one not in moved or one.site in blind]
+            self.switched |= blind & influence.moved(asked, inputs, count, outer, self._replays)
+        if self._moves.between(begin, order[-1], attending):
+            picks = [pick for one in some for pick in one.site.picks]
+            self.holds_once |= any(pick.kernel in _TAKES for pick in picks)
         if moved and not is_few:
             code = words(count)
             self._run(some, inputs, code)
@@ -221,11 +128,15 @@ class Agreement:
             except UnprovedError as error:
                 yield one.site, str(error)
 
+    def _outer(self, some: list[Told], inputs: TokenInputs) -> Run:
+        if inputs.are_any:
+            return some[0].site.chain[-1]
+        return self._replays.common([one.site for one in some])
+
     def _run(self, some: list[Told], inputs: TokenInputs, code: Tensor) -> None:
         """Run the model with NaN in marked tokens, by a code, and read what reaches each call."""
         known, first = {one.site: one for one in some}, _first(some)
-        all_sites = [one.site for one in some]
-        outer = all_sites[0].chain[-1] if inputs.are_any else self._replays.common(all_sites)
+        outer = self._outer(some, inputs)
         switching = Switching()
         for one in some:
             one.runs.clear()

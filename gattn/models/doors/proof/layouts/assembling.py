@@ -48,7 +48,9 @@ def assembled(
         of_queries = _in_order(queries, first, sequences)
     has_all = of_queries is None or of_queries.shape[1] == queries.count == keys.count
     fed = of_keys.clone() if of_keys is not None and not is_cross and has_all else None
-    if of_keys is not None and not is_cross and _has_keys_first(of_keys, sequences):
+    are_alike = of_queries is not None and of_keys is not None and torch.equal(of_queries, of_keys)
+    may_be_cache = of_keys is not None and not is_cross and not are_alike
+    if may_be_cache and of_keys is not None and _has_keys_first(of_keys, sequences):
         # Keys of a cache, say, come before those of the tokens: all are counted as they come.
         count = of_keys.shape[1]
         is_cross, of_keys, keys = True, None, replace(keys, count=count)

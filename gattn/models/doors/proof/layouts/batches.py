@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
-from gattn.models.doors.proof.probing.failing import Stop
+from gattn.models.doors.proof.probing.failing import Stop, failing
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import kept
@@ -26,6 +27,7 @@ from gattn.models.doors.proof.probing.taints import (
     along_dim,
     change,
     changed,
+    has_parts,
     may_be_mask,
     replaced,
     sources,
@@ -101,22 +103,22 @@ class Batches:
 
     def is_constant(self, run: Run, source: int) -> bool:
         """Return whether an input of a run is the same for all inputs, as learned tokens are."""
-        if self.size == 1:
-            return False
-        if self.owner(run, source) is not None or self._marks is None:
+        if self.size == 1 or self.owner(run, source) is not None or self._marks is None:
             return False
         if run.place not in self._marks or bool(self._marks[run.place][source].any()):
             return False
-        if len(self._own) == len(self._all):
-            return True
-        if self._changed is None:  # Some inputs have no such dimension, and may make it.
-            all_of_them = torch.ones((), dtype=torch.bool)
+        # Some inputs have no such dimension, and may make it.
+        return len(self._own) == len(self._all) or self.varies(run, source) is False
+
+    def varies(self, run: Run, source: int) -> bool | None:
+        """Return whether an input of a run changes with the model's; None if that is not known."""
+        if self._changed is None:
             given = self._given
             for x in self._all:
-                given = replaced(given, x, changed(x, all_of_them))
+                given = replaced(given, x, changed(x, torch.ones((), dtype=torch.bool)))
             self._changed = self._levels(given, set(self._places))
         found = self._changed.get(run.place)
-        return found is not None and not bool(found[source].any())
+        return bool(found[source].any()) if found is not None else None
 
     def owner_by_answer(self, run: Run, source: int) -> Owner | None:
         """Return the batch of learned tokens that attend to each other: the answer tells.
@@ -158,12 +160,19 @@ class Batches:
 
     def _answered(self, given: Given, entered: Entered | None = None) -> list[Tensor]:
         """Run the model, and list the numbers of its answer."""
+        answer = self._run(given, inside(), entered)
+        return [x.detach().cpu() for x in sources(((answer,), {}))]
+
+    def _run(
+        self, given: Given, how: AbstractContextManager[Any], entered: Entered | None = None
+    ) -> Any:
+        """Run the model; None if it fails."""
         args, kwargs = kept(given)
         seed()
         running, again = self._walk.following(entered), self._reads.repeated({})
-        with FunctionMode(), running, inside(), again, suppress(Exception):
-            return [x.detach().cpu() for x in sources(((self._model(*args, **kwargs),), {}))]
-        return []
+        with failing(), FunctionMode(), running, again, how:
+            return self._model(*args, **kwargs)
+        return None
 
     def has_constant_keys(self, place: tuple[str, int]) -> bool:
         """Return whether keys and values of a kernel's calls are the same for all inputs.
@@ -192,13 +201,7 @@ class Batches:
                 whole = b"".join(sha256(x.tobytes()).digest() for x in numbers)
                 found.setdefault((name, call.ordinal), []).append(whole)
 
-        args, kwargs = kept(given)
-        seed()
-        # Models fail on NaN in many ways.
-        running, again = self._walk.following(), self._reads.repeated({})
-        seen = observed(see)
-        with FunctionMode(), running, again, seen, suppress(Exception):
-            self._model(*args, **kwargs)
+        self._run(given, observed(see))
         return found
 
     def is_whole(self, run: Run, source: int) -> bool:
@@ -233,7 +236,7 @@ class Batches:
         found: dict[tuple[str, int], list[list[Tensor]]] = {place: [] for place in places}
         for row in self._code:
             run = self._marked(row, places)
-            places = {place for place in places & set(run) if _has_parts(run[place])}
+            places = {place for place in places & set(run) if has_parts(run[place])}
             for place in places:
                 found[place].append(run[place])
         return {
@@ -293,10 +296,3 @@ def _entering(place: tuple[str, int], source: int, dim: int, row: Tensor) -> Ent
 
 def _is_number(x: Tensor) -> bool:
     return x.dtype != torch.bool and x.numel() > 0
-
-
-def _has_parts(some: list[Tensor]) -> bool:
-    """Return whether a change leaves some indices of some dimension of some input as they are."""
-    return any(
-        not bool(along_dim((x >= CLEAR)[None], n + 1).all()) for x in some for n in range(x.dim())
-    )

@@ -15,9 +15,9 @@ from torch import Tensor
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.copying.random_numbers import seed
-from gattn.models.doors.proof.layouts.agreeing import Told
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
+from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By

@@ -58,6 +58,8 @@ class Plan:
     numbers : dict of (str, int)
         Which nodes of the data those of a call over edges are, by its module and how many of its
         calls came before, where they are others than they come.
+    graphs : dict of (str, int)
+        The number of the graph that each of these calls attends over, if there are several.
     orders : sequence of bytes
         What values decided before; `numbers` hold as long as they decide the same.
     idle_hooks : collection of code
@@ -74,8 +76,10 @@ class Plan:
     is_nested : bool
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     read : dict
-        Digests of the model's own floating-point tensors that decide how it runs, by the module
+        Digests of the model's own tensors that decide how it runs, by the module
         that holds them and their names.
+    inputs : dict
+        Digests of the inputs that decide how it runs, by their number among all.
     is_stale : bool
         Whether a call came that was not proved, so that the model is proved anew.
     are_tokens_first : bool
@@ -101,6 +105,7 @@ class Plan:
     unordered: set[Place] = field(default_factory=set)
     in_place: InPlace = field(default_factory=InPlace)
     numbers: dict[Place, NodeNumbers] = field(default_factory=dict)
+    graphs: dict[Place, int] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
     idle_hooks: Collection[CodeType] = ()
     unknown_nodes: set[str] = field(default_factory=set)
@@ -109,6 +114,7 @@ class Plan:
     altered: dict[Place, str] = field(default_factory=dict)
     is_nested: bool = False
     read: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    inputs: dict[int, bytes] = field(default_factory=dict)
     is_stale: bool = False
     are_tokens_first: bool = False
     keeps_nothing: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,19 +15,42 @@ from gattn.models.doors.proof.probing.taints import may_be_mask, replaced, sourc
 class TokenInputs:
     """What a model is given or makes of ids, (elements, tokens, ...) or (tokens, elements, ...).
 
-    `are_any` says whether there is any. Masks, such as adjacency matrices, hold no tokens, unless
-    there is nothing else.
+    If there is none of these, it may be (elements, channels, tokens); if there are as many channels
+    as tokens, it `may_be_last`. `are_any` says whether there is any. Masks, such as adjacency
+    matrices, hold no tokens, unless there is nothing else.
     """
 
     def __init__(
-        self, root: Run, given: Sequence[Tensor], sizes: tuple[int, int], batches: Batches
+        self,
+        root: Run,
+        given: Sequence[Tensor],
+        sizes: tuple[int, int],
+        batches: Batches,
+        *,
+        are_last: bool = False,
     ) -> None:
-        self._sizes, self._root, self._batches = sizes, root, batches
+        self._sizes, self._root, self._batches, self._given = sizes, root, batches, given
+        self._are_last = are_last
         lookups = [run for run in _inner(root) if run.looks_up]
         self._ids = {run.place: run for run in lookups if self.dim(run, _shape(run)) is not None}
-        some = [x for n, x in enumerate(given) if self.dim(root, x.shape, n) is not None]
+        some = self._some(given)
+        if not (some or self._ids or are_last):
+            self._are_last = True
+            some = self._some(given)
         self._has_others = bool(self._ids) or not all(map(may_be_mask, some))
         self.are_any = bool(some) or bool(self._ids)
+
+    @property
+    def may_be_last(self) -> bool:
+        """Whether tokens may be the last dimension, of the same size as the one that is taken."""
+        return not self._are_last and self.last().are_any
+
+    def last(self) -> TokenInputs:
+        """Take the last dimension of what the model is given for tokens."""
+        return TokenInputs(self._root, self._given, self._sizes, self._batches, are_last=True)
+
+    def _some(self, given: Sequence[Tensor]) -> list[Tensor]:
+        return [x for n, x in enumerate(given) if self.dim(self._root, x.shape, n) is not None]
 
     def dim(self, run: Run, shape: tuple[int, ...], number: int = 0) -> int | None:
         """Return the dimension of tokens in what a run is given; None if there is none.
@@ -35,6 +58,9 @@ class TokenInputs:
         Sizes do not tell it from the batch where there are as many elements as tokens.
         """
         elements, count = self._sizes
+        if self._are_last:
+            is_last = len(shape) == 3 and (shape[0], shape[2]) == (elements, count)
+            return 2 if is_last else None
         are_first = tuple(shape[:2]) == (elements, count)
         are_second = tuple(shape[:1]) == (count,)
         are_second &= elements == 1 or tuple(shape[1:2]) == (elements,)
@@ -48,8 +74,10 @@ class TokenInputs:
         known = self._ids.get(run.place, self._root)
         return known if known.place == run.place else None
 
-    def marking(self, row: Tensor) -> Entered:
-        """Make what puts NaN into marked tokens as the model runs."""
+    def marking(
+        self, row: Tensor, change: Callable[[Tensor, Tensor], Tensor] = with_nan
+    ) -> Entered:
+        """Make what changes marked tokens as the model runs, to NaN if nothing else is said."""
 
         def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
             known = self.given_to(run)
@@ -60,7 +88,7 @@ class TokenInputs:
                     continue
                 if (dim := self.dim(known, x.shape, n)) is not None:
                     shape = [-1 if one == dim else 1 for one in range(x.dim())]
-                    given = replaced(given, x, with_nan(x, row.reshape(shape)))
+                    given = replaced(given, x, change(x, row.reshape(shape)))
             return given
 
         return entered

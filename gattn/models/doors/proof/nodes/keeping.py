@@ -24,6 +24,7 @@ from gattn.models.doors.proof.nodes.ends_given import (
     nodes_of,
     passing_of,
 )
+from gattn.models.doors.proof.nodes.graphs_apart import Edges, are_same, graphs_apart
 from gattn.models.doors.proof.nodes.rules import Rules
 from gattn.models.doors.proof.probing.moving import MOVES
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
@@ -60,6 +61,8 @@ class KeptRows:
         self._gathered: list[tuple[Tensor, Rows | None]] = []
         self._ends: list[Tensor] = []
         self._calls: list[Rows | None] = []
+        self._edges: list[Edges | None] = []
+        self._given_rows: set[Tensor] = set()
         self._own: dict[nn.Module, Rows | None] = {}
         self._own_names = tuple(f"{x}." for module, x in self._names.items() if is_own(module))
         self._may_move = False
@@ -80,13 +83,21 @@ class KeptRows:
 
     def _are_kept(self, rows: Rows | None) -> bool:
         ends = [one for one in self._ends if one.dim() == 1]
-        return rows is not None and all(any(_are_same(x, one) for one in ends) for x in rows)
+        return rows is not None and all(
+            x in self._given_rows or any(are_same(x, one) for one in ends) for x in rows
+        )
+
+    def graphs(self) -> dict[tuple[str, int], int]:
+        """Give numbers to the graphs that calls attend over, if there are several."""
+        given = [{x for x in rows or () if x in self._given_rows} for rows in self._calls]
+        return graphs_apart(self.places, given, self._edges)
 
     def begin(self, given: Any) -> None:
         """Note what the model is given."""
         for x in leaves(given):
             if isinstance(x, Tensor) and x.dim():
-                self._rows[x] = ()
+                self._rows[x] = (x,)
+                self._given_rows.add(x)
                 if x.dim() == 2 and len(x) == 2 and not x.is_floating_point():
                     self._ends += [*plain(x).clone()]
 
@@ -114,24 +125,27 @@ class KeptRows:
         if ends is not None:
             with torch._C.DisableTorchFunction():
                 self._ends += [ends.key, ends.query]
-                self._note(module, None if ends.names else self._of_call(ends, frame, scores))
+                rows = None if ends.names else self._of_call(ends, frame, scores)
+                self._note(module, rows, (ends.key.clone(), ends.query.clone()))
         return given
 
     def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
         """Note a call of a layer of gattn."""
-        from gattn.engines.edge_list import EdgeList
+        from gattn.engines.call import EdgeList
 
         if isinstance(call.graph, EdgeList) and len(call.query) == 1:
             self._ends += [*call.graph.edge_index]
-            self._note(module, self._own.get(module))
+            key, query = call.graph.edge_index
+            self._note(module, self._own.get(module), (key, query))
         else:
-            self._note(module, None if self._may_move else ())
+            self._note(module, None if self._may_move else (), None)
         return output
 
-    def _note(self, module: nn.Module, rows: Rows | None) -> None:
+    def _note(self, module: nn.Module, rows: Rows | None, edges: Edges | None) -> None:
         name = self._names[module]
         self.places.append((name, sum(name == one for one, _ in self.places)))
         self._calls.append(rows)
+        self._edges.append(edges)
 
     def _of_call(self, ends: Ends, frame: FrameType, scores: Tensor) -> Rows | None:
         passing = passing_of(frame)
@@ -155,7 +169,7 @@ class KeptRows:
         return _joined([self._of(x) for x in some])
 
     def _of_gathered(self, index: Tensor) -> Rows | None:
-        found = [rows for one, rows in self._gathered if _are_same(one, index)]
+        found = [rows for one, rows in self._gathered if are_same(one, index)]
         return _joined(found) if found else None
 
     # Kernels
@@ -267,13 +281,9 @@ def _joined(some: Sequence[Rows | None]) -> Rows | None:
         if rows is None:
             return None
         found += rows
-    return found
+    return tuple(dict.fromkeys(found))
 
 
 def _is_part(x: Tensor) -> bool:
     """Return whether a tensor may be a view of a larger one."""
     return not place_of(x) or x.numel() * x.itemsize < x.untyped_storage().nbytes()
-
-
-def _are_same(one: Tensor, other: Tensor) -> bool:
-    return one is other or (one.shape == other.shape and bool((one == other).all()))

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gattn.engines.call import AttentionCall
-from gattn.engines.edge_list import EdgeList
+from gattn.engines.call import AttentionCall, EdgeList
 from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.nodes.ends_given import (

@@ -74,7 +74,7 @@ class Rules:
             if own is None:
                 return None
             found += own
-        return found
+        return tuple(dict.fromkeys(found))
 
     def _is_constant(self, x: Tensor) -> bool:
         return place_of(x) in self._constants

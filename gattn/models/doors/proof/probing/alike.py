@@ -72,8 +72,10 @@ def state_of(model: nn.Module) -> object:
     description, kinds = Description(), set()
     for module in modules_of(model):
         kind = type(module)
-        found += (kind, module.training, *described(module))
-        if kind.__module__.startswith("torch.nn.modules") and not module._modules:
+        found += (kind, module.training)
+        if module._forward_pre_hooks or module._forward_hooks:
+            found += described(module)
+        if not module._modules and kind.__module__.startswith("torch.nn.modules"):
             continue
         kinds.add(kind)
         own = vars(module)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
+
+from gattn.errors import GattnError
 
 
 class Stop(BaseException):
@@ -12,7 +15,10 @@ class Stop(BaseException):
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Leave a run once it is stopped, or its model fails; gattn's own errors come out."""
+    """Leave a run once it is stopped, its model fails, or gattn refuses what NaN made of it.
+
+    Errors of gattn's own code come out: what they hide would look like something not proved.
+    """
     try:
         yield
     except Stop:
@@ -23,11 +29,9 @@ def failing() -> Iterator[None]:
 
 
 def _is_own(error: Exception) -> bool:
-    """Return whether the code of proofs raised an error, rather than a function that it called."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
+    """Return whether the code of gattn fails, rather than refuses, or a function that it called."""
+    if isinstance(error, GattnError) or error.__traceback__ is None:
         return False
-    home, code = str(trace.tb_frame.f_globals.get("__name__")), trace.tb_frame.f_code
-    return home.startswith("gattn.models.doors.proof.") and "func" not in code.co_varnames
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    home = str(frame.f_globals.get("__name__"))
+    return home.startswith("gattn.models.") and "func" not in frame.f_code.co_varnames

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,28 +14,32 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.probing import UnprovedError
-from gattn.models.doors.proof.probing.failing import Stop
-from gattn.models.doors.proof.probing.one_run.inputs import mapped
+from gattn.models.doors.proof.probing.failing import Stop, failing
+from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run, Walk
 from gattn.models.doors.proof.probing.taints import (
     Pointwise,
     Reached,
+    has_value_per_key,
     reached,
     replaced,
     sources,
     with_nan,
 )
+from gattn.models.doors.proof.probing.zeros import Zeros
 
 
 @contextmanager
 def _quietly(*, is_plain: bool = False) -> Iterator[None]:
-    """Run without gradients and, unless plainly, without normalization over tokens.
+    """Run without gradients and, unless plainly, without what spreads NaN but moves nothing.
 
     The functions are watched from outside: what a hook begins would not end where a run stops.
     """
-    with FunctionMode(), nullcontext() if is_plain else Pointwise():
+    with FunctionMode(), ExitStack() as stack:
+        for mode in () if is_plain else (Pointwise(), Zeros()):
+            stack.enter_context(mode)
         yield
 
 
@@ -133,16 +137,15 @@ class Replays:
         def observe(call: RawCall) -> None:
             site = waiting.get((call.module, counts[call.module]))
             counts[call.module] += 1
-            if site is not None and call.lead == site.lead:
+            if site is not None and site.has_sizes_of(call):
                 see(site, call)
             if site is last:
                 raise Stop
 
         args, kwargs = kept(self._given[outer.place])
         running, again = self._walk.following(entered), self._reads.repeated(_numbers(outer))
-        # Models fail on NaN in many ways.
         seen, quietly = observed(observe), _quietly(is_plain=is_plain)
-        with suppress(Stop, Exception), quietly, running, again, seen, mode or nullcontext():
+        with failing(), quietly, running, again, seen, mode or nullcontext():
             self._model.get_submodule(outer.name)(*args, **kwargs)
 
     def _run(
@@ -157,8 +160,8 @@ class Replays:
         def see(call: RawCall) -> None:
             site = waiting.pop((call.module, counts[call.module]), None)
             counts[call.module] += 1
-            if site is not None and call.lead == site.lead:
-                found[site] = reached(call, site.live)
+            if site is not None and site.has_sizes_of(call) and has_value_per_key(call):
+                found[site] = reached(call, site.live, is_ranked=site.is_ranked)
             if not waiting:
                 raise Stop
             call.output.zero_()
@@ -172,9 +175,9 @@ class Replays:
 
         args, kwargs = kept(self._given[outer.place])
         self.count += 1
-        # Models fail on NaN in many ways; calls that were not reached are not proved.
+        # Calls that were not reached are not proved.
         running, again = self._walk.following(entered), self._reads.repeated(begins)
-        with suppress(Stop, Exception), _quietly(), running, again, observed(see):
+        with failing(), _quietly(), running, again, observed(see):
             self._model.get_submodule(outer.name)(*args, **kwargs)
         return found
 
@@ -186,6 +189,7 @@ class Replays:
         if run.place not in self._given:
             return True
         found: list[bool] = []
+        has_failed = True
 
         def see(call: RawCall) -> None:
             own = (call.query, call.key, call.value, call.scores)
@@ -194,12 +198,10 @@ class Replays:
 
         args, kwargs = kept(self._given[run.place])
         running, again = self._walk.following(), self._reads.repeated(_numbers(run))
-        try:
-            with _quietly(), running, again, observed(see):
-                self._model.get_submodule(run.name)(*args, **kwargs)
-        except Exception:
-            return True
-        return any(found)
+        with failing(), _quietly(), running, again, observed(see):
+            self._model.get_submodule(run.name)(*args, **kwargs)
+            has_failed = False
+        return has_failed or any(found)
 
 
 def _numbers(outer: Run) -> dict[str, int]:
@@ -217,7 +219,7 @@ def kept(given: Given) -> Given:
     """Copy what a run is given, so that it stays as it is."""
 
     def copied(x: Any) -> Any:
-        return x.detach().clone() if isinstance(x, Tensor) else _copied(x)
+        return detached(x) if isinstance(x, Tensor) else _copied(x)
 
     same: dict[int, Any] = {}
     args, kwargs = mapped(lambda x: same.setdefault(id(x), copied(x)), given)

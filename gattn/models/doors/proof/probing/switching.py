@@ -13,7 +13,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.functions.softmaxes.following import is_followed
+from gattn.models.doors.proof.probing.gates import Gates
+from gattn.models.doors.proof.probing.one_run.inputs import mapped
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.doors.proof.probing.zeros import is_product, marks_through
 from gattn.models.watch.inside import is_inside
 
 _SUMS = frozenset(("add", "sub", "rsub", "add_", "sub_", "lerp", "where"))
@@ -24,8 +28,20 @@ _PRODUCTS = frozenset(("mul", "rmul", "imul", "multiply"))
 _STEPS = frozenset(("sign", "sgn", "round", "floor", "ceil", "trunc", "fix", "heaviside"))
 _STEPS |= {"floor_divide", "floordiv", "rfloordiv"}
 """What makes the same numbers of many, apart from integers and masks."""
+_INDEXES = frozenset(("getitem", "setitem", "gather", "index_select", "take", "take_along_dim"))
+_INDEXES |= {"index_add", "index_copy", "index_put", "scatter_add", "scatter_reduce"}
+"""What moves numbers by integers, which `Picks` follows."""
+_IN_PLACE = frozenset(("mul_", "add_", "sub_", "lerp_", "addcmul_"))
+_IN_PLACE |= {"__imul__", "__iadd__", "__isub__"}
+_JOINS = frozenset(("cat", "concat", "concatenate", "stack", "contiguous", "clone", "reshape"))
+_PUTS = frozenset(("scatter", "scatter_add"))
+_MATRICES = frozenset(("matmul", "rmatmul", "mm", "bmm", "mv", "einsum", "tensordot"))
+_TOTALS = frozenset(("sum", "mean"))
 _RANKS = {"sort": 1, "msort": 1, "topk": 2}
 """What puts numbers in order, and which argument is the dimension."""
+
+
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class Switching(TorchFunctionMode):
@@ -48,8 +64,12 @@ class Switching(TorchFunctionMode):
         """Masks and steps that values made, and numbers that were made of nothing else."""
         self._switched: Any = WeakTensorKeyDictionary()
         """The marks of what was multiplied with these, which may be NaN themselves."""
+        self._gated: Any = WeakTensorKeyDictionary()
+        """Products with these: a sum may take them in place of its other tokens, or leave them."""
+        self._gates = Gates()
         self._ranked: Any = WeakTensorKeyDictionary()
-        """Numbers that were put in order over tokens; to compare others with them moves none."""
+        """Numbers that were put in order over tokens, with their indices: to compare others with
+        them, or to put them back there, moves none."""
 
     def __enter__(self) -> Switching:
         """Begin a run."""
@@ -62,10 +82,16 @@ class Switching(TorchFunctionMode):
     ) -> Any:
         """Run a function, and look at it."""
         given = kwargs or {}
-        result = func(*args, **given)
-        if is_inside() or self.moves:
-            return result
         name = getattr(func, "__name__", "")
+        is_over = is_inside() or self.moves
+        before = args
+        if not is_over and name in _IN_PLACE and isinstance(args[0], Tensor):
+            with torch._C.DisableTorchFunction():
+                before = self._gates.set_apart(args[0]), *args[1:]
+        result = func(*args, **given)
+        if is_over:
+            return result
+        args = before
         with torch._C.DisableTorchFunction():
             if name.strip("_") in _STEPS and bool(result.isnan().all()):
                 result = torch.zeros_like(result)  # It decides, and marks nothing.
@@ -73,6 +99,9 @@ class Switching(TorchFunctionMode):
                 self._rank(_RANKS[name], name == "msort", args, given, result)
             elif isinstance(result, Tensor):
                 self._look(name, args, given, result)
+                if is_product(name) and result.is_floating_point():
+                    self.moves |= self._multiplies(func, args, given, result)
+                self._carry(name, func, (args, given), result)
         return result
 
     def _rank(
@@ -83,32 +112,74 @@ class Switching(TorchFunctionMode):
         if x.dim() and _has_nan(x) and not isinstance(dim, bool):
             marks = x.isnan()
             if bool((marks != marks.narrow(dim, 0, 1)).any()):
-                self._ranked[values] = True
+                self._ranked[values] = tensors_in((out,))[-1]
+
+    def _carry(self, name: str, func: Any, given: Any, result: Tensor) -> None:
+        some = tensors_in(given)
+        if _is_wrapped(result):
+            return
+        is_view = len(some) == 1 and result is not some[0] and _share_memory(some[0], result)
+        if result.is_floating_point() and (is_view or name in _JOINS):
+
+            def through(*marks: Tensor) -> Tensor:
+                new = {id(x): one for x, one in zip(some, marks, strict=True)}
+                args, kwargs = mapped(lambda x: new.get(id(x), x), given)
+                moved: Tensor = func(*args, **kwargs)
+                return moved
+
+            self._gates.carry(some, through, result)
+
+    def _multiplies(self, func: Any, args: Any, kwargs: Any, result: Tensor) -> bool:
+        """Return whether a matrix that gates made, and no softmax, mixes tokens."""
+        found = [x for x in tensors_in((args, kwargs))[:2] if x.is_floating_point()]
+        if len(found) < 2 or any(map(is_followed, found)) or not bool(result.isnan().all()):
+            return False
+        for x, y in (found, found[::-1]):
+            if bool(y.isnan().all()) and not bool(x.isnan().all()) and _has_nan(x):
+                marks = marks_through(func, (args, kwargs), x, y, torch.ones_like(y))
+                return self._gates.multiply(x, y, marks, result)
+        return False
 
     def _look(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor
     ) -> None:
         given = tensors_in((args, kwargs))
-        if result.dtype == torch.bool or name.strip("_") in _STEPS:
+        plain = name.strip("_")
+        if plain in _INDEXES:
+            given = [x for n, x in enumerate(given) if not n or x.is_floating_point()]
+        elif not result.is_floating_point() or plain in _STEPS:
             if any(x in self._switches or _has_nan(x) for x in given):
                 self._switches[result] = True
             return
+        floats = [x for x in given if x.is_floating_point()]
+        self.moves |= result.dim() != 0 and self._gates.exchange(plain, floats, result)
         ranked = [x for x in given if x in self._ranked]
+        if plain in _PUTS and any(self._ranked[x] is y for x in ranked for y in given):
+            return
         if ranked and result.is_floating_point():
             is_view = any(_share_memory(x, result) for x in ranked)
             self.moves = not is_view
-            self._ranked[result] = True
+            self._ranked[result] = ranked[0]
             return
         switches = [x for x in given if x in self._switches]
         others = [x for x in given if x not in self._switches]
+        if plain in _MATRICES and switches and others:
+            self.moves = _has_nan(result)
         if switches and not others:
             self._switches[result] = True
         elif switches or any(x in self._switched for x in given):
+            if len(others) > 1:  # What is smaller is a gate, whose own marks do not count.
+                is_gate = [x in self._switched and x.shape != result.shape for x in others]
+                others = [x for x, gates in zip(others, is_gate, strict=True) if not gates]
             marks = [self._switched.get(x, x.isnan()) for x in others]
-            self.moves = name in _SUMS and len(marks) > 1 and _cross(*marks[:2])
-            is_product = name.strip("_") in _PRODUCTS and len(marks) == 1
+            are_gated = [x in self._gated for x in others]
+            is_product = plain in _PRODUCTS and len(marks) == 1
             is_whole = is_product and marks[0].shape == result.shape
+            self.moves |= name in _SUMS and len(marks) > 1 and _crosses(marks, are_gated)
+            self.moves |= name in _TOTALS and any(are_gated) and _are_several(marks[0], result)
             self._switched[result] = marks[0] if is_whole else result.isnan()
+            if is_whole or (any(are_gated) and _share_memory(others[0], result)):
+                self._gated[result] = True
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
@@ -119,7 +190,19 @@ def _has_nan(x: Tensor) -> bool:
     return x.is_floating_point() and bool(x.isnan().any())
 
 
-def _cross(one: Tensor, other: Tensor) -> bool:
-    """Return whether each of two tensors has marks where the other has none."""
-    first, second = torch.broadcast_tensors(one, other)
-    return bool((first & ~second).any()) and bool((second & ~first).any())
+def _crosses(marks: Sequence[Tensor], are_gated: Sequence[bool]) -> bool:
+    """Return whether each of two tensors has marks where the other has none.
+
+    If it is a product with a gate, that holds for what is added to it.
+    """
+    first, second = torch.broadcast_tensors(*marks[:2])
+    beyond = bool((first & ~second).any()), bool((second & ~first).any())
+    is_beyond = any(more for more, is_gated in zip(beyond, are_gated, strict=False) if is_gated)
+    return all(beyond) or is_beyond
+
+
+def _are_several(marks: Tensor, total: Tensor) -> bool:
+    """Return whether a sum over dimensions adds up numbers with other marks."""
+    if marks.dim() <= total.dim() or marks.shape[marks.dim() - total.dim() :] != total.shape:
+        return False
+    return bool((marks != marks[(slice(0, 1),) * (marks.dim() - total.dim())]).any())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -132,17 +132,22 @@ class Reached:
     parts: Tensor | None = None
 
 
-def reached(call: RawCall, live: Tensor | None) -> Reached:
+def has_value_per_key(call: RawCall) -> bool:
+    """Return whether there are as many values as columns of scores, of which slices may be left."""
+    return call.scores is None or scores_of(call).shape[-1] == call.value.shape[-2]
+
+
+def reached(call: RawCall, live: Tensor | None, *, is_ranked: bool = False) -> Reached:
     """Read which slots are NaN; `live` are the scores that no mask replaces (lead, rows, keys)."""
     lead = call.lead
-    told = _flat(_nan(call.value), lead)
+    told = flat(_nan(call.value), lead)
     if call.scores is None:
         assert call.query is not None
         assert call.key is not None
-        rows, columns = (_flat(_nan(x), lead) for x in (call.query, call.key))
+        rows, columns = (flat(_nan(x), lead) for x in (call.query, call.key))
         return Reached(rows, columns, torch.ones_like(rows), torch.ones_like(columns), told)
     assert live is not None
-    nan = scores_of(call).isnan().cpu()
+    nan = scores_of(call, is_ranked=is_ranked).isnan().cpu()
     clean = ~nan & live
     columns = (nan & live & clean.any(2, keepdim=True)).any(1)
     known = columns | clean.any(1) | told | ~live.any(1)  # Nobody reads masked keys.
@@ -161,7 +166,7 @@ def _nan(x: Tensor) -> Tensor:
     return x.detach().isnan().any(-1).cpu()
 
 
-def _flat(marks: Tensor, lead: tuple[int, ...]) -> Tensor:
+def flat(marks: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Flatten the leading dimensions of marks (..., slots); keys may have fewer heads."""
     own = marks.shape[:-1]
     if lead and own and own[-1] not in (1, lead[-1]) and lead[-1] % own[-1] == 0:
@@ -200,3 +205,10 @@ def changed(x: Tensor, marks: Tensor) -> Tensor:
 def along(x: Tensor, dim: int, marked: Tensor) -> Tensor:
     """Spread marks of a dimension's indices over a tensor's other dimensions."""
     return marked.reshape([-1 if n == dim else 1 for n in range(x.dim())])
+
+
+def has_parts(some: Sequence[Tensor]) -> bool:
+    """Return whether changes leave some indices of some dimension of some input as they are."""
+    return any(
+        not bool(along_dim((x >= CLEAR)[None], n + 1).all()) for x in some for n in range(x.dim())
+    )

@@ -59,6 +59,10 @@ class Constants:
         self._read.update(names)
         return bool(names)
 
+    def note_read(self, name: Name) -> None:
+        """Note that code read numbers that were made of a tensor."""
+        self._read.add(name)
+
     def _of(self, x: Tensor) -> Collection[Name]:
         """Name the constants that a tensor was made of alone; none if there are others, too."""
         own = self._names.get(place_of(x))

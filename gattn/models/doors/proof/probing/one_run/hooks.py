@@ -157,10 +157,8 @@ def _held(hook: Any) -> Iterator[Any]:
 
 def described(module: nn.Module) -> tuple[object, ...]:
     """Describe the user's hooks on a module: their code, and the plain values that they hold."""
-    if not (module._forward_pre_hooks or module._forward_hooks):
-        return ()
     some = [hook for kind in KINDS for hook in getattr(module, kind).values()]
-    return tuple(_described(hook) for hook in some if is_users(hook) and not _is_ours(hook))
+    return tuple(_described(hook) for hook in some if not _is_ours(hook) and is_users(hook))
 
 
 def _described(hook: Any) -> object:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gattn.models.doors.proof.probing.one_run.digests import digest
 from gattn.models.doors.proof.probing.one_run.state import attributes_of
 
 _DEPTH = 4
 """How deep objects within objects are followed."""
+
+
+def detached(x: Tensor) -> Tensor:
+    """Copy a tensor without its gradient, with the attributes of a class of its own."""
+    twin = x.detach().clone()
+    if type(x) not in (Tensor, nn.Parameter) and hasattr(twin, "__dict__"):
+        vars(twin).update(vars(x))
+    return twin
 
 
 def leaves(given: Any, depth: int = _DEPTH) -> list[Any]:
@@ -45,6 +54,12 @@ def _held(x: Any, depth: int) -> dict[str, Any] | None:
     if own is None or not any(isinstance(one, Tensor) for one in leaves(own, depth - 1)):
         return None
     return dict(own)
+
+
+def digests_of(given: Any, numbers: Iterable[int]) -> dict[int, bytes]:
+    """Return a digest of each of some tensors that are given, by their number among all."""
+    found = leaves(given)
+    return {number: digest(found[number]) for number in numbers}
 
 
 def numbers_of(x: Tensor) -> Tensor:

@@ -44,12 +44,13 @@ class By(IntEnum):
 class Pick:
     """A place where numbers are moved to slots that are not always the same.
 
-    `running` are the modules' runs around it, the outermost first.
+    `running` are the modules' runs around it, the outermost first, `memory` is where they are now.
     """
 
     by: By
     kernel: str
     running: Sequence[Run]
+    memory: int = 0
 
 
 class Picks:
@@ -106,7 +107,7 @@ class Picks:
             if by is None and kernel in _PLACES:
                 by = By.INPUTS  # Perhaps of a cache.
             if by is not None and self._moves(kernel, given):
-                self.found.append(Pick(by, kernel, tuple(self._running())))
+                self.found.append(Pick(by, kernel, tuple(self._running()), place_of(result)))
             self._label(result, by)
             return
         if kernel in _READS and by is not None:  # A number decides what the code does.
@@ -131,6 +132,12 @@ class Picks:
         elif kernel in _WHERE and by is None:
             by = By.INPUTS
         self._label(result, by)
+
+    def forgive(self, memory: int) -> None:
+        """Forget what put the largest scores, or the largest attention, back where they were."""
+        own = [n for n, pick in enumerate(self.found) if memory and pick.memory == memory]
+        for n in own[-1:]:
+            del self.found[n]
 
     def _use_ranked(self, pick: Pick, kernel: str, result: Any) -> None:
         """Note where tokens are continued with that were ranked; to compare them moves none."""

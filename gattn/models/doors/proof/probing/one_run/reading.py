@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gattn.models.doors.proof.probing.one_run.picking import By, Picks
+from gattn.models.doors.proof.probing.one_run.origins import Origins
+from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
 from gattn.models.watch.inside import is_inside
@@ -41,7 +42,9 @@ class Reads:
     ----------
     are_by_values : bool
         Whether code read numbers that are no constants, nor integers that it made itself, which may
-        decide what it does.
+        decide what it does; those that were made of inputs alone are none.
+    inputs : set of int
+        The inputs of which numbers were made alone that code read, by their numbers.
 
     Parameters
     ----------
@@ -49,11 +52,14 @@ class Reads:
         The runs of the model's modules.
     picks : Picks
         Learns where code may pick or order tokens itself.
+    origins : Origins
+        Knows of what numbers were made.
     """
 
-    def __init__(self, walk: Walk, picks: Picks) -> None:
+    def __init__(self, walk: Walk, picks: Picks, origins: Origins) -> None:
         self.are_by_values = False
-        self._walk, self._picks = walk, picks
+        self.inputs: set[int] = set()
+        self._walk, self._picks, self._origins = walk, picks, origins
         self._running: Sequence[Run] = ()
         self._last: Run | None = None
         self._state: object = None
@@ -75,20 +81,38 @@ class Reads:
             state = _random_state()
             if state != self._state:
                 self._picks.saw("random", By.CHANCE, self._running)
+                self._origins.lose()
             self._state, self._last = state, now
         self._running = tuple(self._walk.running)
 
-    def note(self, func: Any, name: Name, x: Tensor, result: Any) -> None:
-        """Note what a function gave code to read."""
-        is_constant = self._picks.own.take(x) or place_of(x) in self._picks.constants
-        self.are_by_values |= self._picks.is_index(x) and not is_constant
+    def note(self, func: Any, name: Name, given: Sequence[Tensor], result: Any) -> None:
+        """Note what a function gave code to read of some tensors."""
+        is_constant = all(map(self._is_constant, given))
+        is_known = is_constant or self._takes_origins(given)
+        self.are_by_values |= any(map(self._picks.is_index, given)) and not is_known
+        if not is_known:
+            self._origins.lose()
+        are_floats = any(x.is_floating_point() for x in given)
         if func in _ALL_NUMBERS:
-            if x.is_floating_point() and not is_constant:
+            if are_floats and not is_constant:
                 self._picks.saw(func.__name__, By.VALUES, self._running)
             return
         self._found[name] = result
-        is_integer = not x.is_floating_point() and x.dtype != torch.bool
-        self.are_by_values |= not (is_constant or is_integer)
+        are_integers = not are_floats and all(x.dtype != torch.bool for x in given)
+        self.are_by_values |= not (is_known or are_integers)
+
+    def _is_constant(self, x: Tensor) -> bool:
+        return self._picks.own.take(x) or place_of(x) in self._picks.constants
+
+    def _takes_origins(self, given: Sequence[Tensor]) -> bool:
+        """Note of what some tensors were made alone; return whether that is known."""
+        made = self._origins.of(given)
+        for one in made or ():
+            if isinstance(one, int):
+                self.inputs.add(one)
+            else:
+                self._picks.own.note_read(one)
+        return made is not None
 
     def repeated(self, begins: Mapping[str, int]) -> AbstractContextManager[Any]:
         """Let code read the same numbers again; `begins` are the first runs of modules."""
@@ -137,7 +161,8 @@ class _Noting(_Reading):
         self._reads.look()
         result = func(*args, **(kwargs or {}))
         if self._is_read(func):
-            self._reads.note(func, self._name(func), args[0], result)
+            given = tensors_in((*args, *(kwargs or {}).values()))
+            self._reads.note(func, self._name(func), given, result)
         return result
 
 

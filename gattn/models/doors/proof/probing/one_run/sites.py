@@ -41,6 +41,8 @@ class Site:
         The runs within the run of the module that came before.
     picks : sequence of Pick
         Where numbers were moved before it, in these runs, by indices that are not always the same.
+    is_ranked : bool
+        Whether only the largest scores are kept, so that those before tell which tokens they are.
     name : str
         The name of the module. Its run is that of the one around it if another method of it than
         its forward was called.
@@ -58,12 +60,17 @@ class Site:
     altered: str = ""
     inside: Sequence[Run] = ()
     picks: Sequence[Pick] = ()
+    is_ranked: bool = False
     name: str = ""
 
     @property
     def place(self) -> tuple[str, int]:
         """The name of its module, and its number within a run of it."""
         return self.name, self.ordinal
+
+    def has_sizes_of(self, call: RawCall) -> bool:
+        """Return whether a call has as many elements, queries and keys: values may choose fewer."""
+        return (self.lead, self.queries, self.keys) == sizes_of(call)
 
 
 class Sites:
@@ -80,33 +87,44 @@ class Sites:
         counts = [self._counts.get((call.module, run), 0) for run in chain]
         for run, count in zip(chain, counts, strict=True):
             self._counts[call.module, run] = count + 1
+        if call.ranking is not None:
+            self._picks.forgive(call.ranking.memory)
         self.found.append(
             Site(
                 call.module,
                 call.ordinal,
                 chain,
                 counts,
-                call.lead,
-                call.output.shape[-2],
-                call.value.shape[-2],
+                *sizes_of(call),
                 call.kind,
                 None if is_routed() else live_scores(call),
                 call.altered if call.number is None else "",
                 tuple(chain[0].inner),
                 [one for one in self._picks.found if chain[-1] in one.running],
+                call.is_ranked,
                 self._walk.name(call.module),
             )
         )
 
 
+def sizes_of(call: RawCall) -> tuple[tuple[int, ...], int, int]:
+    """Return the leading dimensions of a call, and how many queries and keys it has."""
+    return call.lead, call.output.shape[-2], call.value.shape[-2]
+
+
 def live_scores(call: RawCall) -> Tensor | None:
     """Return which scores of a plain run no mask takes away."""
-    return None if call.scores is None else (scores_of(call) > LEAST).cpu()
+    if call.scores is None:
+        return None
+    return (scores_of(call, is_ranked=call.is_ranked) > LEAST).cpu()
 
 
-def scores_of(call: RawCall) -> Tensor:
-    """Return the scores as (lead, queries, keys)."""
-    assert call.scores is not None
-    shape = torch.broadcast_shapes(call.scores.shape[:-2], call.lead)
-    sizes = call.scores.shape[-2:]
-    return call.scores.detach().expand(*shape, *sizes).reshape(-1, *sizes)
+def scores_of(call: RawCall, *, is_ranked: bool = False) -> Tensor:
+    """Return the scores as (lead, queries, keys), where they are ranked those before."""
+    scores = call.scores
+    assert scores is not None
+    before = call.ranking.before if call.ranking is not None and is_ranked else None
+    if before is not None and before.shape == scores.shape:
+        scores = before
+    shape = torch.broadcast_shapes(scores.shape[:-2], call.lead)
+    return scores.detach().expand(*shape, *scores.shape[-2:]).reshape(-1, *scores.shape[-2:])

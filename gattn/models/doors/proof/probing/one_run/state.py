@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-_IGNORED = frozenset(vars(nn.Module()))
+IGNORED = frozenset(vars(nn.Module()))
 _DEPTH = 6
 """How deep lists and objects within attributes are followed."""
 _CODE = (FunctionType, MethodType, ModuleType)
@@ -41,6 +42,7 @@ class State:
         self._generators = [(one, one.get_state()) for one in generators]
         self._data = [(x, x.data, x.data_ptr()) for x in model.parameters()]
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._reached: dict[nn.Module, list[Any]] = {}
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Copy what a kernel is about to write to."""
@@ -56,18 +58,20 @@ class State:
     def is_prepared(self, module: nn.Module) -> bool:
         """Return whether what a module and its parts hold was changed since the run began.
 
+        A layer may hold its parent, or a function with the parent in it, and read what that holds.
         Floating-point tensors are left out: they decide no order of tokens.
         """
-        for part in module.modules():
-            values = [*vars(part).values(), *part._buffers.values()]
-            holding = [x if isinstance(x, (list, dict)) else attributes_of(x) for x in values]
-            for one in (vars(part), part._buffers, *(x for x in holding if x is not None)):
-                held = self._by_id.get(id(one))
-                if held is not None and held.decides_otherwise:
-                    return True
-            if self._before and any(_decides(x) and place_of(x) in self._before for x in values):
-                return True
-        return False
+        if module not in self._reached:
+            some = reached(module)
+            known = [x for x in some if isinstance(x, Tensor) or id(x) in self._by_id]
+            self._reached[module] = known
+        return any(map(self._is_otherwise, self._reached[module]))
+
+    def _is_otherwise(self, one: Any) -> bool:
+        if isinstance(one, Tensor):
+            return _decides(one) and bool(self._before) and place_of(one) in self._before
+        held = self._by_id.get(id(one))
+        return held is not None and held.decides_otherwise
 
     def _keep(self, x: Any) -> None:
         place = place_of(x) if isinstance(x, Tensor) else 0
@@ -122,7 +126,7 @@ def _held(model: nn.Module, others: Sequence[Any]) -> tuple[list[tuple[Any, Any]
     inner: list[Any] = list(others)
     for module in model.modules():
         attributes = vars(module)
-        own = {name: x for name, x in attributes.items() if name not in _IGNORED}
+        own = {name: x for name, x in attributes.items() if name not in IGNORED}
         found[id(attributes)] = attributes, own
         inner += [module._buffers, *own.values()]
     for _ in range(_DEPTH):
@@ -142,6 +146,35 @@ def attributes_of(x: Any) -> dict[str, Any] | None:
     home = type(x).__module__
     is_own = not isinstance(x, (nn.Module, Tensor, type, *_CODE)) and home != "builtins"
     return getattr(x, "__dict__", None) if is_own and not home.startswith("torch.") else None
+
+
+def reached(module: nn.Module) -> Iterator[Any]:
+    """List what can be read from within a module: what it holds, and what that holds in turn."""
+    known: dict[int, Any] = {}
+    waiting: list[Any] = [module]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in known:
+            continue
+        known[id(one)] = one
+        yield one
+        if isinstance(one, nn.Module):
+            own = vars(one)
+            waiting += (own, own["_buffers"], *own["_modules"].values())
+            waiting += (x for name, x in own.items() if name not in IGNORED)
+        elif isinstance(one, (list, tuple)):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += (x for name, x in one.items() if name not in IGNORED)
+        elif isinstance(one, MethodType):
+            waiting += (one.__self__, one.__func__)
+        elif isinstance(one, FunctionType):
+            waiting += map(content, one.__closure__ or ())
+            waiting += one.__defaults__ or ()
+        elif isinstance(one, ref):
+            waiting.append(one())
+        elif (attributes := attributes_of(one)) is not None:
+            waiting.append(attributes)
 
 
 class _Held:
@@ -177,7 +210,7 @@ class _Held:
         if isinstance(now, list):
             now[:] = before
             return
-        for name in [name for name in now if name not in before and name not in _IGNORED]:
+        for name in [name for name in now if name not in before and name not in IGNORED]:
             del now[name]
         for name, x in before.items():
             if now.get(name, now) is not x:

@@ -1,0 +1,7 @@
+"""The command as a module: `python -m gattn`."""
+
+import sys
+
+from gattn.cli.command import main
+
+sys.exit(main())

@@ -1,7 +1,0 @@
-"""The command as a module: `python -m gattn.cli`."""
-
-import sys
-
-from gattn.cli.command import main
-
-sys.exit(main())

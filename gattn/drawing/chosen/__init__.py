@@ -1,0 +1,1 @@
+"""Which tokens and edges pictures show."""

@@ -1,0 +1,150 @@
+"""Several heads in one view, a colour each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+
+from gattn.drawing.canvas.colours import KINDS, KINDS_ON_DARK, Scale, is_dark
+from gattn.drawing.canvas.frame import edits_said, marked_edited
+from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.chosen.hidden import hidden_said, without_hidden
+from gattn.drawing.chosen.mean import mean_of
+from gattn.drawing.chosen.queries import check_same_tokens
+from gattn.drawing.chosen.shown import Shown
+from gattn.drawing.one_head.draw_head import (
+    Layout,
+    axes_for,
+    chosen_edges,
+    drawing,
+    where_queries_are,
+    write_around,
+)
+from gattn.drawing.one_head.look import Look, Options
+from gattn.drawing.one_head.marks import said as generated_said
+from gattn.edit_records import union
+from gattn.errors import SelectionError
+from gattn.heads.head import AttentionGraph
+
+
+def draw_overlay(
+    heads: Iterable[AttentionGraph],
+    layout: Layout = "arcs",
+    *,
+    query: Any = None,
+    key: Any = None,
+    hide: Any = None,
+    self_loops: bool = True,
+    threshold: float | None = None,
+    vmax: float | None = None,
+    linewidth: float | None = None,
+    title: str | None = None,
+    caption: str | None = None,
+    figsize: tuple[float, float] | None = None,
+    ax: Axes | None = None,
+    labels: bool = True,
+    legend: bool = True,
+) -> Axes:
+    """Draw several heads of one text in one view, a colour each.
+
+    Width is attention, on one scale for all. Lines of several heads lie side by side, the thinner
+    on the wider ones, so that an edge that they share shows all their colours. The key names the
+    heads, and the caption says of each which edges are shown.
+
+    Parameters
+    ----------
+    heads : iterable of AttentionGraph
+        Up to eight heads of the same tokens.
+    layout : str, mapping or callable
+        As in `AttentionGraph.draw`, but no matrix.
+    query, key, hide, self_loops, threshold, vmax, linewidth
+        As in `AttentionGraph.draw`.
+    title, caption, figsize, ax, labels, legend
+        As in `AttentionGraph.draw`.
+
+    Raises
+    ------
+    SelectionError
+        If there are no heads or too many, they are of several texts, or the layout is a matrix.
+    """
+    chosen = list(heads)
+    _check(chosen, layout)
+    options = Options(
+        query, key, hide, self_loops, threshold, vmax=vmax, linewidth=linewidth, title=title,
+        caption=caption, figsize=figsize, ax=ax, labels=labels, legend=legend,
+    )  # fmt: skip
+    shown_heads = [without_hidden(one, hide, self_loops=self_loops) for one in chosen]
+    together = mean_of(shown_heads)
+    draw = drawing(together, layout)
+    names = _names(chosen)
+    scale = Scale.of(*shown_heads, vmax=vmax, linewidth=linewidth)
+    ink = ListedColormap([mpl.rcParams["text.color"]])
+    pen = Pen(
+        scale, ink, kinds=dict(zip(names, KINDS_ON_DARK if is_dark() else KINDS, strict=False))
+    )
+    parts = [
+        chosen_edges(one, whole, options, is_matrix=False)
+        for one, whole in zip(shown_heads, chosen, strict=True)
+    ]
+    shown = Shown(parts[0].edges, parts[0].sinks, "", tuple(zip(shown_heads, parts, strict=True)))
+    ax = axes_for(together, layout, options)
+    draw(ax, together, shown, Look(pen, labels, legend))
+    edits = union(one.edits for one in chosen)
+    said = [
+        *_said_of_edges(names, [part.caption for part in parts]),
+        (where_queries_are(together, layout) + generated_said(together)).removeprefix("; "),
+        hidden_said(hide),
+        scale.beyond(shown_heads),
+        edits_said(edits),
+    ]
+    write_around(ax, marked_edited(_title(chosen, names), edits), said, layout, options)
+    return ax
+
+
+def _check(heads: Sequence[AttentionGraph], layout: Layout) -> None:
+    if not heads or not all(isinstance(one, AttentionGraph) for one in heads):
+        raise SelectionError(
+            "Give several heads of one text, as in draw_overlay([trace[2, 0], trace[2, 1]])."
+        )
+    if len(heads) > len(KINDS):
+        raise SelectionError(
+            f"At most {len(KINDS)} heads have colours that can be told apart, not {len(heads)}: "
+            "draw fewer, or all of them side by side with trace.draw(heads=...)."
+        )
+    if isinstance(layout, str) and layout == "matrix":
+        raise SelectionError(
+            "A matrix shows one head: trace.draw(heads=...) puts the matrices of several side by "
+            "side."
+        )
+    check_same_tokens(heads)
+
+
+def _names(heads: Sequence[AttentionGraph]) -> list[str]:
+    """Name heads as in "1.3", or by what tells them apart where they come from no model."""
+    names = [f"{one.layer}.{one.head}" for one in heads]
+    if any(one.layer is None or one.head is None for one in heads):
+        names = [" · ".join(one.place()) or one.weight_function for one in heads]
+    stacks = {one.stack for one in heads}
+    if len(stacks) > 1:
+        names = [f"{one.stack}:{name}" for one, name in zip(heads, names, strict=True)]
+    if len(set(names)) < len(names) or not all(names):
+        names = [f"{name} ({n})" if name else str(n) for n, name in enumerate(names)]
+    return names
+
+
+def _said_of_edges(names: Sequence[str], captions: Sequence[str]) -> list[str]:
+    """Say which edges each head shows, once where all heads show the same."""
+    if len(names) > 1 and len(set(captions)) == 1:
+        return [f"each head shows {captions[0]}"]
+    return [f"{name} shows {said}" for name, said in zip(names, captions, strict=True)]
+
+
+def _title(heads: Sequence[AttentionGraph], names: Sequence[str]) -> str:
+    layers = {one.layer for one in heads}
+    if len(layers) == 1 and None not in layers and all(one.head is not None for one in heads):
+        return f"layer {layers.pop()} · heads {', '.join(str(one.head) for one in heads)}"
+    return f"heads {', '.join(names)}"

@@ -1,0 +1,1 @@
+"""Matrices as images, at the resolution at which they are shown."""

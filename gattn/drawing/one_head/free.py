@@ -1,0 +1,212 @@
+"""Pictures of nodes and edges anywhere, with labels that touch nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_rgba
+
+from gattn.drawing.canvas import curves, fonts, layouts
+from gattn.drawing.canvas.curves import Points
+from gattn.drawing.canvas.fitting import Fitting, Texts, fitted, lifted, slot
+from gattn.drawing.canvas.frame import clear
+from gattn.drawing.canvas.keys import add_line_key
+from gattn.drawing.canvas.labels import font_size, numbered, smallest, text_style, widths_of
+from gattn.drawing.canvas.layouts import Node, Positions
+from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.chosen.shown import Shown
+from gattn.drawing.one_head.look import Look
+from gattn.drawing.one_head.marks import mark_nodes
+from gattn.drawing.one_head.placed_edges import PlacedEdges
+from gattn.drawing.one_head.sides import MANY, Sides
+from gattn.errors import SelectionError
+from gattn.heads.head import AttentionGraph
+from gattn.heads.networks import SINK
+from gattn.names.text import visible
+
+_GAP, _LOOP = 4.0, 14.0
+_FEW = 60
+"""The most nodes at positions of one's own whose labels are not numbered."""
+_SMALLEST, _LARGEST = 1.5, 6.0
+"""The radius of nodes in points."""
+
+
+def draw_free(
+    ax: Axes, head: AttentionGraph, shown: Shown, look: Look, positions: Positions
+) -> None:
+    """Draw tokens where `positions` says, edges bent to the left with an arrowhead."""
+    split = is_split(positions)
+    found = PlacedEdges.of(head, shown, positions, split=split)
+    picture = FreeGraph(ax, positions, found, look.pen)
+    if look.labels:
+        named = free_labels(head, split=split)
+        picture.name(named if len(named) <= _FEW else with_numbers(named))
+    mark_nodes(ax, head, positions, split=split)
+    fitted(ax, picture.place)
+    if look.legend:
+        add_line_key(ax, look.pen)
+
+
+class FreeGraph:
+    """Nodes at places of their own, and edges bent to the left, with an arrowhead at the query.
+
+    Parameters
+    ----------
+    ax : Axes
+        The axes.
+    positions : dict of node to (x, y)
+        Where all nodes lie.
+    found : PlacedEdges
+        The edges.
+    pen : Pen
+        Their colours and widths.
+    """
+
+    def __init__(self, ax: Axes, positions: Positions, found: PlacedEdges, pen: Pen) -> None:
+        self._ax, self._positions = ax, positions
+        self._places = np.array(list(positions.values())).reshape(-1, 2)
+        clear(ax)
+        ax.set_aspect("equal", adjustable="box")
+        rest, self._loops = found[~found.is_loop], found[found.is_loop]
+        pen.draw(ax, curves.bows(rest.start, rest.end), rest.attention, rest.kind)
+        loops = self._loops
+        self._drawn = pen.draw(ax, curves.bows(loops.start, loops.end), loops.attention, loops.kind)
+        self._ends, self._arrivals = rest.end, curves.bow_arrivals(rest.start, rest.end)
+        self._heads = pen.draw_arrowheads(ax, rest.end, self._arrivals, rest.attention, rest.kind)
+        self._sized: list[tuple[PathCollection, Callable[[float], float]]] = []
+        self._texts: Texts | None = None
+        self._named: dict[Node, str] = {}
+
+    def add_nodes(self, drawn: PathCollection, size: Callable[[float], float]) -> None:
+        """Let markers have a size that follows from the radius of nodes in points."""
+        self._sized.append((drawn, size))
+
+    def name(self, named: Mapping[Node, str]) -> None:
+        """Write labels, those that come first before others."""
+        self._named = {n: visible(text, has_glyph=fonts.has_glyph) for n, text in named.items()}
+        style = text_style(list(self._named.values())) | {"ha": "center", "va": "center"}
+        ax, back = self._ax, ground(self._ax)
+        self._texts = Texts(lambda: ax.text(0, 0, "", gid="gattn-label", bbox=back, **style))
+
+    def place(self) -> None:
+        """Fit places, loops, nodes and labels into the axes."""
+        unit = self._set_limits()
+        radius = radius_of(self._places / unit) if self._sized else 0.0
+        for drawn, size in self._sized:
+            drawn.set_sizes([size(radius)])
+        length = min(_LOOP, 0.1 * min(slot(self._ax)))
+        up = np.tile([0.0, 1.0], (len(self._loops.start), 1))
+        size_of_loop = 0.6 * length * unit, (length + radius) * unit
+        self._drawn.set_paths(curves.loops(self._loops.start, up, size_of_loop))
+        far = np.maximum(np.hypot(*self._arrivals.T), 1e-12)[:, None]
+        self._heads.set_offsets(self._ends - self._arrivals / far * radius * unit)
+        if self._texts is not None:
+            self._texts.show(self._placed(unit, radius))
+
+    def _set_limits(self) -> float:
+        """Leave room around the nodes at equal scales; tell how many data units a point is."""
+        room = np.array(slot(self._ax))
+        places = self._places if len(self._places) else np.zeros((1, 2))
+        low, high = places.min(0), places.max(0)
+        middle, extent = (low + high) / 2, high - low
+        free = np.maximum(room - np.minimum([70, 50], 0.32 * room), 20)
+        unit = max(*(extent / free).tolist(), 1e-9)
+        self._ax.set_xlim(middle[0] - room[0] * unit / 2, middle[0] + room[0] * unit / 2)
+        self._ax.set_ylim(middle[1] - room[1] * unit / 2, middle[1] + room[1] * unit / 2)
+        return float(unit)
+
+    def _placed(self, unit: float, radius: float) -> list[dict[str, Any]]:
+        """Place the labels that have room, in the size in which most of them have."""
+        nodes = list(self._named)
+        corner = np.array([self._ax.get_xlim()[0], self._ax.get_ylim()[0]])
+        room = slot(self._ax)
+        at_loops = {(float(x), float(y)) for x, y in self._loops.start}
+        own = np.array([self._positions[node] for node in nodes]).reshape(-1, 2)
+        above = [
+            y * 2 > sum(self._ax.get_ylim()) and (x, y) not in at_loops for x, y in own.tolist()
+        ]
+        gap = radius + 2.5 if self._sized else _GAP
+        widths = widths_of(list(self._named.values()))
+        found: list[Any] = []
+        sizes = (0.9 * font_size(), smallest())
+        for size in sizes[: 1 + (len(nodes) <= MANY)]:
+            half = np.stack([widths / 2, np.full_like(widths, 0.6)], axis=1) * size + 0.5
+            sides = Sides((self._places - corner) / unit, room, gap)
+            found = sides.placed((own - corner) / unit, half, above)
+            if _count(found) == len(nodes):
+                break
+        shown = _count(found)
+        lacks = f"labels of {shown} of {len(nodes)} nodes have room" * (shown < len(nodes))
+        Fitting.of(self._ax).note("labels", lacks)
+        return [
+            {
+                "position": self._positions[node],
+                "text": self._named[node],
+                "size": size,
+                "transform": lifted(self._ax, offset[1], offset[0]),
+            }
+            for node, offset in zip(nodes, found, strict=True)
+            if offset is not None
+        ]
+
+
+def _count(found: list[Any]) -> int:
+    return sum(offset is not None for offset in found)
+
+
+def with_numbers(named: Mapping[Node, str]) -> dict[Node, str]:
+    """Put each node's position before its text."""
+    return {n: text if n == SINK else numbered(n, text) for n, text in named.items()}
+
+
+def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Positions:
+    """Read the positions of a head's nodes, in their order, from a dict like those of NetworkX."""
+    nodes = free_labels(head, split=is_split(layout))
+    if missing := [node for node in nodes if node not in layout]:
+        raise SelectionError(
+            f"The layout gives no position for the node {missing[0]!r}; it needs "
+            "{node: (x, y)} for each node of head.to_networkx()."
+        )
+    placed: Positions = {}
+    for node in nodes:
+        place = np.asarray(layout[node], dtype=float)
+        if place.shape != (2,) or not np.isfinite(place).all():
+            raise SelectionError(
+                f"The position of the node {node!r} must be (x, y), two finite numbers, not "
+                f"{layout[node]!r:.80}."
+            )
+        placed[node] = (float(place[0]), float(place[1]))
+    return placed
+
+
+def is_split(positions: Mapping[Any, Any]) -> bool:
+    """Return whether a token stands in two places, as key and as query, as in `layouts.columns`."""
+    return any(isinstance(node, tuple) and node[:1] == ("query",) for node in positions)
+
+
+def free_labels(head: AttentionGraph, *, split: bool) -> dict[Node, str]:
+    """Map each node to its token's text, the sink among them."""
+    sink = {} if head.sink is None else {SINK: "<sink>"}
+    return layouts.node_labels(head, split=split) | sink
+
+
+def ground(ax: Axes) -> dict[str, Any]:
+    """Set text off from the edges behind it; a stroke around it would make it paths in SVG."""
+    assert ax.figure is not None
+    is_see_through = not ax.patch.get_visible() or not to_rgba(ax.get_facecolor())[3]
+    face = ax.figure.figure.get_facecolor() if is_see_through else ax.get_facecolor()
+    return {"boxstyle": "square,pad=0.04", "facecolor": face, "alpha": 0.75, "linewidth": 0}
+
+
+def radius_of(places: Points) -> float:
+    """Choose the radius of nodes in points, so that few of them touch."""
+    from scipy.spatial import cKDTree
+
+    if len(places) < 2:
+        return _LARGEST
+    nearest = np.asarray(cKDTree(places).query(places, k=2)[0])[:, 1]
+    return float(np.clip(0.3 * np.quantile(nearest, 0.3), _SMALLEST, _LARGEST))

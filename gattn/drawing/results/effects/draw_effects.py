@@ -1,0 +1,143 @@
+"""Pictures of what edits change in a model's answer, also on the graph itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+
+from gattn.drawing.canvas.frame import describe, shown_text
+from gattn.drawing.results.effects.layouts import LAYOUTS, Changes
+from gattn.edit_records import in_words
+from gattn.errors import SelectionError
+
+if TYPE_CHECKING:
+    from gattn.models.effects.effect_tables import Effects
+
+_EDGE = ["layer", "head", "query", "key"]
+
+
+def draw_effects(
+    table: Effects,
+    layout: str | None = None,
+    *,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+) -> Axes:
+    """Draw what edits change in a metric of the model's answer.
+
+    Colours show the change, around 0 if some are negative. If the table is of `gattn.estimate`,
+    the estimates are drawn.
+
+    Parameters
+    ----------
+    table : Effects
+        What `gattn.effect` or `gattn.estimate` returns, or some of its rows.
+    layout : str, optional
+        "edits": one bar per edit. "heads": a heatmap, layers by heads. For edits of single edges:
+        "arcs" and "matrix" if they are of one head, "layered" if of several; there each pair of
+        tokens in a layer shows its strongest head. By default the one that fits.
+
+    Raises
+    ------
+    SelectionError
+        If there are no rows, or the layout does not show edits of their kind.
+    """
+    if not len(table) or not {"effect", "layer", "head", "query", "key"} <= set(table.columns):
+        raise SelectionError(
+            "There are no effects to draw: keep at least one row, and the columns layer, head, "
+            "query, key and effect."
+        )
+    layout = _fitting(table) if layout is None else layout
+    if layout not in LAYOUTS:
+        raise SelectionError(f"layout is one of {', '.join(LAYOUTS)}, not {layout!r}.")
+    _check_layout(table, layout)
+    tokens = _tokens_by_position(table)
+    changes = Changes.of(table, len(tokens), cmap)
+    ax, notes = LAYOUTS[layout](table, changes, tokens, ax)
+    describe(ax, {}, _effects_title(table, layout), [*notes, *_around(table)])
+    return ax
+
+
+def _around(table: pd.DataFrame) -> list[str]:
+    """Name the edits that the model ran with besides those measured, and add the table's notes."""
+    edits = in_words(table.attrs.get("edits", ()))
+    return [*([f"in the model {edits}"] if edits else []), *table.attrs.get("notes", ())]
+
+
+def _are_edges(table: pd.DataFrame) -> bool:
+    return bool(table[_EDGE].notna().all(axis=None)) and _are_unique(table)
+
+
+def _are_heads(table: pd.DataFrame) -> bool:
+    is_whole = table[["query", "key"]].isna().all(axis=None)
+    return bool(is_whole and table[["layer", "head"]].notna().all(axis=None)) and _are_unique(table)
+
+
+def _are_unique(table: pd.DataFrame) -> bool:
+    """Return whether each place is edited only once; without names there is only one stack."""
+    places = table[[*(["stack"] * (len(_stacks(table)) > 1)), *_EDGE]]
+    return not bool(places.duplicated().any())
+
+
+def _stacks(table: pd.DataFrame) -> list[str]:
+    return sorted(table["stack"].dropna().unique()) if "stack" in table else []
+
+
+def _heads_of(table: pd.DataFrame) -> int:
+    columns = [*(["stack"] * (len(_stacks(table)) > 1)), "layer", "head"]
+    return len(table[columns].drop_duplicates())
+
+
+def _fitting(table: pd.DataFrame) -> str:
+    if _are_edges(table):
+        return "arcs" if _heads_of(table) == 1 else "layered"
+    return "heads" if _are_heads(table) and len(_stacks(table)) < 2 else "edits"
+
+
+def _check_layout(table: pd.DataFrame, layout: str) -> None:
+    if layout == "heads" and not _are_heads(table):
+        raise SelectionError(
+            "layout='heads' shows edits of whole heads, each once: try layout='edits'."
+        )
+    if layout in ("arcs", "matrix", "layered") and not _are_edges(table):
+        raise SelectionError(
+            f"layout={layout!r} shows edits of single edges, with layer, head, query and key, each "
+            "once: try layout='edits'."
+        )
+    if layout in ("arcs", "matrix") and _heads_of(table) > 1:
+        raise SelectionError(
+            f"layout={layout!r} shows the edges of one head, but there are {_heads_of(table)}: "
+            "choose some rows, such as found[(found.layer == 2) & (found['head'] == 0)], or "
+            "layout='layered'."
+        )
+    if layout in ("heads", "layered") and len(stacks := _stacks(table)) > 1:
+        raise SelectionError(
+            f"layout={layout!r} shows one stack, but there are {', '.join(stacks)}: choose one, as "
+            f"in found[found['stack'] == {stacks[0]!r}]."
+        )
+
+
+def _tokens_by_position(table: pd.DataFrame) -> dict[int, str]:
+    """Map positions to tokens, as far as they are known."""
+    known = dict(enumerate(map(str, table.attrs.get("tokens", ()))))
+    for side in ("query", "key"):
+        places = table[side].dropna().astype(int)
+        texts = table[f"{side}_token"] if f"{side}_token" in table else [""] * len(places)
+        for place, text in zip(places, texts, strict=False):
+            known.setdefault(place, str(text))
+    return dict(sorted(known.items()))
+
+
+def _effects_title(table: pd.DataFrame, layout: str) -> str:
+    is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
+    parts = list(map(shown_text, _stacks(table))) if layout != "edits" else []
+    if layout in ("arcs", "matrix"):
+        parts += [f"layer {table['layer'].iloc[0]}", f"head {table['head'].iloc[0]}"]
+    what = "heads" if layout == "heads" else "edges"
+    parts.append(
+        "edits" if layout == "edits" else f"cutting {what}" if is_cut else f"edits of {what}"
+    )
+    return " · ".join(parts)

@@ -1,0 +1,216 @@
+"""The layouts of effects: bars, heatmaps of heads or of edges, arcs, and all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap
+from numpy.typing import NDArray
+
+from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.curves import half_ellipses, loops
+from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, room
+from gattn.drawing.canvas.frame import name_side, new_axes, shown_text
+from gattn.drawing.canvas.keys import add_colour_bar
+from gattn.drawing.canvas.labels import font_size, shortened, smallest, text_style
+from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.canvas.sides import label_tokens
+from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay, layered_axes, set_up
+from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
+
+_MOST_EDGES = 300
+_MOST_BARS = 40
+_WIDE = 12.0
+_REACH = 0.45
+"""The share of the width that the names of edits take at most."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What all layouts need: the numbers, with their name and colours."""
+
+    values: NDArray[np.float64]
+    pen: Pen
+    cmap: str | Colormap | None
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, tokens: int, cmap: str | Colormap | None) -> Changes:
+        """Read a table's estimates, or its effects."""
+        column = "estimate" if "estimate" in table else "effect"
+        values = table[column].to_numpy(dtype=np.float64)
+        finite = values[np.isfinite(values)]
+        top = float(np.abs(finite).max(initial=0)) or 1.0
+        widest = max(1.5, 6.5 / max(tokens, 5) ** 0.25)
+        scale = Scale(top, bool((finite < 0).any()), widest)
+        metric = shown_text(str(table.attrs.get("metric", "")), limit=80)
+        name = "estimated change" if column == "estimate" else "change"
+        name = f"{name} in {metric}" if metric else name
+        return cls(values, Pen(scale, colour_map(cmap, is_signed=scale.is_signed), name), cmap)
+
+    def strongest(self) -> NDArray[np.int64]:
+        """Choose the rows that can be seen, the weakest first."""
+        sizes = np.abs(np.nan_to_num(self.values))
+        order = np.argsort(sizes, kind="stable")[-_MOST_EDGES:]
+        found: NDArray[np.int64] = order[sizes[order] > 0]
+        return found
+
+
+def _draw_edits(
+    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    shown = np.arange(len(table))
+    if len(table) > _MOST_BARS:
+        shown = np.sort(
+            np.argsort(-np.abs(np.nan_to_num(changes.values)), kind="stable")[:_MOST_BARS]
+        )
+    ax = ax if ax is not None else new_axes(7.2, 1.4 + 0.26 * len(shown))
+    values = changes.values[shown]
+    rows = np.arange(len(shown))
+    ax.barh(rows, values, color=changes.pen.colours(values), edgecolor="0.5", lw=0.4)
+    ax.axvline(0, color=ax.xaxis.label.get_color(), lw=0.8)
+    given = list(table.get("edit", table.index))
+    fitted(ax, partial(_name_edits, ax, [shown_text(str(given[n]), limit=44) for n in shown]))
+    ax.invert_yaxis()
+    name_side(ax, "x", changes.pen.name)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    if len(shown) < len(table):
+        return ax, [f"the {len(shown)} strongest of {len(table):,} edits"]
+    return ax, []
+
+
+def _name_edits(ax: Axes, names: Sequence[str]) -> None:
+    """Name the rows, in a smaller font or shorter where there is no room."""
+    apart = pitch(ax, len(names), "y")
+    size = min(0.85 * font_size(), max(smallest(), apart / 1.15))
+    step = max(1, int(np.ceil(1.15 * size / max(apart, 1e-9))))
+    texts = shortened(names[::step], _REACH * room(ax)[0] / size)
+    ax.set_yticks(range(0, len(names), step), texts, size=size, **text_style(texts))
+    Fitting.of(ax).note("names", f"one name in {step}" * (step > 1))
+
+
+def _draw_heads(
+    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    layers, heads = (sorted(set(table[name].astype(int))) for name in ("layer", "head"))
+    values = np.full((len(layers), len(heads)), np.nan)
+    for layer, head, value in zip(table["layer"], table["head"], changes.values, strict=True):
+        values[layers.index(layer), heads.index(head)] = value
+    if ax is None:
+        ax = new_axes(min(_WIDE, 2.6 + 0.55 * len(heads)), min(_WIDE, 1.5 + 0.4 * len(layers)))
+    draw_heatmap(ax, values, changes.pen.name, changes.cmap)
+    write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
+    ax.set_xticks(range(len(heads)), [str(head) for head in heads])
+    ax.set_yticks(range(len(layers)), [str(layer) for layer in layers])
+    ax.set(xlabel="head", ylabel="layer")
+    ax.tick_params(length=0)
+    return ax, []
+
+
+def _draw_edge_matrix(
+    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    places = list(tokens)
+    values = np.full((len(places), len(places)), np.nan)
+    row = {place: n for n, place in enumerate(places)}
+    for query, key, value in zip(table["query"], table["key"], changes.values, strict=True):
+        values[row[query], row[key]] = value
+    if ax is None:
+        side = min(_WIDE, max(4.4, 2.2 + 0.3 * len(places)))
+        ax = new_axes(side, 0.88 * side)
+    draw_heatmap(ax, values, changes.pen.name, changes.cmap)
+    for side_of, name in (("x", "key"), ("y", "query")):
+        label_tokens(ax, places, list(tokens.values()), side_of)
+        ax.set(**{f"{side_of}label": name})
+    missing = int(np.isnan(values).sum())
+    return ax, ["hatched: no such edge, or not measured"] if missing else []
+
+
+def _draw_arcs(
+    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    row = {place: n for n, place in enumerate(tokens)}
+    if ax is None:
+        wide = min(13.0, max(5.0, 2.2 + 0.42 * len(row)))
+        ax = new_axes(wide, max(3.2, 0.42 * wide))
+    chosen = changes.strongest()
+    ends = [np.array([row[place] for place in table[side]])[chosen] for side in ("key", "query")]
+    start, end = (np.stack([x, np.zeros(len(x))], axis=1).astype(float) for x in ends)
+    is_loop = ends[0] == ends[1]
+    up = np.tile([[0.0, 1.0]], (int(is_loop.sum()), 1))
+    paths: NDArray[Any] = np.empty(len(chosen), dtype=object)
+    reach = [float((end - start)[:, 0].max(initial=0)), float((start - end)[:, 0].max(initial=0))]
+    high = max(reach[0] / 2, reach[1] / 2, 1.0)
+    paths[~is_loop] = half_ellipses(start[~is_loop], end[~is_loop])
+    paths[is_loop] = loops(start[is_loop], up, (0.5, 0.22 * high))
+    changes.pen.draw(ax, list(paths), changes.values[chosen])
+    low = -reach[1] / 2 if reach[1] else -0.06 * high
+    ax.set(xlim=(-0.7, len(row) - 0.3), ylim=(1.08 * low, 1.08 * max(reach[0] / 2, 0.3 * high)))
+    ax.scatter(list(row.values()), np.zeros(len(row)), s=10, color="0.5", zorder=3)
+    label_tokens(ax, list(tokens), list(tokens.values()), "x")
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
+    _add_bar(ax, changes.pen)
+    return ax, _strongest_said(changes, chosen)
+
+
+def _draw_edges_by_layer(
+    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    row = {place: n for n, place in enumerate(tokens)}
+    layers = list(range(int(table["layer"].min()), int(table["layer"].max()) + 1))
+    ax = ax if ax is not None else layered_axes(len(row), len(layers))
+    lines = LayeredEdges(ax, changes.pen)
+    order = changes.strongest()
+    drawn: dict[tuple[int, int, int], int] = {}
+    for n in order:  # The strongest head of an edge comes last.
+        layer, query, key = (int(table[name].iloc[n]) for name in ("layer", "query", "key"))
+        drawn[layer, query, key] = n
+    for (layer, query, key), n in drawn.items():
+        depth = layer - layers[0]
+        kind = "self" if query == key else "attention"
+        path, peak = lay(kind, row[key], depth, row[query], depth + 1)
+        name = f"{layer}.{table['head'].iloc[n]}"
+        lines.add(Line(float(changes.values[n]), kind, path, peak, name))
+    lines.draw()
+    draw_nodes(ax, [(x, depth, True) for x in row.values() for depth in range(len(layers) + 1)])
+    set_up(ax, tokens, layers, labels=True)
+    lines.name_strongest(12)
+    _add_bar(ax, changes.pen)
+    notes = _strongest_said(changes, order)
+    if len(drawn) < len(order):
+        notes.append("the strongest head of each edge")
+    return ax, notes
+
+
+def _strongest_said(changes: Changes, chosen: NDArray[np.int64]) -> list[str]:
+    if len(chosen) < int((np.nan_to_num(changes.values) != 0).sum()):
+        return [f"the {len(chosen)} strongest of {len(changes.values):,} edges"]
+    return []
+
+
+def _add_bar(ax: Axes, pen: Pen) -> None:
+    add_colour_bar(ScalarMappable(pen.norm, pen.cmap), pen.name, ax, ticks=pen.scale.ticks)
+
+
+LAYOUTS: Mapping[
+    str,
+    Callable[
+        [pd.DataFrame, Changes, Mapping[int, str], Axes | None],
+        tuple[Axes, list[str]],
+    ],
+] = {
+    "edits": _draw_edits,
+    "heads": _draw_heads,
+    "arcs": _draw_arcs,
+    "matrix": _draw_edge_matrix,
+    "layered": _draw_edges_by_layer,
+}

@@ -1,0 +1,83 @@
+"""Figures whose files keep text as text."""
+
+from __future__ import annotations
+
+import io
+from math import isfinite
+from typing import Any, cast
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from gattn.errors import SelectionError
+
+TEXT_AS_TEXT: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
+"""Fonts in PDF and PS that journals accept and editors read (TrueType), and text in SVG."""
+
+
+class TextFigure(Figure):
+    """A figure that writes text as text, whatever the settings: it can be searched and edited.
+
+    A notebook shows it once, if it is the value of a cell.
+    """
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """Save the figure, as matplotlib does, with fonts in place of outlines."""
+        with mpl.rc_context(TEXT_AS_TEXT):
+            super().savefig(*args, **kwargs)
+
+    def _ipython_display_(self) -> None:
+        """Leave a figure that has a window to its window, and take one from pyplot to show it here.
+
+        At the end of a cell a notebook displays, and closes, the figures that pyplot has.
+        """
+        number = getattr(self, "number", None)
+        if number is not None and plt.isinteractive() and plt.fignum_exists(number):
+            if not _is_inline():
+                return
+            plt.close(self)
+        raise NotImplementedError  # IPython then shows the picture itself
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+def _is_inline() -> bool:
+    """Whether pyplot shows its figures in a notebook, below their cells."""
+    return str(dict.__getitem__(mpl.rcParams, "backend")).endswith("inline")  # loads no backend
+
+
+def load_backend() -> None:
+    """Let a notebook's backend turn interactive mode on before a context that would undo it."""
+    if _is_inline() and not plt.isinteractive():
+        load: Any = plt.draw_if_interactive  # matplotlib gives it no types
+        load()
+
+
+def check_size(size: object) -> None:
+    """Refuse what is no width and height in inches, two finite numbers above 0.
+
+    Raises
+    ------
+    SelectionError
+        With what was given.
+    """
+    try:
+        wide, tall = (float(side) for side in cast("tuple[float, float]", size))
+        if isfinite(wide) and isfinite(tall) and min(wide, tall) > 0:
+            return
+    except (TypeError, ValueError):
+        pass
+    raise SelectionError(
+        "figsize is the width and height of the figure in inches, two numbers above 0, such as "
+        f"(3.3, 2.4), not {size!r}."
+    )
+
+
+def new_figure(size: tuple[float, float], layout: str = "none") -> Figure:
+    """Make a figure that pyplot knows, and shows with ``plt.show()``; the size is in inches."""
+    check_size(size)
+    return plt.figure(figsize=size, layout=layout, FigureClass=TextFigure)

@@ -1,0 +1,1 @@
+"""What kernels on an accelerator are told: a call's score and its graph, as a few tensors."""

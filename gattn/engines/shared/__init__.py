@@ -1,0 +1,1 @@
+"""What engines share: blocks of queries, how well graphs fill tiles, scores in pieces."""

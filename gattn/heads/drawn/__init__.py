@@ -1,0 +1,1 @@
+"""The pictures of heads, stacks and traces, as methods."""

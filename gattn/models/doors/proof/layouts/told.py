@@ -1,0 +1,133 @@
+"""A call whose tokens are known, and what a few runs with changed tokens show of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.functions.calling.raw_call import RawCall
+from gattn.models.doors.proof.layouts.assembling import check_apart, without_token
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded
+from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.taints import reached
+from gattn.models.read.layouts import Layout
+from gattn.models.read.token_maps import TokenMap
+
+_MOVED = (
+    "the model moves its tokens before it attends, after {origin}, and mixes them, so that which "
+    "token a slot stands for cannot be told"
+)
+Pair = tuple[Tensor, Tensor]
+"""Which slots (elements, slots) are NaN in a run, and where that is known."""
+
+
+@dataclass(eq=False)
+class Told:
+    """A call whose tokens are known, and which slots of queries and keys NaN reached in `runs`."""
+
+    site: Site
+    layout: Layout
+    runs: list[tuple[Pair, Pair]] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> TokenMap:
+        """The tokens of its slots."""
+        assert self.layout.tokens is not None
+        return self.layout.tokens
+
+    def sides(self, count: int) -> Iterator[tuple[int, Tensor]]:
+        """List the sides that have as many tokens, with the tokens of each element's slots.
+
+        Queries of others may be no tokens of an input, but learned ones, or mixed in windows; keys
+        of a cache are counted as they lie.
+        """
+        tokens = self.tokens
+        if tokens.is_cross and tokens.fed is not None:
+            return
+        for n, of in enumerate((tokens.query_positions, tokens.key_positions)):
+            if not tokens.is_cross or (n == 1 and tokens.num_keys == count):
+                yield n, torch.stack(list(of))
+
+    def look(self, call: RawCall, row: Tensor) -> Tensor:
+        """Read which slots are NaN in a run; return those of queries, as its output has them.
+
+        A query all of whose keys are marked, such as a node with no neighbour but itself, is NaN if
+        its token was marked.
+        """
+        site, lead = self.site, self.site.lead
+        found = reached(call, site.live, is_ranked=site.is_ranked)
+        queries = self._pair(found.queries, found.queries_known)
+        self.runs.append((queries, self._pair(found.keys, found.keys_known)))
+        seen, known = (x.reshape(*lead, -1, 1) for x in (found.queries, found.queries_known))
+        return seen | (~known & self.marked(row))
+
+    def marked(self, row: Tensor) -> Tensor:
+        """Mark the rows of its output that belong to marked tokens."""
+        positions = torch.stack(list(self.tokens.query_positions))
+        is_token = (positions >= 0) & (positions < len(row))
+        marks = row[positions.clamp(0, len(row) - 1)] & is_token
+        heads = self.layout.fold(torch.ones(*self.site.lead, 1, 1), self.site.lead).shape[1]
+        spread = marks[:, None, :, None].expand(-1, heads, -1, -1)
+        return self.layout.unfold(spread, self.site.lead)
+
+    def _pair(self, *marks: Tensor) -> Pair:
+        """Bring (lead, slots) to (elements, slots): what reaches any head, known of all."""
+        lead = self.site.lead
+        seen, known = (self.layout.fold(x.reshape(*lead, -1, 1), lead)[..., 0] for x in marks)
+        return (seen & known).any(1), known.all(1)
+
+    def is_blind(self, code: Tensor, *, everywhere: bool = False) -> bool:
+        """Return whether NaN does not tell most slots apart, of some side or of both.
+
+        It reached them in all runs, or it is known in none which it reached.
+        """
+        return (all if everywhere else any)(
+            self._are_alike(code, n, positions) for n, positions in self.sides(code.shape[1])
+        )
+
+    def _are_alike(self, code: Tensor, n: int, positions: Tensor) -> bool:
+        is_token = (positions >= 0) & (positions < code.shape[1])
+        own = code[:, positions.clamp(0, code.shape[1] - 1)].all(0)
+        seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
+        alike = (seen & known).all(0) | ~known.any(0)
+        told = is_token & ~own
+        return 2 * int((alike & told).sum()) > int(told.sum())
+
+    def has_moved(self, code: Tensor) -> bool:
+        """Return whether some slot depends on other tokens than its own."""
+        for n, positions in self.sides(code.shape[1]):
+            is_token = (positions >= 0) & (positions < code.shape[1])
+            own = code[:, positions.clamp(0, code.shape[1] - 1)]
+            seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
+            is_missing = own & known & ~seen & is_token
+            if bool(is_missing.any()) and bool((seen & known & is_token).any()):
+                return True
+        return False
+
+    def renumbered(self, code: Tensor, origin: str) -> Layout:
+        """Give its slots the tokens that they depend on."""
+        tokens, count = self.tokens, code.shape[1]
+        found = []
+        for n, positions in self.sides(count):
+            seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
+            own = decoded(seen, known, code)
+            is_token = (positions >= 0) & (positions < count)
+            if bool((own == SEVERAL)[is_token].any()):
+                raise UnprovedError(_MOVED.format(origin=origin))
+            found.append(own.where(is_token, torch.tensor(NONE)))
+        sequences = torch.tensor(tokens.sequences)
+        for positions in found:
+            check_apart(positions, sequences)
+        size = without_token(tuple(found), sequences, count)
+        if tokens.is_cross:
+            moved = replace(tokens, keys=found[0], num_keys=size)
+        else:
+            queries, keys = found
+            moved = replace(
+                tokens, queries=queries, keys=keys, num_queries=size, num_keys=size, grid=()
+            )
+        return replace(self.layout, tokens=replace(moved, cells=None, num_given=count))

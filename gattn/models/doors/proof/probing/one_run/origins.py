@@ -1,0 +1,107 @@
+"""Finds of which of a model's inputs, and of its own tensors, numbers were made alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gattn.models.doors.proof.probing.one_run.constants import Name
+from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.doors.proof.probing.one_run.state import place_of
+
+_NAMESPACES = frozenset(("aten", "prim", "prims"))
+
+Made = frozenset[int | Name]
+"""Inputs, by their numbers, and tensors that the model holds, by their names."""
+
+
+class Origins:
+    """Follows numbers from kernel to kernel.
+
+    Memory is followed rather than tensors: what is written to a part of it counts for all. Numbers
+    of which something else is known to be made, or chance, have no origins.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._known: dict[StorageWeakRef, Made | None] = {}
+        self._has_begun = self._is_lost = False
+        self._sizes: Made = frozenset()
+        for module_name, module in model.named_modules():
+            for held in (module._parameters, module._buffers, vars(module)):
+                for name, x in held.items():
+                    if isinstance(x, Tensor) and place_of(x):
+                        self._add(x, frozenset(((module_name, name),)))
+
+    def begin(self, given: Any) -> None:
+        """Follow what the model is given."""
+        if self._has_begun:  # Numbers would say which of other inputs is meant.
+            return
+        self._has_begun = True
+        found: dict[StorageWeakRef, Made] = {}
+        for number, x in enumerate(leaves(given)):
+            if isinstance(x, Tensor) and place_of(x):
+                memory = _memory(x)
+                found[memory] = found.get(memory, frozenset()) | {number}
+        self._known.update(found)
+
+    def note(self, func: Any, given: Sequence[Tensor], result: Any, *, is_random: bool) -> None:
+        """Look at a kernel that ran."""
+        is_known = getattr(func, "namespace", "") in _NAMESPACES and not is_random
+        made = self.of(given) if is_known else None
+        if _is_sized_by_numbers(func, given):
+            self._size(made)
+        schema = getattr(func, "_schema", None)
+        written = given if schema is not None and schema.is_mutable else ()
+        for x in (*tensors_in((result,)), *written):
+            if place_of(x):
+                self._add(x, made)
+
+    def lose(self) -> None:
+        """Note that Python's numbers, which kernels take too, may be made of anything."""
+        self._is_lost = True
+
+    def _size(self, made: Made | None) -> None:
+        """Note that sizes, which code reads unseen and kernels take too, are made of something."""
+        if made is None:
+            self.lose()
+        else:
+            self._sizes |= made
+
+    def of(self, tensors: Sequence[Tensor]) -> Made | None:
+        """Return of what some tensors were made alone; None if that is not known."""
+        if self._is_lost:
+            return None
+        found = self._sizes
+        for x in tensors:
+            own = self._known.get(_memory(x)) if place_of(x) else None
+            if own is None:
+                return None
+            found |= own
+        return found
+
+    def _add(self, x: Tensor, made: Made | None) -> None:
+        memory = _memory(x)
+        before = self._known.get(memory, frozenset())
+        self._known[memory] = None if before is None or made is None else before | made
+
+
+def _is_sized_by_numbers(func: Any, given: Sequence[Tensor]) -> bool:
+    """Return whether numbers decide the size of a result: of indices only masks do."""
+    if torch.Tag.dynamic_output_shape not in getattr(func, "tags", ()):
+        return False
+    is_index = "index" in getattr(func, "__name__", "")
+    return not is_index or any(x.dtype in (torch.bool, torch.uint8) for x in given[1:])
+
+
+def _memory(x: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(x.untyped_storage())

@@ -1,0 +1,1 @@
+"""Follows the calls of a model of any library, by what was proved of them."""

@@ -1,0 +1,278 @@
+"""Follows the calls of any PyTorch model: stacks by module path, layers by order, no library."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from gattn.errors import CaptureError
+from gattn.models.hugging_face.given import Given, arguments
+from gattn.models.hugging_face.media import Belonging, ranked
+from gattn.models.read.following import Progress
+from gattn.models.read.layouts import Layout
+from gattn.models.read.places import Place, Side, whole_side
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.token_maps import Joined, TokenMap
+from gattn.models.read.track.any_library.any_modules import crosses
+from gattn.models.read.track.any_library.proved import Proved
+from gattn.models.read.track.any_library.proved_tracker import ProvedTracker
+from gattn.models.read.track.any_library.token_ids import ids_of
+from gattn.models.read.track.own_caches.continuing import Continuing
+from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of, few_of
+from gattn.models.read.track.own_caches.texts import OwnCaches
+from gattn.models.read.track.runs import runs
+from gattn.models.read.track.tokens import Tokens
+from gattn.models.read.track.tracking import Tracker
+
+
+class AnyTracker(ProvedTracker):
+    """What is known of the present call of a model of any library."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        known: Tracker | None = None,
+        prove: Callable[..., Proved | None] | None = None,
+    ) -> None:
+        super().__init__(model, known, prove)
+        self._caches: OwnCaches = _caches_of(known)
+        self._continuing = Continuing(self._caches, self.progress)
+        self._layout: Layout | None = None
+        self.needs_tokenizer = True
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note that a call of the model begins."""
+        self.progress = Progress()
+        self.modules.begin()
+        self._take(Given(self.model, {}))
+        self.inputs = arguments(module, args, kwargs)
+        self._continuing = Continuing(self._caches, self.progress)
+        self._nodes: dict[str, tuple[int, int, int]] = {}
+        self._runs: Counter[tuple[str, int]] = Counter()
+        self._begin_proved(module, args, kwargs)
+        if (ids := ids_of(self.inputs)) is not None:
+            are_first = self.plan is not None and self.plan.are_tokens_first
+            self.progress.note_ids(self.modules.side, ids.T if are_first else ids, 0)
+        self._follow_values()
+        self.is_calling = True
+
+    def end(self, result: Any) -> None:
+        """Note that the call ended."""
+        self._masks.clear()
+        self.inputs = {}
+        runs.clear(self.modules.ids)
+        if result is not None:
+            self._continuing.end()
+        self._end_proved(result)
+
+    def _stack(self, call: SeenCall) -> str:
+        """Name the stack of a call; one that its door names is split where the nodes change."""
+        if not call.stack:
+            return self.modules.name_stack(
+                call.module,
+                call.part,
+                call.query.shape[1],
+                is_cross=crosses(call),
+                is_foreign=call.is_foreign,
+                is_softmax=self._mixes_softmaxes(call.module),
+            )
+        nodes = self._graph, call.query.shape[2], call.key.shape[2]
+        stack, number = call.stack, 1
+        while self._nodes.setdefault(stack, nodes) != nodes:
+            number += 1
+            stack = f"{call.stack} {number}"
+        return self.modules.note_stack(call, stack)
+
+    def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
+        """Return the layout that was proved of a call of attention.
+
+        A step that reads what its text has read before has the layout of then: which of the cached
+        keys' dimensions are heads is not proved again.
+        """
+        self._layout = None
+        if self.plan is None:
+            return None
+        name = self.modules.name(module)
+        run = self._runs[name, part]
+        self._runs[name, part] += 1
+        memory = self._continuing.memory(name, part)
+        try:
+            self._layout = self.plan.layout(name, part, tuple(lead), run)
+        except CaptureError:
+            self.plan.check()
+            if memory is None:
+                raise
+        if memory is not None and not _are_split_alike(self._layout, memory.layout):
+            self._layout = memory.layout.of_step(self._continuing.rows)
+        return self._layout
+
+    def place(self, call: SeenCall) -> Place:
+        """Return where a call of the model's attention is."""
+        where = self.modules.name(call.module), call.part
+        if not call.is_foreign and not self._are_in_order(where):
+            call.is_named = False
+        if (place := self._whole(call)) is not None:
+            return place
+        if call.tokens is not None and call.tokens.joined is not None:
+            return self._joined(call, call.tokens, call.tokens.joined)
+        if call.tokens is not None and call.tokens.fed is not None:
+            call.write_out()
+        keys = None if call.is_foreign else OwnKeys.of(call, lambda: self.mask(call))
+        is_split = bool(self.layers.start_of_split(call))
+        place = None if keys is None or is_split else self._own_place(call, keys)
+        if place is not None:
+            return place
+        is_adrift = keys is not None and keys.others_are_read and not is_split
+        return replace(self._place_by_itself(call), is_adrift=is_adrift)
+
+    def whole(self, module: nn.Module, part: int, sizes: tuple[int, int, int]) -> Place | None:
+        """Place a call in which whole texts read themselves, before it is read.
+
+        None if it has to be read for that, or if its keys are to be remembered, since a later call
+        may continue its texts.
+        """
+        plan, layout = self.plan, self._layout
+        if plan is None or layout is None or not (plan.keeps_nothing and self.is_calling):
+            return None
+        heads, length, slots = sizes
+        is_whole = layout.is_of_whole_texts and length == slots
+        if not is_whole or self._continuing.has_begun or self.layers.ended_with(module):
+            return None
+        assert layout.tokens is not None
+        is_softmax = self._mixes_softmaxes(module)
+        stack = self.modules.name_stack(module, part, heads, is_cross=False, is_softmax=is_softmax)
+        sequences = layout.tokens.sequences
+        sides = [whole_side(length)] * len(sequences)
+        return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])
+
+    def _whole(self, call: SeenCall) -> Place | None:
+        """Place a call that can be placed before it is read."""
+        tokens = None if self._layout is None else self._layout.tokens
+        if call.mask is not None or tokens is None or call.tokens is not tokens:
+            return None
+        sizes = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+        place = self.whole(call.module, call.part, sizes)
+        if place is not None:
+            call.is_cross = False
+            self.go_on(call.module, call.part, place)
+            self.layers.note(call)
+        return place
+
+    def go_on(self, module: nn.Module, part: int, place: Place) -> None:
+        """Go on after a call that `whole` has placed, whether anybody reads it or not."""
+        self._are_in_order((self.modules.name(module), part))  # It notes who moved the tokens.
+        name = self._continuing.name(self.modules.name(module), part)
+        self.progress.real[place.stack] = self._continuing.begin_whole(name, place)
+        self.layers.next(name[0], place.stack)
+        self.layers.note(None)
+
+    def _own_place(self, call: SeenCall, keys: OwnKeys) -> Place | None:
+        """Place self-attention, which may continue a text that a cache holds; None if it does not.
+
+        Keys that come before its own, and that no call was seen to read, are those of no text.
+        """
+        is_cross, call.is_cross = call.is_cross, False
+        name = self._continuing.name(self.modules.name(call.module), call.part)
+        stack_of = cache(partial(self._stack, call))
+        if self.is_calling:
+            sides = self._continuing.sides(call, name, stack_of, keys)
+        else:
+            sides = self._continuing.again(name)
+        if sides is None:
+            call.is_cross = is_cross
+            return None
+        if self.progress is not self._continuing.progress:
+            self.progress = self._continuing.progress
+            self.tokens = Tokens(self.modules, self.given, self.progress)
+        stack = stack_of()
+        layer = self._next_layer(name[0], stack)
+        self.layers.note(call)
+        assert call.tokens is not None
+        return Place(stack, layer, False, *sides, list(call.tokens.sequences))
+
+    def _place_by_itself(self, call: SeenCall) -> Place:
+        tokens = call.tokens
+        if tokens is None or not tokens.is_told:
+            return self._with_memory(call, super().place(call))
+        stack, layer, _ = self._numbered(call)
+        belonging = self._belonging(call, stack, 0)
+        length, slots = call.query.shape[2], call.key.shape[2]
+        firsts = [n * length for n in belonging.ranks]
+        firsts_of_keys = [0] * len(firsts) if tokens.is_cross else firsts
+        sizes = tokens.sizes(lambda: self.mask(call).is_read(len(belonging.ranks), slots))
+        queries, keys = (
+            [
+                Side(torch.arange(size), first, at, count=count)
+                for first, at in zip(own_firsts, of, strict=True)
+            ]
+            for size, own_firsts, of, count in (
+                (length, firsts, tokens.query_positions, sizes[0]),
+                (slots, firsts_of_keys, tokens.key_positions, sizes[1]),
+            )
+        )
+        sequences = belonging.sequences
+        return Place(
+            stack, layer, tokens.is_cross, queries, keys, sequences, tokens.is_cross, sizes
+        )
+
+    def _joined(self, call: SeenCall, tokens: TokenMap, joined: Joined) -> Place:
+        """Return where a call is that is a part of a layer."""
+        stack, name = self._stack(call), self.modules.name(call.module)
+        if not self.is_calling:
+            layer = self.layers.again(name)
+        elif joined.continues:
+            layer = self.layers.last(name)
+        else:
+            layer = self.layers.next(name, stack)
+        length, slots = call.query.shape[2], call.key.shape[2]
+        is_cross, sequences = tokens.is_cross, list(tokens.sequences)
+        if tokens.is_told:
+            start = joined.start
+            queries, keys = (
+                [Side(torch.arange(size), first, at) for at in of]
+                for size, first, of in (
+                    (length, start, tokens.query_positions),
+                    (slots, start, tokens.key_positions),
+                )
+            )
+            sizes = tokens.num_queries, tokens.num_keys
+            return Place(stack, layer, is_cross, queries, keys, sequences, is_cross, sizes)
+        queries = [Side(torch.arange(length), joined.start)] * len(sequences)
+        keys = [Side(torch.arange(slots), 0)] * len(sequences)
+        where = stack, layer, is_cross, queries, keys, sequences, is_cross
+        return Place(*where, head=joined.head, heads=joined.heads)
+
+    def _with_memory(self, call: SeenCall, place: Place) -> Place:
+        """Say at which positions the queries of a step are that read a memory again."""
+        tokens, layout = call.tokens, self._layout
+        if tokens is None or layout is None or not tokens.is_cross or not self.is_calling:
+            return place
+        if tokens.sequences != tuple(range(len(tokens.sequences))):
+            return place
+        name = self._continuing.name(self.modules.name(call.module), call.part)
+        queries = self._continuing.queries(call, name, codes_of(few_of(call)), layout)
+        return place if queries is None else replace(place, queries=queries)
+
+    def _belonging(self, call: SeenCall, stack: str, start: int) -> Belonging:
+        if call.tokens is None:
+            count = len(call.query)
+            return Belonging(list(range(count)), [0] * count)
+        return ranked(list(call.tokens.sequences))
+
+    def generates(self, length: int) -> bool:
+        """Return whether a call's tokens were generated: those that come one by one."""
+        return self._continuing.has_begun and length == 1
+
+
+def _are_split_alike(one: Layout | None, other: Layout) -> bool:
+    return one is not None and (one.split, one.heads) == (other.split, other.heads)
+
+
+def _caches_of(known: Tracker | None) -> OwnCaches:
+    return known._caches if isinstance(known, AnyTracker) else OwnCaches()

@@ -1,0 +1,76 @@
+"""What a tracker asks of what was proved of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from gattn.models.read.layouts import Layout
+from gattn.models.read.on_graphs.numbers import NodeNumbers
+
+
+class Followed(Protocol):
+    """What values decide in a call of a model."""
+
+    def are_as_proved(self, count: int) -> bool:
+        """Return whether they decided as in the proof so far, as many times."""
+
+
+class Proved(Protocol):
+    """What was proved of a model with some kind of inputs."""
+
+    def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
+        """Return the layout of a call of attention, or refuse it with the reason."""
+
+    def check(self) -> None:
+        """Refuse a model of which nothing can be trusted."""
+
+    @property
+    def refused(self) -> str:
+        """Why nothing can be trusted of the model; empty if it can."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the model raised an exception of its own when it was to be proved."""
+
+    @property
+    def are_tokens_first(self) -> bool:
+        """Whether the model's batch is the second dimension of its inputs."""
+
+    @property
+    def gates(self) -> Collection[tuple[str, int]]:
+        """The calls that only weigh what a token has several of, by module and number."""
+
+    @property
+    def untold(self) -> Mapping[tuple[str, int], str]:
+        """Why it could not be proved of sums whether they weigh tokens, by module and number."""
+
+    @property
+    def altered(self) -> Mapping[tuple[str, int], str]:
+        """How softmaxes are altered before they meet the values, by module and number."""
+
+    @property
+    def left_out(self) -> Collection[tuple[str, int]]:
+        """The calls that attend over something else than tokens, by module and number."""
+
+    @property
+    def numbers(self) -> Mapping[tuple[str, int], NodeNumbers]:
+        """Which nodes of the data those of calls over edges are, by module and number."""
+
+    @property
+    def graphs(self) -> Mapping[tuple[str, int], int]:
+        """The numbers of the graphs of these calls, if they attend over several."""
+
+    @property
+    def unknown_nodes(self) -> set[str]:
+        """The modules of which the nodes are not known."""
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether no later call can continue the texts of one: the model keeps none of its keys."""
+
+    def follow(self) -> Followed:
+        """Follow what values decide in a call of the model."""
+
+    def follow_tokens(self) -> Callable[[tuple[str, int]], bool]:
+        """Follow in which calls tokens are in the order of the input, by module and number."""

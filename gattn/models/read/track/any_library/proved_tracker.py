@@ -1,0 +1,124 @@
+"""A tracker that knows a model's calls of attention by what was proved of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
+from gattn.models.read.track.any_library.any_modules import AnyModules
+from gattn.models.read.track.any_library.proved import Followed, Proved
+from gattn.models.read.track.tracking import Tracker
+
+
+class ProvedTracker(Tracker):
+    """Says of each call of attention what was proved of it.
+
+    Parameters
+    ----------
+    model, known
+        As for a `Tracker`.
+    prove : callable, optional
+        Gives what is proved of a call of the model: of the model, the module that is called, and
+        what it is given.
+    """
+
+    modules: AnyModules
+
+    plan: Proved | None = None
+    """What was proved of the calls of attention in the present call."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        known: Tracker | None = None,
+        prove: Callable[..., Proved | None] | None = None,
+    ) -> None:
+        self._prove = prove
+        super().__init__(model, known)
+        self._left_unread = False
+        self._orders: Followed | None = None
+        self._are_in_order: Callable[[tuple[str, int]], bool] = lambda place: True
+        self._on_graphs: Counter[str] = Counter()
+        self._graph = 0
+
+    @staticmethod
+    def _modules_of(model: nn.Module) -> AnyModules:
+        return AnyModules(model)
+
+    def _begin_proved(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Prove what a call that begins will attend to, unless it is known."""
+        self.plan, self._orders, self._left_unread = None, None, False
+        self._on_graphs.clear()
+        self._graph = 0
+        self.plan = None if self._prove is None else self._prove(self.model, module, args, kwargs)
+
+    def _follow_values(self) -> None:
+        """Follow what values decide, on which what was proved depends."""
+        if self.plan is not None:
+            self._orders, self._are_in_order = self.plan.follow(), self.plan.follow_tokens()
+
+    def _end_proved(self, result: Any) -> None:
+        """Refuse a call that ended of which attention was left unread."""
+        self._orders, self._are_in_order = None, lambda place: True
+        if self.plan is not None and self._left_unread and result is not None:
+            self.plan.check()
+
+    def numbers(self, module: nn.Module) -> NodeNumbers | None:
+        """Say which nodes of the data those of a call over edges are, if not as they come."""
+        plan = self.plan
+        if plan is None or self._orders is None:
+            return None
+        name = self.modules.name(module)
+        place = name, self._on_graphs[name]
+        self._on_graphs[name] += 1
+        self._graph = plan.graphs.get(place, 0)
+        found = UNKNOWN if plan.refused else plan.numbers.get(place)
+        if found is not None and not self._orders.are_as_proved(found.orders):
+            found = UNKNOWN
+        if found is not None and not found.is_known:
+            plan.unknown_nodes.add(name)
+        return found
+
+    def _mixes_softmaxes(self, module: nn.Module) -> bool:
+        if self.plan is None or not self.plan.altered:
+            return False
+        name = self.modules.name(module)
+        return sum(where == name for where, _ in self.plan.altered) > 1
+
+    def reads(self, module: nn.Module, lead: Sequence[int], *, over_last: bool = True) -> bool:
+        """Return whether the model was proved: what does not look like attention is refused then.
+
+        Where it failed, the user's call fails with the same exception, or is refused at its end.
+        """
+        if self.plan is not None and self.plan.has_failed:
+            self._left_unread = True
+            return False
+        return True
+
+    @property
+    def proves(self) -> bool:
+        """Whether attention that is seen by torch's functions is proved."""
+        return True
+
+    def leaves_out(self, module: nn.Module, part: int) -> bool:
+        """Return whether a call was proved to attend over something else than tokens."""
+        plan, place = self.plan, (self.modules.name(module), part)
+        if plan is None:
+            return False
+        return place in plan.left_out or place in plan.gates or place in plan.untold
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The modules of the last call that attend over something else than tokens."""
+        return [] if self.plan is None else sorted({name for name, _ in self.plan.left_out})
+
+    def alteration(self, module: nn.Module, number: int) -> str:
+        """Return how a softmax is altered before it meets its values: "scaled", "mixed" or ""."""
+        place = self.modules.name(module), number
+        return "" if self.plan is None else self.plan.altered.get(place, "")

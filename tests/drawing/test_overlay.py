@@ -1,0 +1,100 @@
+"""Several heads in one view."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from sample_heads import bipartite_head, causal_head
+from seen import axes, caption, drawn_edges
+
+import gattn
+from gattn.drawing import draw_overlay
+from gattn.drawing.canvas.colours import KINDS, KINDS_ON_DARK
+from gattn.errors import SelectionError
+
+HEADS = [causal_head(6, seed=n, layer=n, head=n + 1) for n in range(3)]
+
+
+def lines(ax):
+    return [c for c in ax.collections if c.get_gid() == "gattn-edges"]
+
+
+def shown(ax):
+    """The colour and the width of each edge."""
+    return [
+        (to_hex(colour), width)
+        for collection in lines(ax)
+        for colour, width in zip(
+            collection.get_edgecolors(), collection.get_linewidths(), strict=True
+        )
+    ]
+
+
+@pytest.mark.parametrize("layout", ["arcs", "columns", "circle", nx.circular_layout])
+def test_each_head_has_a_colour_and_all_have_one_scale(layout):
+    ax = draw_overlay(HEADS, layout, threshold=0.05, ax=axes())
+    found = shown(ax)
+    expected = [np.sort(head.attention[head.attention >= 0.05]) for head in HEADS]
+    every = np.concatenate(expected)
+    widths = np.sort([width for _, width in found])
+    slope = np.polyfit(np.sort(every), widths, 1)
+    for colour, sizes in zip(KINDS, expected, strict=False):
+        own = np.sort([width for one, width in found if one == colour])
+        np.testing.assert_allclose(own, np.polyval(slope, sizes), rtol=1e-5)
+
+
+def test_edges_that_heads_share_lie_side_by_side():
+    ax = draw_overlay([HEADS[0], HEADS[0]], threshold=0, ax=axes())
+    (above, loops, *_) = lines(ax)
+    for collection in (above, loops):
+        offsets = collection.get_offsets()
+        assert len(offsets) == len(collection.get_paths())
+        assert len({tuple(one) for one in offsets.tolist()}) == 2
+
+
+def test_the_key_and_the_caption_name_the_heads():
+    ax = draw_overlay(HEADS, threshold=0.1, ax=axes())
+    key = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert key[-3:] == ["0.1", "1.2", "2.3"]
+    assert ax.get_title() == "heads 0.1, 1.2, 2.3"
+    for name, head in zip(key[-3:], HEADS, strict=True):
+        count = int((head.attention >= 0.1).sum())
+        assert f"{name} shows attention ≥ 0.1: {count} of 21 edges" in caption(ax)
+
+
+def test_heads_of_a_trace_are_chosen_as_anywhere():
+    dense = np.stack([head.to_dense() for head in (*HEADS, HEADS[0])]).reshape(2, 2, 6, 6)
+    trace = gattn.AttentionTrace.from_arrays(dense)
+    ax = trace.draw_overlay("columns", heads="1.0,1.1", query=3, ax=axes())
+    assert ax.get_title() == "layer 1 · heads 0, 1"
+    assert drawn_edges(ax) == 8
+    assert caption(ax).startswith("each head shows what query 3 reads: all 4 edges")
+    assert caption(ax).count("what query 3 reads") == 1
+
+
+def test_colours_stand_out_from_a_dark_background():
+    with gattn.style("dark"):
+        found = {colour for colour, _ in shown(draw_overlay(HEADS[:2], ax=axes()))}
+    assert found == set(KINDS_ON_DARK[:2])
+
+
+def test_a_sink_that_one_head_has_is_drawn():
+    sink = causal_head(6, sink=np.full(6, 0.3), layer=3, head=0)
+    ax = draw_overlay([HEADS[0], sink], threshold=0.2, ax=axes())
+    assert "6 of 6 from the sink" in caption(ax)
+    assert "<sink>" in [text.get_text() for text in ax.texts]
+
+
+@pytest.mark.parametrize(
+    ("heads", "layout", "message"),
+    [
+        ([], "arcs", "Give several heads of one text"),
+        (["1.1"], "arcs", "Give several heads of one text"),
+        (3 * HEADS, "arcs", "At most 8 heads"),
+        (HEADS, "matrix", "A matrix shows one head"),
+        ([HEADS[0], bipartite_head()], "arcs", "heads of the same tokens"),
+    ],
+)
+def test_what_cannot_be_overlaid_is_refused(heads, layout, message):
+    with pytest.raises(SelectionError, match=message):
+        draw_overlay(heads, layout)

@@ -1,0 +1,33 @@
+"""Layers on a graph without edges are shown without edges, and keep the nodes of the data."""
+
+import warnings
+
+import pytest
+import torch
+from torch_geometric.nn import GATConv, TransformerConv
+
+from gattn import capturing
+from gattn.errors import CaptureError
+
+NOTHING = torch.empty(2, 0, dtype=torch.long)
+
+
+@torch.no_grad()
+def test_a_graph_without_edges_is_shown():
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = TransformerConv(6, 4, heads=2).eval()
+        with capturing(model, tokens=list("abcde")) as run:
+            model(x, NOTHING)
+    graph = run.trace.only_stack[0, 1]
+    assert graph.graph.num_edges == 0
+    assert graph.labels() == list("abcde")
+
+
+@torch.no_grad()
+def test_a_layer_that_takes_no_softmax_then_says_so():
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    model = GATConv(6, 4, add_self_loops=False).eval()
+    with pytest.raises(CaptureError, match="graph without edges"), capturing(model):
+        model(x, NOTHING)

@@ -1,0 +1,144 @@
+"""Gates that may put one token in another's place: where they lie, such tokens have no names."""
+
+import pytest
+import torch
+from test_moved_without_an_index import NAMES, TOKENS, TURNED, WIDTH, Layer, Model, captured
+from torch import nn
+
+
+def _parts(x, gate):
+    return torch.stack([x, x.flip(1)], -1), torch.stack([gate, 1 - gate], -1)
+
+
+def _in_place(x, gate):
+    return x.clone().mul_(gate).add_(x.flip(1).mul_(1 - gate))
+
+
+EXCHANGES = {
+    "of both": lambda x, gate: x * gate + x.flip(1) * (1 - gate),
+    "halved": lambda x, gate: x * gate * 0.5 + x.flip(1) * (1 - gate) * 0.5,
+    "taken away": lambda x, gate: x * gate - x.flip(1) * (gate - 1),
+    "difference": lambda x, gate: x + (x.flip(1) - x) * gate,
+    "of a difference": lambda x, gate: x - (x - x.flip(1)) * gate,
+    "lerp": lambda x, gate: torch.lerp(x, x.flip(1), gate.expand_as(x)),
+    "addcmul": lambda x, gate: torch.addcmul(x, x.flip(1) - x, gate.expand_as(x)),
+    "stacked": lambda x, gate: torch.mul(*_parts(x, gate)).sum(-1),
+    "side by side": lambda x, gate: (
+        torch.cat([x * gate, x.flip(1) * (1 - gate)], -1).unflatten(-1, (2, WIDTH)).sum(-2)
+    ),
+    "in place": _in_place,
+    "rounded": lambda x, gate: x + (x.flip(1) - x) * gate.round(),
+    "next": lambda x, gate: x * gate + x.roll(1, 1) * (1 - gate),
+}
+GATES = {
+    "of a token": lambda model, x: model.score(x).sigmoid(),
+    "of a channel": lambda model, x: (x * 3).sigmoid(),
+    "of a token, far": lambda model, x: (model.score(x) * 1e6).sigmoid(),
+}
+
+
+def _between(move, gate):
+    model = Model(None)
+    model.move = lambda x, score: move(x, gate(model, x))
+    return model
+
+
+@pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+@pytest.mark.parametrize("move", EXCHANGES.values(), ids=EXCHANGES)
+def test_tokens_that_a_gate_may_exchange_have_no_names(move, gate):
+    stack, said = captured(_between(move, gate), torch.randn(1, TOKENS, WIDTH).double())
+    assert list(stack[0, 0].tokens) == NAMES or not stack[0, 0].tokens
+    assert stack[1, 0].tokens == ()
+    assert any("picks or orders tokens" in one for one in said)
+
+
+def _averaged(x):
+    return nn.functional.avg_pool1d(x.mT, 3, 1, 1).mT
+
+
+STAYS = {
+    "gated": lambda x, gate: x * gate,
+    "residual": lambda x, gate: x + x.flip(1) * gate,
+    "convolution": lambda x, gate: x * gate + _averaged(x) * (1 - gate),
+    "two gates": lambda x, gate: x * gate + x.sin() * (1 - gate),
+    "weights of all": lambda x, gate: x @ (x.mT @ x),
+}
+
+
+@pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+@pytest.mark.parametrize("move", STAYS.values(), ids=STAYS)
+def test_tokens_that_keep_their_own_content_keep_their_names(move, gate):
+    model = _between(move, gate)
+    stack, said = captured(model, torch.randn(1, TOKENS, WIDTH).double())
+    wanted = model.layers[1].attention[0].detach()
+    torch.testing.assert_close(torch.tensor(stack[1, 0].to_dense()), wanted, rtol=0, atol=1e-12)
+    assert not said
+    assert list(stack[1, 0].tokens) == NAMES
+
+
+class Sided(Layer):
+    """Attention whose queries or keys are of tokens that a gate may exchange before."""
+
+    def __init__(self, move, side, is_kernel):
+        super().__init__()
+        self.move, self.side, self.is_kernel = move, side, is_kernel
+
+    def forward(self, x, gate):
+        moved = self.move(x, gate)
+        query = self.query(moved if self.side == "queries" else x)
+        key = self.key(moved if self.side == "keys" else x)
+        self.attention = (query @ key.mT / WIDTH**0.5).softmax(-1)
+        if self.is_kernel:
+            one = nn.functional.scaled_dot_product_attention
+            return x + one(query[:, None], key[:, None], self.value(x)[:, None])[:, 0]
+        return x + self.attention @ self.value(x)
+
+
+class OneSide(Model):
+    def __init__(self, move, side, is_kernel):
+        super().__init__(None)
+        self.layers[1] = Sided(move, side, is_kernel).double()
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        return self.layers[1](x, (self.score(x).mean() * 1e6).sigmoid())
+
+
+EYE = torch.eye(TOKENS).double()
+MOVES = {
+    "matrix": lambda x, gate: (gate * EYE + (1 - gate) * TURNED) @ x,
+    "side by side": EXCHANGES["side by side"],
+    "einsum": lambda x, gate: torch.einsum(
+        "g,gbnd->bnd", torch.stack([gate, 1 - gate]), torch.stack([x, x.flip(1)])
+    ),
+    "convolution": lambda x, gate: (
+        nn.functional.conv1d(
+            torch.cat([x, x.flip(1)], -1).mT,
+            torch.cat([EYE[:WIDTH, :WIDTH] * gate, EYE[:WIDTH, :WIDTH] * (1 - gate)], 1)[..., None],
+        ).mT
+    ),
+}
+
+
+@pytest.mark.parametrize("is_kernel", [False, True])
+@pytest.mark.parametrize("side", ["queries", "keys"])
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_one_side_that_a_gate_of_all_tokens_exchanges_has_no_names(move, side, is_kernel):
+    """The gate is open for some inputs and closed for others, and the model is proved once."""
+    model = OneSide(move, side, is_kernel)
+    for seed in range(3):
+        x = torch.randn(1, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed)).double()
+        stack, said = captured(model, x)
+        assert stack[1, 0].tokens == ()
+        assert said
+
+
+@pytest.mark.parametrize("is_kernel", [False, True])
+@pytest.mark.parametrize("side", ["queries", "keys"])
+def test_one_side_that_a_gate_of_all_tokens_weighs_keeps_its_names(side, is_kernel):
+    model = OneSide(lambda x, gate: x * gate + x.sin(), side, is_kernel)
+    stack, said = captured(model, torch.randn(1, TOKENS, WIDTH).double())
+    wanted = model.layers[1].attention[0].detach()
+    torch.testing.assert_close(torch.tensor(stack[1, 0].to_dense()), wanted, rtol=0, atol=1e-12)
+    assert not said
+    assert list(stack[1, 0].tokens) == NAMES

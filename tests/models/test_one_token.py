@@ -1,0 +1,68 @@
+"""A text of one token attends to itself alone, however its softmax is written."""
+
+import pytest
+import torch
+from torch import nn
+
+import gattn
+from gattn.errors import CaptureError
+
+WIDTH = 6
+SOFTMAXES = {
+    "sum": lambda s: s.exp() / s.exp().sum(-1, keepdim=True),
+    "shifted": lambda s: (
+        (s - s.amax(-1, keepdim=True)).exp()
+        / (s - s.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)
+    ),
+    "ones": lambda s: s.exp() / (s.exp() @ torch.ones(s.shape[-1], 1, dtype=s.dtype)),
+}
+
+
+class Layer(nn.Module):
+    def __init__(self, attend):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.attend = attend
+
+    def forward(self, x):
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        return x + self.attend(query @ key.mT / WIDTH**0.5, value)
+
+
+def model_of(attend):
+    torch.manual_seed(0)
+    return nn.Sequential(Layer(attend), Layer(attend)).double().eval()
+
+
+@pytest.mark.parametrize("softmax", SOFTMAXES.values(), ids=SOFTMAXES)
+@torch.no_grad()
+def test_one_token_attends_to_itself(softmax):
+    model = model_of(lambda scores, value: softmax(scores) @ value)
+    x = torch.randn(1, 1, WIDTH).double()
+    with gattn.capturing(model) as run:
+        model(x)
+    for layer in range(2):
+        assert run.trace[layer, 0].to_dense().tolist() == [[pytest.approx(1, abs=1e-12)]]
+    with gattn.edited(model, gattn.Cut(layer=1, query=0, key=0)):
+        cut = model(x)
+    torch.testing.assert_close(cut, model[0](x), rtol=0, atol=1e-12)
+
+
+def by_single_keys(scores, value):
+    """Merge softmaxes over one key each."""
+    output = torch.zeros_like(value).expand(*scores.shape[:-1], WIDTH)
+    total = torch.zeros_like(scores[..., :1])
+    for n in range(scores.shape[-1]):
+        e = scores[..., n : n + 1].exp()
+        part = e.sum(-1, keepdim=True)
+        now = total + part
+        output = output * (total / now) + (e / part) @ value[:, n : n + 1] * (part / now)
+        total = now
+    return output
+
+
+@torch.no_grad()
+def test_softmaxes_over_single_keys_that_are_merged_are_refused():
+    model, x = model_of(by_single_keys), torch.randn(1, 4, WIDTH).double()
+    with pytest.raises(CaptureError), gattn.capturing(model):
+        model(x)

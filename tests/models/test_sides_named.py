@@ -1,0 +1,127 @@
+"""Texts of queries and of keys, each named by its side."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError, EditError
+
+SOURCE, TARGET = list("abcde"), list("xyz")
+STACK = "decoder.layers.multihead_attn"
+SIDES = {STACK: {"query": TARGET, "key": SOURCE}}
+
+
+def _model():
+    torch.manual_seed(0)
+    return nn.Transformer(8, 2, 1, 2, 16, batch_first=True).double().eval()
+
+
+def _inputs(target=3, batch=1):
+    generator = torch.Generator().manual_seed(1)
+    sizes = (batch, 5, 8), (batch, target, 8)
+    return [torch.randn(size, generator=generator).double() for size in sizes]
+
+
+@torch.no_grad()
+def test_queries_and_keys_have_texts_of_their_own():
+    model = _model()
+    with capturing(model, tokens=SIDES) as run:
+        model(*_inputs())
+    graph = run.trace.stacks[STACK][1, 0]
+    assert graph.query_labels() == TARGET
+    assert graph.labels() == SOURCE
+    keys = {STACK: {"key": SOURCE}}
+    with capturing(model, tokens=keys) as run:
+        model(*_inputs(5))
+    graph = run.trace.stacks[STACK][1, 0]
+    assert graph.labels() == SOURCE
+    assert graph.query_labels() == list("01234")
+
+
+@torch.no_grad()
+def test_each_sequence_has_its_sides():
+    model = _model()
+    texts = [SIDES, {STACK: {"query": list("uvw"), "key": SOURCE}}]
+    with capturing(model, tokens=texts) as run:
+        model(*_inputs(batch=2))
+    labels = [trace.stacks[STACK][0, 0].query_labels() for trace in run.traces]
+    assert labels == [TARGET, list("uvw")]
+
+
+class Translator(nn.Module):
+    """A transformer on ids, with as many of them on both sides, or with learned rows."""
+
+    def __init__(self, *, is_learned):
+        super().__init__()
+        torch.manual_seed(0)
+        self.source, self.target = nn.Embedding(9, 8), nn.Embedding(9, 8)
+        self.inner = nn.Transformer(8, 2, 1, 2, 16, batch_first=True)
+        self.is_learned = is_learned
+        self.double().eval()
+
+    def forward(self, ids, others):
+        rows = self.target.weight[:5].expand(len(ids), -1, -1)
+        return self.inner(self.source(ids), rows if self.is_learned else self.target(others))
+
+
+@pytest.mark.parametrize("is_learned", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+@torch.no_grad()
+def test_as_many_tokens_on_both_sides_have_names_unless_they_are_learned(batch, is_learned):
+    model = Translator(is_learned=is_learned)
+    ids = torch.randint(0, 9, (2, batch, 5), generator=torch.Generator().manual_seed(2))
+    with capturing(model, tokens=[SOURCE] * batch) as run:
+        model(*ids)
+    wanted = () if is_learned else tuple(SOURCE)
+    for stack in ("inner.decoder.layers.self_attn", "inner.decoder.layers.multihead_attn"):
+        assert run.traces[0].stacks[stack][1, 0].tokens == wanted
+    assert run.traces[0].stacks["inner.encoder.layers.self_attn"][0, 0].tokens == tuple(SOURCE)
+
+
+@torch.no_grad()
+def test_edits_find_tokens_by_side():
+    model, given = _model(), _inputs(5)
+    texts = {STACK: {"query": list("edcba"), "key": SOURCE}}
+    with edited(model, Cut(stack=STACK, layer=0, query="a", key="b"), tokens=texts):
+        found = model(*given)
+    with edited(model, Cut(stack=STACK, layer=0, query=4, key=1)):
+        wanted = model(*given)
+    assert torch.equal(found, wanted)
+    assert not torch.equal(found, model(*given))
+
+
+WRONG = {
+    "expected a list of texts, or the texts of its queries and keys": {"queries": TARGET},
+    "gives 5 texts, but the stack .* has 3 queries": {"query": SOURCE, "key": SOURCE},
+    "gives 3 texts, but the stack .* has 5 keys": {"query": TARGET, "key": TARGET},
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+@torch.no_grad()
+def test_texts_that_do_not_fit_a_side_are_refused(said):
+    model = _model()
+    with capturing(model, tokens={STACK: WRONG[said]}) as run:
+        model(*_inputs())
+    with pytest.raises(CaptureError, match=said):
+        _ = run.trace
+
+
+@torch.no_grad()
+def test_queries_of_self_attention_are_its_keys():
+    model = _model()
+    with capturing(model, tokens={"encoder.layers.self_attn": {"query": SOURCE}}) as run:
+        model(*_inputs())
+    with pytest.raises(CaptureError, match="whose queries and keys are the same tokens"):
+        _ = run.trace
+
+
+@torch.no_grad()
+def test_an_edit_says_which_side_has_no_texts():
+    model = _model()
+    edit = Cut(stack=STACK, layer=0, query="x", key="a")
+    with pytest.raises(EditError), edited(model, edit, tokens={STACK: {"key": SOURCE}}):
+        model(*_inputs())

@@ -1,0 +1,26 @@
+"""gattn on a pretend accelerator, in processes of their own: a device is registered for good."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "accelerator"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["on_itself.py", "on_engines.py", "on_models.py"])
+def test_on_a_pretend_accelerator(file):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    found = subprocess.run(
+        [*command, "-o", "addopts=", "-o", "filterwarnings=", str(FOLDER / file)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=FOLDER.parents[1],
+    )
+    if found.returncode == 5 and "skipped" in found.stdout:  # this torch cannot have one
+        pytest.skip(found.stdout)
+    assert not found.returncode, found.stdout[-4000:] + found.stderr[-2000:]
