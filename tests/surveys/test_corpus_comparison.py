@@ -176,7 +176,7 @@ def test_texts_of_one_survey_alone_are_left_out_and_counted(runs):
         rows(before[20:50], first=20), rows(after[20:50], first=20), SCORE, resamples=200
     )
     pd.testing.assert_frame_equal(found, expected)
-    assert found.computed_from == "after - before, 30 texts"
+    assert found.computed_from == "after − before, 30 texts"
     assert found.notes[2] == "texts left out: 20 only before, 10 only after"
     assert len(expected.notes) == 2
 

@@ -110,5 +110,5 @@ def test_two_surveys_are_compared(survey, tmp_path, capsys):
     folders = [str(survey.folder), "entropy", "--with", str(other)]
     assert main(["statistics", *folders]) == 0
     out = capsys.readouterr().out
-    assert "after - before, 3 texts" in out
+    assert "after − before, 3 texts" in out
     assert "p_corrected" in out
