@@ -113,7 +113,7 @@ def run(name, monkeypatch, folder):
         printed, _ = shown.run_block(block["code"], names)
         if Path(name).stem in shown.PAGES:
             assert printed == (block["text"] or "")
-    plt.close("all")
+        plt.close("all")  # as notebooks do after each cell
     return names
 
 

@@ -112,7 +112,7 @@ def test_everything_is_named_for_screen_readers(look_at_circuit, heads):
             1,
             columns + 1,
         }
-    assert page.locator("#numbers td.bar:not([aria-hidden=true])").count() == 0
+    assert page.locator("#numbers tbody td.bar:not([aria-hidden=true])").count() == 0
     described = page.locator("#numbers table.edges button[aria-describedby=pair]")
     assert described.count() == 8
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(n => n.id)")

@@ -51,7 +51,7 @@ class CellsImage(AxesImage):
 
     def _pixels_per_unit(self, renderer: Any) -> float:
         """Return how many pixels of the file there are to a unit of the figure's own."""
-        figure = self.get_figure(root=True)
+        figure = self.get_figure()
         assert figure is not None
         times = float(renderer.get_image_magnification())
         return max(times, _FINE / figure.dpi) if renderer.option_scale_image() else times
