@@ -1,4 +1,4 @@
-"""The page in Firefox, where there is one: it opens, is used, asks for nothing and says no error."""
+"""The page in Firefox, if there is one: it opens, is used, asks for nothing, says no error."""
 
 from importlib.util import find_spec
 from urllib.parse import parse_qsl
@@ -113,6 +113,7 @@ def test_many_heads_several_texts_circuits_why_and_images_open(look, lamp):
     assert "products of elements" in text(page, "why")
     attention = np.random.default_rng(0).dirichlet(np.ones(25), (2, 2, 25))
     patches = gattn.AttentionTrace.from_arrays(attention).on_grid(4, 6, image_size=(32, 48))
-    page = look(patches, "view=places", image=IMAGE)
+    page = look(patches, image=IMAGE)
+    assert page.evaluate("""document.querySelector("#views [aria-checked=true]").value""") == "places"
     page.click("#view canvas", (0.3, 0.5))
     assert "token" in state(page)
