@@ -114,6 +114,8 @@ def test_many_heads_several_texts_circuits_why_and_images_open(look, lamp):
     attention = np.random.default_rng(0).dirichlet(np.ones(25), (2, 2, 25))
     patches = gattn.AttentionTrace.from_arrays(attention).on_grid(4, 6, image_size=(32, 48))
     page = look(patches, image=IMAGE)
-    assert page.evaluate("""document.querySelector("#views [aria-checked=true]").value""") == "places"
+    assert (
+        page.evaluate("""document.querySelector("#views [aria-checked=true]").value""") == "places"
+    )
     page.click("#view canvas", (0.3, 0.5))
     assert "token" in state(page)
