@@ -20,6 +20,13 @@ SCROLLS_UPWARDS = """["grid", "view"].filter(id => {
   return scrollHeight > clientHeight;
 })"""
 
+HEIGHTS = """new Set(
+  [...document.querySelectorAll("#views button:not([hidden])")].map(e => e.offsetHeight)
+).size"""
+OUTSIDE = """[...document.querySelectorAll(".controls select")].filter(e =>
+  e.getBoundingClientRect().right > document.getElementById("one").getBoundingClientRect().right
+).map(e => e.id)"""
+
 
 @pytest.fixture(scope="module")
 def firefox(tmp_path_factory):
@@ -54,6 +61,11 @@ def look(firefox, tmp_path):
 @pytest.fixture(scope="module")
 def lamp():
     return gattn.capture(LAMP)
+
+
+def patches():
+    attention = np.random.default_rng(0).dirichlet(np.ones(25), (2, 2, 25))
+    return gattn.AttentionTrace.from_arrays(attention).on_grid(4, 6, image_size=(32, 48))
 
 
 def state(firefox):
@@ -111,11 +123,19 @@ def test_many_heads_several_texts_circuits_why_and_images_open(look, lamp):
     why = gattn.why(LAMP, layer=2, head=0)
     page = look(lamp, "layer=2&head=0&why=12-9&apart=elements", why=why)
     assert "products of elements" in text(page, "why")
-    attention = np.random.default_rng(0).dirichlet(np.ones(25), (2, 2, 25))
-    patches = gattn.AttentionTrace.from_arrays(attention).on_grid(4, 6, image_size=(32, 48))
-    page = look(patches, image=IMAGE)
+    page = look(patches(), image=IMAGE)
     assert (
         page.evaluate("""document.querySelector("#views [aria-checked=true]").value""") == "places"
     )
     page.click("#view canvas", (0.3, 0.5))
     assert "token" in state(page)
+
+
+def test_long_names_fit_the_narrowest_window(look):
+    names = {"x" * 300: np.arange(12.0), "size": np.arange(12.0)}
+    trace = trace_of(words(12), causal=False)
+    for shown, options in ((trace, {"colour": names}), (patches(), {"image": IMAGE})):
+        page = look(shown, "", (320, 700), **options)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate(HEIGHTS) == 1
+        assert page.evaluate(OUTSIDE) == []
