@@ -258,6 +258,11 @@ def _examples(commands: Commands) -> None:
     parser.add_argument(
         "--most", type=whole, default=10, metavar="N", help="how many texts (default: 10)"
     )
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="the model of the survey, run again so that the page shows what it predicted",
+    )
     add_output(parser, (*PAGES, ".csv"))
 
 

@@ -120,3 +120,12 @@ test("a stack has the view of places only where all is known that it needs", () 
   assert.deepEqual(viewer.viewsOf({ keys: {}, queries: {} }), ["arcs", "columns", "matrix", "text"]);
   assert.deepEqual(viewer.viewsOf({ keys: side("grid"), queries: null }).at(-1), "places");
 });
+
+test("a page opens on its circuit, or over its image where tokens lie on a grid, or else on arcs", () => {
+  const [grid, plain] = ["grid", null].map((kind) => ({ keys: { places: kind && { kind } }, queries: null }));
+  const image = { block: 0 };
+  assert.equal(viewer.firstView(grid, { circuit: null, image }), "places");
+  assert.equal(viewer.firstView(plain, { circuit: null, image }), "arcs");
+  assert.equal(viewer.firstView(grid, { circuit: null }), "arcs");
+  assert.equal(viewer.firstView(grid, { circuit: {}, image }), "circuit");
+});

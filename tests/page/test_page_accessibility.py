@@ -46,7 +46,7 @@ PAGES = {
     "passage": (lambda lamp: lamp.to_html(), "view=text&token=9"),
     "pinned": (lambda lamp: lamp.to_html(), "pins=1.1-3.0&overlay=1&token=9"),
     "sorted": (lambda _: trace_of(words(20), layers=12, heads=12).to_html(), "sort=induction"),
-    "one head": (lambda lamp: lamp[2, 1].to_html(), "token=9"),
+    "one head": (lambda lamp: lamp.to_html(heads="2.1"), "token=9"),
     "pair": (lambda _: pair(), "queries=0-7&keys=7-12&colour=size"),
     "two runs": (lambda lamp: gattn.capture(LAMP).to_html(other=cut_lamp()), "show=all three"),
     "graph": (lambda _: graph(), "view=places&token=3"),

@@ -115,6 +115,23 @@ def look_at_places(visit, tmp_path):
     return open_page
 
 
+@pytest.mark.parametrize("image", [IMAGE, None])
+def test_a_page_with_an_image_opens_over_it(image, visit, tmp_path):
+    path = tmp_path / "page.html"
+    patches().to_html(path, image=image)
+    page = visit(path)
+    settle(page)
+    first, other = ("arcs", "places") if image is None else ("places", "arcs")
+    expect(page.locator(f"#views [value={first}]")).to_have_attribute("aria-checked", "true")
+    for view in (other, first):
+        page.locator(f"#views [value={view}]").click()
+        settle(page)
+        assert state(page).get("view") == (view if view == other else None)
+    page.reload()
+    settle(page)
+    expect(page.locator(f"#views [value={first}]")).to_have_attribute("aria-checked", "true")
+
+
 def test_a_patch_shows_in_numbers_what_it_reads(look_at_places):
     trace = patches()
     page = look_at_places(trace, "layer=1&head=0&token=11", image=IMAGE)

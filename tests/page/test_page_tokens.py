@@ -71,6 +71,42 @@ def test_the_page_of_a_run_of_one_head_tells_predictions_and_that_of_a_head_alon
     assert stack_of(several, 1)["predictions"] is None
 
 
+def places(page, text=0, run=0):
+    header = Decoded(page).header
+    header = [header, *header.get("others", [])][text]
+    return [
+        (stack["name"], graph["layer"], graph["head"])
+        for stack in header["traces"][run]["stacks"]
+        for graph in stack["graphs"]
+    ]
+
+
+def test_the_page_of_chosen_heads_tells_what_the_run_knows(lamp):
+    chosen = lamp.to_html(heads="2.1")
+    known, found = stack_of(lamp.to_html()), stack_of(chosen)
+    assert places(chosen) == [("decoder", 2, 1)]
+    assert found["text"] == LAMP
+    assert (found["predictions"], found["colours"]) == (known["predictions"], known["colours"])
+    assert places(lamp.to_html(heads=[(3, 1), (1, 2)])) == [("decoder", 1, 2), ("decoder", 3, 1)]
+    assert places(lamp.to_html(heads=1)) == [("decoder", layer, 1) for layer in range(4)]
+    both = to_html({"one": lamp, "other": gattn.capture("red green lamp")}, heads=(2,))
+    assert places(both, 0) == places(both, 1) == [("decoder", layer, 2) for layer in range(4)]
+    compared = lamp.to_html(other=lamp, heads="1.1")
+    assert places(compared, 0, 0) == places(compared, 0, 1) == [("decoder", 1, 1)]
+
+
+def test_chosen_heads_may_name_their_stack_and_must_exist(lamp):
+    stacks = {name: trace_of(words(5), name=name).only_stack for name in ("encoder", "decoder")}
+    trace = gattn.AttentionTrace(stacks)
+    assert places(trace.to_html(heads="decoder:1.2")) == [("decoder", 1, 2)]
+    with pytest.raises(SelectionError, match="name one"):
+        trace.to_html(heads="1.2")
+    with pytest.raises(SelectionError, match="no layer and head"):
+        lamp.to_html(heads="9.9")
+    with pytest.raises(SelectionError, match="heads= chooses among the heads of a trace"):
+        lamp[2, 1].to_html(heads="2.1")
+
+
 # Parts of the text
 
 

@@ -65,6 +65,37 @@ def test_their_page_has_the_head_in_each_text(survey, tmp_path):
     assert "<script>window.pwned" not in page
 
 
+def test_their_page_shows_what_the_model_predicts_if_it_is_given(survey):
+    found = survey.examples("previous_token", "1.0")
+    page = found.to_html(model="embedded")
+    header = json.loads(re.search(r'id="gattn-header">(.*?)</script>', page)[1])
+    for one, text in zip([header, *header["others"]], found["text"], strict=True):
+        (stack,) = one["traces"][0]["stacks"]
+        told = gattn.capture(text).predictions
+        assert stack["text"] == text
+        known = [p for p in stack["predictions"]["probability"] if p is not None]
+        assert known == pytest.approx(told.probability[1:].tolist(), rel=1e-3)
+        assert [names[0][0] for names in stack["predictions"]["likeliest"]] == [
+            some[0][0] for some in told.likeliest(1)
+        ]
+
+
+def test_another_model_is_refused(survey, tmp_path):
+    found = survey.examples("previous_token", "1.0", most=1)
+    model, tokenizer = gattn.load_model()
+    other = type(model)(model.config).eval()
+    with pytest.raises(SelectionError, match="other attention of"):
+        found.to_html(model=other, tokenizer=tokenizer)
+    with (
+        gattn.edited(model, gattn.Cut(layer=0, head=0)),
+        pytest.raises(SelectionError, match="other edits of"),
+    ):
+        found.to_html(model=model, tokenizer=tokenizer)
+    ids = gattn.survey([[5, 6, 7, 8]], out=tmp_path / "ids", progress=False)
+    with pytest.raises(SelectionError, match="given as token ids"):
+        ids.examples("previous_token", "1.0").to_html(model="embedded")
+
+
 @pytest.mark.parametrize(
     ("score", "head", "words"),
     [
@@ -92,6 +123,9 @@ def test_the_command_prints_them_and_writes_their_page(survey, capsys, tmp_path)
     assert [line.split()[0] for line in lines[2:4]] == [str(n) for n in found["text_id"]]
     assert lines[-1] == f"{page}: 2 texts"
     assert page.stat().st_size > 10_000
+    assert main([*command, "--model", "embedded", "-o", str(page)]) == 0
+    assert page.read_text().count('"likeliest"') == 2
+    capsys.readouterr()
     assert main([*command, "-o", str(table)]) == 0
     assert pd.read_csv(table)["text_id"].tolist() == found["text_id"].tolist()
     assert main(["examples", str(survey.folder), "two", "previous_token"]) == 2

@@ -62,7 +62,7 @@ def run_examples(options: argparse.Namespace) -> None:
     if options.output and options.output.suffix.lower() == ".csv":
         save_table(found, options.output)
     elif options.output:
-        found.to_html(options.output)
+        found.to_html(options.output, model=options.model)
     if options.output:
         print(f"{options.output}: {len(found):,} texts")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from html import escape
 from os import PathLike
@@ -19,6 +18,7 @@ from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.payload import Payload, payload
 from gattn.drawing.page.script import asset, component_files, viewer_script
 from gattn.drawing.page.several import payload_of_several
+from gattn.drawing.page.shown import shown
 from gattn.drawing.page.still import still
 from gattn.drawing.page.tokens.telling import Told
 from gattn.errors import SelectionError
@@ -27,6 +27,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
+from gattn.names.choices import HeadChoice
 from gattn.names.text import visible
 
 Graphs: TypeAlias = AttentionTrace | AttentionGraph
@@ -38,6 +39,7 @@ def to_html(
     *,
     other: AttentionTrace | AttentionGraph | None = None,
     edits: str = "",
+    heads: HeadChoice = None,
     keep: Keep | None = None,
     image: Any = None,
     fit: Fit | None = None,
@@ -52,13 +54,17 @@ def to_html(
     ----------
     graphs : AttentionTrace or AttentionGraph, or several in a list or by name
         What to show. Of several, which may be of different texts and models, one is shown at a
-        time, and chosen on the page; then `keep` is the only option.
+        time, and chosen on the page; then `heads` and `keep` are the only options.
     path : path, optional
         The file to write. It appears complete or not at all.
     other : AttentionTrace or AttentionGraph, optional
         A second run on the same tokens to compare with, shown as "after".
     edits : str
         What was edited between the two, in your words; by default, the edits that the runs record.
+    heads : int, str, sequence of int, or sequence of (layer, head), optional
+        Which heads of a trace to show: one or several of every layer, or single ones, such as
+        ``"2.1"``; all by default. Their page knows what the run predicted, which a head by itself
+        does not.
     keep : Keep, optional
         Which of the edges to keep; by default all.
     image : PIL image, array, Tensor or path, optional
@@ -88,18 +94,18 @@ def to_html(
     Raises
     ------
     SelectionError
-        If there is no head, the graphs of a stack, of both runs, of the circuit or of `why` differ
-        in their tokens, there are edits but no second run, an image but no tokens on a grid, or
-        spans that overlap or end outside of the text.
+        If there is no such head, the graphs of a stack, of both runs, of the circuit or of `why`
+        differ in their tokens, there are edits but no second run, an image but no tokens on a grid,
+        or spans that overlap or end outside of the text.
     ShapeError
         If the image does not fit the grid, or is none, or `colour` is not a number per token.
     FileError
         If the page is too large for a browser, or the file cannot be written.
     """
-    options = {"other": other, "edits": edits, "keep": keep, "image": image, "fit": fit}
-    options |= {"circuit": circuit, "why": why, "spans": spans, "colour": colour}
-    made, shown = _packed(graphs, **options)
-    return _written(page(made, still(shown, circuit)), path)
+    options = {"other": other, "edits": edits, "heads": heads, "keep": keep, "image": image}
+    options |= {"fit": fit, "circuit": circuit, "why": why, "spans": spans, "colour": colour}
+    made, runs = _packed(graphs, **options)
+    return _written(page(made, still(runs, circuit)), path)
 
 
 def page_in_frame(graphs: Graphs) -> str:
@@ -123,8 +129,8 @@ def to_payload(
     path : path, optional
         The file to write. It appears complete or not at all.
     **options
-        ``other``, ``edits``, ``keep``, ``image``, ``fit``, ``circuit``, ``why``, ``spans`` and
-        ``colour``, as in `gattn.drawing.page.to_html`, with the same errors.
+        ``other``, ``edits``, ``heads``, ``keep``, ``image``, ``fit``, ``circuit``, ``why``,
+        ``spans`` and ``colour``, as in `gattn.drawing.page.to_html`, with the same errors.
 
     Returns
     -------
@@ -170,6 +176,7 @@ def _packed(
     *,
     other: Any = None,
     edits: str = "",
+    heads: HeadChoice = None,
     keep: Keep | None = None,
     spans: Any = None,
     colour: Any = None,
@@ -182,9 +189,6 @@ def _packed(
             "pass the second run as other=."
         )
 
-    def shown(one: Any) -> AttentionTrace:
-        return _as_trace(one) if keep is None else _kept(_as_trace(one), keep)
-
     if isinstance(graphs, Mapping | Sequence) and not isinstance(graphs, Stack | str):
         of_one = {"other": other, **options, "spans": spans, "colour": colour}
         if given := [name for name, value in of_one.items() if value is not None]:
@@ -192,9 +196,9 @@ def _packed(
                 f"{given[0]}= is of one text, but there are several: make a page of that one."
             )
         pairs = graphs.items() if isinstance(graphs, Mapping) else [("", one) for one in graphs]
-        texts = [(name, shown(one)) for name, one in pairs]
+        texts = [(name, shown(one, heads, keep)) for name, one in pairs]
         return payload_of_several(texts), [trace for _, trace in texts[:1]]
-    runs = [shown(one) for one in (graphs, other) if one is not None]
+    runs = [shown(one, heads, keep) for one in (graphs, other) if one is not None]
     return payload(runs, edits, **options, said=Told(spans, colour)), runs
 
 
@@ -260,24 +264,3 @@ def plain(text: str) -> str:
     """Escape text for HTML, and replace what UTF-8 or HTML cannot hold."""
     text = text.replace("\0", "�").encode("utf-8", "replace").decode()
     return escape(text)
-
-
-def _as_trace(graphs: AttentionTrace | AttentionGraph) -> AttentionTrace:
-    if isinstance(graphs, AttentionTrace):
-        return graphs
-    if not isinstance(graphs, AttentionGraph):
-        raise SelectionError(
-            f"A page shows a trace or a head, not {type(graphs).__name__}: pass one from "
-            "gattn.capture or gattn.attention_graphs."
-        )
-    place = graphs.layer or 0, graphs.head or 0
-    name = "cross" if graphs.graph.is_bipartite else "heads"
-    return AttentionTrace({name: Stack(name, {place: graphs})}, graphs.model, graphs.generated)
-
-
-def _kept(trace: AttentionTrace, keep: Keep) -> AttentionTrace:
-    stacks = {
-        name: Stack(name, {place: head.keep(keep) for place, head in stack.items()})
-        for name, stack in trace.stacks.items()
-    }
-    return replace(trace, stacks=stacks)

@@ -10,14 +10,19 @@ from gattn import door
 from gattn.analysis.reading.results import Table
 from gattn.checks import whole
 from gattn.errors import SelectionError
+from gattn.models.load.loading import resolved
 from gattn.names.places import list_places
 from gattn.surveys.ask.definitions import definition_notes, definitions_of
 from gattn.surveys.ask.finding import rows_of
+from gattn.surveys.ask.predicted import predicted
 from gattn.surveys.ask.sql import ask, quoted
 from gattn.surveys.store.rebuilding import trace_of
 from gattn.surveys.store.tables import files_of
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.load.loading import Model
     from gattn.surveys.ask.reading import Survey
 
 _BEST = """
@@ -34,7 +39,12 @@ class ExampleTexts(Table):
     """The result of `Survey.examples`: a `Table` that can be written as a page of its texts."""
 
     def to_html(  # type: ignore[override]
-        self, path: str | PathLike[str] | None = None, **options: Any
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        model: Model = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        **options: Any,
     ) -> str | None:
         """Write a page on which each of the texts can be chosen, with the head's graph.
 
@@ -42,6 +52,11 @@ class ExampleTexts(Table):
         ----------
         path : path, optional
             The file to write.
+        model : str, Path or PreTrainedModel, optional
+            The model of the survey, to be run on these texts again, so that the page shows what it
+            predicted: a survey holds no logits.
+        tokenizer : PreTrainedTokenizerBase, optional
+            Its tokenizer; by default found by the model's name.
         **options
             ``keep``, as in `gattn.drawing.page.to_html`.
 
@@ -53,16 +68,20 @@ class ExampleTexts(Table):
         Raises
         ------
         SelectionError
-            If there are no texts.
+            If there are no texts, or `model` is not that of the survey, ran with other edits, or
+            does not say which tokens it predicts.
         FileError
             If the survey is no longer there, or the page is too large.
         """
+        if model is not None:
+            model, tokenizer = resolved(model, tokenizer)
         name, graphs = self.attrs["name"].replace("_", " "), {}
         for row in self.to_dict("records"):
             place = {which: row[which] for which in ("stack", "layer", "head")}
             tables = rows_of(Path(self.attrs["folder"]), row["text_id"], place)
-            head = trace_of(tables, self.attrs["model"])[row["layer"], row["head"]]
-            graphs[f"{name} {row['score']:.3g}, text {row['text_id']}"] = head
+            found = trace_of(tables, self.attrs["model"])
+            title = f"{name} {row['score']:.3g}, text {row['text_id']}"
+            graphs[title] = found if model is None else predicted(found, model, tokenizer)
         return door.to_html(graphs, path, **options)
 
 

@@ -108,8 +108,8 @@ const HAS = { layered: ({ queries }) => !queries, places: groundOf, circuit: (st
 /** The views that a stack has: layers only of self-attention, places only where they are known; and a circuit if there is one. */
 export const viewsOf = (stack, circuit = null) => VIEWS.filter((view) => !HAS[view] || HAS[view](stack, circuit));
 
-/** The view that a page opens with. */
-export const firstView = (circuit) => (circuit ? "circuit" : "arcs");
+/** The view that a stack opens with: the circuit, the image over which its tokens lie, or arcs. */
+export const firstView = (stack, { circuit = null, image = null }) => (circuit ? "circuit" : image && groundOf(stack) === "grid" ? "places" : "arcs");
 
 /** The entry of a head whose edges can be asked why; undefined if it has none. */
 export const askedHead = (why, { stack, layer, head }) => why.find((one) => one.stack === stack && one.layer === layer && one.head === head);
@@ -129,7 +129,7 @@ export function withPin(pins, name) {
 }
 
 /** Fit a state to the data: names and numbers that do not exist become the first, or the nearest. */
-export function settled(state, traces, { circuit = null, why = [] } = {}) {
+export function settled(state, traces, { circuit = null, image = null, why = [] } = {}) {
   const { stacks } = traces[0];
   const inCircuit = stacks.find(({ graphs }) => graphs.some(({ circuitEdges }) => circuitEdges));
   const stack = stackOf(traces[0], state.stack) ?? inCircuit ?? stackOf(traces[0], why[0]?.stack) ?? stacks.find(({ queries }) => !queries) ?? stacks[0];
@@ -146,7 +146,7 @@ export function settled(state, traces, { circuit = null, why = [] } = {}) {
     pins,
     overlay: state.overlay && Boolean(pins),
     side: stack.queries ? state.side : "key",
-    view: viewsOf(stack, circuit).includes(state.view) ? state.view : firstView(circuit),
+    view: viewsOf(stack, circuit).includes(state.view) ? state.view : firstView(stack, { circuit, image }),
     edge: state.edge !== null && state.edge < (circuit?.edges.length ?? 0) ? state.edge : null,
     why: state.why && asked?.queries.includes(state.why[0]) && asked.keys.includes(state.why[1]) ? state.why : null,
     token: state.token === null || state.token >= size ? null : state.token,

@@ -286,7 +286,7 @@ export class Page {
 
   get saidState() {
     const said = { ...this.state };
-    if (said.view === firstView(this.circuit)) said.view = DEFAULTS.view;
+    if (said.view === firstView(this.stack, this.header)) said.view = DEFAULTS.view;
     if (this.traces.length < 2) said.show = DEFAULTS.show;
     if (this.traces[0].stacks.length < 2) said.stack = "";
     return said;

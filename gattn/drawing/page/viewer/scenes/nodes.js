@@ -1,7 +1,7 @@
 // Nodes: tokens at places of their own, such as those of a graph.
 
 import { textWidth } from "../heads/texts.js";
-import { KEY_HEIGHT, fitLabels, labelRow, noteMark, rectMark, scaleMarks } from "./marks.js";
+import { KEY_HEIGHT, fitLabels, labelRow, noteMarks, rectMark, scaleMarks } from "./marks.js";
 import { added, isSame, lineMarks, linesOf, linked, nodesOf } from "./lines.js";
 
 const [TOP, SIDE] = [30, 50];
@@ -67,7 +67,7 @@ export function nodes(picture) {
   const order = places.map((_, node) => node).sort((a, b) => rank(a) - rank(b) || a - b);
   const texts = withRoom(labels.texts, under, order, labels.size);
   marks.push(...labelRow(picture, all.tokens, { ...labels, texts }, { place: (node) => under[node], anchor: "middle", isFocus, isLinked }));
-  marks.push(noteMark(look, 8, 12, focus ? "solid: what it reads; dashed: what reads it" : "point at a node: solid is what it reads, dashed what reads it"));
+  marks.push(...noteMarks(look, 12, width, focus ? "solid: what it reads; dashed: what reads it" : "point at a node: solid is what it reads, dashed what reads it"));
   marks.push(...scaleMarks(picture, 8, tall + 6, true));
   const hit = (px, py) => {
     const [node, distance] = places.reduce((best, [x, y], n) => (Math.hypot(px - x, py - y) < best[1] ? [n, Math.hypot(px - x, py - y)] : best), [-1, Infinity]);
