@@ -122,8 +122,9 @@ MODELS: dict[str, tuple[str, Callable[[int], Any], int, int]] = {
 }
 
 
-def rows() -> list[Row]:
+def rows(quick: bool) -> list[Row]:
     """List the rows: each context beside the model alone, and all attention beside hooks."""
+    models = {name: model for name, model in MODELS.items() if model[3] == 1 or not quick}
     alone = [
         Row(
             f"watching-{model}/{name}/forward",
@@ -135,7 +136,7 @@ def rows() -> list[Row]:
             small=batch,
             check=_other_output if name == "edited" else _same_output,
         )
-        for model, (shape, _, _, batch) in MODELS.items()
+        for model, (shape, _, _, batch) in models.items()
         for name, (work, _, bar) in CONTEXTS.items()
     ]
     hooked = [
@@ -149,6 +150,7 @@ def rows() -> list[Row]:
             check=_same_attention,
         )
         for model in ("vit", "vit-8")
+        if model in models
     ]
     return alone + hooked
 
