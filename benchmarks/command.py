@@ -92,7 +92,8 @@ def _measure_all(
         report.put(results, found)
         if path:
             report.write(results, path)
-    print(f"{len(chosen)} rows in {time.monotonic() - began:.0f} s", flush=True)
+    count = f"{len(chosen)} row{'s' * (len(chosen) > 1)}"
+    print(f"{count} in {time.monotonic() - began:.0f} s", flush=True)
 
 
 def _about(row: Row) -> dict[str, Any]:
