@@ -80,6 +80,7 @@ def _measure_all(
     chosen: list[Row], device: str, quick: bool, results: dict[str, Any], path: Path | None
 ) -> None:
     print(report.heading())
+    began = time.monotonic()
     for row in chosen:
         found = _about(row)
         try:
@@ -91,6 +92,8 @@ def _measure_all(
         report.put(results, found)
         if path:
             report.write(results, path)
+    count = f"{len(chosen)} row{'s' * (len(chosen) > 1)}"
+    print(f"{count} in {time.monotonic() - began:.0f} s", flush=True)
 
 
 def _about(row: Row) -> dict[str, Any]:

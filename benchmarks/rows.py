@@ -25,7 +25,7 @@ def rows(quick: bool, device: str) -> list[Row]:
         *(capture.rows([128], ["topk"]) if quick else capture.rows([512, 1024, 2048])),
     ]
     others += small.rows()
-    others += watching.rows()
+    others += watching.rows(quick)
     others += pages.rows([64] if quick else [128, 512])
     others += analyses.rows(quick)
     others += gpu.rows(quick)

@@ -121,9 +121,12 @@ MODELS: dict[str, tuple[str, Callable[[int], Any], int, int]] = {
     "gat": ("two GATConv, 1,000 nodes, 8,000 edges", _gat, 2, 1),
 }
 
+_QUICK = ("vit", "gat")
 
-def rows() -> list[Row]:
+
+def rows(quick: bool) -> list[Row]:
     """List the rows: each context beside the model alone, and all attention beside hooks."""
+    models = {name: MODELS[name] for name in (_QUICK if quick else MODELS)}
     alone = [
         Row(
             f"watching-{model}/{name}/forward",
@@ -135,7 +138,7 @@ def rows() -> list[Row]:
             small=batch,
             check=_other_output if name == "edited" else _same_output,
         )
-        for model, (shape, _, _, batch) in MODELS.items()
+        for model, (shape, _, _, batch) in models.items()
         for name, (work, _, bar) in CONTEXTS.items()
     ]
     hooked = [
@@ -149,6 +152,7 @@ def rows() -> list[Row]:
             check=_same_attention,
         )
         for model in ("vit", "vit-8")
+        if model in models
     ]
     return alone + hooked
 

@@ -288,6 +288,12 @@ def test_networkx_round_trip_and_undirected_graphs() -> None:
     assert torch.equal(again.mask(), cross.mask())
 
 
+def in_four_bytes(graph: TokenGraph) -> TokenGraph:
+    """Store the keys of listed edges in four bytes, as captures do."""
+    assert isinstance(graph.rule, Edges)
+    return replace(graph, rule=replace(graph.rule, key=graph.rule.key.int()))
+
+
 masks = st.integers(1, 7).flatmap(
     lambda n: st.tuples(
         *[st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n)] * 2
@@ -307,6 +313,11 @@ def test_algebra_is_boolean_algebra_of_masks(pair: tuple[list, list]) -> None:
     assert torch.equal((TokenGraph.causal(len(a)) - right).mask(), causal & ~b)
     assert torch.equal((left & TokenGraph.causal(len(a)) | right).mask(), a & causal | b)
     assert torch.equal(left.without_self_loops().mask(), a & ~torch.eye(len(a), dtype=torch.bool))
+    narrow = in_four_bytes(left)
+    assert torch.equal((narrow - right).mask(), a & ~b)
+    assert torch.equal((narrow | in_four_bytes(right)).mask(), a | b)
+    assert torch.equal((TokenGraph.causal(len(a)) & narrow).mask(), causal & a)
+    assert torch.equal(narrow.edge_index, left.edge_index)
 
 
 @given(masks)
@@ -333,6 +344,7 @@ LEAVES = [
     TokenGraph.bigbird(SIZE, 2, random_blocks=1),
     TokenGraph.from_mask(DRAWN[0]),
     TokenGraph.from_mask(DRAWN[1]),
+    in_four_bytes(TokenGraph.from_mask(DRAWN[0] & DRAWN[1].T)),
     TokenGraph.from_mask(torch.zeros(SIZE, SIZE, dtype=torch.bool)),
 ]
 combined_graphs = st.recursive(

@@ -109,7 +109,7 @@ def _check_disjoint(rule: rules.Disjoint, queries: range, num_keys: int, depth: 
 
 def _check_edges(rule: rules.Edges, queries: range, num_keys: int) -> None:
     pointer, key = rule.pointer, rule.key
-    if pointer.dtype != torch.int64 or key.dtype != torch.int64:
+    if pointer.dtype != torch.int64 or key.dtype not in (torch.int32, torch.int64):
         raise GraphError(f"edges must be of int64, not {pointer.dtype} and {key.dtype}.")
     if rule.num_rows != len(queries) or rule.first_query != queries.start:
         raise GraphError(f"edges of {rule.num_rows} queries, but there are {len(queries)}.")

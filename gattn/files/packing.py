@@ -86,7 +86,8 @@ class Packer:
     def pack(self, value: Any) -> Any:
         """Turn a head, or anything that a head holds, into JSON."""
         if isinstance(value, torch.Tensor):
-            return {"$tensor": self._store(value.detach().cpu().numpy())}
+            kind = torch.int64 if value.dtype == torch.int32 else value.dtype
+            return {"$tensor": self._store(value.detach().to("cpu", kind).numpy())}
         if isinstance(value, np.ndarray):
             return {"$array": self._store(value)}
         if isinstance(value, tuple):

@@ -10,23 +10,21 @@ from torch_geometric.nn import Linear
 
 from gattn.attention import attention_graphs
 from gattn.checks import whole
-from gattn.engines import edges, message_passing
-from gattn.engines.call import AttentionCall, attention_call, naming_shapes
-from gattn.engines.choice import choose, named
+from gattn.engines.call import AttentionCall, naming_shapes
 from gattn.engines.message_passing import EdgeAttention
 from gattn.engines.watching import watched
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.keep import Keep
+from gattn.module import layer_calls
 from gattn.module.from_torch import from_torch
-from gattn.module.given_edges import Fill, GivenEdges, Nodes, as_fill, given_edges
-from gattn.module.node_features import Features, linear, sides_of, size_of, sizes_of, to_heads
+from gattn.module.given_edges import Fill, as_fill
+from gattn.module.node_features import Features, linear, sides_of, size_of, sizes_of
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import as_normalizer
 from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
 from gattn.weights.dot import ScaledDotProduct
-from gattn.weights.edge_features import WithEdges
 
 
 class GraphAttention(EdgeAttention):
@@ -190,8 +188,8 @@ class GraphAttention(EdgeAttention):
             or if attention weights are asked for that an open `edited` changes.
         """
         sides = sides_of(x)
-        given = self._given(sides, edge_index, edge_attr)
-        call, lead = self._call(sides, given)
+        given = layer_calls.given_to(self, sides, edge_index, edge_attr)
+        call, lead = layer_calls.call_of(self, sides, given)
         if self.is_looked_at and lead:
             raise ShapeError(
                 "Explainers and hooks look at one graph at a time: pass (nodes, channels), "
@@ -203,11 +201,11 @@ class GraphAttention(EdgeAttention):
             with naming_shapes(some):
                 engine = self.engine if some is call else None
                 if return_attention_weights:
-                    output, alpha = self._weighed(some, engine)
+                    output, alpha = layer_calls.weighed(self, some, engine)
                     # An edited call may have other edges than those that are returned.
                     ran.append((output, alpha if some.graph is call.graph else None))
                     return output
-                return self._computed(some, engine)
+                return layer_calls.computed(self, some, engine)
 
         output = watched(self, call, run)
         joined = self._joined(output if lead else output.squeeze(0), sides[1])
@@ -241,8 +239,8 @@ class GraphAttention(EdgeAttention):
             If an edge is doubled, besides the errors of the layer itself.
         """
         sides = sides_of(x)
-        given = self._given(sides, edge_index, edge_attr)
-        call, lead = self._call(sides, given)
+        given = layer_calls.given_to(self, sides, edge_index, edge_attr)
+        call, lead = layer_calls.call_of(self, sides, given)
         graph, features = replace(given, features=call.edge_features).as_token_graph()
         return attention_graphs(
             call.query.reshape(*lead, *call.query.shape[1:]),
@@ -258,79 +256,6 @@ class GraphAttention(EdgeAttention):
             engine=self.engine if self.engine in ("tiles", "edges") else None,
             compile=self.compile_weight,
         )
-
-    def _given(
-        self, sides: tuple[Tensor, ...], edge_index: TokenGraph | Tensor, edge_attr: Tensor | None
-    ) -> GivenEdges:
-        sources, targets, _ = sides
-        are_apart = sources is not targets
-        nodes = Nodes(sources.shape[-2], targets.shape[-2], are_apart)
-        fill_value = self.fill_value if self.add_self_loops else None
-        given = given_edges(edge_index, edge_attr, nodes, fill_value)
-        if self.project_edge is None:
-            return given
-        found, wanted = given.features, self.edge_dim
-        if found is None or (wanted != -1 and found.shape[-1] != wanted):
-            raise ShapeError(
-                f"{self!r} was built with edge_dim={wanted}: it needs edge_attr of shape (edges, "
-                f"{'features' if wanted == -1 else wanted}), not "
-                f"{None if found is None else tuple(found.shape)}."
-            )
-        return given
-
-    def _call(
-        self, sides: tuple[Tensor, Tensor, Tensor], given: GivenEdges
-    ) -> tuple[AttentionCall, tuple[int, ...]]:
-        weight, features, matrix = self.weight, given.features, None
-        if self.project_edge is not None:
-            assert features is not None
-            features = features.to(self.project_key.weight.dtype)
-            self.project_edge(features[:0])  # takes its size, if it has none yet
-            weight = WithEdges(weight, self.project_edge)
-            matrix = self.project_edge.weight.unflatten(0, (self.heads, -1)).mT
-        call, lead = attention_call(
-            to_heads(self.project_query, sides[1], self.heads),
-            to_heads(self.project_key, sides[0], self.heads),
-            given.graph,
-            weight,
-            self.normalizer,
-            to_heads(self.project_value, sides[2], self.heads),
-            features,
-            self.dropout if self.training else 0.0,
-            self.compile_weight,
-            matrix,
-        )
-        if call.edge_features is not None and matrix is None:
-            form = call.dot_form
-            if form is not None and not form.bias:
-                raise ContractError(
-                    f"Nothing in {self!r} reads edge_attr: build it with edge_dim="
-                    f"{call.edge_features.shape[-1]}, or with a weight function of edge features."
-                )
-        return call, lead if sides[0].dim() > 2 else ()
-
-    def _computed(self, call: AttentionCall, name: str | None) -> Tensor:
-        """Compute the output of a call, (B, H, Q, V)."""
-        if self.passes_messages:
-            return self.attend(call, message_passing.attention(call))
-        engine = choose(call) if name is None else named(name, call)
-        if engine is message_passing:
-            return self.attend(call, message_passing.attention(call))
-        output: Tensor = engine.run(call)
-        return output
-
-    def _weighed(self, call: AttentionCall, name: str | None) -> tuple[Tensor, Tensor]:
-        """Compute a call's output, and its attention in the order of its edges, (B, H, E)."""
-        if name == "message_passing" or self.passes_messages:
-            attention = message_passing.attention(call)
-            return self.attend(call, attention), attention
-        if name not in (None, "edges"):
-            raise ContractError(
-                f"The engine {name} computes outputs only; attention weights take edges or "
-                "message_passing."
-            )
-        attention = edges.attention(call)
-        return edges.times_values(call, attention), call.edges.as_given(attention)
 
     def _joined(self, output: Tensor, target: Tensor) -> Tensor:
         """Join the heads' outputs (..., H, Q, V)."""

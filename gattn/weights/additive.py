@@ -204,22 +204,27 @@ class _LeakyScores(Function):
 
             return (*differentiable(again, (query, key, vector), needed, gradient), None, None)
         share = gradient.index_select(0, edges.place.view(-1)).view(-1, len(factor), 1)
-        to_query = hidden.new_zeros(base.num_queries, hidden.shape[1])
-        to_key = hidden.new_zeros(base.num_keys, hidden.shape[1])
-        to_factor = torch.zeros_like(factor)
-        for some, shares, its_queries, its_keys in _pieces(hidden, share, base.query, base.key):
+        passed, to_factor = torch.empty_like(hidden), torch.zeros_like(factor)
+        for some, its_passed, shares in _pieces(hidden, passed, share):
             part = some.view(-1, *factor.shape)
             if needed[2]:
                 to_factor += (part * shares).sum(0)
-            passed = torch.ops.aten.leaky_relu_backward(
-                shares.expand_as(part), part, slope, self_is_result=True
-            ).flatten(1)
-            to_query.index_add_(0, its_queries, passed)
-            to_key.index_add_(0, its_keys, passed)
+            torch.ops.aten.leaky_relu_backward.grad_input(
+                shares.expand_as(part), part, slope, True, grad_input=its_passed.view_as(part)
+            )
+        each, back = torch.arange(base.num_edges, device=passed.device), base.reversed
+        to_query = _sums(passed, each, base.pointer)
+        to_key = _sums(passed, back.order, back.pointer)
         to_vector = to_factor
         if query.shape[0] != 1:
             to_vector = to_factor.view(query.shape[0], *vector.shape).sum(0)
         return _tokens(to_query, factor, query), _tokens(to_key, factor, key), to_vector, None, None
+
+
+def _sums(rows: Tensor, index: Tensor, pointer: Tensor) -> Tensor:
+    """Sum up rows, as bags of embeddings: `pointer` cuts their indices into sums."""
+    bags, *_ = torch.embedding_bag(rows, index, pointer, include_last_offset=True)
+    return bags
 
 
 def _of_heads(vector: Tensor, tokens: Tensor) -> Tensor:

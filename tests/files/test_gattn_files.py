@@ -183,6 +183,16 @@ def test_explicit_edges_cost_eight_bytes_each(path: Path) -> None:
     assert head.graph.edge_index.dtype == torch.int64
 
 
+def test_keys_in_four_bytes_are_saved_like_others(tmp_path: Path) -> None:
+    head = AttentionGraph.from_dense(attention(0, 30)).keep(TopK(3))
+    rule = replace(head.graph.rule, key=head.graph.rule.key.int())
+    narrow = replace(head, graph=replace(head.graph, rule=rule))
+    for name, one in (("wide", head), ("narrow", narrow)):
+        one.save(tmp_path / f"{name}.gattn")
+    wide = (tmp_path / "wide.gattn").read_bytes()
+    assert (tmp_path / "narrow.gattn").read_bytes() == wide
+
+
 def test_what_was_loaded_can_be_changed_and_kept(path: Path) -> None:
     whole_head().save(path)
     head = load(path)

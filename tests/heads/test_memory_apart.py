@@ -63,6 +63,16 @@ def test_what_a_large_layer_keeps_is_past_the_heap() -> None:
             assert kept.untyped_storage().nbytes() > 11 * kept.nbytes
 
 
+def test_keys_whose_memory_was_reserved_are_not_copied() -> None:
+    store = KeptEdges(range(12), TopK(8), False, torch.float32)
+    graph = TokenGraph.causal(1024)
+    store.begin(graph)
+    attention = torch.rand(12, 1024, 1024) * graph.mask()
+    store.add_rows(slice(0, 1024), slice(0, 1024), graph.mask(), attention, None)
+    for head, buffer in zip(store.graphs(has_sink=False), store._kept["key"], strict=True):
+        assert head.graph.rule.key.data_ptr() == buffer.values().data_ptr()
+
+
 def test_chunks_made_in_inference_mode_are_plain_tensors() -> None:
     apart._chunk.rest = None
     with torch.inference_mode():

@@ -445,9 +445,13 @@ def test_an_unbounded_keep_grows_in_few_steps_and_holds_what_it_shows(share: flo
         assert others == [first + before for before in accumulate(key.nbytes for key in keys[:-1])]
 
 
-def test_keys_wait_in_four_bytes() -> None:
-    (_, *_, last), _ = filled(TopK(2), 1.0)
+def test_keys_stay_in_four_bytes_and_are_read_in_eight() -> None:
+    (_, *_, last), heads = filled(TopK(2), 1.0)
     assert {buffer.dtype for buffer in last["key"]} == {torch.int32}
+    for head in heads:
+        assert head.graph.rule.key.dtype == torch.int32
+        assert head.key.dtype == np.int64
+        assert head.graph.edge_index.dtype == torch.int64
     (_, *_, last), _ = filled(All(), 1.0)
     assert "key" not in last
 

@@ -69,7 +69,8 @@ def _add_layer(
     whole = ((1 - residual) * mass + residual)[:, None]
     weight = np.divide(mixed, whole, out=np.zeros_like(mixed), where=whole > 0)
     rows, columns = (mixed > 0).nonzero()
-    stays = np.where(rows == columns, residual / whole[rows, 0], 0.0)
+    stays, is_own = np.full(len(rows), 0.0, object), rows == columns  # one 0.0 for all others
+    stays[is_own] = residual / whole[rows[is_own], 0]
     found = [some[rows, columns].tolist() for some in (attention, weight)]
     fill(
         graph,

@@ -22,7 +22,7 @@ class Edges(Rule):
     """An explicit set of edges: `Neighbourhoods` without duplicates, as a rule on positions.
 
     Edges are sorted by query, then key. Row r of `pointer` belongs to the query at position
-    `first_query + r`.
+    `first_query + r`. Keys are int64, or int32 where they are only stored.
     """
 
     pointer: Tensor
@@ -50,7 +50,7 @@ class Edges(Rule):
     def neighbourhoods(self) -> Neighbourhoods:
         """The edges as they are listed, with as many keys as the last one needs."""
         num_keys = int(self.key.max()) + 1 if len(self.key) else 1
-        return Neighbourhoods(self.pointer, self.key, num_keys)
+        return Neighbourhoods(self.pointer, self.key.long(), num_keys)
 
     def __repr__(self) -> str:
         return f"Edges({len(self.key)})"
@@ -127,7 +127,7 @@ class Edges(Rule):
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
         rows = (min(max(q - self.first_query, 0), self.num_rows) for q in (first, last + 1))
         start, stop = (int(self.pointer[row]) for row in rows)
-        keys = torch.unique(self.key[start:stop])
+        keys = torch.unique(self.key[start:stop].long())
         return as_run(keys[keys < num_keys])
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -144,8 +144,9 @@ class Edges(Rule):
     def where(self, rule: Rule, wanted: bool) -> Edges:
         """Keep the edges that another rule allows, or those that it does not."""
         row = self.row
-        chosen = rule.allowed(row + self.first_query, self.key) == wanted
-        return Edges.from_pairs(row[chosen], self.key[chosen], self.num_rows, self.first_query)
+        key = self.neighbourhoods.key
+        chosen = rule.allowed(row + self.first_query, key) == wanted
+        return Edges.from_pairs(row[chosen], key[chosen], self.num_rows, self.first_query)
 
     def joined(self, other: Edges) -> Edges:
         """Join the edges of both."""

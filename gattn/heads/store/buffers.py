@@ -26,6 +26,11 @@ class Buffer:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether its memory was reserved for several buffers at once, past the heap."""
+        return self._together is not None
+
     def cut(self, size: int) -> None:
         """Keep only the first values."""
         self._size = size

@@ -295,6 +295,8 @@ class KeptEdges:
     def _kept_graphs(self, graph: TokenGraph, keys: Sequence[Tensor] | None) -> list[TokenGraph]:
         if keys is None:
             return [graph] * len(self._heads)
+        if not all(buffer.is_apart for buffer in self._kept["key"]):
+            keys = apart.copied(keys, torch.int32)
         pointers = apart.copied(map(pointer_of, self._degree[:, : graph.num_queries]), torch.long)
-        lists = zip(pointers, apart.copied(keys, torch.long), strict=True)
+        lists = zip(pointers, keys, strict=True)
         return [replace(graph, rule=Edges(*one, graph.query_offset)) for one in lists]
