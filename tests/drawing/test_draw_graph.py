@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import matplotlib as mpl
 import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from scenes import attention
 from seen import axes, caption, drawn_edges, texts
 
@@ -61,6 +63,51 @@ def test_names_of_nodes_cover_no_node(seed):
         box = text.get_window_extent()
         inside = (dots > [box.x0, box.y0]) & (dots < [box.x1, box.y1])
         assert not inside.all(axis=1).any(), text.get_text()
+
+
+def placed_labels(head, size, **options):
+    """Draw a head at the size of a paper; return nodes, labels and lines to them in points."""
+    with mpl.rc_context({"font.size": 7}):
+        ax = head.draw_graph(ax=Figure(size, layout="constrained").add_subplot(), **options)
+    ax.figure.set_dpi(72)
+    ax.figure.draw_without_rendering()
+    to_points = ax.transData.transform
+    dots = to_points(nodes(ax).get_offsets())
+    radius = nodes(ax).get_sizes()[0] ** 0.5 / 2
+    named = [text for text in ax.texts if text.get_gid() == "gattn-label"]
+    boxes = {text.get_text(): text.get_window_extent().get_points() for text in named}
+    (lines,) = [c for c in ax.collections if c.get_gid() == "gattn-leaders"]
+    return dots, radius, boxes, [to_points(line) for line in lines.get_segments()]
+
+
+@pytest.mark.parametrize("query", [None, 33])
+@pytest.mark.parametrize("size", [(3.3, 2.4), (3.3, 3.3), (6.75, 4.5)])
+@pytest.mark.parametrize("seed", [1, 3])
+def test_at_the_size_of_a_paper_each_label_is_at_its_node_or_joined_to_it(seed, size, query):
+    head = HEAD.with_layout(nx.spring_layout(nx.karate_club_graph(), seed=seed))
+    dots, radius, boxes, lines = placed_labels(head, size, query=query)
+    assert len(boxes) == 34
+    along = np.linspace(0, 1, 200)[:, None]
+    for one, (name, (low, high)) in enumerate(boxes.items()):
+        away = np.hypot(*np.maximum(np.maximum(low - dots, dots - high), 0).T)
+        assert away.min() > radius, name
+        for other, (begin, end) in list(boxes.items())[:one]:
+            assert (np.minimum(high, end) - np.maximum(low, begin)).min() < 0.3, (name, other)
+        ends = [line for line in lines if ((line[1] > low - 2) & (line[1] < high + 2)).all()]
+        own = [line for line in ends if np.hypot(*(line[0] - dots[int(name)])) < radius + 0.1]
+        assert own or away.argmin() == int(name), name
+    for line in lines:
+        points = line[0] + (line[1] - line[0]) * along
+        owner = np.hypot(*(dots - line[0]).T).argmin()
+        others = np.delete(dots, owner, axis=0)
+        assert np.hypot(*(points[:, None] - others).T).min() > radius
+
+
+def test_names_that_differ_need_no_numbers():
+    named = replace(HEAD, tokens=tuple(f"member {n}" for n in range(34)))
+    assert set(texts(named.draw_graph(), "gattn-label")) <= set(named.tokens)
+    twice = replace(HEAD, tokens=("one", *["two"] * 33))
+    assert "2 two" in texts(twice.draw_graph(), "gattn-label")
 
 
 def test_edges_run_from_key_to_query_as_wide_as_their_attention():

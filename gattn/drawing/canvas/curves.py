@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -86,6 +87,20 @@ def bows(start: Points, end: Points) -> list[Path]:
 def bow_arrivals(start: Points, end: Points) -> Points:
     """Return the directions in which `bows` arrive."""
     return end - _bow_control(start, end)
+
+
+def along(paths: Sequence[Path], count: int = 40) -> Points:
+    """Return points on curves that have as many control points each (curves · count, 2)."""
+    if not paths:
+        return np.empty((0, 2))
+    controls = np.stack([np.asarray(path.vertices) for path in paths])
+    degree = controls.shape[1] - 1
+    share = np.linspace(0, 1, count)
+    weights = [
+        math.comb(degree, k) * share**k * (1 - share) ** (degree - k) for k in range(degree + 1)
+    ]
+    points: Points = np.einsum("kt,ekx->etx", np.array(weights), controls).reshape(-1, 2)
+    return points
 
 
 def _bow_control(start: Points, end: Points) -> Points:

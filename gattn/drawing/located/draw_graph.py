@@ -176,7 +176,9 @@ def _draw(
         picture.add_nodes(rings, lambda radius: (2 * radius + 6) ** 2)
     marks.mark_nodes(ax, head, positions, split=False)
     if labels:
-        named = with_numbers(free_labels(head, split=False))
+        named = free_labels(head, split=False)
+        if len(set(named.values())) < len(named):
+            named = with_numbers(named)
         picture.name({node: named[node] for node in dict.fromkeys([*asked, *named])})
     fitted(ax, picture.place)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_rgba
 
 from gattn.drawing.canvas import curves, fonts, layouts
@@ -15,14 +16,21 @@ from gattn.drawing.canvas.curves import Points
 from gattn.drawing.canvas.fitting import Fitting, Texts, fitted, lifted, slot
 from gattn.drawing.canvas.frame import clear
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import font_size, numbered, smallest, text_style, widths_of
+from gattn.drawing.canvas.labels import (
+    font_size,
+    numbered,
+    smallest,
+    text_style,
+    widest_of,
+    widths_of,
+)
 from gattn.drawing.canvas.layouts import Node, Positions
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import mark_nodes
 from gattn.drawing.one_head.placed_edges import PlacedEdges
-from gattn.drawing.one_head.sides import MANY, Sides
+from gattn.drawing.one_head.sides import Side, Sides
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
@@ -31,6 +39,8 @@ from gattn.names.text import visible
 _GAP, _LOOP = 4.0, 14.0
 _FEW = 60
 """The most nodes at positions of one's own whose labels are not numbered."""
+_MANY = 100
+"""From how many nodes on all labels stand beside their nodes, or nowhere."""
 _SMALLEST, _LARGEST = 1.5, 6.0
 """The radius of nodes in points."""
 
@@ -74,6 +84,7 @@ class FreeGraph:
         rest, self._loops = found[~found.is_loop], found[found.is_loop]
         pen.draw(ax, curves.bows(rest.start, rest.end), rest.attention, rest.kind)
         loops = self._loops
+        self._bows = curves.along(curves.bows(rest.start, rest.end))
         self._drawn = pen.draw(ax, curves.bows(loops.start, loops.end), loops.attention, loops.kind)
         self._ends, self._arrivals = rest.end, curves.bow_arrivals(rest.start, rest.end)
         self._heads = pen.draw_arrowheads(ax, rest.end, self._arrivals, rest.attention, rest.kind)
@@ -91,6 +102,11 @@ class FreeGraph:
         style = text_style(list(self._named.values())) | {"ha": "center", "va": "center"}
         ax, back = self._ax, ground(self._ax)
         self._texts = Texts(lambda: ax.text(0, 0, "", gid="gattn-label", bbox=back, **style))
+        self._lines = LineCollection(
+            [], colors=mpl.rcParams["text.color"], linewidths=0.5, clip_on=False,
+            gid="gattn-leaders",
+        )  # fmt: skip
+        ax.add_collection(self._lines, autolim=False)
 
     def place(self) -> None:
         """Fit places, loops, nodes and labels into the axes."""
@@ -100,12 +116,17 @@ class FreeGraph:
             drawn.set_sizes([size(radius)])
         length = min(_LOOP, 0.1 * min(slot(self._ax)))
         up = np.tile([0.0, 1.0], (len(self._loops.start), 1))
-        size_of_loop = 0.6 * length * unit, (length + radius) * unit
-        self._drawn.set_paths(curves.loops(self._loops.start, up, size_of_loop))
+        wide, high = 0.6 * length * unit, (length + radius) * unit
+        loops = [
+            curves.loops(self._loops.start, up, (share * wide, share * high))
+            for share in np.linspace(1, 0, 6, endpoint=False)
+        ]
+        self._drawn.set_paths(loops[0])
         far = np.maximum(np.hypot(*self._arrivals.T), 1e-12)[:, None]
         self._heads.set_offsets(self._ends - self._arrivals / far * radius * unit)
         if self._texts is not None:
-            self._texts.show(self._placed(unit, radius))
+            covered = [self._bows, *map(curves.along, loops)]
+            self._write(self._texts, unit, radius, np.concatenate(covered))
 
     def _set_limits(self) -> float:
         """Leave room around the nodes at equal scales; tell how many data units a point is."""
@@ -113,49 +134,52 @@ class FreeGraph:
         places = self._places if len(self._places) else np.zeros((1, 2))
         low, high = places.min(0), places.max(0)
         middle, extent = (low + high) / 2, high - low
-        free = np.maximum(room - np.minimum([70, 50], 0.32 * room), 20)
+        beside = widest_of(self._named.values()) * font_size(), _LOOP
+        around = 2 * (np.array(beside) + _LARGEST + _GAP)
+        free = np.maximum(room - np.minimum(around, 0.32 * room), 20)
         unit = max(*(extent / free).tolist(), 1e-9)
         self._ax.set_xlim(middle[0] - room[0] * unit / 2, middle[0] + room[0] * unit / 2)
         self._ax.set_ylim(middle[1] - room[1] * unit / 2, middle[1] + room[1] * unit / 2)
         return float(unit)
 
-    def _placed(self, unit: float, radius: float) -> list[dict[str, Any]]:
-        """Place the labels that have room, in the size in which most of them have."""
-        nodes = list(self._named)
+    def _write(self, texts: Texts, unit: float, radius: float, edges: Points) -> None:
+        """Write the labels that have room, and lines to those that stand away from their nodes."""
         corner = np.array([self._ax.get_xlim()[0], self._ax.get_ylim()[0]])
-        room = slot(self._ax)
-        at_loops = {(float(x), float(y)) for x, y in self._loops.start}
-        own = np.array([self._positions[node] for node in nodes]).reshape(-1, 2)
-        above = [
-            y * 2 > sum(self._ax.get_ylim()) and (x, y) not in at_loops for x, y in own.tolist()
-        ]
-        gap = radius + 2.5 if self._sized else _GAP
-        widths = widths_of(list(self._named.values()))
-        found: list[Any] = []
-        sizes = (0.9 * font_size(), smallest())
-        for size in sizes[: 1 + (len(nodes) <= MANY)]:
-            half = np.stack([widths / 2, np.full_like(widths, 0.6)], axis=1) * size + 0.5
-            sides = Sides((self._places - corner) / unit, room, gap)
-            found = sides.placed((own - corner) / unit, half, above)
-            if _count(found) == len(nodes):
-                break
-        shown = _count(found)
-        lacks = f"labels of {shown} of {len(nodes)} nodes have room" * (shown < len(nodes))
+        size, found = self._sides(unit, radius, (edges - corner) / unit)
+        shown, whole = sum(side is not None for side in found), len(found)
+        lacks = f"labels of {shown} of {whole} nodes have room" * (shown < whole)
         Fitting.of(self._ax).note("labels", lacks)
-        return [
+        written = [(node, side) for node, side in zip(self._named, found, strict=True) if side]
+        texts.show(
             {
                 "position": self._positions[node],
                 "text": self._named[node],
                 "size": size,
-                "transform": lifted(self._ax, offset[1], offset[0]),
+                "transform": lifted(self._ax, side.offset[1], side.offset[0]),
             }
-            for node, offset in zip(nodes, found, strict=True)
-            if offset is not None
-        ]
+            for node, side in written
+        )
+        self._lines.set_segments(
+            [side.line * unit + corner for _, side in written if side.line is not None]
+        )
 
-
-def _count(found: list[Any]) -> int:
-    return sum(offset is not None for offset in found)
+    def _sides(self, unit: float, radius: float, edges: Points) -> tuple[float, list[Side | None]]:
+        """Place the labels, in the size in which most of them have room; `edges` in points."""
+        corner = np.array([self._ax.get_xlim()[0], self._ax.get_ylim()[0]])
+        own = np.array([self._positions[node] for node in self._named]).reshape(-1, 2)
+        above = (own[:, 1] * 2 > sum(self._ax.get_ylim())).tolist()
+        gap = radius + 2.5 if self._sized else _GAP
+        widths = widths_of(list(self._named.values()))
+        has_few = len(own) <= _MANY
+        found: list[Side | None] = []
+        size = 0.0
+        for size in (0.9 * font_size(), smallest())[: 1 + has_few]:
+            half = np.stack([widths / 2, np.full_like(widths, 0.6)], axis=1) * size + 0.5
+            sides = Sides((self._places - corner) / unit, slot(self._ax), radius, gap, edges)
+            found = sides.placed((own - corner) / unit, half, above, lines=has_few)
+            if None not in found:
+                break
+        return size, found
 
 
 def with_numbers(named: Mapping[Node, str]) -> dict[Node, str]:

@@ -1,25 +1,54 @@
-"""On which side of its node a label has room."""
+"""Where labels of nodes have room: beside their node, or at the end of a line from it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.curves import Points
 
-_ABOVE, _BELOW = (0, 1), (0, -1)
-_BESIDE = ((1, 0), (-1, 0))
+_UPRIGHT = ((0, 1), (0, -1), (1, 0), (-1, 0))
 _CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
-MANY = 200
-"""From how many nodes on labels stand on four sides only."""
-_FURTHER = 6.0
-"""How much further from its node a label may stand, in points."""
+_LENGTHS = (4.0, 7.0, 10.0, 14.0, 19.0, 25.0, 32.0, 40.0, 50.0, 62.0)
+"""How long lines to labels may be, in points."""
+_TURNS = 24
+"""In how many directions lines to labels may run."""
+_NEARER = 1.5
+"""How much nearer, in points, a label without a line is to its own node than to any other."""
+_CLEAR = 0.5
+"""How far labels and lines stay from nodes that they do not belong to, in points."""
+_ROUNDS = 8
+"""How often labels are placed, those that had no room before first."""
+_MOST_LEFT = 0.25
+"""The share of labels without room above which no other order would help."""
+_RANK, _FARTHER = 0.02, 0.03
+"""What a worse side, and a point of a line, count against covering a label's area of edges."""
+
+
+class Side(NamedTuple):
+    """Where a label stands, in points: its middle from its node, and the line's two ends."""
+
+    offset: NDArray[np.float64]
+    line: Points | None = None
+
+
+class _Options(NamedTuple):
+    """Places for one label, from the lower left corner, and how bad each is."""
+
+    middles: Points
+    lines: Points | None
+    costs: NDArray[np.float64]
 
 
 class Sides:
-    """Places labels where they meet neither one before nor the edge, and no node if they can.
+    """Places labels where they meet no node, no label and as few edges as can be.
+
+    A label beside its node is nearer to it than to any other; one that stands further away is
+    joined to it by a line, which crosses no node, label or other such line.
 
     Parameters
     ----------
@@ -27,60 +56,184 @@ class Sides:
         Where all nodes lie, in points from the lower left corner.
     room : (float, float)
         The width and height in points.
+    radius : float
+        The radius of nodes.
     gap : float
-        How far a label stays from its node.
+        How far a label stays from the middle of its node.
+    edges : array (points, 2)
+        Points on edges.
     """
 
-    def __init__(self, nodes: Points, room: tuple[float, float], gap: float) -> None:
-        self._nodes, self._room, self._gap = nodes, np.array(room), gap
+    def __init__(
+        self, nodes: Points, room: tuple[float, float], radius: float, gap: float, edges: Points
+    ) -> None:
+        self._nodes, self._room = nodes, np.array(room)
+        self._radius, self._gap = radius, gap
+        shape = np.maximum(np.ceil(self._room).astype(int), 1)
+        ink = np.histogram2d(*edges.T, bins=shape, range=[(0, shape[0]), (0, shape[1])])[0]
+        self._ink = np.pad(np.minimum(ink, 1), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
 
     def placed(
-        self, own: Points, half: Points, above: Sequence[bool]
-    ) -> list[NDArray[np.float64] | None]:
-        """Return how far each label's middle lies from its node; None if it has no room.
+        self, own: Points, half: Points, above: Sequence[bool], *, lines: bool
+    ) -> list[Side | None]:
+        """Return where each label stands; None if it has no room.
 
         Parameters
         ----------
         own : array (labels, 2)
-            The nodes that have labels.
+            The nodes that have labels, those that come first before others.
         half : array (labels, 2)
             Half the width and height of each label.
         above : sequence of bool
             Whether a label would rather stand above its node than below.
+        lines : bool
+            Whether labels may stand at the ends of lines.
         """
-        middles, written = np.zeros_like(own), np.zeros(len(own), dtype=bool)
-        found: list[NDArray[np.float64] | None] = []
-        for i, node in enumerate(own):
-            offsets = self._offsets(half[i], above=above[i])
-            places = node + offsets
-            inside = ((places >= half[i]) & (places <= self._room - half[i])).all(1)
-            apart = half[written] + half[i]
-            free = inside & _clear(places, middles[written], apart)
-            others = self._nodes[(self._nodes != node).any(1)]
-            clear = free & _clear(places, others, half[i] + self._gap / 2)
-            chosen = clear if clear.any() else free
-            if not chosen.any():
-                found.append(None)
-                continue
-            best = int(np.argmax(chosen))
-            middles[i], written[i] = places[best], True
-            found.append(offsets[best])
-        return found
+        beside = cache(lambda i: self._beside(own[i], half[i], above[i]))
+        afar = cache(lambda i: self._afar(own[i], half[i]))
+        ways = (beside, afar) if lines else (beside,)
+        best: dict[int, Side] = {}
+        first: list[int] = []
+        for _ in range(_ROUNDS):
+            found: dict[int, Side] = {}
+            rest = [i for i in range(len(own)) if i not in first]
+            taken = _Taken()
+            for options, i in ((way, i) for some in (first, rest) for way in ways for i in some):
+                if i not in found and (side := self._best(own[i], half[i], options(i), taken)):
+                    found[i] = side
+            best = max(best, found, key=len)
+            missing = [i for i in range(len(own)) if i not in found]
+            if not lines or not missing or len(missing) > _MOST_LEFT * len(own):
+                break
+            first = missing + [i for i in first if i not in missing]
+        return [best.get(i) for i in range(len(own))]
 
-    def _offsets(self, half: NDArray[np.float64], *, above: bool) -> Points:
-        """Return where a label may stand, from its node, the best place first."""
-        first = (_ABOVE, _BELOW) if above else (_BELOW, _ABOVE)
-        sides = np.array([*first, *_BESIDE], dtype=float)
-        near = sides * (self._gap + half)
-        if len(self._nodes) > MANY:
-            return near
-        corners = np.array(_CORNERS, dtype=float) * (0.5 * self._gap + half)
-        return np.concatenate([near, corners, near + sides * _FURTHER])
+    def _best(
+        self, node: NDArray[np.float64], half: NDArray[np.float64], options: _Options, taken: _Taken
+    ) -> Side | None:
+        """Choose the best of the places that are free, if there is one, and take it."""
+        middles, lines, costs = options
+        free = np.flatnonzero(np.isfinite(costs))
+        free = free[taken.leaves(middles[free], half, None if lines is None else lines[free])]
+        if not len(free):
+            return None
+        best = free[np.argmin(costs[free])]
+        line = None if lines is None else lines[best]
+        taken.add(middles[best], half, line)
+        return Side(middles[best] - node, line)
+
+    def _beside(
+        self, node: NDArray[np.float64], half: NDArray[np.float64], above: bool
+    ) -> _Options:
+        """Return the places that touch a node, its preferred side first."""
+        upright = np.array(_UPRIGHT, dtype=float) * ([1, 1] if above else [1, -1])
+        corners = np.array(_CORNERS, dtype=float)
+        places = node + np.concatenate(
+            [upright * (self._gap + half), corners * (0.75 * self._gap + half)]
+        )
+        costs = self._costs(places, half) + _RANK * np.arange(len(places))
+        own = _distances(node[None], places, half)[:, 0]
+        others = self._distances(node, places, half)
+        nearest = np.maximum(own + _NEARER, self._radius + _CLEAR)
+        return _Options(places, None, np.where(others < nearest, np.inf, costs))
+
+    def _afar(self, node: NDArray[np.float64], half: NDArray[np.float64]) -> _Options:
+        """Return the places at the ends of lines, which meet no other node on their way."""
+        angles = np.arange(_TURNS) * (2 * np.pi / _TURNS)
+        turns = np.stack([np.sin(angles), np.cos(angles)], axis=1)
+        towards = np.tile(turns, (len(_LENGTHS), 1))
+        lengths = np.repeat(_LENGTHS, _TURNS)
+        ends = towards * (self._gap + lengths)[:, None]
+        offsets = ends + towards / np.abs(towards).max(1, keepdims=True) * half
+        near = np.clip(0.0, offsets - half, offsets + half)
+        begins = near / np.hypot(*near.T)[:, None] * self._radius
+        lines = node + np.stack([begins, near], axis=1)
+        costs = self._costs(node + offsets, half) + _FARTHER * lengths
+        costs[self._distances(node, node + offsets, half) < self._radius + _CLEAR] = np.inf
+        others = self._nodes[(self._nodes != node).any(1)]
+        costs[(_to_lines(lines, others) < self._radius + _CLEAR).any(1)] = np.inf
+        return _Options(node + offsets, lines, costs)
+
+    def _distances(
+        self, node: NDArray[np.float64], places: Points, half: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return how far boxes are from the nearest node but this one."""
+        others = self._nodes[(self._nodes != node).any(1)]
+        return _distances(others, places, half).min(1, initial=np.inf)
+
+    def _costs(self, middles: Points, half: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share of each box that lies on edges; infinity for those that are cut."""
+        limit = np.array(self._ink.shape) - 1
+        x0, y0 = np.clip(np.rint(middles - half).astype(int), 0, limit).T
+        x1, y1 = np.clip(np.rint(middles + half).astype(int), 0, limit).T
+        ink = self._ink[x1, y1] - self._ink[x0, y1] - self._ink[x1, y0] + self._ink[x0, y0]
+        is_cut = ((middles < half) | (middles > self._room - half)).any(1)
+        return np.where(is_cut, np.inf, ink / np.maximum((x1 - x0) * (y1 - y0), 1))
 
 
-def _clear(
-    places: Points, others: Points, apart: Points | NDArray[np.float64]
-) -> NDArray[np.bool_]:
-    """Return which places are so far from all others, in one direction at least."""
-    away = np.abs(places[:, None] - others[None]) >= apart
-    return np.asarray(away.any(-1).all(-1))
+class _Taken:
+    """The labels and lines that have their places."""
+
+    def __init__(self) -> None:
+        self._middles, self._halves = np.empty((0, 2)), np.empty((0, 2))
+        self._lines = np.empty((0, 2, 2))
+
+    def leaves(
+        self, middles: Points, half: NDArray[np.float64], lines: Points | None
+    ) -> NDArray[np.bool_]:
+        """Return which labels, with their lines, meet none of these."""
+        apart = np.abs(middles[:, None] - self._middles) >= self._halves + half
+        free = apart.any(-1).all(-1) & ~_meet(self._lines, middles, half + _CLEAR).any(0)
+        if lines is not None:
+            free &= ~_meet(lines, self._middles, self._halves + _CLEAR).any(1)
+            free &= ~_cross(lines, self._lines).any(1)
+        return np.asarray(free)
+
+    def add(
+        self, middle: NDArray[np.float64], half: NDArray[np.float64], line: Points | None
+    ) -> None:
+        """Take a place."""
+        self._middles = np.concatenate([self._middles, middle[None]])
+        self._halves = np.concatenate([self._halves, half[None]])
+        if line is not None:
+            self._lines = np.concatenate([self._lines, line[None]])
+
+
+def _distances(nodes: Points, places: Points, half: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far each box (boxes, nodes) is from each node."""
+    away = np.maximum(np.abs(places[:, None] - nodes) - half, 0)
+    return np.asarray(np.hypot(away[..., 0], away[..., 1]))
+
+
+def _to_lines(lines: Points, nodes: Points) -> NDArray[np.float64]:
+    """Return how far each line (lines, nodes) is from each node."""
+    begins, along = lines[:, None, 0], lines[:, None, 1] - lines[:, None, 0]
+    away = nodes - begins
+    share = (away * along).sum(-1) / np.maximum((along**2).sum(-1), 1e-12)
+    off = away - np.clip(share, 0, 1)[..., None] * along
+    return np.asarray(np.hypot(off[..., 0], off[..., 1]))
+
+
+def _meet(lines: Points, middles: Points, halves: Points) -> NDArray[np.bool_]:
+    """Return which lines (lines, boxes) begin or end in a box, or cross it."""
+    corners = np.broadcast_to(halves, middles.shape)
+    met = (np.abs(lines[:, None] - middles[:, None]) < corners[:, None]).all(-1).any(-1)
+    for turned in (corners, corners * [1.0, -1.0]):
+        diagonals = np.stack([middles - turned, middles + turned], axis=1)
+        met |= _cross(lines, diagonals)
+    return np.asarray(met)
+
+
+def _cross(lines: Points, others: Points) -> NDArray[np.bool_]:
+    """Return which lines (lines, others) cross which others."""
+    a, b = (lines[:, None, end] for end in (0, 1))
+    c, d = (others[None, :, end] for end in (0, 1))
+    return np.asarray(
+        (_turn(a, b, c) * _turn(a, b, d) <= 0) & (_turn(c, d, a) * _turn(c, d, b) <= 0)
+    )
+
+
+def _turn(a: Points, b: Points, c: Points) -> NDArray[np.float64]:
+    """Return on which side of the line from a to b a point c lies."""
+    ab, ac = b - a, c - a
+    return np.asarray(ab[..., 0] * ac[..., 1] - ab[..., 1] * ac[..., 0])
