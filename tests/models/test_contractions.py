@@ -7,7 +7,21 @@ from torch import nn
 import gattn
 
 TOKENS, WIDTH = 5, 6
+
+
+def by_vectors(multiply):
+    """Multiply each row of the attention with each column of the values."""
+    return lambda a, v: torch.stack([torch.stack([multiply(row, x) for x in v.mT]) for row in a])
+
+
 CONTRACTIONS = {
+    "dot": by_vectors(torch.dot),
+    "vdot": by_vectors(torch.vdot),
+    "inner of vectors": by_vectors(torch.inner),
+    "vectors": by_vectors(torch.matmul),
+    "vectors, turned": by_vectors(lambda row, x: x @ row),
+    "a vector and a matrix": lambda a, v: torch.stack([row @ v for row in a]),
+    "a matrix and a vector": lambda a, v: torch.stack([torch.matmul(v.mT, row) for row in a]),
     "tensordot": lambda a, v: torch.tensordot(a, v, dims=1),
     "tensordot of pairs": lambda a, v: torch.tensordot(v, a, dims=([0], [1])).mT,
     "tensordot of a dimension": lambda a, v: torch.tensordot(a, v.mT, ((1,), (-1,))),

@@ -14,6 +14,11 @@ def _in_place(x, gate):
     return x.clone().mul_(gate).add_(x.flip(1).mul_(1 - gate))
 
 
+def _joined(x, gate):
+    return torch.cat([x * gate, x.flip(1) * (1 - gate)], -1)
+
+
+MIXES = torch.randn(2 * WIDTH, WIDTH, generator=torch.Generator().manual_seed(1)).double()
 EXCHANGES = {
     "of both": lambda x, gate: x * gate + x.flip(1) * (1 - gate),
     "halved": lambda x, gate: x * gate * 0.5 + x.flip(1) * (1 - gate) * 0.5,
@@ -28,6 +33,27 @@ EXCHANGES = {
     ),
     "in place": _in_place,
     "rounded": lambda x, gate: x + (x.flip(1) - x) * gate.round(),
+    "three parts": lambda x, gate: x * gate + x.sin() * gate**2 + x.flip(1) * (1 - gate),
+    "flipped twice": lambda x, gate: x.flip(1) + (x - x.flip(1)) * gate,
+    "einsums": lambda x, gate: sum(
+        torch.einsum("bnd,bnd->bnd", weight.expand_as(x), one)
+        for weight, one in ((gate, x), (1 - gate, x.flip(1)))
+    ),
+    "einsums of tokens": lambda x, gate: (
+        torch.einsum("...nd,...n->...nd", x, gate[..., 0])
+        + torch.einsum("bn,bnd->bnd", 1 - gate[..., 0], x.flip(1))
+    ),
+    "einsum of a stack": lambda x, gate: torch.einsum(
+        "bnds,bnds->bnd", *(one.expand(*x.shape, 2) for one in _parts(x, gate))
+    ),
+    "einsum of a stack, by token": lambda x, gate: torch.einsum(
+        "bns,bnds->bnd", _parts(x, gate)[1][:, :, 0], _parts(x, gate)[0]
+    ),
+    "linear": lambda x, gate: nn.functional.linear(_joined(x, gate), MIXES.T),
+    "matrix": lambda x, gate: _joined(x, gate) @ MIXES,
+    "linear, rounded": lambda x, gate: _joined(x, gate.round()) @ MIXES,
+    "linear, compared": lambda x, gate: _joined(x, (gate > 0.5).to(x)) @ MIXES,
+    "convolution": lambda x, gate: nn.functional.conv1d(_joined(x, gate).mT, MIXES.T[..., None]).mT,
     "next": lambda x, gate: x * gate + x.roll(1, 1) * (1 - gate),
 }
 GATES = {
@@ -52,6 +78,25 @@ def test_tokens_that_a_gate_may_exchange_have_no_names(move, gate):
     assert any("picks or orders tokens" in one for one in said)
 
 
+CHOICES = {
+    "maximum": lambda x, score: torch.maximum(x, x.flip(1)),
+    "max": lambda x, score: torch.max(x, x.flip(1)),
+    "minimum": lambda x, score: torch.minimum(x.roll(1, 1), x),
+    "clamp": lambda x, score: x.clamp(max=x.flip(1)),
+    "amax": lambda x, score: torch.stack([x, x.flip(1)]).amax(0),
+    "max of a stack": lambda x, score: torch.stack([x, x.flip(1)], 2).max(2).values,
+    "median": lambda x, score: torch.cat([x, x.flip(1)], -1).unflatten(-1, (2, -1)).median(2)[0],
+    "more": lambda x, score: x.flip(1) + (x - x.flip(1)).relu(),
+}
+
+
+@pytest.mark.parametrize("move", CHOICES.values(), ids=CHOICES)
+def test_tokens_of_which_the_larger_numbers_are_taken_have_no_names(move):
+    stack, said = captured(Model(move), torch.randn(1, TOKENS, WIDTH).double())
+    assert stack[1, 0].tokens == ()
+    assert any("picks or orders tokens" in one for one in said)
+
+
 def _averaged(x):
     return nn.functional.avg_pool1d(x.mT, 3, 1, 1).mT
 
@@ -61,6 +106,14 @@ STAYS = {
     "residual": lambda x, gate: x + x.flip(1) * gate,
     "convolution": lambda x, gate: x * gate + _averaged(x) * (1 - gate),
     "two gates": lambda x, gate: x * gate + x.sin() * (1 - gate),
+    "joined": lambda x, gate: torch.cat([x * gate, x.sin() * (1 - gate)], -1) @ MIXES,
+    "joined, residual": lambda x, gate: torch.cat([x, x.flip(1) * gate], -1) @ MIXES,
+    "einsum": lambda x, gate: (
+        torch.einsum("bnd,bnd->bnd", x, gate.expand_as(x)) + torch.einsum("bnd,d->bnd", x, MIXES[0])
+    ),
+    "largest of all": lambda x, gate: torch.maximum(x, x.amax(1, keepdim=True).expand_as(x)) + x,
+    "largest of neighbours": lambda x, gate: torch.maximum(x, _averaged(x)),
+    "largest channel": lambda x, gate: x - x.amax(-1, keepdim=True) + x.relu(),
     "weights of all": lambda x, gate: x @ (x.mT @ x),
 }
 
@@ -107,6 +160,10 @@ class OneSide(Model):
 EYE = torch.eye(TOKENS).double()
 MOVES = {
     "matrix": lambda x, gate: (gate * EYE + (1 - gate) * TURNED) @ x,
+    "chosen matrix": lambda x, gate: torch.where(gate > 0.5, EYE, TURNED) @ x,
+    "einsum of a chosen matrix": lambda x, gate: torch.einsum(
+        "ij,bjd->bid", torch.where(gate > 0.5, EYE, TURNED), x
+    ),
     "side by side": EXCHANGES["side by side"],
     "einsum": lambda x, gate: torch.einsum(
         "g,gbnd->bnd", torch.stack([gate, 1 - gate]), torch.stack([x, x.flip(1)])

@@ -63,6 +63,8 @@ MOVES = {
     "matrix": lambda x, score: TURNED @ x,
     "linear": lambda x, score: nn.functional.linear(x.mT, TURNED).mT,
     "convolution": by_convolution,
+    "weighed": lambda x, score: x.flip(1) * score.sigmoid(),
+    "weighed by einsum": lambda x, score: torch.einsum("bn,bnd->bnd", score[..., 0], x.flip(1)),
 }
 
 
@@ -78,7 +80,8 @@ def captured(model, x):
 def test_tokens_have_the_numbers_of_the_data(name):
     model, x = Model(MOVES[name]), torch.randn(1, TOKENS, WIDTH).double()
     stack, said = captured(model, x)
-    order = (model.after[0][:, None] - model.before[0]).abs().amax(-1).argmin(1)
+    same = nn.functional.cosine_similarity(model.after[0][:, None], model.before[0], -1)
+    order = same.abs().argmax(1)
     assert sorted(order.tolist()) == [*range(TOKENS)] != order.tolist()
     wanted = torch.empty(TOKENS, TOKENS).double()
     wanted[order[:, None], order] = model.layers[1].attention[0].detach()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError
 
 _HEADS, _DIM, _TOKENS = 2, 4, 7
 _WIDTH = _HEADS * _DIM
@@ -73,6 +74,11 @@ def _repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (a[..., None].repeat(1, 1, 1, 1, _DIM) * v[:, :, None]).sum(-2)
 
 
+def _vecdot(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    a = _scores(q, k).softmax(-1)
+    return torch.linalg.vecdot(a[..., None, :], v.mT[:, :, None])
+
+
 _library = torch.library.Library("gattn_tests", "DEF")
 _library.define("attend(Tensor q, Tensor k, Tensor v) -> Tensor")
 _library.impl("attend", lambda q, k, v: _scores(q, k).softmax(-1) @ v, "CompositeExplicitAutograd")
@@ -88,6 +94,7 @@ def _causal_and_linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 _WAYS = [
+    _vecdot,
     _by_keys,
     _bag,
     _convolution,
@@ -96,9 +103,9 @@ _WAYS = [
     _in_place,
     _one_by_one,
     _custom,
-    _causal_and_linear,
     _buffer,
     _repeated,
+    _causal_and_linear,
 ]
 
 
@@ -265,6 +272,21 @@ def test_a_product_that_is_not_followed_is_told(way, batch):
 def test_the_model_itself_is_told_too(way):
     (said,) = _told(_Inline(way))
     assert "The model itself (_Inline) does not show its attention" in said
+
+
+@pytest.mark.parametrize("way", _WAYS[:-1])
+def test_a_model_of_which_nothing_is_followed_is_refused_with_this_reason(way):
+    model, x = nn.Sequential(_Other(way)).eval(), torch.randn(1, _TOKENS, _WIDTH)
+    says = r"0 \(_Other\) multiplies a softmax with values in a way that is not followed"
+    with torch.no_grad(), pytest.raises(CaptureError, match=says), capturing(model):
+        model(x)
+
+
+def test_attention_without_a_softmax_is_refused_as_such():
+    model, x = nn.Sequential(_Other(_causal_and_linear)).eval(), torch.randn(1, _TOKENS, _WIDTH)
+    says = "Attention without a softmax"
+    with torch.no_grad(), pytest.raises(CaptureError, match=says), capturing(model):
+        model(x)
 
 
 @pytest.mark.parametrize("is_linear", [True, False])

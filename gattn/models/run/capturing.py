@@ -273,9 +273,9 @@ def capturing(
         model, tokenizer = resolved(cast("PreTrainedModel", model), tokenizer)
     naming = Naming(tokens, grid)
     recording = Recording(model, tokenizer, options, keeps_logits=True, naming=naming)
-    with opened(model, recording):
+    with opened(model, recording) as calls:
         yield recording
-    recording.finish()
+    recording.finish(calls.unfollowed)
 
 
 def _encoded(

@@ -61,7 +61,9 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_nodes(model, unknown_nodes)
     silent = {name for plan in plans.values() for name in plan.silent}
     missed = {one for one in silent if not _is_within(one, shown)}
-    missed |= {told.named(model, name) for plan in plans.values() for name in plan.unmet}
+    unmet = {told.named(model, name) for plan in plans.values() for name in plan.unmet}
+    calls.unfollowed = sorted(unmet)
+    missed |= unmet
     again = {name for plan in own for name in plan.again}
     missed -= {told.named(model, name) for name in again}
     if shown and missed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -264,10 +264,14 @@ class Recording(Context):
 
     # What was recorded
 
-    def finish(self) -> None:
-        """Check that attention was seen, and every chosen layer."""
+    def finish(self, unfollowed: Sequence[str] = ()) -> None:
+        """Check that attention was seen, and every chosen layer.
+
+        `unfollowed` are modules that multiply a softmax with values as no door sees.
+        """
         if not self._depth:
-            raise CaptureError(nothing_seen(self._kind, self._was_called, self._broke))
+            calls = self._was_called, self._broke
+            raise CaptureError(nothing_seen(self._kind, *calls, unfollowed))
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
             raise SelectionError(f"No layer {min(missing)}; the model has layers 0 .. {depth - 1}.")

@@ -63,7 +63,14 @@ class Calls:
         The mode that each thread needs in order to see the model's attention, if any.
     tracker : callable
         Makes what follows each call: `Tracker` knows transformers' models, `AnyTracker` no library.
+
+    Attributes
+    ----------
+    unfollowed : sequence of str
+        The modules that multiply a softmax with values as no door sees, once a context closed.
     """
+
+    unfollowed: Sequence[str] = ()
 
     def __init__(
         self,

@@ -259,6 +259,6 @@ def unseen(model: nn.Module, missed: list[str]) -> str:
     where = f"{missed[0]} ({kind})" if missed[0] else kind
     return (
         f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
-        "scripted, traced or inside a custom autograd function hides it, and so does what changes "
-        "attention before it meets its values"
+        "scripted, traced or inside a custom autograd function hides it, and so do products of "
+        "single vectors (dot, vecdot), and what changes attention before it meets its values"
     )

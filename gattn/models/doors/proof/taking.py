@@ -14,7 +14,7 @@ from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.silent import holds
 
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
-_MATRIX = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"))
+_MATRIX = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"))
 _MATRIX |= {f"{name}_" for name in ("addmm", "baddbmm", "addbmm", "addmv")}
 _SPARSE = frozenset(("_sparse_mm", "_sparse_addmm", "sparse_sampled_addmm"))
 _WEIGHING = frozenset(("convolution", "_embedding_bag", "_embedding_bag_forward_only"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gattn.errors import CaptureError
 from gattn.models.edit.heard import Heard
 from gattn.models.read.following import Progress
@@ -47,8 +49,11 @@ def refuse_contributions(
         )
 
 
-def nothing_seen(kind: str, was_called: bool, broke: bool) -> str:
-    """Return why no attention of a type of model was seen."""
+def nothing_seen(kind: str, was_called: bool, broke: bool, unfollowed: Sequence[str]) -> str:
+    """Return why no attention of a type of model was seen.
+
+    `unfollowed` are modules that multiply a softmax with values as no door sees.
+    """
     if not was_called:
         return (
             f"{kind} was not called: call the model that the context was opened on, "
@@ -56,6 +61,15 @@ def nothing_seen(kind: str, was_called: bool, broke: bool) -> str:
         )
     if broke:
         return f"Every call of {kind} within the context failed, so nothing was recorded."
+    if unfollowed:
+        more = f", and so do {len(unfollowed) - 1} more" if len(unfollowed) > 1 else ""
+        return (
+            f"The attention of {kind} cannot be seen: {unfollowed[0]} multiplies a softmax with "
+            f"values in a way that is not followed{more}, such as vector by vector (dot, vecdot), "
+            "in a loop over keys, by a convolution, sparse, or in a kernel of its own. Expected "
+            "a product of matrices (@, bmm, einsum), or scaled_dot_product_attention. There is "
+            "nothing to capture."
+        )
     return (
         f"The attention of {kind} cannot be seen: expected transformers' attention "
         "interface, torch's attention functions, a softmax of scores times values, "

@@ -11,6 +11,9 @@ from torch import Tensor
 
 _INNER = frozenset((torch.inner, Tensor.inner))
 _VECTORS = frozenset((torch.mv, Tensor.mv))
+_DOTS = frozenset((torch.dot, Tensor.dot, torch.vdot, Tensor.vdot))
+_OF_VECTORS = {(1, 1): "i,i->", (1, 2): "i,ij->j", (2, 1): "ij,j->i"}
+_MATMULS = frozenset((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.linalg.matmul))
 _CHAINS = frozenset((torch.linalg.multi_dot, torch.chain_matmul))
 
 
@@ -21,6 +24,10 @@ def equation_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return "ij,jk->ik" if [x.dim() for x in given] == [2, 2] else None
     if func in _VECTORS:
         return "ij,j->i"
+    if func in _DOTS:
+        return "i,i->"
+    if func in _MATMULS and len(args) == 2:
+        return _OF_VECTORS.get((args[0].dim(), args[1].dim()))
     if func in _INNER:
         return _over(args, -1, -1)
     if func is not torch.tensordot or kwargs.get("out") is not None:

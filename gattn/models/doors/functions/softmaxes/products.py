@@ -257,15 +257,15 @@ def einsum_product(
     def arranged(x: Tensor, own: str, last: tuple[list[str], list[str]]) -> Tensor:
         order = [n for n in (*lead, *last[0], *last[1]) if n in own]
         sizes = all_sizes | dict(zip(own, x.shape, strict=True))
-        x = x.permute(*(own.index(n) for n in order))
+        x = x.permute(tuple(own.index(n) for n in order))
         shape = [sizes[n] if n in own else 1 for n in lead]
         ends = [torch.Size([sizes[n] for n in some]).numel() for some in last]
         return x.reshape(*shape, *ends)
 
     def back(x: Tensor, own: str, last: tuple[list[str], list[str]]) -> Tensor:
         order = [*lead, *last[0], *last[1]]
-        x = x.reshape(*(all_sizes[n] for n in order))
-        return x.permute(*(order.index(n) for n in own))
+        x = x.reshape(tuple(all_sizes[n] for n in order))
+        return x.permute(tuple(order.index(n) for n in own))
 
     of_weights, of_output = (query, [key]), (query, columns)
     return Product(

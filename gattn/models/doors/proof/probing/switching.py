@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.functions.softmaxes.following import is_followed
+from gattn.models.doors.functions.softmaxes.following import OF_THE_FIRST, is_followed
 from gattn.models.doors.proof.probing.gates import Gates
 from gattn.models.doors.proof.probing.one_run.inputs import mapped
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
@@ -35,8 +35,11 @@ _IN_PLACE = frozenset(("mul_", "add_", "sub_", "lerp_", "addcmul_"))
 _IN_PLACE |= {"__imul__", "__iadd__", "__isub__"}
 _JOINS = frozenset(("cat", "concat", "concatenate", "stack", "contiguous", "clone", "reshape"))
 _PUTS = frozenset(("scatter", "scatter_add"))
+_OF_THE_FIRST = {one.__name__ for one in OF_THE_FIRST}
 _MATRICES = frozenset(("matmul", "rmatmul", "mm", "bmm", "mv", "einsum", "tensordot"))
 _TOTALS = frozenset(("sum", "mean"))
+_LARGEST = frozenset(("max", "min", "median", "nanmedian", "kthvalue"))
+"""What gives numbers with their indices, if it is given a dimension."""
 _RANKS = {"sort": 1, "msort": 1, "topk": 2}
 """What puts numbers in order, and which argument is the dimension."""
 
@@ -95,6 +98,9 @@ class Switching(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             if name.strip("_") in _STEPS and bool(result.isnan().all()):
                 result = torch.zeros_like(result)  # It decides, and marks nothing.
+            if isinstance(result, tuple) and name in _LARGEST:
+                floats = [x for x in tensors_in((args, given)) if x.is_floating_point()]
+                self.moves |= self._gates.exchange(name, floats, result[0])
             if name in _RANKS:
                 self._rank(_RANKS[name], name == "msort", args, given, result)
             elif isinstance(result, Tensor):
@@ -145,7 +151,9 @@ class Switching(TorchFunctionMode):
     ) -> None:
         given = tensors_in((args, kwargs))
         plain = name.strip("_")
-        if plain in _INDEXES:
+        if plain in _OF_THE_FIRST:
+            given = given[:1]
+        elif plain in _INDEXES:
             given = [x for n, x in enumerate(given) if not n or x.is_floating_point()]
         elif not result.is_floating_point() or plain in _STEPS:
             if any(x in self._switches or _has_nan(x) for x in given):
@@ -153,6 +161,8 @@ class Switching(TorchFunctionMode):
             return
         floats = [x for x in given if x.is_floating_point()]
         self.moves |= result.dim() != 0 and self._gates.exchange(plain, floats, result)
+        if plain == "einsum" and len(floats) == 2 and not any(map(is_followed, floats)):
+            self.moves |= isinstance(args[0], str) and self._gates.contract(args[0], floats, result)
         ranked = [x for x in given if x in self._ranked]
         if plain in _PUTS and any(self._ranked[x] is y for x in ranked for y in given):
             return
@@ -165,7 +175,7 @@ class Switching(TorchFunctionMode):
         others = [x for x in given if x not in self._switches]
         if plain in _MATRICES and switches and others:
             self.moves = _has_nan(result)
-        if switches and not others:
+        if switches and not any(_has_nan(x) or x in self._switched for x in others):
             self._switches[result] = True
         elif switches or any(x in self._switched for x in given):
             if len(others) > 1:  # What is smaller is a gate, whose own marks do not count.
@@ -180,6 +190,7 @@ class Switching(TorchFunctionMode):
             self._switched[result] = marks[0] if is_whole else result.isnan()
             if is_whole or (any(are_gated) and _share_memory(others[0], result)):
                 self._gated[result] = True
+                self._gates.weigh_by_values(self._switched[result], result)
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
