@@ -70,7 +70,8 @@ class Sides:
         self._nodes, self._room = nodes, np.array(room)
         self._radius, self._gap = radius, gap
         shape = np.maximum(np.ceil(self._room).astype(int), 1)
-        ink = np.histogram2d(*edges.T, bins=shape, range=[(0, shape[0]), (0, shape[1])])[0]
+        within = np.stack([np.zeros_like(shape), shape], axis=1)
+        ink = np.histogram2d(edges[:, 0], edges[:, 1], bins=shape.tolist(), range=within)[0]
         self._ink = np.pad(np.minimum(ink, 1), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
 
     def placed(
@@ -159,7 +160,7 @@ class Sides:
     ) -> NDArray[np.float64]:
         """Return how far boxes are from the nearest node but this one."""
         others = self._nodes[(self._nodes != node).any(1)]
-        return _distances(others, places, half).min(1, initial=np.inf)
+        return np.asarray(_distances(others, places, half).min(1, initial=np.inf))
 
     def _costs(self, middles: Points, half: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the share of each box that lies on edges; infinity for those that are cut."""
