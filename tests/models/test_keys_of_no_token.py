@@ -56,7 +56,7 @@ def test_keys_that_it_adds_come_after_those_that_are_no_padding():
     graph = run.traces[1].only_stack[0, 0]
     assert graph.labels() == ["0", "1", "2", "[bias]", "[zero]"]
     found = torch.tensor(graph.to_dense())
-    torch.testing.assert_close(found, weights[1, 0][:, [0, 1, 2, 5, 6]], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, weights[1, 0][:3][:, [0, 1, 2, 5, 6]], rtol=0, atol=1e-12)
     with capturing(module, tokens=list("abcd")) as run:
         _run(module, x[:1])
     with pytest.raises(CaptureError, match="gives 4 texts"):
@@ -64,7 +64,43 @@ def test_keys_that_it_adds_come_after_those_that_are_no_padding():
     wrong = [NAMES, NAMES]  # One text too many, which could be taken for that of "[bias]".
     with capturing(module, tokens=wrong) as run:
         _run(module, x, key_padding_mask=padding)
-    assert run.traces[1].only_stack[0, 0].labels() == ["0", "1", "2", "[bias]", "[zero]"]
+    with pytest.raises(CaptureError, match=r"gives 5 texts, but .* has 3 tokens"):
+        _ = run.traces
+
+
+@pytest.mark.parametrize("needs_weights", [True, False])
+@torch.no_grad()
+def test_padding_before_the_tokens_is_none_of_its_queries(needs_weights):
+    module, x = _module(), _x(2)
+    padding = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, :2] = True
+    options = {"key_padding_mask": padding}
+    _, weights = _run(module, x, **options)
+    options["need_weights"] = needs_weights
+    output, _ = _run(module, x, **options)
+    with capturing(module, tokens=[NAMES, list("cde")]) as run:
+        _run(module, x, **options)
+    graph = run.traces[1].only_stack[0, 1]
+    assert graph.labels() == ["c", "d", "e", "[bias]", "[zero]"]
+    assert list(graph.query_tokens) == ["c", "d", "e"]
+    found = torch.tensor(graph.to_dense())
+    torch.testing.assert_close(found, weights[1, 1][2:, 2:], rtol=0, atol=1e-12)
+    with edited(module, Cut(layer=0, query="d", key="[bias]"), tokens=[NAMES, list("cde")]):
+        changed, _ = _run(module, x, **options)
+    assert (changed != output).any(-1).nonzero().tolist() == [[0, 3], [1, 3]]
+    with edited(module, Cut(layer=0, query=0, key=0)):
+        changed, _ = _run(module, x, **options)
+    assert (changed != output).any(-1).nonzero().tolist() == [[0, 0], [1, 2]]
+
+
+@torch.no_grad()
+def test_other_tokens_that_cross_attention_reads_say_nothing_of_its_queries():
+    module, x = _module(), _x(2)
+    padding = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padding[1, :2] = True
+    with capturing(module) as run:
+        module(x.flip(1), x, x, key_padding_mask=padding)
+    assert run.traces[1].only_stack[0, 0].to_dense().shape == (TOKENS, 5)
 
 
 @pytest.mark.parametrize(("name", "column"), [("[bias]", 5), ("[zero]", 6), ("c", 2)])

@@ -77,6 +77,8 @@ class SeenCall:
         The texts of its `tokens` and `query_tokens`, where the door knows.
     extra_keys : tuple of str
         The names of the last keys that are no tokens, where the door knows.
+    reads_itself : bool
+        Whether the door knows that the keys before these are the tokens of the queries.
     token_spellings : tuple of str
         Other texts of its `tokens`, by which edits find them, too.
     options : mapping
@@ -114,6 +116,7 @@ class SeenCall:
     is_shown: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     extra_keys: tuple[str, ...] = ()
+    reads_itself: bool = False
     token_spellings: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -139,15 +139,17 @@ def _are_same(one: Stack, other: Stack) -> bool:
 
 
 def _misfit(stack: str, names: Mapping[str, Sequence[str]], heads: Stack) -> CaptureError:
-    graphs = [head.graph for head in heads.values()]
+    graphs = [(head.graph, len(extra_of(head.tokens))) for head in heads.values()]
     side, given = next(iter(names.items()))
-    if len(names) == 1 and side == "query" and not any(one.is_bipartite for one in graphs):
+    if len(names) == 1 and side == "query" and not any(one.is_bipartite for one, _ in graphs):
         return CaptureError(
             f"tokens= names the queries of the stack {stack!r}, whose queries and keys are the "
             "same tokens: give one list of texts."
         )
     are_queries = len(names) == 1 and side == "query"
-    sizes = sorted({one.num_queries if are_queries else one.num_keys for one in graphs})
+    sizes = sorted(
+        {one.num_queries if are_queries else one.num_keys - extra for one, extra in graphs}
+    )
     sides = {"query": "queries", "key": "keys"}[side] if len(names) == 1 else "tokens"
     return CaptureError(
         f"tokens= gives {len(given)} texts, but the stack {stack!r} has "

@@ -95,7 +95,10 @@ class Tokens:
     def cross_sides(
         self, call: SeenCall, mask: Mask, stack: str, belonging: Belonging
     ) -> tuple[list[Side], list[Side]]:
-        """Find the real tokens of cross-attention: a key that nobody may read is padding."""
+        """Find the real tokens of cross-attention: a key that nobody may read is padding.
+
+        Where a call reads itself and further keys, so is a query that does not read itself.
+        """
         count, _, length, _ = call.query.shape
         if not belonging.is_alone:
             raise CaptureError(
@@ -108,6 +111,8 @@ class Tokens:
         real, start = self._progress.real.get("decoder"), self._given.seen
         if stack != "cross" or real is None or real.shape != (count, start + length):
             real, start = torch.ones(count, length, dtype=torch.bool), 0
+            if call.extra_keys and call.reads_itself:
+                real = mask.reads_itself(count, 0, length)
         return sides(real, start, length), keys
 
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:

@@ -112,6 +112,7 @@ class RawCall:
             is_cross = layout.tokens.is_cross
         projection = None if running is None else running.projection
         extra_keys = () if running is None else running.extra_keys
+        reads_itself = running is not None and not running.is_cross
         joined = None if layout.tokens is None else layout.tokens.joined
         part = self.ordinal if joined is None else joined.first
 
@@ -140,6 +141,7 @@ class RawCall:
                 is_cross=is_cross,
                 projection=projection,
                 extra_keys=extra_keys,
+                reads_itself=reads_itself,
                 part=part,
                 tokens=layout.tokens,
                 dropped=None if self.dropped is None else folded(self.dropped).to(wide),
@@ -161,6 +163,7 @@ class RawCall:
             is_cross=is_cross,
             projection=projection,
             extra_keys=extra_keys,
+            reads_itself=reads_itself,
             part=part,
             tokens=layout.tokens,
         )
