@@ -10,6 +10,7 @@ from urllib.request import urlopen
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 os.environ["HF_HUB_OFFLINE"] = "1"  # the site is made of the embedded model alone
+os.environ["OMP_NUM_THREADS"] = "1"  # its products are so small that threads only wait
 
 import tutorial_notebooks  # noqa: E402
 from sphinx.util.inspect import TypeAliasForwardRef  # noqa: E402
