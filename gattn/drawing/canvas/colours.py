@@ -127,7 +127,8 @@ def positive(name: str, value: Any, what: str) -> float:
     if is_number and _LEAST <= value <= _MOST:
         return float(value)
     raise SelectionError(
-        f"{name} is {what}, a number above 0 (from {_LEAST:g} to {_MOST:g}), not {value!r:.80}."
+        f"{name} is {what}, a number above 0, not {value!r:.80}; the least is {_LEAST:g}, the "
+        f"largest {_MOST:g}."
     )
 
 
