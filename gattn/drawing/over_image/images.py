@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gattn.checks import refuse_hidden
 from gattn.drawing.canvas.labels import in_digits
+from gattn.drawing.matrices.cells import overlaps
 from gattn.errors import FileError, ShapeError
 from gattn.files.whole_files import reason_of, shown_path
 from gattn.heads.geometry import Grid
@@ -50,9 +51,15 @@ class Image:
         return grey
 
     def no_larger(self, pixels: int) -> Image:
-        """Leave pixels out until no side is longer than so many."""
+        """Average pixels over equal areas until no side is longer than so many."""
         step = max(1, -(-max(self.size) // max(pixels, 1)))
-        return replace(self, pixels=self.pixels[::step, ::step])
+        found = self.pixels
+        for count in self.size if step > 1 else ():
+            parts = -(-count // step)
+            shares = overlaps(np.arange(count + 1.0), parts).T * (parts / count)
+            flat = shares @ found.reshape(count, -1)
+            found = np.moveaxis(flat.reshape(parts, *found.shape[1:]), 0, 1)
+        return replace(self, pixels=found)
 
     def fitted(self, grid: Grid, fit: Fit | None) -> Image:
         """Take the part of the image that the grid is of.
