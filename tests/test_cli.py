@@ -500,7 +500,7 @@ def test_flow_ranks_tokens_by_what_comes_from_them(options, query, heads, capsys
     assert run("flow", PROMPT, "--residual", 0.3, *options) == 0
     first, names, *lines = capsys.readouterr().out.splitlines()
     trace = gattn.capture(PROMPT)
-    assert first == f"to {query}, {trace.tokens[query]}, through 4 layers"
+    assert first == f"to {query} “{trace.tokens[query].strip()}”, through 4 layers"
     assert names.split() == ["position", "token", "flow", "share", "rollout", "attention"]
     how = ({"reduce": heads} if heads == "mean" else {"heads": heads}) | {"residual": 0.3}
     flows = flow(trace, queries=query, **how)[0]
@@ -534,7 +534,7 @@ def test_flow_writes_tables_and_pictures(tmp_path, capsys):
     assert len(table) == len(gattn.capture(text).tokens)
     assert f"and {len(table) - 20} more" in capsys.readouterr().out
     assert run("flow", PROMPT, "-o", tmp_path / "flow.svg") == 0
-    assert "to 11 the" in (tmp_path / "flow.svg").read_text()
+    assert "to 11 “the”" in (tmp_path / "flow.svg").read_text()
 
 
 def test_tokens_lists_positions(capsys):
@@ -587,7 +587,7 @@ def test_routes_prints_paths_and_edges_and_writes_pictures_and_graphs(tmp_path, 
     found = gattn.analysis.routes(text, progress=False)
     assert run("routes", text, "-o", tmp_path / "routes.graphml") == 0
     said = capsys.readouterr().out
-    assert "position 12, green, predicts lamp" in said
+    assert "position 12 “green” predicts “lamp”" in said
     for path in found.paths(10)["path"]:
         assert path in said
     assert "2.0  lamp 5 → green 12" in said
@@ -603,7 +603,7 @@ def test_routes_prints_paths_and_edges_and_writes_pictures_and_graphs(tmp_path, 
     assert "→ lamp" in (tmp_path / "routes.svg").read_text()
     capsys.readouterr()
     assert run("routes", text, "--position", 3, "--threshold", 0.5) == 0
-    assert "position 3, tall, predicts" in capsys.readouterr().out
+    assert "position 3 “tall” predicts" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             place = (
                 found.replace("it", str(target), 1) or f"the folder {target.parent} does not exist"
             )
-            raise FileError(f"Cannot write {target.name}: {place}.")
+            way_out = "Save elsewhere." if found else _WAYS_OUT[errno.ENOENT]
+            raise FileError(f"Cannot write {target.name}: {place}. {way_out}")
         remove_leftovers(target.parent)
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, FileError):

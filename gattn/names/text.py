@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from typing import Any
 
 _NAMED = {"\n": "↵", "\t": "\\t", "\r": "\\r"}
 _DOTTED_CIRCLE = "◌"
@@ -46,6 +47,16 @@ def visible(token: str, *, limit: int = 16, has_glyph: Callable[[str], bool] = a
     if unicodedata.combining(stripped[:1] or " ") and has_glyph(_DOTTED_CIRCLE):
         pieces.insert(0, _DOTTED_CIRCLE)
     return _ellipsised(pieces, limit)
+
+
+def quoted(token: str, *, limit: int = 24, has_glyph: Callable[[str], bool] = always) -> str:
+    """Write a token within a sentence, so that punctuation and spaces are told from its own."""
+    return f"“{visible(token, limit=limit, has_glyph=has_glyph)}”"
+
+
+def placed(position: Any, token: str, *, has_glyph: Callable[[str], bool] = always) -> str:
+    """Name a token within a sentence: ``5 “lamp”``, or ``5`` if that is its text, too."""
+    return f"{position}" + f" {quoted(token, has_glyph=has_glyph)}" * (token != str(position))
 
 
 _UNFIT = re.compile(

@@ -6,7 +6,7 @@ import torch
 from PIL import Image as Pil
 from scenes import landscape
 
-from gattn.drawing.over_image.images import read_image
+from gattn.drawing.over_image.images import Image, read_image
 from gattn.errors import FileError, ShapeError
 from gattn.heads.geometry import Grid
 
@@ -139,3 +139,14 @@ def test_images_of_the_same_shape_in_other_sizes_fit(size):
 def test_large_images_lose_pixels_but_not_their_shape():
     image = read_image(np.zeros((300, 900, 3))).no_larger(100)
     assert image.size == (34, 100)
+
+
+@pytest.mark.parametrize(("size", "most"), [((257, 100), 100), ((31, 64), 7), ((5, 9), 9)])
+def test_a_large_image_is_averaged_over_areas_not_thinned(size, most):
+    pixels = np.random.default_rng(0).random((*size, 3))
+    small = Image(pixels).no_larger(most).pixels
+    rows, columns = small.shape[:2]
+    assert max(rows, columns) <= most
+    fine = pixels.repeat(rows, axis=0).repeat(columns, axis=1)
+    areas = fine.reshape(rows, size[0], columns, size[1], 3)
+    np.testing.assert_allclose(small, areas.mean((1, 3)), atol=1e-12)

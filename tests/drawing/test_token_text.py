@@ -1,10 +1,13 @@
 import io
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 from matplotlib.text import Text
 from sample_heads import causal_head, small_trace
+from seen import caption
 
+import gattn
 from gattn.drawing.canvas.fonts import families, has_glyph
 from gattn.names.text import visible, width, wrapped
 
@@ -90,3 +93,37 @@ def test_another_installed_font_helps_out():
 
 def test_a_number_is_not_broken_from_the_name_before_it():
     assert wrapped("previous token, 0.43", 9).split("\n") == ["previous", "token, 0.43"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "end"),
+    [
+        ("a b .", "2 “.”"),
+        ("a b ,", "2 “,”"),
+        (["a", "b", "  "], "2 “␣␣”"),
+        (["a", "b", "\n"], "2 “↵”"),
+        (["a", "b", ""], '2 “""”'),
+        (["a", "b", " the"], "2 “the”"),
+        (None, "2"),
+    ],
+)
+def test_tokens_in_titles_and_captions_are_told_from_the_sentence(tokens, end):
+    words = tokens.split() if isinstance(tokens, str) else tokens
+    array = np.tril(np.full((2, 1, 3, 3), 1 / 3))
+    trace = gattn.AttentionTrace.from_arrays(array, tokens=words or ())
+    unrolled, head = trace.unroll(), trace[1, 0]
+    for layout in ("layered", "ribbons"):
+        assert unrolled.rollout(query=2).draw(layout).get_title() == f"rollout to {end}"
+    start = "0 “a”" if tokens else "0"
+    title = unrolled.flow(key=0, query=2).draw().get_title().replace("\n", " ")
+    assert title.startswith(f"flow from {start} to {end}: 0.")
+    assert caption(head.draw_text(query=2)).startswith(f"query {end} reads: ")
+    assert caption(head.draw_text(key=2)).startswith(f"what reads key {end}: ")
+    assert caption(head.draw(query=2)).startswith(f"what query {end} reads: ")
+
+
+def test_one_other_token_of_ribbons_is_in_the_singular():
+    array = np.tril(np.full((1, 1, 9, 9), 1 / 9))
+    array[0, 0, 8] = [0.001, *[0.999 / 8] * 8]
+    rolled = gattn.AttentionTrace.from_arrays(array).unroll(residual=0).rollout(query=8)
+    assert caption(rolled.draw("ribbons")).endswith("1 other has at most 0.001")

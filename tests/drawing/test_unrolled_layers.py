@@ -87,7 +87,7 @@ def test_a_rollout_writes_the_shares_of_the_input_and_rings_the_target(graph):
     assert set(texts_of(ax, "shares")) <= set(shares)
     assert len(texts_of(ax, "shares")) >= 3
     np.testing.assert_allclose(part(ax, "query").get_offsets(), [[4, 3]])
-    assert ax.get_title() == "rollout to cat 4"
+    assert ax.get_title() == "rollout to 4 “cat”"
     assert note_of(ax).partition("decoder stack, layers 0-2")[1]
 
 
@@ -95,7 +95,7 @@ def test_a_flow_says_how_much_and_that_its_ways_are_one_choice(graph):
     found = graph.flow(key=0, query=4)
     ax = found.draw()
     title = ax.get_title().replace("\n", " ")
-    assert f"flow from The 0 to cat 4: {found.nodes[3, 4]['passes']:.3g}" in title
+    assert f"flow from 0 “The” to 4 “cat”: {found.nodes[3, 4]['passes']:.3g}" in title
     assert any("one of several maximum flows" in t.get_text().replace("\n", " ") for t in ax.texts)
 
 

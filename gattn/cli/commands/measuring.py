@@ -164,11 +164,11 @@ def run_routes(options: argparse.Namespace) -> None:
 
 
 def _print_routes(found: Routes) -> None:
-    from gattn.names.text import visible
+    from gattn.names.text import placed, quoted, visible
 
     layer, position, _ = found.end
-    predicted = visible(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
-    print(f"position {position}, {visible(found.tokens[position])}, predicts {predicted}")
+    predicted = quoted(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
+    print(f"position {placed(position, found.tokens[position])} predicts {predicted}")
     print(f"{layer} layers; {found.number_of_nodes()} nodes, {found.number_of_edges()} edges")
     paths = found.paths(10)
     print("\nstrength  path: layer.heads→ is attention, ↺ stays at the token")
@@ -196,7 +196,7 @@ def run_flow(options: argparse.Namespace) -> None:
     """Rank tokens by how much flows from them to one token."""
     stack, heads = head_choice(options.heads)
     trace = captured(options)
-    from gattn.names.text import visible
+    from gattn.names.text import placed, visible
 
     if stack is not None:
         trace = replace(trace, stacks={stack: trace[stack]})
@@ -205,7 +205,7 @@ def run_flow(options: argparse.Namespace) -> None:
     shown = ranked.head(_MOST_ROWS).reset_index()
     shown["token"] = [visible(token) for token in shown["token"]]
     layers = len(trace.only_stack.layers)
-    print(f"to {query}, {visible(trace.tokens[query])}, through {layers} layers")
+    print(f"to {placed(query, trace.tokens[query])}, through {layers} layers")
     print_table(shown)
     if left := len(ranked) - len(shown):
         print(f"and {left} more, which -o flow.csv includes")
@@ -237,6 +237,7 @@ def _ranked(
     from gattn.analysis.propagation.rollout import rollout
     from gattn.analysis.reading.layers_of import layers_of
     from gattn.analysis.reading.results import Table
+    from gattn.names.text import placed
 
     which: dict[str, Any] = {"heads": heads, "reduce": options.reduce}
     how: dict[str, Any] = {**which, "residual": options.residual}
@@ -252,7 +253,7 @@ def _ranked(
         "rollout": rolled,
         "attention": attention,
     }
-    source = f"to {query} {trace.tokens[query]}: {flows.computed_from}"
+    source = f"to {placed(query, trace.tokens[query])}: {flows.computed_from}"
     notes = flows.notes
     made = Table.of(rows, name="flow", computed_from=source, notes=notes, index=["position"])
     reached = made[(numbers > 0) | (attention > 0)]

@@ -60,7 +60,7 @@ def check_output(path: Path, suffixes: Sequence[str]) -> None:
     folder = path.absolute().parent
     is_there = _exists(path)
     if not _exists(folder) or not folder.is_dir():
-        raise SelectionError(f"{path}: the folder {folder} does not exist.")
+        raise SelectionError(f"{path}: the folder {folder} does not exist; make it first.")
     if is_there and not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe"
         raise SelectionError(f"{path} is {kind}: expected the name of a file.")

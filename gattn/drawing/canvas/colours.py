@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
@@ -41,6 +40,9 @@ KINDS_ON_DARK = (
     "#6fb1e8", "#f0b44c", "#4fc79c", "#e09cc4", "#a8d8f5", "#ef7d3c", "#d0c43a", "#ab95d6",
 )  # fmt: skip
 """The same for lines on a dark background."""
+
+_LEAST, _MOST = 1e-20, 1e20
+"""The ends of the numbers that a user can give a scale or a line."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,14 @@ def end_of(vmax: float | None) -> float | None:
 
 
 def positive(name: str, value: Any, what: str) -> float:
-    """Check a number above 0."""
-    if isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < math.inf:
+    """Check a number above 0 that is neither so small nor so large that pictures overflow."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if is_number and _LEAST <= value <= _MOST:
         return float(value)
-    raise SelectionError(f"{name} is {what}, a number above 0, not {value!r:.80}.")
+    raise SelectionError(
+        f"{name} is {what}, a number above 0, not {value!r:.80}; the least is {_LEAST:g}, the "
+        f"largest {_MOST:g}."
+    )
 
 
 def _signed_root(values: Any) -> Any:

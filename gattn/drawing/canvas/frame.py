@@ -18,7 +18,7 @@ from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.styles.figures import new_figure
 from gattn.edit_records import Edits, between, in_words
 from gattn.heads.head import AttentionGraph
-from gattn.names.text import visible, wrapped
+from gattn.names.text import placed, visible, wrapped
 
 KEY_WIDTH = 5.2
 """The width of the key of lines, in font sizes."""
@@ -236,6 +236,11 @@ def edits_between(before: Edits, after: Edits, said: str = "") -> str:
 def note_style(ax: Axes) -> dict[str, Any]:
     """Style a small note, placed in fractions of the axes."""
     return {"transform": ax.transAxes, "size": small_size(), "alpha": 0.75} | text_style("→←")
+
+
+def token_said(position: int, token: str) -> str:
+    """Name a token in a title or a caption: "5 “lamp”"."""
+    return placed(position, token, has_glyph=fonts.has_glyph)
 
 
 def shown_text(text: str, *, limit: int = 48) -> str:

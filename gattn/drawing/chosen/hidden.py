@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from gattn.analysis.reading.arguments import several_tokens
-from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas import fonts
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import selected, with_all_rows
+from gattn.names.text import quoted
 
 _NAMED = 3
 """The most hidden tokens that a caption names."""
@@ -47,7 +48,7 @@ def hidden_said(hide: Any) -> str:
     if len(chosen) > _NAMED:
         return f"hidden: {len(chosen)} tokens"
     named = [
-        f"“{shown_text(one, limit=24)}”" if isinstance(one, str) else f"token {one}"
+        quoted(one, has_glyph=fonts.has_glyph) if isinstance(one, str) else f"token {one}"
         for one in chosen
     ]
     return f"hidden: {', '.join(named)}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.frame import shown_text, token_said
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Geometry, Grid, Times
 from gattn.heads.head import AttentionGraph
@@ -110,8 +110,7 @@ class Tokens:
         if isinstance(self.geometry, Times) and self.geometry.is_somewhere[token]:
             start, stop = self.geometry.stretches[token].tolist()
             return f"{self.name} {start:.6g}–{stop:.6g} s"
-        position, text = str(self.positions[token]), self.short(token)
-        return f"{self.name} {position}" + f" “{text}”" * (text != position)
+        return f"{self.name} {token_said(self.positions[token], self.labels[token])}"
 
 
 def _is_float(wanted: Any) -> bool:

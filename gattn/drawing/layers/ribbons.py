@@ -20,7 +20,7 @@ from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import KINDS, given_map
 from gattn.drawing.canvas.fitting import fitted, points, rewritten
 from gattn.drawing.canvas.frame import new_axes
-from gattn.drawing.canvas.labels import font_size, in_percent, text_style, width_of
+from gattn.drawing.canvas.labels import font_size, in_percent, numbered, text_style, width_of
 from gattn.drawing.layers.layered import name_layers, write_over
 from gattn.errors import SelectionError
 from gattn.names.text import visible
@@ -64,7 +64,9 @@ class _Ribbons:
         rest = ""
         if len(others):
             names.append(f"{len(others)} others" if len(others) > 1 else "1 other")
-            rest = f"others have at most {most[others].max():.2g} each"
+            most_of_rest = f"at most {most[others].max():.2g}"
+            rest = f"others have {most_of_rest} each" * (len(others) > 1)
+            rest = rest or f"1 other has {most_of_rest}"
         colours = _token_colours(len(shown), cmap) + [_REST] * bool(len(others))
         return cls(names, colours, member @ passes @ member.T, held @ member.T, rest)
 
@@ -123,7 +125,7 @@ def draw_ribbons(
 
 def _ribbon_name(unrolled: Unrolled, row: int) -> str:
     token = visible(unrolled.tokens[row], has_glyph=fonts.has_glyph)
-    return f"{token} {unrolled.positions[row]}"
+    return numbered(unrolled.positions[row], token)
 
 
 def _token_colours(count: int, cmap: str | Colormap | None) -> list[str]:

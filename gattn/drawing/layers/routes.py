@@ -11,7 +11,7 @@ from matplotlib.colors import Colormap
 from gattn.analysis.vectors.route_graphs import Node, Routes, heads_of_edge
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import describe, shown_text
+from gattn.drawing.canvas.frame import describe
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.pen import Pen
@@ -27,7 +27,7 @@ from gattn.drawing.layers.layered import (
     set_up,
 )
 from gattn.errors import SelectionError
-from gattn.names.text import visible
+from gattn.names.text import quoted, visible
 
 _MOST_TOKENS = 64
 _NAMED = 12
@@ -97,8 +97,9 @@ def draw_routes(
         _name_prediction(ax, routes, place)
     kinds = "stream", "mlp", *["path"] * bool(bright)
     add_line_key(ax, pen, *key_of_kinds(pen, *kinds))
-    predicted = shown_text(str(routes.graph.get("predicted", "")))
-    title = f"routes to {predicted or 'position ' + str(routes.end[1])}"
+    predicted = str(routes.graph.get("predicted", ""))
+    end = quoted(predicted, has_glyph=fonts.has_glyph) if predicted else f"position {routes.end[1]}"
+    title = f"routes to {end}"
     describe(ax, routes.graph, title)
     return ax
 

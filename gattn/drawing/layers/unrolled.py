@@ -17,7 +17,7 @@ from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.fitting import Fitting, pitch, rewritten
-from gattn.drawing.canvas.frame import describe, shown_text
+from gattn.drawing.canvas.frame import describe, token_said
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.pen import Pen
@@ -124,7 +124,7 @@ def _kind(unrolled: Unrolled) -> str:
 
 
 def _unrolled_title(unrolled: Unrolled) -> str:
-    """Return what is drawn: "rollout to lamp 5", "flow from The 1 to lamp 5: 0.42"."""
+    """Return what is drawn: "rollout to 5 “lamp”", "flow from 1 “The” to 5 “lamp”: 0.42"."""
     kind = _kind(unrolled)
     if not kind:
         return "unrolled"
@@ -141,7 +141,7 @@ def _unrolled_title(unrolled: Unrolled) -> str:
 
 def _node_name(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
     depth, position = node
-    name = f"{shown_text(str(unrolled.nodes[node]['token']))} {position}"
+    name = token_said(position, str(unrolled.nodes[node]["token"]))
     first = unrolled.graph.get("first_layer", 0)
     return name if is_usual else f"{name} before layer {first + depth}"
 

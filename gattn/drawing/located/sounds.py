@@ -81,7 +81,9 @@ def read_sound(waveform: Any, rate: Any) -> Sound | None:
     try:
         samples = np.asarray(waveform, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ShapeError(f"waveform must hold samples, not {waveform!r:.60}.") from error
+        raise ShapeError(
+            f"waveform must hold samples, as an array of numbers, not {waveform!r:.60}."
+        ) from error
     if samples.ndim == 2 and 1 in samples.shape:
         samples = samples.ravel()
     if samples.ndim != 1 or not len(samples):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.frame import edits_said, heads_title, marked_edited, shown_text
+from gattn.drawing.canvas import fonts
+from gattn.drawing.canvas.frame import edits_said, heads_title, marked_edited
 from gattn.drawing.canvas.labels import in_percent
 from gattn.drawing.chosen.queries import Tokens, check_same_tokens, rows_of, sides
 from gattn.drawing.chosen.shown import kept_by
@@ -18,6 +19,7 @@ from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph
+from gattn.names.text import quoted
 
 ON_IMAGE = "on the image"
 
@@ -84,8 +86,8 @@ def _shares(
     is_patch = grid.cells >= 0
     parts = {ON_IMAGE: float(np.abs(amounts[is_patch]).sum())}
     if others := int((~is_patch).sum()):
-        name = shown_text(heads[0].labels()[int(np.argmin(is_patch))], limit=24)
-        where = f"on “{name}”" if others == 1 else f"on {others} special tokens"
+        name = quoted(heads[0].labels()[int(np.argmin(is_patch))], has_glyph=fonts.has_glyph)
+        where = f"on {name}" if others == 1 else f"on {others} special tokens"
         parts[where] = float(np.abs(amounts[~is_patch]).sum())
     if sink:
         parts["on the sink"] = sink

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from gattn.checks import refuse_hidden
 from gattn.drawing.canvas.labels import in_digits
+from gattn.drawing.matrices.cells import overlaps
 from gattn.errors import FileError, ShapeError
+from gattn.files.whole_files import reason_of, shown_path
 from gattn.heads.geometry import Grid
 
 Fit: TypeAlias = Literal["stretch", "crop"]
@@ -49,9 +51,15 @@ class Image:
         return grey
 
     def no_larger(self, pixels: int) -> Image:
-        """Leave pixels out until no side is longer than so many."""
+        """Average pixels over equal areas until no side is longer than so many."""
         step = max(1, -(-max(self.size) // max(pixels, 1)))
-        return replace(self, pixels=self.pixels[::step, ::step])
+        found = self.pixels
+        for count in self.size if step > 1 else ():
+            parts = -(-count // step)
+            shares = overlaps(np.arange(count + 1.0), parts).T * (parts / count)
+            flat = shares @ found.reshape(count, -1)
+            found = np.moveaxis(flat.reshape(parts, *found.shape[1:]), 0, 1)
+        return replace(self, pixels=found)
 
     def fitted(self, grid: Grid, fit: Fit | None) -> Image:
         """Take the part of the image that the grid is of.
@@ -119,21 +127,26 @@ def read_image(image: Any) -> Image:
     if hasattr(image, "getbands") and hasattr(image, "convert"):
         image = _of_pil(image)
     refuse_hidden("image", image, ShapeError)
-    is_tensor = isinstance(image, Tensor)
+    kind, is_tensor = type(image).__name__, isinstance(image, Tensor)
     try:
         if isinstance(image, Tensor):
             image = image.detach().cpu()
             image = (image.float() if image.is_floating_point() else image).numpy()
         values = np.asarray(image)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ShapeError(f"{_wanted()}, not {type(image).__name__}.") from error
+        raise ShapeError(f"{_wanted()}, not {kind}.") from error
+    if not values.ndim:
+        raise ShapeError(f"{_wanted()}, not {kind}.")
     if values.dtype.kind not in "iuf":
         raise ShapeError(f"{_wanted()}, not {values.dtype} {values.shape}.")
     return _shown(_channels_last(values, first=is_tensor))
 
 
 def _wanted() -> str:
-    return "image must be a PIL image, an array (height, width, 3), a tensor (3, height, width)"
+    return (
+        "image must be a PIL image, an array (height, width, 3), a tensor (3, height, width) or a "
+        "path"
+    )
 
 
 def _opened(path: Path) -> Any:
@@ -143,8 +156,17 @@ def _opened(path: Path) -> Any:
     try:
         with PIL.Image.open(path) as file:
             return PIL.ImageOps.exif_transpose(file).copy()
+    except PIL.UnidentifiedImageError as error:
+        raise _unreadable(path, "it is of no format that PIL knows") from error
     except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
-        raise FileError(f"{path} cannot be read as an image: {error}.") from error
+        raise _unreadable(path, reason_of(error)) from error
+
+
+def _unreadable(path: Path, reason: str) -> FileError:
+    return FileError(
+        f"{shown_path(path)} cannot be read as an image: {reason}. Pass the path of an image, such "
+        "as a PNG or JPEG file, or its pixels as an array."
+    )
 
 
 def _of_pil(image: Any) -> NDArray[Any]:

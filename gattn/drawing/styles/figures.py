@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 from math import isfinite
+from os import PathLike, fsdecode
+from pathlib import Path
 from typing import Any, cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from gattn.errors import SelectionError
+from gattn.errors import FileError, SelectionError
+from gattn.files.whole_files import shown_path, whole_file
 
 TEXT_AS_TEXT: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 """Fonts in PDF and PS that journals accept and editors read (TrueType), and text in SVG."""
@@ -22,10 +25,36 @@ class TextFigure(Figure):
     A notebook shows it once, if it is the value of a cell.
     """
 
-    def savefig(self, *args: Any, **kwargs: Any) -> None:
-        """Save the figure, as matplotlib does, with fonts in place of outlines."""
+    def savefig(self, fname: Any, **kwargs: Any) -> None:
+        """Save the figure, as matplotlib does, with fonts in place of outlines.
+
+        A file appears whole or not at all.
+
+        Raises
+        ------
+        FileError
+            If matplotlib does not write such files, or the file cannot be written.
+        """
         with mpl.rc_context(TEXT_AS_TEXT):
-            super().savefig(*args, **kwargs)
+            if not isinstance(fname, str | PathLike):
+                super().savefig(fname, **kwargs)
+                return
+            path, kind = self._named(Path(fsdecode(fname)), kwargs.pop("format", None))
+            with whole_file(path) as part:
+                super().savefig(part, format=kind, **kwargs)
+
+    def _named(self, path: Path, kind: str | None) -> tuple[Path, str]:
+        """Complete a file's name as matplotlib does, and find the kind of the file."""
+        if not (kind := kind or path.suffix[1:]):
+            kind = mpl.rcParams["savefig.format"]
+            path = path.with_name(f"{path.name.rstrip('.')}.{kind}") if path.name else path
+        known = self.canvas.get_supported_filetypes()
+        if not isinstance(kind, str) or kind.lower() not in known:
+            raise FileError(
+                f"{shown_path(path)}: matplotlib writes no files of the kind {kind!r:.80}; name it "
+                f".pdf, .svg or .png, or pass format=, one of {', '.join(sorted(known))}."
+            )
+        return path, kind.lower()
 
     def _ipython_display_(self) -> None:
         """Leave a figure that has a window to its window, and take one from pyplot to show it here.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.frame import token_said
 from gattn.drawing.chosen.shown import all_of, kept_by, share_of
 from gattn.drawing.one_head.look import check_values
 from gattn.errors import SelectionError
@@ -46,10 +46,10 @@ def shade_of(
     if key is None:
         wanted = -1 if query is None else query
         place = find_token(wanted, queries, first.query_labels(), "query")
-        name = f"query {queries[place]} {_quoted(first.query_labels()[place])}"
+        name = f"query {token_said(queries[place], first.query_labels()[place])}"
     else:
         place = find_token(key, keys, first.labels()[: len(keys)], "key")
-        name = f"key {keys[place]} {_quoted(first.labels()[place])}"
+        name = f"key {token_said(keys[place], first.labels()[place])}"
     of_queries = of_key and bipartite
     tokens = first.query_labels() if of_queries else first.labels()
     amounts, having = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=int)
@@ -93,10 +93,6 @@ def _check_one_text(
         raise SelectionError("These heads are of several texts; a picture shows one text.")
     if not min(heads[0].graph.num_queries, heads[0].graph.num_keys):
         raise SelectionError("There is nothing to draw: this head has no queries or no keys.")
-
-
-def _quoted(token: str) -> str:
-    return f"“{shown_text(token, limit=24)}”"
 
 
 def _what_is_read(heads: Sequence[AttentionGraph], row: int) -> str:
