@@ -167,5 +167,6 @@ def _others(ids: Tensor, own: Tensor) -> Tensor:
     known = ids.unique()
     if len(known) > 1:
         number = torch.searchsorted(known, own.contiguous())
-        return known[(number + 1) % len(known)]
+        found: Tensor = known[(number + 1) % len(known)]
+        return found
     return own - 1 if int(known) > 0 else own + 1
