@@ -130,3 +130,46 @@ def test_a_pooling_whose_index_must_be_sorted():
             dense = torch.from_numpy(stack[0, head].to_dense())
             shown = dense[start : start + size, start : start + size]
             torch.testing.assert_close(shown, weights[0, head])
+
+
+class TwoTexts(nn.Module):
+    """Encoders of ids and of something else as long, which may come in another order."""
+
+    def __init__(self, is_shared=False, order=lambda ids: ids):
+        super().__init__()
+        self.embed, self.one = nn.Embedding(20, WIDTH), Attention()
+        self.other = self.one if is_shared else Attention()
+        self.order = order
+
+    def forward(self, input_ids, other=None):
+        x = self.embed(self.order(input_ids))
+        x = self.one(x, x)
+        if other is None:
+            return x
+        y = other if other.is_floating_point() else self.embed(other)
+        return x * self.other(y, y)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("other", [torch.tensor([[5, 6, 7, 8]]), torch.randn(1, 4, WIDTH)])
+def test_ids_do_not_name_the_tokens_of_another_input(is_shared, other):
+    tokenizer = gattn.load_model()[1]
+    model, ids = TwoTexts(is_shared).eval(), torch.tensor([[1, 2, 3, 4]])
+    with gattn.capturing(model, tokenizer) as run:
+        model(input_ids=ids, other=other)
+    names = tuple(tokenizer.convert_ids_to_tokens([1, 2, 3, 4]))
+    found = {name: stack[0, 0].tokens for name, stack in run.trace.stacks.items()}
+    assert found == ({"one": ()} if is_shared else {"one": names, "other": ()})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "order", [lambda ids: ids.flip(1), lambda ids: ids.roll(1, 1)], ids=["flip", "shift"]
+)
+def test_ids_that_are_moved_before_they_are_looked_up_name_nothing(order):
+    tokenizer = gattn.load_model()[1]
+    model, ids = TwoTexts(order=order).eval(), torch.tensor([[1, 2, 3, 4]])
+    with pytest.warns(UserWarning, match="have no names"), gattn.capturing(model, tokenizer) as run:
+        model(ids)
+    assert run.trace.only_stack[0, 0].tokens == ()

@@ -358,3 +358,50 @@ def test_packed_texts_of_different_lengths(one, contributions):
         attention = attention / attention.sum(-1, keepdim=True)
         wanted = model.out((attention @ v).transpose(0, 1).flatten(1))
         torch.testing.assert_close(now, wanted, rtol=1e-10, atol=1e-12)
+
+
+class Apart(nn.Module):
+    """One head that attends twice: `sides` says from which input to which, as of two texts."""
+
+    def __init__(self, sides):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
+        self.sides = sides
+
+    def parts(self, inputs):
+        for one, other in self.sides:
+            x, y = inputs[one], inputs[other]
+            scores = self.q(x) @ self.k(y).mT / 6**0.5
+            yield x, scores.softmax(-1), self.v(y)
+
+    def forward(self, *inputs):
+        return torch.cat([x + attention @ value for x, attention, value in self.parts(inputs)], -1)
+
+
+SIDES = {
+    "both ways": [(0, 1), (1, 0)],
+    "each to itself": [(0, 0), (1, 1)],
+    "to two texts": [(0, 1), (0, 2)],
+    "from two texts": [(0, 2), (1, 2)],
+}
+
+
+@pytest.mark.parametrize("sides", SIDES.values(), ids=list(SIDES))
+@pytest.mark.parametrize("batch", [1, 2])
+def test_calls_on_other_inputs_are_no_heads_of_one_layer(sides, batch):
+    torch.manual_seed(0)
+    model = Apart(sides).double().eval()
+    inputs = torch.randn(3, batch, 4, 6).double()
+    with torch.no_grad():
+        wanted = [attention for _, attention, _ in model.parts(inputs)]
+        with capturing(model) as run:
+            plain = model(*inputs)
+        with edited(model, Cut(stack="Apart 2", key=1)):
+            now = model(*inputs)
+    for row, trace in enumerate(run.traces):
+        assert list(trace.stacks) == ["Apart", "Apart 2"]
+        for stack, true in zip(trace.stacks.values(), wanted, strict=True):
+            assert list(stack) == [(0, 0)]
+            assert stack[0, 0].to_dense() == pytest.approx(true[row].numpy(), abs=1e-12)
+    assert torch.equal(now[..., :6], plain[..., :6])
+    assert not torch.equal(now[..., 6:], plain[..., 6:])

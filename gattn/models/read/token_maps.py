@@ -65,6 +65,9 @@ class TokenMap:
         keys are not just these tokens in order, as those of a cache.
     has_own_rows : bool
         Whether its queries are no tokens of any input, as learned ones.
+    inputs : tuple
+        What told the tokens of queries and of keys: a run of a module and the number of its input;
+        None where nothing did.
     """
 
     sequences: tuple[int, ...]
@@ -79,6 +82,7 @@ class TokenMap:
     joined: Joined | None = None
     fed: Tensor | None = None
     has_own_rows: bool = False
+    inputs: tuple[object, ...] = ()
 
     @property
     def is_told(self) -> bool:

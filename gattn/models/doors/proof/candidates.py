@@ -54,6 +54,12 @@ class Inputs:
         return [one for one in (self.queries, self.keys, self.step) if one is not None]
 
     @property
+    def names(self) -> tuple[object, ...]:
+        """What tells the inputs of queries and of keys from others."""
+        sides = self.queries, self.keys
+        return tuple(None if one is None else (self.run.place, one.source) for one in sides)
+
+    @property
     def is_lost(self) -> bool:
         """Whether single tokens cannot be told apart any more on any side."""
         return bool(self.readers) and all(one.side.is_spread for one in self.readers)

@@ -24,6 +24,7 @@ from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.joining import join
+from gattn.models.doors.proof.layouts.naming import beside_ids
 from gattn.models.doors.proof.layouts.ordering import unordered
 from gattn.models.doors.proof.layouts.patches import place_patches
 from gattn.models.doors.proof.layouts.plan import Place, Plan
@@ -165,6 +166,7 @@ class _Proof:
         self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
         self._walk = Walk(model)
         self._alike = Alike()
+        self._is_users = original is not None
         self._plan = Plan()
         self._watching = Watching(model, self._walk, self._given, self._plan, is_open, originals)
 
@@ -209,6 +211,8 @@ class _Proof:
         switched = {site.place: site.chain[-1].name for site in agreement.switched}
         plan.unordered |= mixed | plan.of_rows() | set(switched)
         plan.picked = sorted({*plan.picked, *switched.values()})
+        if self._is_users:
+            self._compare_ids(replays)
         self._number()
         plan.read = watching.kernels.picks.own.read()
         plan.inputs = digests_of(self._given, watching.reads.inputs)
@@ -222,6 +226,24 @@ class _Proof:
             or plan.is_stale
         )
         return plan
+
+    def _compare_ids(self, replays: Replays) -> None:
+        """Find the calls that attend to other tokens than the ids, or to these in another order."""
+        plan, watching = self._plan, self._watching
+        are_looked_up = watching.kernels.integers.are_looked_up
+        plan.beside, moved = beside_ids(
+            self.open,
+            plan.layouts,
+            replays,
+            self._called,
+            self._given,
+            watching.ids if are_looked_up else (),
+            are_first=plan.are_tokens_first,
+            may_move=watching.kernels.moves.are_any,
+        )
+        makers = {site.chain[-1].name for site in self.open if site.place in moved}
+        plan.picked = sorted({*plan.picked, *makers})
+        plan.unordered |= moved
 
     def _number(self) -> None:
         """Prove which nodes of the data graph layers are given."""

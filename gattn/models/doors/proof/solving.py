@@ -273,6 +273,13 @@ class Solver:
         assert inputs is not None
         self._check_picks(site, site.chain[one.level])
         is_last = is_last and one.is_around  # What made keys alone does not tell of queries.
+        layout, is_good = self._by(site, one, inputs, batches, is_last=is_last)
+        assert layout.tokens is not None
+        return replace(layout, tokens=replace(layout.tokens, inputs=inputs.names)), is_good
+
+    def _by(
+        self, site: Site, one: Candidate, inputs: Inputs, batches: Batches, *, is_last: bool
+    ) -> tuple[Layout, bool]:
         if inputs.step is None or inputs.step is inputs.keys:
             is_whole = one.is_around and one.level == len(site.chain) - 1
             how = {"is_last": is_last, "is_whole": is_whole}

@@ -22,9 +22,9 @@ from gattn.models.doors.proof.probing.taints import flat
 
 _MOST = 16
 """How many tokens are changed, each in a run of its own."""
-_LEAST = 0.1
+LEAST = 0.1
 """A slot changes at least by this share of what its token changes most."""
-_UNKNOWN = -1.0
+UNKNOWN = -1.0
 """Where it is not known how much a slot changes."""
 
 
@@ -58,7 +58,7 @@ class _Runs:
 
         def note(site: Site, call: RawCall) -> None:
             self._outputs[site] = call.output.clone()
-            self._given[site] = [x.clone() for x in _given(call)]
+            self._given[site] = [x.clone() for x in given(call)]
 
         seed()
         replays.through(outer, note, None, self._last, is_plain=True)
@@ -74,7 +74,7 @@ class _Runs:
                 one, plain = self._known.get(site), self._outputs.get(site)
                 if one is not None and plain is not None:
                     missing.discard(site)
-                    self._compare(one, _given(call), token)
+                    self._compare(one, given(call), token)
                 call.output.copy_(call.output if plain is None else plain)
                 if one is first and not self._inputs.are_any:
                     marks = one.marked(row).to(call.output.device)
@@ -85,23 +85,30 @@ class _Runs:
         self._replays.through(self._outer, see, entered, self._last, is_plain=True)
         self.moved |= missing
 
-    def _compare(self, one: Told, given: Sequence[Tensor], token: int) -> None:
-        lead, layout, tokens = one.site.lead, one.layout, one.tokens
-        places = tokens.query_positions, tokens.key_positions
-        sequences = torch.tensor(tokens.sequences)
-        for n, sizes in _changes(one.site, given, self._given[one.site]):
-            positions = torch.stack(list(places[n]))
-            if (n == 0 and tokens.is_cross) or sizes.shape[-1] != positions.shape[-1]:
-                continue
-            apart = layout.fold(sizes.reshape(*lead, -1, 1), lead)[..., 0].amax(1)
+    def _compare(self, one: Told, now: Sequence[Tensor], token: int) -> None:
+        sequences = torch.tensor(one.tokens.sequences)
+        for apart, positions in changes(one, now, self._given[one.site]):
             for sequence in sequences.unique():
                 slots, own = apart[sequences == sequence], positions[sequences == sequence] == token
-                own &= slots != _UNKNOWN
-                if bool(own.any()) and bool(slots[own].max() < _LEAST * slots.max()):
+                own &= slots != UNKNOWN
+                if bool(own.any()) and bool(slots[own].max() < LEAST * slots.max()):
                     self.moved.add(one.site)
 
 
-def _given(call: RawCall) -> list[Tensor]:
+def changes(
+    one: Told, now: Sequence[Tensor], before: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Say how much each slot (elements, slots) of a side differs, and which token it is."""
+    lead, layout, tokens = one.site.lead, one.layout, one.tokens
+    places = tokens.query_positions, tokens.key_positions
+    for n, sizes in _changes(one.site, now, before):
+        positions = torch.stack(list(places[n]))
+        if (n == 0 and tokens.is_cross) or sizes.shape[-1] != positions.shape[-1]:
+            continue
+        yield layout.fold(sizes.reshape(*lead, -1, 1), lead)[..., 0].amax(1), positions
+
+
+def given(call: RawCall) -> list[Tensor]:
     """List what a call is given: its values, and queries and keys, or the scores of these."""
     if call.scores is not None:
         return [call.value, scores_of(call)]
@@ -128,7 +135,7 @@ def _changes(
     apart = torch.where(is_known, apart, torch.nan)
     for n, dim in enumerate((2, 1)):
         is_told = is_known.sum(dim) > 1
-        yield n, torch.where(is_told, apart.nanmedian(dim).values, _UNKNOWN).double()
+        yield n, torch.where(is_told, apart.nanmedian(dim).values, UNKNOWN).double()
 
 
 def nudged(x: Tensor, marks: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def joined(calls: Sequence[Place], layouts: Layouts) -> dict[Place, list[Layout]
 
     The calls of a module are parts of one layer if each of them has other sequences of the batch
     than all others, or the same ones with the queries that come next. Those of one run may have all
-    queries again, for one more head.
+    queries again, for one more head. Tokens of other inputs are none of the same layer.
     """
     found: dict[Place, list[Layout]] = {}
     for name in dict.fromkeys(name for name, _ in calls):
@@ -89,7 +89,7 @@ def _parts(layouts: list[Layout], heads: list[int]) -> list[TokenMap]:
     ]
     if len(whole) < len(known) or len(set(heads)) > 1:
         return []
-    if len({(one.num_queries, one.num_keys, one.is_cross) for one in whole}) > 1:
+    if len({(one.num_queries, one.num_keys, one.is_cross, one.inputs) for one in whole}) > 1:
         return []
     if any(one.keys is not None for one in whole):
         return _packed(whole)

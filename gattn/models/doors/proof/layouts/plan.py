@@ -55,6 +55,8 @@ class Plan:
         are numbered as they come and may have no names.
     in_place : InPlace
         The calls whose tokens are in place again, as long as values decide the same.
+    beside : set of (str, int)
+        The calls whose tokens are other ones than the ids that the model is given.
     numbers : dict of (str, int)
         Which nodes of the data those of a call over edges are, by its module and how many of its
         calls came before, where they are others than they come.
@@ -104,6 +106,7 @@ class Plan:
     picked: list[str] = field(default_factory=list)
     unordered: set[Place] = field(default_factory=set)
     in_place: InPlace = field(default_factory=InPlace)
+    beside: set[Place] = field(default_factory=set)
     numbers: dict[Place, NodeNumbers] = field(default_factory=dict)
     graphs: dict[Place, int] = field(default_factory=dict)
     orders: Sequence[bytes] = ()

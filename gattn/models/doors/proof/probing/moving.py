@@ -26,6 +26,11 @@ class Moves:
         if running and kernel in MOVES:
             self._found.append((len(self._sites), kernel in _ANYWHERE, running[-1]))
 
+    @property
+    def are_any(self) -> bool:
+        """Whether any kernel ran that may move ids, or tokens, wherever it runs."""
+        return any(is_anywhere for _, is_anywhere, _ in self._found)
+
     def attended(self, run: Run) -> None:
         """Note a call of attention in a run of a module."""
         self._sites.append(run)

@@ -79,7 +79,7 @@ class AnyTracker(ProvedTracker):
                 call.part,
                 call.query.shape[1],
                 is_cross=crosses(call),
-                is_foreign=call.is_foreign,
+                is_foreign=call.is_foreign or self._is_beside(call.module, call.part),
                 is_softmax=self._mixes_softmaxes(call.module),
             )
         nodes = self._graph, call.query.shape[2], call.key.shape[2]
@@ -88,6 +88,10 @@ class AnyTracker(ProvedTracker):
             number += 1
             stack = f"{call.stack} {number}"
         return self.modules.note_stack(call, stack)
+
+    def _is_beside(self, module: nn.Module, part: int) -> bool:
+        """Return whether a call's tokens are other ones than the ids that the model is given."""
+        return self.plan is not None and (self.modules.name(module), part) in self.plan.beside
 
     def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
         """Return the layout that was proved of a call of attention.
@@ -146,7 +150,10 @@ class AnyTracker(ProvedTracker):
             return None
         assert layout.tokens is not None
         is_softmax = self._mixes_softmaxes(module)
-        stack = self.modules.name_stack(module, part, heads, is_cross=False, is_softmax=is_softmax)
+        is_foreign = self._is_beside(module, part)
+        stack = self.modules.name_stack(
+            module, part, heads, is_cross=False, is_foreign=is_foreign, is_softmax=is_softmax
+        )
         sequences = layout.tokens.sequences
         sides = [whole_side(length)] * len(sequences)
         return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])

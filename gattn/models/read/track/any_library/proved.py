@@ -54,6 +54,10 @@ class Proved(Protocol):
         """The calls that attend over something else than tokens, by module and number."""
 
     @property
+    def beside(self) -> Collection[tuple[str, int]]:
+        """The calls whose tokens are other ones than the ids that the model is given."""
+
+    @property
     def numbers(self) -> Mapping[tuple[str, int], NodeNumbers]:
         """Which nodes of the data those of calls over edges are, by module and number."""
 
