@@ -71,8 +71,17 @@ class cached_operand(cached_property[T]):  # noqa: N801
 
 
 def fields_alone(self: Any) -> dict[str, Any]:
-    """Give a dataclass its state to pickle: no cached property, which may be on another device."""
-    return {one.name: getattr(self, one.name) for one in fields(self)}
+    """Give a dataclass its state to pickle: no cached property, which may be on another device.
+
+    A tensor goes without the others that share its memory.
+    """
+    return {one.name: _by_itself(getattr(self, one.name)) for one in fields(self)}
+
+
+def _by_itself(value: Any) -> Any:
+    if type(value) is not torch.Tensor or value.device.type == "meta":
+        return value
+    return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
 
 
 def cached_function(function: Callable[[Owner, *Ts], T]) -> Callable[[Owner, *Ts], T]:

@@ -44,6 +44,9 @@ class WeightFunction(nn.Module):
     temperature). A sum of terms that have a dot form has one, too. `PositionWeight` is the base of
     those that read only positions or edge features.
 
+    What `forward` does may be recorded on one piece of the pairs and replayed on the others, so it
+    should not count or log. Hooks see all pairs: where the weight function has any, it is called.
+
     Attributes
     ----------
     is_relative : bool

@@ -12,6 +12,7 @@ from torch.utils.dlpack import to_dlpack
 from gattn import TokenGraph, graph_attention
 from gattn.engines.tensors import piecewise
 from gattn.engines.tensors.recorded import record
+from gattn.weights import Additive
 
 VECTOR = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -191,3 +192,24 @@ def test_gradients_computed_forwards_are_not_lost(small_pieces):
     step = 1e-5
     expected = (attend(query + step * tangent) - attend(query - step * tangent)) / (2 * step)
     torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("engine", ["tiles", "edges"])
+@pytest.mark.parametrize("is_global", [False, True])
+def test_hooks_see_all_pairs(small_pieces, engine, is_global):
+    weight, graph = Additive(1, 3, 2), TokenGraph.causal(12)
+    query, seen = torch.randn(1, 12, 3), []
+
+    def hear(module, arguments, result):
+        if module is weight.heard:
+            seen.append(result.numel())
+
+    weight.heard = torch.nn.Identity()
+    forward = weight.forward
+    weight.forward = lambda *sides: weight.heard(forward(*sides))
+    add = torch.nn.modules.module.register_module_forward_hook
+    handle = add(hear) if is_global else weight.heard.register_forward_hook(hear)
+    with handle:
+        graph_attention(query, query, query, graph, weight=weight, engine=engine)
+    assert not small_pieces
+    assert sum(seen) == (graph.num_edges if engine == "edges" else 12 * 12)

@@ -1,7 +1,10 @@
 """What is kept lies in memory of its own, past the heap, and goes with the last that needs it."""
 
+import copy
 import gc
+import io
 import mmap
+import pickle
 import sys
 import weakref
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import gattn
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.store import apart
 from gattn.heads.store.kept_edges import KeptEdges
@@ -138,3 +142,37 @@ def test_stores_leave_with_their_graphs() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_pickled_head_brings_no_other_tokens_along() -> None:
+    graph, heads = TokenGraph.causal(256), []
+    for _ in range(2):
+        query = torch.randn(12, 256, 8)
+        heads += gattn.attention_graphs(query, query, graph, keep=TopK(8))
+    some = heads[-1]
+    rule = some.graph.rule
+    assert rule.key.untyped_storage().nbytes() > 12 * rule.key.nbytes
+    numbers = sum(one.nbytes for one in (some.attention, rule.key, rule.pointer, some.total_mass))
+    assert len(pickle.dumps(some)) < 2 * numbers
+    twin = copy.deepcopy(some).graph.rule
+    assert twin.key.untyped_storage().nbytes() == rule.key.nbytes
+    file = io.BytesIO()
+    torch.save(heads, file)
+    file.seek(0)
+    for one, other in zip(torch.load(file, weights_only=False), heads, strict=True):
+        assert torch.equal(one.graph.edge_index, other.graph.edge_index)
+        assert (one.attention == other.attention).all()
+
+
+def test_keys_past_four_bytes_are_kept() -> None:
+    first = torch.iinfo(torch.int32).max - 1
+    graph = TokenGraph.causal(2, num_keys=3, query_offset=1)
+    for start, wanted in ((first - 1, torch.int32), (first, torch.int64)):
+        store = KeptEdges([0], TopK(2), False, torch.float32)
+        store.begin(graph, start)
+        mask = graph.mask()
+        attention = torch.tensor([[[0.3, 0.7, 0.0], [0.1, 0.2, 0.7]]])
+        store.add_rows(slice(0, 2), slice(0, 3), mask, attention, None)
+        (head,) = store.graphs(has_sink=False)
+        assert head.graph.rule.key.dtype == wanted
+        assert head.graph.rule.key.tolist() == [start, start + 1, start + 1, start + 2]

@@ -1,5 +1,7 @@
 """What each edit means, against dense algebra that runs inside of the same model."""
 
+from functools import partial
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -28,8 +30,10 @@ from gattn import (
     TopK,
     Use,
     WeightFunction,
+    attention_graphs,
     capture,
     edited,
+    load,
 )
 from gattn.cli.arguments.edits import read_edit
 from gattn.errors import ContractError, EditError, SelectionError
@@ -784,3 +788,23 @@ def test_edits_say_what_they_are():
     assert repr(edit) == ("Cut(layer=5, head=1, query=9, key='the')")
     with pytest.raises(AttributeError):
         edit.layer = 3
+
+
+def test_edits_with_the_same_edges_are_equal_whatever_holds_their_keys(tmp_path):
+    query = torch.randn(2, 20, 8)
+    head = attention_graphs(query, query, TokenGraph.causal(20), keep=TopK(3))[0]
+    head.save(tmp_path / "head.gattn")
+    again = load(tmp_path / "head.gattn")
+    assert Restrict(head.graph, layer=0) == Restrict(again.graph, layer=0)
+
+
+def test_partial_functions_that_hold_other_tensors_are_other_edits():
+    def scored(query, key, pairs, factors):
+        return (query * key * factors).sum(-1)
+
+    first, second, third = (
+        Swap(layer=0, weight=partial(scored, factors=torch.full((8,), size)))
+        for size in (1.0, 1.0, 2.0)
+    )
+    assert first == second
+    assert first != third

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.engines.call import AttentionCall
 from gattn.engines.tensors.memory import keep_freed_memory, with_dtypes_of
@@ -25,6 +25,7 @@ PIECE_NUMBERS = 1 << 20
 GRADIENT_SHARE = 4
 """Into how many a piece is cut for a gradient, which needs several times the memory."""
 
+_HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 _PIECE_KEYS = 512  # the fewest keys in a piece of a tile, as pieces are copied to rows
 
 
@@ -108,7 +109,16 @@ def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:
     smaller = cut(PIECE_NUMBERS // GRADIENT_SHARE)
     # What pieces take stays with the process until the peak, which a gradient brings.
     pieces = smaller if torch.is_grad_enabled() else cut(PIECE_NUMBERS)
-    return Piecewise(score, query, key, pieces, smaller).scores(whole, is_replayed=not call.compile)
+    return Piecewise(score, query, key, pieces, smaller).scores(
+        whole, is_replayed=_is_replayed(call)
+    )
+
+
+def _is_replayed(call: AttentionCall) -> bool:
+    """Return whether what a weight function does may be recorded: no hook would be left out."""
+    if call.compile or any(getattr(nn.modules.module, f"_global{name}") for name in _HOOKS):
+        return False
+    return not any(getattr(one, name) for one in call.weight.modules() for name in _HOOKS)
 
 
 def _known(call: AttentionCall, edges: slice) -> Known:
@@ -198,7 +208,7 @@ def _tile_in_pieces(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -
 
     whole = widened(call.query.new_empty(0)).new_empty(batch, heads, queries, keys)
     work = Piecewise(score, query, key, cut(PIECE_NUMBERS), cut(PIECE_NUMBERS // GRADIENT_SHARE))
-    return work.scores(whole, is_replayed=not call.compile)
+    return work.scores(whole, is_replayed=_is_replayed(call))
 
 
 def _among(pairs: Pairs, rows: slice, columns: slice) -> Known:

@@ -52,8 +52,9 @@ class KeptEdges:
         kinds = {"attention": self._dtype}
         if scores:
             kinds["score"] = self._dtype
+        self._key_dtype = torch.int32
         if not isinstance(keep, All):
-            kinds["key"] = torch.int32
+            kinds["key"] = self._key_dtype
         self._kept = {name: [Buffer(kind) for _ in heads] for name, kind in kinds.items()}
         self._degree = torch.zeros(len(heads), 0, dtype=torch.long)
         self._mass = torch.zeros(len(heads), 0, dtype=self._dtype)
@@ -80,7 +81,9 @@ class KeptEdges:
         if self._pieces:
             piece = piece._replace(row=self._pieces[-1].stop)
             check_order(self._pieces[0], piece)
+            self._widen_keys(piece)
         else:
+            self._widen_keys(piece)
             capacity = self._keep.capacity(piece.graph.in_degree) or 0
             for buffers in self._kept.values():
                 reserve(buffers, capacity)
@@ -88,6 +91,16 @@ class KeptEdges:
         self._degree, self._mass, self._sum = (
             widened(rows, piece.stop) for rows in (self._degree, self._mass, self._sum)
         )
+
+    def _widen_keys(self, piece: ConsecutiveGraph) -> None:
+        """Store keys in eight bytes where four do not hold the last one."""
+        last = piece.first_key + piece.graph.num_keys - 1
+        if last <= torch.iinfo(self._key_dtype).max:
+            return
+        self._key_dtype = torch.int64
+        for n, buffer in enumerate(keys := self._kept.get("key", [])):
+            keys[n] = Buffer(torch.int64)
+            keys[n].append(buffer.values())
 
     def mark(self) -> Mark:
         """Mark the current state, for `go_back`."""
@@ -171,7 +184,10 @@ class KeptEdges:
     def add_emitted(self, edges: EmittedEdges) -> None:
         """Keep edges that kernels chose, those of all rows of the graph begun last."""
         piece, rows = self._pieces[-1], slice(0, self._pieces[-1].graph.num_queries)
-        found = {"attention": edges.attention, "key": edges.key + piece.first_key}
+        found = {
+            "attention": edges.attention,
+            "key": edges.key.to(self._key_dtype) + piece.first_key,
+        }
         self._add(rows, edges.mass, edges.mass, found, edges.degree)
 
     @property
@@ -215,7 +231,7 @@ class KeptEdges:
         """
         shape = len(self._heads), rows.stop - rows.start
         taken = {name: block.take(places) for name, block in values.items()}
-        key = (key + self._pieces[-1].first_key).to(torch.int32)
+        key = (key + self._pieces[-1].first_key).to(self._key_dtype)
         return taken | {"key": key}, count_of(line, prod(shape)).view(shape)
 
     def _add(
@@ -296,7 +312,7 @@ class KeptEdges:
         if keys is None:
             return [graph] * len(self._heads)
         if not all(buffer.is_apart for buffer in self._kept["key"]):
-            keys = apart.copied(keys, torch.int32)
+            keys = apart.copied(keys, self._key_dtype)
         pointers = apart.copied(map(pointer_of, self._degree[:, : graph.num_queries]), torch.long)
         lists = zip(pointers, keys, strict=True)
         return [replace(graph, rule=Edges(*one, graph.query_offset)) for one in lists]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from hashlib import sha256
 from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import torch
+
+from gattn.graph.rules.edges import Edges
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LENGTH = 8
@@ -37,6 +40,10 @@ def _feed(value: Any, digest: Any) -> None:
         for name, part in value.named_modules():
             _feed([name, _plain(vars(part))], digest)
         _feed(sorted(value.state_dict().items()), digest)
+    elif isinstance(value, partial):
+        _feed([value.func, value.args, sorted(value.keywords.items())], digest)
+    elif isinstance(value, Edges) and value.key.dtype != torch.long:
+        _feed(replace(value, key=value.key.long()), digest)
     elif is_dataclass(value) and not isinstance(value, type):
         _feed(type(value).__name__, digest)
         _feed([getattr(value, one.name) for one in fields(value)], digest)
@@ -54,7 +61,7 @@ def _feed(value: Any, digest: Any) -> None:
 
 def _plain(attributes: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return a module's own numbers, strings and functions."""
-    kinds = (bool, int, float, str, FunctionType)
+    kinds = (bool, int, float, str, FunctionType, partial)
     return sorted((name, x) for name, x in attributes.items() if isinstance(x, kinds))
 
 
