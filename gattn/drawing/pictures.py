@@ -63,6 +63,7 @@ def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
             module, _, name = PICTURES[kind.__name__].rpartition(".")
             picture = getattr(import_module(f"gattn.drawing.{module}"), name)
             check_options(picture, options, f"{type(shown).__name__}.draw()")
+            import_module("gattn.drawing.chosen.given").check_given(options)
             axes: Axes = picture(shown, *arguments, **options)
             return axes
     raise TypeError(f"{type(shown).__name__} has no picture.")

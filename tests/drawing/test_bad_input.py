@@ -8,7 +8,7 @@ from sample_heads import causal_head, small_trace
 from scenes import landscape, picture_trace
 
 import gattn
-from gattn.errors import FileError, SelectionError, ShapeError
+from gattn.errors import FileError, OptionError, SelectionError, ShapeError
 
 NO_SIZES = [np.inf, np.nan, 0, -1.5, "1", True, [], 10**400, 1e308, 1e-320]
 DRAW = {
@@ -122,3 +122,29 @@ def test_a_file_that_is_no_image(tmp_path):
 def test_what_is_no_image_is_named_by_its_type(image, kind):
     with pytest.raises(ShapeError, match=rf"image must be a PIL image, .* or a path, not {kind}\."):
         picture_trace()[0, 0].draw_image(image)
+
+
+@pytest.mark.parametrize("draw", [*DRAW.values(), gattn.TokenGraph.causal(4).draw])
+@pytest.mark.parametrize("name", ["title", "caption", "ax", "self_loops", "labels", "legend"])
+def test_options_of_another_type_are_refused(draw, name):
+    value = {"title": 3, "caption": ["a"], "ax": plt.figure()}.get(name, "no")
+    with pytest.raises((OptionError, SelectionError), match=f"{name}( is .*, not |=)"):
+        draw(**{name: value})
+
+
+def test_a_figure_for_many_heads_is_no_axes():
+    with pytest.raises(SelectionError, match="figure is matplotlib's figure"):
+        small_trace().draw(figure=plt.subplots()[1])
+
+
+@pytest.mark.parametrize("layout", ["arcs", "circle", "columns"])
+def test_a_figure_without_room_says_how_much_it_needs(layout):
+    with pytest.raises(SelectionError, match=r"give at least 1.* x 0") as caught:
+        causal_head(5).draw(layout, figsize=(0.2, 0.2))
+    least = str(caught.value).rpartition("least ")[2].rstrip(".").split(" x ")
+    causal_head(5).draw(layout, figsize=[float(side) for side in least])
+
+
+def test_places_that_are_no_numbers_are_named():
+    with pytest.raises(SelectionError, match="two finite numbers, not 'ab'"):
+        causal_head(5).draw(dict.fromkeys(range(5), "ab"))

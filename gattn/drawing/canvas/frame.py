@@ -17,6 +17,7 @@ from gattn.drawing.canvas.labels import font_size, larger, small_size, text_styl
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.styles.figures import new_figure
 from gattn.edit_records import Edits, between, in_words
+from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.names.text import placed, visible, wrapped
 
@@ -46,11 +47,18 @@ def add_axes(figure: Figure, *, legend: bool) -> Axes:
     """Add Axes that fill a figure, but for the title, the caption and the key of lines."""
     width, height = figure.get_size_inches() * POINTS_PER_INCH
     line = font_size()
+    sides = 10, 10 + KEY_WIDTH * line * legend
+    ends = 8 + 2 * line, 12 + 1.5 * line
+    if width <= sum(sides) or height <= sum(ends):
+        least = " x ".join(f"{sum(some) / POINTS_PER_INCH + 0.1:.1f}" for some in (sides, ends))
+        raise SelectionError(
+            f"figsize leaves no room between the texts around the picture: give at least {least}."
+        )
     figure.subplots_adjust(
-        left=10 / width,
-        right=1 - (10 + KEY_WIDTH * line * legend) / width,
-        bottom=(8 + 2 * line) / height,
-        top=1 - (12 + 1.5 * line) / height,
+        left=sides[0] / width,
+        right=1 - sides[1] / width,
+        bottom=ends[0] / height,
+        top=1 - ends[1] / height,
     )
     return figure.add_subplot()
 

@@ -197,7 +197,10 @@ def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Position
         )
     placed: Positions = {}
     for node in nodes:
-        place = np.asarray(layout[node], dtype=float)
+        try:
+            place = np.asarray(layout[node], dtype=float)
+        except (TypeError, ValueError):
+            place = np.empty(0)
         if place.shape != (2,) or not np.isfinite(place).all():
             raise SelectionError(
                 f"The position of the node {node!r} must be (x, y), two finite numbers, not "
