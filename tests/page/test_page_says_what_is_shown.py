@@ -227,3 +227,25 @@ def test_the_page_and_a_figure_choose_as_many_edges_by_the_same_rule(look_at, he
     said = look_at(head).locator("#caption").text_content()
     expected = readable_edges(head).caption
     assert said.split(" edges, ")[0] == expected.split(" edges, ")[0]
+
+
+HEAR = """() => {
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  window.written = [];
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+    if (this.canvas.closest("#grid")) window.written.push(text);
+    return write.call(this, text, ...place);
+  };
+}"""
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted"), [(8, "attention"), (40, "largest attention in a cell")]
+)
+def test_thumbnails_say_what_the_cells_of_a_long_text_are(count, wanted, look_at):
+    attention = np.full((1, 2, count, count), 1 / count)
+    page = look_at(AttentionTrace.from_arrays(attention))
+    page.evaluate(HEAR)
+    page.set_viewport_size({"width": 1000, "height": 700})
+    page.wait_for_function("written.length > 0")
+    assert [text for text in page.evaluate("written") if "attention" in text] == [wanted]

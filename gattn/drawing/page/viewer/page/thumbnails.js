@@ -67,7 +67,6 @@ export function drawGrid(page) {
   const show = state.show === "all three" ? "difference" : state.show;
   const isChange = show === "difference";
   const isSigned = isChange || graphs.some((graph) => graph.values.attention[0] < 0);
-  const scale = new Scale(isChange ? "change of attention" : isSigned ? "size of attention" : "attention", isChange ? -1 : 0, 1, true);
   const key = [stack.name, show, look.name, state.sort].join("|");
   const places = { size: order.length, headNames: stack.heads, layerNames: stack.layers, width, height: roomOf(), brackets: bracketsOf(page), isSorted: Boolean(state.sort) };
   const { shown } = gridSize(places);
@@ -75,6 +74,10 @@ export function drawGrid(page) {
   const drawn = `${key} ${state.layer}.${state.head} ${state.pins} ${first}+${shown} ${width} ${devicePixelRatio}`;
   if (!page.thumbnails || page.drawn === drawn) return;
   page.drawn = drawn;
+  const { rows, columns } = page.thumbnails[0][stack.name];
+  const isPooled = rows < stack.numQueries || columns < stack.keys.tokens.length;
+  const name = isChange ? "change of attention" : isSigned ? "size of attention" : "attention";
+  const scale = new Scale(isPooled ? `largest ${name} in a cell` : name, isChange ? -1 : 0, 1, true);
   const chosen = order.indexOf(graphs.indexOf(page.graph()));
   const pictures = page.once("cells", `${key}|${first}+${shown}`, () =>
     order.slice(first, first + shown).map((n) => ({ ...thumbnailOf(page, n, show, scale), layer: graphs[n].layer, head: graphs[n].head, isMarked: graphs[n].circuitEdges > 0, said: number(graphs[n].scores[state.sort]) })),
