@@ -76,8 +76,6 @@ def mask_tiles(graph: TokenGraph, device: torch.device) -> MaskTiles:
     return MaskTiles(torch.searchsorted(row, ends).int(), column, bits, torch.cat(words))
 
 
-@cached_function
-@torch.inference_mode(mode=False)  # what is remembered serves gradients, too
 def _reached(graph: TokenGraph) -> tuple[Tensor, Tensor, Tensor]:
     """List tiles that may hold edges, and say of which it is known that all pairs are edges.
 
