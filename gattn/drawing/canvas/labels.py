@@ -77,6 +77,16 @@ class Labels:
         size = max(wanted, min(self.size, smallest()))
         return replace(self, size=size, texts=shortened(self.texts, room / size))
 
+    def closed(self, pitch: float) -> Labels:
+        """Leave out the last label where, around a circle, it would meet the first."""
+        shown = [n for n, text in enumerate(self.texts) if text]
+        between = (len(self.texts) - shown[-1] + shown[0]) * pitch if shown else math.inf
+        if len(shown) < 2 or between >= _LINE * self.size:
+            return self
+        return replace(
+            self, texts=[*self.texts[: shown[-1]], *[""] * (len(self.texts) - shown[-1])]
+        )
+
 
 def fit(
     tokens: Mapping[Any, str],

@@ -174,7 +174,7 @@ class _Circle:
         radius = 0.3 * least
         for _ in range(2):
             pitch = (radius + _GAP) * math.tau / (len(self.named) + 1)
-            labels = fit(self.named, pitch, rotations=(90,), reach=0.22 * least)
+            labels = fit(self.named, pitch, rotations=(90,), reach=0.22 * least).closed(pitch)
             widths = widths_of(labels.texts) * labels.size
             ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=True)
             radius = ring.radius
