@@ -340,3 +340,18 @@ def coloured(page):
     )
     red, _, blue, _ = np.array(pixels).reshape(-1, 4).T
     return int((abs(red - blue) > 60).sum())
+
+
+def test_products_of_elements_are_read_in_a_narrow_window(look, trace, found):
+    page = look(trace, "token=12&why=12-9&apart=elements", why=found)
+    page.set_viewport_size({"width": 320, "height": 700})
+    settle(page)
+    lines = page.evaluate("""() => [...document.querySelectorAll("#why td.part bdi")].map(one => {
+        const range = document.createRange();
+        range.selectNodeContents(one);
+        const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+        return [one.textContent, tops.size];
+    })""")
+    assert len(lines) > 20
+    assert max(count for _, count in lines) <= 2
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320

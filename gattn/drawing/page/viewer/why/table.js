@@ -66,6 +66,6 @@ function tableOfPairs({ rows, total, query, key, notes, name, apart }, most = FE
   const title = element("caption", {}, "why ", ...tokenElement(query), " reads ", ...tokenElement(key), ` in ${name}: score ${number(total)}, the sum of ${grouped(rows.length)} ${what}`);
   const header = [...names, "score", "share"].map((text, n) => element("th", { scope: "col", class: n > 1 ? "value" : "part" }, text));
   header.push(element("td", { class: "bar" }));
-  const made = element("table", { class: "pairs" }, title, element("thead", {}, element("tr", {}, ...header)), element("tbody", {}, ...lines));
+  const made = element("table", { class: apart === "elements" ? "pairs products" : "pairs" }, title, element("thead", {}, element("tr", {}, ...header)), element("tbody", {}, ...lines));
   return element("div", {}, made, element("p", { class: "note" }, visible(notes.join("; "), 400)));
 }
