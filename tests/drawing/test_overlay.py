@@ -10,6 +10,7 @@ from seen import axes, caption, drawn_edges
 import gattn
 from gattn.drawing import draw_overlay
 from gattn.drawing.canvas.colours import KINDS, KINDS_ON_DARK
+from gattn.drawing.chosen.shown import readable_edges
 from gattn.errors import SelectionError
 
 HEADS = [causal_head(6, seed=n, layer=n, head=n + 1) for n in range(3)]
@@ -98,3 +99,18 @@ def test_a_sink_that_one_head_has_is_drawn():
 def test_what_cannot_be_overlaid_is_refused(heads, layout, message):
     with pytest.raises(SelectionError, match=message):
         draw_overlay(heads, layout)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.1])
+def test_the_caption_of_many_heads_sums_them_up(threshold):
+    heads = [causal_head(12, layer=0, head=n, seed=n) for n in range(8)]
+    shown, whole = 0, sum(int(head.total_edges.sum()) for head in heads)
+    mass = 0.0
+    for head in heads:
+        edges = readable_edges(head).edges if threshold is None else head.attention >= threshold
+        shown += len(head.attention[edges])
+        mass += float(head.attention[edges].sum()) / 12 / 8
+    ax = draw_overlay(heads, threshold=threshold, ax=axes())
+    rule = "" if threshold is None else " attention ≥ 0.1:"
+    assert caption(ax).startswith(f"the heads show{rule} {shown} of {whole} edges, ")
+    assert float(caption(ax).split("edges, ")[1].split(" %")[0]) == pytest.approx(100 * mass, abs=1)

@@ -203,6 +203,21 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
     return Shown(edges, sinks, caption)
 
 
+def said_together(heads: Sequence[AttentionGraph], parts: Sequence[Shown]) -> str:
+    """Say how many edges of several heads are shown, and how much of their attention."""
+    edges = sum(len(part.edges) for part in parts)
+    total = sum(int(head.total_edges.sum()) for head in heads)
+    mass = sum(
+        float(np.abs(head.attention[part.edges]).sum())
+        for head, part in zip(heads, parts, strict=True)
+    )
+    whole = sum(float(head.total_mass.sum()) for head in heads)
+    if edges == total and is_all(mass, whole):
+        return all_of(total)
+    said = f"{edges:,} of {total:,} edges{share_of(mass, whole, what_of(heads))}"
+    return ": ".join(filter(None, [kept_by(heads), said]))
+
+
 def kept_by(heads: Iterable[AttentionGraph]) -> str:
     """Name the rules by which heads kept edges; "" if they kept all."""
     rules = dict.fromkeys(to_text(head.kept_by) for head in heads if head.kept_by != ALL)

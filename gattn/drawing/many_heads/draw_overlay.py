@@ -15,7 +15,7 @@ from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.hidden import hidden_said, without_hidden
 from gattn.drawing.chosen.mean import mean_of
 from gattn.drawing.chosen.queries import check_same_tokens
-from gattn.drawing.chosen.shown import Shown
+from gattn.drawing.chosen.shown import Shown, said_together
 from gattn.drawing.one_head.draw_head import (
     Layout,
     axes_for,
@@ -29,6 +29,9 @@ from gattn.drawing.one_head.marks import said as generated_said
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
+
+_FEW = 4
+"""How many heads a caption describes one by one."""
 
 
 def draw_overlay(
@@ -53,7 +56,7 @@ def draw_overlay(
 
     Width is attention, on one scale for all. Lines of several heads lie side by side, the thinner
     on the wider ones, so that an edge that they share shows all their colours. The key names the
-    heads, and the caption says of each which edges are shown.
+    heads, and the caption says of each which edges are shown; of more than four, how many in all.
 
     Parameters
     ----------
@@ -95,7 +98,7 @@ def draw_overlay(
     draw(ax, together, shown, Look(pen, labels, legend))
     edits = union(one.edits for one in chosen)
     said = [
-        *_said_of_edges(names, [part.caption for part in parts]),
+        *_said_of_edges(names, shown_heads, parts, options),
         (where_queries_are(together, layout) + generated_said(together)).removeprefix("; "),
         hidden_said(hide),
         scale.beyond(shown_heads),
@@ -136,10 +139,21 @@ def _names(heads: Sequence[AttentionGraph]) -> list[str]:
     return names
 
 
-def _said_of_edges(names: Sequence[str], captions: Sequence[str]) -> list[str]:
-    """Say which edges each head shows, once where all heads show the same."""
+def _said_of_edges(
+    names: Sequence[str],
+    heads: Sequence[AttentionGraph],
+    parts: Sequence[Shown],
+    options: Options,
+) -> list[str]:
+    """Say which edges each head shows, once where all show the same; of many, how many."""
+    captions = [part.caption for part in parts]
     if len(names) > 1 and len(set(captions)) == 1:
         return [f"each head shows {captions[0]}"]
+    is_whole = options.query is None and options.key is None
+    if len(names) > _FEW and is_whole and all(one.sink is None for one in heads):
+        sign = "|" * any(bool((one.attention < 0).any()) for one in heads)
+        rule = f" {sign}attention{sign} ≥ {options.threshold:g}:" if options.threshold else ""
+        return [f"the heads show{rule} {said_together(heads, parts)}"]
     return [f"{name} shows {said}" for name, said in zip(names, captions, strict=True)]
 
 
