@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -162,8 +163,13 @@ def lightness(picture):
 
 def check_theme(page, theme):
     for frame in frames_of(page):
-        frame.frame_element().scroll_into_view_if_needed()  # out of sight it would not change
-        expect(frame.locator(f'html[data-theme="{theme}"]')).to_have_count(1)
+        shown = frame.locator(f'html[data-theme="{theme}"]')
+        for _ in range(30):  # a notebook that is still being laid out moves it out of sight again
+            frame.frame_element().scroll_into_view_if_needed()  # there it would not change
+            with suppress(AssertionError):
+                expect(shown).to_have_count(1, timeout=1_000)
+                break
+        expect(shown).to_have_count(1)
         assert (lightness(frame.locator("#view")) > 0.5) == (theme == "light")
     pictures = page.locator(".jp-OutputArea-output .gattn:not(:has(iframe)) > img")
     expect(pictures).to_have_count(PICTURES - FRAMES)
@@ -179,6 +185,7 @@ def test_page_and_pictures_follow_the_theme_and_stay_when_the_notebook_is_opened
     expect(notebook.locator('body[data-jp-theme-light="false"]')).to_have_count(1)
     check_theme(notebook, "dark")
     open_notebook(notebook, lab.format("cells.ipynb"))
+    expect(notebook.locator('body[data-jp-theme-light="false"]')).to_have_count(1, timeout=60_000)
     check_theme(notebook, "dark")
     notebook.evaluate(EXECUTE, ["apputils:change-theme", {"theme": "JupyterLab Light"}])
     expect(notebook.locator('body[data-jp-theme-light="true"]')).to_have_count(1)
