@@ -73,15 +73,15 @@ class cached_operand(cached_property[T]):  # noqa: N801
 def fields_alone(self: Any) -> dict[str, Any]:
     """Give a dataclass its state to pickle: no cached property, which may be on another device.
 
-    A tensor goes without the others that share its memory.
+    Of memory that several tensors share, a tensor brings only its own part.
     """
     return {one.name: _by_itself(getattr(self, one.name)) for one in fields(self)}
 
 
 def _by_itself(value: Any) -> Any:
-    if type(value) is not torch.Tensor or value.device.type == "meta":
+    if type(value) is not torch.Tensor or value.layout != torch.strided:
         return value
-    return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
+    return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
 
 
 def cached_function(function: Callable[[Owner, *Ts], T]) -> Callable[[Owner, *Ts], T]:

@@ -47,7 +47,7 @@ def joined(calls: Sequence[Place], layouts: Layouts) -> dict[Place, list[Layout]
 
     The calls of a module are parts of one layer if each of them has other sequences of the batch
     than all others, or the same ones with the queries that come next. Those of one run may have all
-    queries again, for one more head. Tokens of other inputs are none of the same layer.
+    queries again, for one more head. Calls on other inputs are never parts of one layer.
     """
     found: dict[Place, list[Layout]] = {}
     for name in dict.fromkeys(name for name, _ in calls):
