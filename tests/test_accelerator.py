@@ -1,4 +1,4 @@
-"""gattn on a pretend accelerator, in processes of their own: a device is registered for good."""
+"""gattn on an accelerator, in processes of their own: the pretend one is registered for good."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ FOLDER = Path(__file__).parent / "accelerator"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["on_itself.py", "on_engines.py", "on_models.py"])
-def test_on_a_pretend_accelerator(file):
+@pytest.mark.parametrize("file", ["on_itself.py", "on_engines.py", "on_models.py", "on_gpu.py"])
+def test_on_an_accelerator(file):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     found = subprocess.run(
         [*command, "-o", "addopts=", "-o", "filterwarnings=", str(FOLDER / file)],
@@ -21,6 +21,6 @@ def test_on_a_pretend_accelerator(file):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         cwd=FOLDER.parents[1],
     )
-    if found.returncode == 5 and "skipped" in found.stdout:  # this torch cannot have one
+    if found.returncode == 5 and "skipped" in found.stdout:  # this torch cannot have one, or here is no GPU
         pytest.skip(found.stdout)
     assert not found.returncode, found.stdout[-4000:] + found.stderr[-2000:]

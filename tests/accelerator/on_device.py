@@ -1,4 +1,4 @@
-"""Problems of the engines, and models, on the pretend accelerator."""
+"""Problems of the engines, and models, on an accelerator."""
 
 import copy
 import sys
@@ -6,9 +6,9 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
-import pretend
 import pytest
 import torch
+from chosen import accelerator
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 
@@ -16,9 +16,9 @@ from problems import NAMES, Found, Problem, call_of
 
 from gattn.graph.token_graph import TokenGraph
 
-if reason := pretend.why_not():
+if reason := accelerator.why_not():
     pytest.skip(reason, allow_module_level=True)
-pretend.install()
+accelerator.install()
 
 
 class OnDevice(Problem):
@@ -29,19 +29,27 @@ class OnDevice(Problem):
         """Move a problem."""
         given = {field.name: getattr(problem, field.name) for field in fields(problem)}
         if isinstance(problem.graph, TokenGraph):
-            given["graph"] = problem.graph.to(pretend.NAME)
+            given["graph"] = problem.graph.to(accelerator.NAME)
         return cls(**given)
 
     def tensors(self):
-        moved = {name: x.detach().to(pretend.NAME) for name, x in super().tensors().items()}
+        moved = {name: x.detach().to(accelerator.NAME) for name, x in super().tensors().items()}
         return {name: x.requires_grad_(self.learns) for name, x in moved.items()}
 
     def functions(self):
-        with torch.device(pretend.NAME):  # for tensors that a lambda captures
-            return super().functions()
+        *drawn, numbers = super().functions()
+        with torch.device(accelerator.NAME):  # for tensors that a lambda captures
+            *moved, learned = super().functions()
+        for one, other in zip(moved, drawn, strict=True):  # a GPU draws other numbers
+            if isinstance(one, torch.nn.Module):
+                one.load_state_dict(other.state_dict())
+        with torch.no_grad():
+            for one, other in zip(learned, numbers, strict=True):
+                one.copy_(other)
+        return *moved, learned
 
     def direction(self, output):
-        return super().direction(pretend.to_host(output.detach())).to(output.device)
+        return super().direction(accelerator.to_host(output.detach())).to(output.device)
 
 
 def is_run_by(problem, engine):
@@ -51,13 +59,13 @@ def is_run_by(problem, engine):
 
 def on_host(found):
     """Bring what was found back."""
-    gradients = {name: pretend.to_host(x.detach()) for name, x in found.gradients.items()}
-    return Found(pretend.to_host(found.output.detach()), gradients)
+    gradients = {name: accelerator.to_host(x.detach()) for name, x in found.gradients.items()}
+    return Found(accelerator.to_host(found.output.detach()), gradients)
 
 
 def on_device(model):
     """Copy a model to the device."""
-    moved = copy.deepcopy(model).to(pretend.NAME)
+    moved = copy.deepcopy(model).to(accelerator.NAME)
     if hasattr(moved, "tie_weights"):  # torch unties parameters that it moves to another kind
         moved.tie_weights()
     return moved

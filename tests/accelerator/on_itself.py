@@ -6,11 +6,14 @@ import on_device
 import pretend
 import pytest
 import torch
+from chosen import accelerator
 
 from gattn.attention import graph_attention
 from gattn.engines import tiles
 from gattn.graph.token_graph import TokenGraph
 
+if accelerator is not pretend:
+    pytest.skip("here is a GPU", allow_module_level=True)
 GRAPH = TokenGraph.window(9, 3)
 
 

@@ -275,7 +275,7 @@ from gattn.engines.kernels import passes
 KINDS = {"query": "*bf16", "key": "*bf16", "inside": "*fp32", "outside": "*fp32", "scale": "fp32",
          "cap": "fp32", "pointer": "*i32", "column": "*i32", "bits": "*i32", "words": "*i64",
          "top": "*fp32", "total": "*fp32", "least": "fp32", "degree": "*i32", "start": "*i64",
-         "keys": "*i32", "attention": "*fp32"}
+         "bound": "*fp32", "reached": "*i32", "keys": "*i32", "attention": "*fp32"}
 FIXED = {"ROWS": 64, "WIDTH": 64, "SIZE": 128, "WORD": 64, "PRECISION": "ieee", "SLOTS": 8,
          "LOWEST": -(1 << 62)}
 for name in ("sums", "count", "write", "largest"):

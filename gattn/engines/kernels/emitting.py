@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,7 @@ MOST_SLOTS = 128
 
 _ROWS = 64  # of a program
 _LEAST_DIM = 16  # of a product in a kernel
+_MOST_BOUNDED = 32  # edges of a query for which a bound is worth its time
 _LOWEST = -(1 << 62)
 
 
@@ -64,7 +66,7 @@ def can_emit(call: AttentionCall, keep: Keep) -> str | None:
 def emit(call: AttentionCall, keep: Keep) -> EmittedEdges:
     """Compute the edges of a call for which `can_emit` gives None."""
     passes = _Passes(call)
-    mass = passes.share_out(scores.sink_logits(call))
+    mass = passes.share_out(scores.sink_logits(call), keep)
     if isinstance(keep, TopK):
         return EmittedEdges(mass, *passes.largest(keep.k))
     assert isinstance(keep, Threshold)
@@ -87,9 +89,7 @@ class _Passes:
             query, key, score.scale, tables[0], score.cap, tables[1], *tiles,
             graph.num_queries, graph.num_keys, width, heads,
         )  # fmt: skip
-        self.top, self.total = (
-            torch.empty(self.shape, dtype=torch.float32, device=self.device) for _ in range(2)
-        )
+        self.top, self.total = self._per_row(torch.float32), self._per_row(torch.float32)
         is_quick = torch.backends.cuda.matmul.allow_tf32
         self.options = {
             "ROWS": _ROWS,
@@ -99,9 +99,12 @@ class _Passes:
             "PRECISION": "tf32" if is_quick else "ieee",
         }
 
-    def share_out(self, sink: Tensor | None) -> Tensor:
+    def share_out(self, sink: Tensor | None, keep: Keep) -> Tensor:
         """Sum up the powers of each row and of its sink; give the share of the row's edges."""
-        self._run("sums", self.top, self.total)
+        most = min(keep.k, self.keys) if isinstance(keep, TopK) else 0
+        slots = _power_of_two(most) if 0 < most <= _MOST_BOUNDED else 0
+        self.bound = self._per_row(torch.float32) if slots else None
+        self._run("sums", self.top, self.total, most, self.bound, SLOTS=slots)
         own = self.total
         if sink is not None:
             largest = torch.maximum(self.top, sink)
@@ -111,12 +114,13 @@ class _Passes:
 
     def at_least(self, least: float) -> tuple[Tensor, Tensor, Tensor]:
         """Find edges with attention of at least `least`: degrees, keys and attention."""
-        degree = torch.empty(self.shape, dtype=torch.int32, device=self.device)
-        self._run("count", self.top, self.total, least, degree)
+        degree = self._per_row(torch.int32)
+        reached = torch.empty(2 * math.prod(self.grid), dtype=torch.int32, device=self.device)
+        self._run("count", self.top, self.total, least, degree, reached)
         stop = degree.flatten().cumsum(0)
         start = stop - degree.flatten()
         key, attention = self._lists(int(stop[-1]))
-        self._run("write", self.top, self.total, least, degree, start, key, attention)
+        self._run("write", self.top, self.total, least, start, reached, key, attention)
         return degree, key, attention
 
     def largest(self, most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,7 +128,7 @@ class _Passes:
         most = min(most, self.keys)
         key, attention = (x.view(*self.shape, most) for x in self._lists(self.top.numel() * most))
         options = {"SLOTS": _power_of_two(most), "LOWEST": _LOWEST}
-        self._run("largest", self.top, self.total, most, key, attention, **options)
+        self._run("largest", self.top, self.total, most, self.bound, key, attention, **options)
         key, order = key.sort(dim=-1)
         is_edge = key >= 0
         degree = is_edge.sum(-1, dtype=torch.int32)
@@ -134,13 +138,19 @@ class _Passes:
         key = torch.empty(size, dtype=torch.int32, device=self.device)
         return key, torch.empty(size, dtype=torch.float32, device=self.device)
 
+    def _per_row(self, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self.shape, dtype=dtype, device=self.device)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        batch, heads, queries = self.shape
+        return -(-queries // _ROWS), batch * heads
+
     def _run(self, name: str, *more: Any, **options: int) -> None:
         from gattn.engines.kernels import passes
 
-        batch, heads, queries = self.shape
-        grid = (-(-queries // _ROWS), batch * heads)
         with torch.cuda.device_of(self.top):
-            getattr(passes, name)[grid](*self.given, *more, **self.options, **options)
+            getattr(passes, name)[self.grid](*self.given, *more, **self.options, **options)
 
 
 def _power_of_two(number: int) -> int:
