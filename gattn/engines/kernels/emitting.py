@@ -22,6 +22,7 @@ MOST_SLOTS = 128
 """The most edges of a query that a kernel holds while it looks for the largest."""
 
 _ROWS = 64  # of a program
+_LAUNCH = {"num_warps": 4, "num_stages": 3}
 _LEAST_DIM = 16  # of a product in a kernel
 _MOST_BOUNDED = 32  # edges of a query for which a bound is worth its time
 _LOWEST = -(1 << 62)
@@ -150,7 +151,8 @@ class _Passes:
         from gattn.engines.kernels import passes
 
         with torch.cuda.device_of(self.top):
-            getattr(passes, name)[self.grid](*self.given, *more, **self.options, **options)
+            kernel = getattr(passes, name)[self.grid]
+            kernel(*self.given, *more, **self.options, **options, **_LAUNCH)
 
 
 def _power_of_two(number: int) -> int:
