@@ -169,6 +169,16 @@ def test_ties_across_words_and_tiles(kernels):
     both(kernels, 0 * query, key, TokenGraph.complete(SIZE + 10), TopK(70))
 
 
+@pytest.mark.parametrize("step", [1, WORD + 3])
+def test_the_largest_are_found_in_one_word_and_in_many(kernels, step):
+    """A row is first bounded by its words' largest scores: few words have one, or one has all."""
+    query, key = drawn(1, 5 * WORD, 4, size=0.1)
+    key[:, 7 : 7 + 4 * step : step, 0], query[..., 0] = 3.0, 3.0
+    both(kernels, query, key, TokenGraph.complete(5 * WORD), TopK(4))
+    (head,) = both(kernels, query, key, TokenGraph.complete(5 * WORD), TopK(6))
+    assert (head.graph.in_degree == 6).all()
+
+
 def test_attention_that_vanishes_ranks_by_key(kernels):
     query, key = drawn(2, 30, 4, size=30.0)
     both(kernels, query, key, TokenGraph.complete(30), TopK(20))
@@ -283,8 +293,10 @@ for name in ("sums", "count", "write", "largest"):
     names = kernel.arg_names
     kinds = {one: "constexpr" if one in FIXED else KINDS.get(one, "i32") for one in names}
     fixed = {(n,): FIXED[one] for n, one in enumerate(names) if one in FIXED}
-    source = ASTSource(fn=kernel, signature=kinds, constexprs=fixed)
-    assert "mma" in compile(source, target=GPUTarget("cuda", 80, 32)).asm["ptx"], name
+    for generation in (80, 90):
+        source = ASTSource(fn=kernel, signature=kinds, constexprs=fixed)
+        made = compile(source, target=GPUTarget("cuda", generation, 32))
+        assert "mma" in made.asm["ptx"], (name, generation)
 """
 
 
