@@ -21,6 +21,6 @@ def test_on_an_accelerator(file):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         cwd=FOLDER.parents[1],
     )
-    if found.returncode == 5 and "skipped" in found.stdout:  # this torch cannot have one, or here is no GPU
+    if found.returncode == 5 and "skipped" in found.stdout:  # such a device cannot be had
         pytest.skip(found.stdout)
     assert not found.returncode, found.stdout[-4000:] + found.stderr[-2000:]

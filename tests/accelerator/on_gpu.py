@@ -1,4 +1,4 @@
-"""What only a GPU shows: half precision, compiled kernels, streams, and how much memory is taken."""
+"""What only a GPU shows: half precision, compiled kernels, streams, and memory."""
 
 import numpy as np
 import pytest

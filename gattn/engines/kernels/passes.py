@@ -67,7 +67,7 @@ def count(
     first, last = _steps(pointer, ROWS, SIZE, WORD)
     begin, end = last, first
     for step in range(first, last):
-        score, number = _scores(
+        score, _ = _scores(
             vectors, row, step, key, scale, inside, cap, outside, column, bits, words,
             num_queries, num_keys, dim, heads, ROWS, WIDTH, SIZE, WORD, PRECISION,
         )  # fmt: skip
