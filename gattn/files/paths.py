@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gattn.errors import FileError
 from gattn.files import archive, exports, graphml, node_link
-from gattn.files.whole_files import check_name, kind_of, reason_of, shown_path, whole_file
+from gattn.files.whole_files import as_path, kind_of, reason_of, shown_path, whole_file
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 
@@ -50,7 +50,7 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
     FileError
         If the suffix is unknown, or its format cannot hold such a thing.
     """
-    path = _as_path(path)
+    path = as_path(path)
     writer = _WRITERS.get(path.suffix.lower())
     if writer is None:
         known = [".gattn"] if isinstance(thing, AttentionTrace) else list(_WRITERS)
@@ -83,7 +83,7 @@ def load(path: str | os.PathLike[str]) -> Thing:
     FileError
         If the file is missing, damaged, foreign, newer than this gattn, or a one-way export.
     """
-    path = _as_path(path)
+    path = as_path(path)
     suffix = path.suffix.lower()
     if suffix not in _READERS:
         one_way = " is an export for other tools; it" if suffix in _WRITERS else ""
@@ -99,12 +99,3 @@ def load(path: str | os.PathLike[str]) -> Thing:
         found = found or f"there is none in {path.parent.absolute()}"
         raise FileError(f"{shown_path(path)}: expected a file, but {found}.")
     return thing
-
-
-def _as_path(path: str | os.PathLike[str]) -> Path:
-    try:
-        made = Path(path)
-    except TypeError as error:
-        raise FileError(f"A path must be a str or a pathlib.Path, not {path!r:.80}.") from error
-    check_name(made)
-    return made

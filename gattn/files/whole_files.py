@@ -24,6 +24,18 @@ _LONG_AGO = 86_400
 """After how many seconds such a file from another machine counts as a leftover."""
 
 
+def as_path(given: str | os.PathLike[str], example: str = "lamp.gattn") -> Path:
+    """Read a path that a caller gave; an error names one as an example."""
+    try:
+        path = Path(given)
+    except TypeError as error:
+        raise FileError(
+            f"A path must be a str or a pathlib.Path, such as {example!r}, not {given!r:.80}."
+        ) from error
+    check_name(path)
+    return path
+
+
 def check_name(path: Path) -> None:
     """Refuse a path that no file can have."""
     if "\0" in str(path):

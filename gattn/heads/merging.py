@@ -225,8 +225,11 @@ def _joined(
     return tuple(joined(tokens[a:b], words[a:b]) for a, b in ends) if tokens else ()
 
 
-def as_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Check that spans are pairs of whole numbers."""
+_MERGED = "merge([(1, 3)]), which merges the tokens 1 and 2"
+
+
+def as_spans(spans: Iterable[tuple[int, int]], example: str = _MERGED) -> list[tuple[int, int]]:
+    """Check that spans are pairs of whole numbers; an error gives an example."""
     one: Any = spans
     try:
         found = []
@@ -238,8 +241,7 @@ def as_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         return found
     except (TypeError, ValueError) as error:
         raise SelectionError(
-            "Spans are pairs (start, stop) of positions, as in merge([(1, 3)]), which merges the "
-            f"tokens 1 and 2, not {one!r:.80}."
+            f"Spans are pairs (start, stop) of positions, as in {example}, not {one!r:.80}."
         ) from error
 
 

@@ -18,6 +18,10 @@ FLAGS = [
     "--disable-sync",
 ]
 OWN = ("data:", "blob:")
+CSP = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
 WATCH = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", event => {
@@ -151,4 +155,22 @@ def look_at_circuit(visit, tmp_path):
         settle(page)
         return page
 
+    return open_page
+
+
+@pytest.fixture
+def embedded(visit, tmp_path):
+    """Open a page, opened from a file, with components in its body."""
+    gattn.drawing.write_component(tmp_path)
+
+    def open_page(body, **options):
+        text = (
+            f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>a post</title>'
+            f'<meta http-equiv="Content-Security-Policy" content="{CSP}">'
+            f'<body><script src="gattn-view.classic.js"></script>{body}</body></html>'
+        )
+        (tmp_path / "post.html").write_text(text, encoding="utf-8")
+        return visit(tmp_path / "post.html", **options)
+
+    visit.allowed.add((tmp_path / "gattn-view.classic.js").absolute().as_uri())
     return open_page

@@ -15,33 +15,10 @@ import gattn
 from gattn.drawing import to_payload, write_component
 from gattn.drawing.page.script import component_files
 
-CSP = (
-    "default-src 'none'; script-src 'self' 'unsafe-inline'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
-)
-
 
 @pytest.fixture(scope="module")
 def lamp():
     return gattn.capture(LAMP, scores=True)
-
-
-@pytest.fixture
-def embedded(visit, tmp_path):
-    """Open a page, opened from a file, with components in its body."""
-    write_component(tmp_path)
-
-    def open_page(body, **options):
-        text = (
-            f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>a post</title>'
-            f'<meta http-equiv="Content-Security-Policy" content="{CSP}">'
-            f'<body><script src="gattn-view.classic.js"></script>{body}</body></html>'
-        )
-        (tmp_path / "post.html").write_text(text, encoding="utf-8")
-        return visit(tmp_path / "post.html", **options)
-
-    visit.allowed.add((tmp_path / "gattn-view.classic.js").absolute().as_uri())
-    return open_page
 
 
 def element(payload, fragment=""):

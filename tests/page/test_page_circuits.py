@@ -4,6 +4,7 @@ import copy
 import json
 import re
 
+import numpy as np
 import pytest
 from circuit_pages import header, rows_of, saved
 from decoding import Decoded
@@ -13,6 +14,7 @@ from playwright.sync_api import expect
 from samples import trace_of, words
 
 import gattn
+from gattn.drawing.layers.circuits import said_of
 from gattn.drawing.page import circuits
 from gattn.errors import SelectionError
 
@@ -61,6 +63,16 @@ def test_a_loss_that_time_did_not_allow_is_none(lamp):
     trace = trace_of(words(5))
     found = made_of(trace, [(0, 1, 3, 2, float("nan")), (1, 0, 4, 3, 0.5)])
     assert [edge["loss"] for edge in header(found)["circuit"]["edges"]] == [0.5, None]
+
+
+def test_what_is_left_without_it_is_said_once_and_as_in_its_picture(lamp):
+    entry = header(lamp)["circuit"]
+    left = f"without them {100 * (1 - lamp.completeness):.1f} % is left"
+    assert entry["title"].endswith(left)
+    assert "is left" not in entry["caption"]
+    random = f"random sets like it keep {100 * abs(np.mean(lamp.random)):.1f} %"
+    assert random in entry["caption"]
+    assert said_of(lamp) == f"{left}; {random}"
 
 
 def test_it_opens_with_the_circuit_and_lists_all_its_edges(look_at_circuit, lamp):

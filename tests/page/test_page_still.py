@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from samples import HOSTILE, signed, trace_of, words
 
 import gattn
+from gattn.drawing.page import to_html
 from gattn.drawing.page.still import still
 
 
@@ -58,6 +59,31 @@ def test_everything_that_has_a_page_has_a_picture(kind, lamp, tmp_path, request)
         text = trace.to_html(other=trace)
     assert not plt.get_fignums()  # or a notebook would show them below the cell
     assert len(re.search('src="data:image/png;base64,([^"]+)"', text)[1]) > 4000
+
+
+def test_of_several_texts_each_has_a_picture_and_a_name(visit, lamp, tmp_path):
+    dog = gattn.capture("The dog chased the cat")
+    to_html({"lamp": lamp, "<b>head": dog[1, 1]}, tmp_path / "page.html")
+    page = visit(tmp_path / "page.html", java_script_enabled=False)
+    expect(page.locator("h1")).to_have_text("2 texts: lamp; <b>head")
+    names = [
+        f"text 1 of 2 · lamp · {LAMP} · embedded",
+        "text 2 of 2 · <b>head · The dog chased the cat · embedded",
+    ]
+    assert page.locator("figcaption").all_text_contents() == names
+    for name, trace in zip(names, (lamp, dog[1, 1]), strict=True):
+        figure = page.get_by_role("img", name=name)
+        alone = re.search('src="(data:image/png[^"]+)"', trace.to_html())[1]
+        assert figure.get_attribute("src") == alone
+
+
+def test_of_many_texts_the_last_are_named_alone():
+    text = to_html([trace_of(words(4), layers=1, heads=1)] * 10)
+    assert text.count('src="data:image/png') == 8
+    captions = re.findall("<figcaption>(.*?)</figcaption>", text)
+    assert [caption.split(" · ")[0] for caption in captions] == [
+        f"text {n} of 10" for n in range(1, 11)
+    ]
 
 
 def test_hostile_titles_stay_text(visit, tmp_path):

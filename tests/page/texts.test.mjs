@@ -38,6 +38,11 @@ test("ticks are round, in order and within the range", () => {
   }
 });
 
+test("a scale has at least two ticks", () => {
+  for (let low = 0; low < 5; low += 0.13) for (const range of [0.9, 4.1, 6, 8.1, 9, 19.9]) assert.ok(ticks(low, low + range).length > 1, `${low} ${range}`);
+  assert.deepEqual(ticks(0.3, 9.1), [2, 4, 6, 8]);
+});
+
 test("XML holds no markup, no control character and no lone surrogate of a text", () => {
   assert.equal(escaped(`<a b="c">&'`), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;");
   assert.equal(escaped("a\0b\u001bc\ud800d\uffff🧪"), "a�b�c�d�🧪");

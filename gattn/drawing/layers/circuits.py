@@ -187,16 +187,22 @@ def title_of(circuit: Circuit) -> str:
     count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
     if not count:
         return "circuit: no edge"
-    return f"circuit: {count:,} of {whole:,} edges keep {percent(circuit.faithfulness, 0)}"
+    return f"circuit: {count:,} of {whole:,} edges keep {percent(circuit.faithfulness, 1)}"
 
 
 def said_of(circuit: Circuit) -> str:
-    """Say what was measured without the circuit, and without its units."""
+    """Say what was measured without the circuit, and what else was."""
     if not circuit.graph["edges"]:
         return ""
-    said = [f"without them {percent(1 - circuit.completeness, 0)} is left"]
+    left = f"without them {percent(1 - circuit.completeness, 1)} is left"
+    return "; ".join(filter(None, [left, beside(circuit)]))
+
+
+def beside(circuit: Circuit) -> str:
+    """Say what was measured of sets like it, and how many losses were not."""
+    said = []
     if circuit.random:
-        said.append(f"random sets like it keep {percent(float(np.mean(circuit.random)), 0)}")
+        said.append(f"random sets like it keep {percent(float(np.mean(circuit.random)), 1)}")
     losses = circuit.units()["loss"]
     if circuit.graph["kind"] in _NAMES and (missing := int(losses.isna().sum())):
         said.append(f"{missing:,} of {len(losses):,} losses not measured (thinnest lines)")

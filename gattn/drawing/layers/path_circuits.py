@@ -67,8 +67,8 @@ def draw_path_circuit(
         used = {side for *_, side, _ in losses}
         add_key(ax, [_entry(side) for side in SIDES if side in used], "heard by")
     count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
-    kept = f"{count:,} of {whole:,} paths keep {percent(circuit.faithfulness, 0)}"
-    said = [f"without them {percent(1 - circuit.completeness, 0)} is left"] if count else []
+    kept = f"{count:,} of {whole:,} paths keep {percent(circuit.faithfulness, 1)}"
+    said = [f"without them {percent(1 - circuit.completeness, 1)} is left"] if count else []
     describe(ax, circuit.graph, f"circuit: {kept}" if count else "circuit: no path", said)
     return ax
 

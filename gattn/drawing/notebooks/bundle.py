@@ -12,7 +12,8 @@ import xarray as xr
 
 from gattn.door import Pictured
 from gattn.drawing.many_heads.notebook import Picture, notebook_picture
-from gattn.drawing.page.page import page_in_frame, plain
+from gattn.drawing.page.document import plain
+from gattn.drawing.page.page import page_in_frame
 from gattn.drawing.page.payload import estimated_bytes
 from gattn.errors import GattnError, SelectionError
 from gattn.graph.token_graph import TokenGraph

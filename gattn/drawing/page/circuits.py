@@ -15,7 +15,7 @@ import pandas as pd
 
 from gattn.analysis.circuits.found import EDGE, Circuit, ends_in
 from gattn.drawing.layers.bands import MOST_TOKENS, Band, bands_of, columns, name_of, top
-from gattn.drawing.layers.circuits import MOST_EDGES, said_of
+from gattn.drawing.layers.circuits import MOST_EDGES, beside
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
@@ -54,7 +54,7 @@ def circuit_entry(circuit: Circuit, trace: AttentionTrace) -> dict[str, Any]:
 
     return {
         "title": str(circuit),
-        "caption": "; ".join(filter(None, [few, said_of(circuit), *circuit.notes])),
+        "caption": "; ".join(filter(None, [few, beside(circuit), *circuit.notes])),
         "isSeveral": len(circuit.stacks) > 1,
         "size": size,
         "lost": _LOST[circuit.graph["kind"]],

@@ -1,13 +1,9 @@
-"""Writes the page: one HTML file with its style, its script and its data, closed to the network."""
+"""Writes pages: of a trace, a head, two runs or several texts; as a file, or for a component."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
-from html import escape
 from os import PathLike
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from gattn import __version__
@@ -15,20 +11,20 @@ from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import check_options
 from gattn.drawing.over_image.images import Fit
+from gattn.drawing.page.document import page
 from gattn.drawing.page.payload import Payload, payload
-from gattn.drawing.page.script import asset, component_files, viewer_script
+from gattn.drawing.page.script import component_files
 from gattn.drawing.page.several import payload_of_several
 from gattn.drawing.page.shown import shown
-from gattn.drawing.page.still import still
+from gattn.drawing.page.still import Shown, stills
 from gattn.drawing.page.tokens.telling import Told
-from gattn.errors import SelectionError
-from gattn.files.whole_files import whole_file
+from gattn.errors import FileError, SelectionError
+from gattn.files.whole_files import as_path, reason_of, shown_path, whole_file
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.names.choices import HeadChoice
-from gattn.names.text import visible
 
 Graphs: TypeAlias = AttentionTrace | AttentionGraph
 
@@ -102,10 +98,11 @@ def to_html(
     FileError
         If the page is too large for a browser, or the file cannot be written.
     """
+    _check_path(path, "attention.html")
     options = {"other": other, "edits": edits, "heads": heads, "keep": keep, "image": image}
     options |= {"fit": fit, "circuit": circuit, "why": why, "spans": spans, "colour": colour}
-    made, runs = _packed(graphs, **options)
-    return _written(page(made, still(runs, circuit)), path)
+    made, texts = _packed(graphs, **options)
+    return _written(page(made, stills(texts, circuit)), path)
 
 
 def page_in_frame(graphs: Graphs) -> str:
@@ -143,6 +140,7 @@ def to_payload(
         If there is no such option.
     """
     check_options(to_html, options, "to_payload()")
+    _check_path(path, "attention.json")
     made, _ = _packed(graphs, **options)
     return _written(made.text(), path)
 
@@ -159,14 +157,24 @@ def write_component(folder: str | PathLike[str]) -> None:
     folder : path
         Where to; it is made if it does not exist.
 
+    Raises
+    ------
+    FileError
+        If it cannot be made, or a file in it cannot be written.
+
     Examples
     --------
     >>> import gattn, tempfile
     >>> folder = tempfile.mkdtemp()
     >>> gattn.drawing.write_component(folder)  # then: npm install FOLDER
     """
-    to = Path(folder)
-    to.mkdir(parents=True, exist_ok=True)
+    to = as_path(folder, "gattn-view")
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{shown_path(to)} cannot be made a folder: {reason_of(error)}. Name another one."
+        ) from error
     for name, text in component_files(__version__).items():
         _written(text, to / name)
 
@@ -181,8 +189,17 @@ def _packed(
     spans: Any = None,
     colour: Any = None,
     **options: Any,
-) -> tuple[Payload, list[AttentionTrace]]:
-    """Pack what a page shows, and return the runs that its picture is of, too."""
+) -> tuple[Payload, list[Shown]]:
+    """Pack what a page shows, and return what its pictures are of, too."""
+    if not isinstance(edits, str):
+        raise SelectionError(
+            f"edits= says in words what was edited, as in edits='cut 1.1', not {edits!r:.200}: "
+            "leave it out where the runs record their edits."
+        )
+    if other is not None and not isinstance(other, AttentionTrace | AttentionGraph):
+        raise SelectionError(
+            f"other= is a second run on the same tokens, a trace or a head, not {other!r:.80}."
+        )
     if edits and other is None:
         raise SelectionError(
             f"edits={edits!r:.200} describes the change between two runs, but there is only one: "
@@ -197,70 +214,26 @@ def _packed(
             )
         pairs = graphs.items() if isinstance(graphs, Mapping) else [("", one) for one in graphs]
         texts = [(name, shown(one, heads, keep)) for name, one in pairs]
-        return payload_of_several(texts), [trace for _, trace in texts[:1]]
-    runs = [shown(one, heads, keep) for one in (graphs, other) if one is not None]
-    return payload(runs, edits, **options, said=Told(spans, colour)), runs
+        return payload_of_several(texts), [(name, [trace]) for name, trace in texts]
+    runs = [shown(one, heads, keep) for one in [graphs] + [other] * (other is not None)]
+    return payload(runs, edits, **options, said=Told(spans, colour)), [("", runs)]
+
+
+def _check_path(path: Any, example: str) -> None:
+    """Refuse what is no path before anything is made; a trace in its place is a second run."""
+    if isinstance(path, AttentionTrace | AttentionGraph):
+        raise SelectionError(
+            f"The second argument is the path of the file, not {path!r:.80}: pass a second run as "
+            "other=, or several runs as a list, gattn.drawing.page.to_html([one, another], path)."
+        )
+    if path is not None:
+        as_path(path, example)
 
 
 def _written(text: str, path: str | PathLike[str] | None) -> str | None:
     """Write a text to a file, if there is a path, or else return it."""
     if path is None:
         return text
-    with whole_file(Path(path)) as part:
+    with whole_file(as_path(path)) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
     return None
-
-
-def page(made: Payload, picture: str = "") -> str:
-    """Join the parts of a page.
-
-    Its policy allows only this script and this style, by their hashes; pictures in the file itself;
-    no request; and no text that becomes markup. The picture, given by its address, is there until
-    the script has run.
-    """
-    style, script, skeleton = (
-        asset("viewer/viewer.css"),
-        viewer_script(),
-        asset("viewer/skeleton.html"),
-    )
-    title = plain(visible(made.title, limit=150))
-    shown = f'<img alt="{title}" src="{picture}">' if picture else ""
-    for place, text in (("title", title), ("still", shown)):
-        skeleton = skeleton.replace(f"<!--{place}-->", text)
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'"
-    )
-    blocks = "\n".join(
-        f'<script type="text/plain" id="gattn-block-{number}">{text}</script>'
-        for number, text in enumerate(made.blocks)
-    )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="gattn {made.header["version"]}">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{skeleton}
-<script type="application/json" id="gattn-header">{made.header_text()}</script>
-{blocks}
-<script type="module">{script}</script>
-</body>
-</html>
-"""
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
-
-
-def plain(text: str) -> str:
-    """Escape text for HTML, and replace what UTF-8 or HTML cannot hold."""
-    text = text.replace("\0", "�").encode("utf-8", "replace").decode()
-    return escape(text)

@@ -119,6 +119,10 @@ def payload(
     thumbnails = chain((one for *_, one in packed), _changes(traces))
     shades = b"".join(one.tobytes() for one in thumbnails)
     blocks = [*(text for _, text, _ in packed), block(shades)]
+    if fit is not None and image is None:
+        raise SelectionError(
+            f"fit={fit!r:.80} says how an image became what the model read: pass image=."
+        )
     if image is not None:
         pixels, size = image_bytes(image, heads, fit)
         header["image"] = {"block": first + len(blocks), **size}
@@ -126,10 +130,10 @@ def payload(
     next_block = first + len(blocks)
     header["why"] = [entry | {"block": next_block + n} for n, (entry, _) in enumerate(asked)]
     blocks += [text for _, text in asked]
-    return Payload(_titled(traces[0]), header, blocks)
+    return Payload(titled(traces[0]), header, blocks)
 
 
-def _titled(trace: AttentionTrace) -> str:
+def titled(trace: AttentionTrace) -> str:
     """Name a page after the beginning of its text and the model."""
     text = trace.text or text_of(next(trace.heads()))
     edited = "edited" if trace.edits else ""

@@ -95,6 +95,8 @@ def component_files(version: str) -> dict[str, str]:
     parts = {
         "STYLE": json.dumps(_within(asset("viewer/viewer.css"))),
         "MARKUP": json.dumps(_Markup.of(asset("viewer/skeleton.html"))),
+        "VERSION": json.dumps(version),
+        "CHECKS": _EXPORT.sub("", asset("component/checking.mjs")),
         "SCRIPT": viewer_script(is_alone=False),
     }
     for name, text in parts.items():

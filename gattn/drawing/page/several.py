@@ -31,4 +31,8 @@ def payload_of_several(texts: Sequence[tuple[str, AttentionTrace]]) -> Payload:
         made.append(payload([trace], "", first=first, share=len(texts)))
         made[-1].header["name"] = str(name)
     header = made[0].header | {"others": [one.header for one in made[1:]]}
-    return Payload(made[0].title, header, [block for one in made for block in one.blocks])
+    title = made[0].title
+    if len(made) > 1:
+        names = (str(name) or one.title for (name, _), one in zip(texts, made, strict=True))
+        title = f"{len(made)} texts: {'; '.join(names)}"
+    return Payload(title, header, [block for one in made for block in one.blocks])

@@ -29,9 +29,10 @@ def _as_trace(graphs: Any) -> AttentionTrace:
     if isinstance(graphs, AttentionTrace):
         return graphs
     if not isinstance(graphs, AttentionGraph):
+        named = "None" if graphs is None else type(graphs).__name__
         raise SelectionError(
-            f"A page shows a trace or a head, not {type(graphs).__name__}: pass one from "
-            "gattn.capture or gattn.attention_graphs."
+            f"A page shows a trace or a head, or several in a list or by name, not {named}: pass "
+            "what gattn.capture or gattn.attention_graphs returns."
         )
     place = graphs.layer or 0, graphs.head or 0
     name = "cross" if graphs.graph.is_bipartite else "heads"

@@ -1,11 +1,12 @@
-"""The picture on a page, for readers that run no script: e-mail, previews, locked-down browsers."""
+"""The pictures on a page, for readers that run no script, as in e-mail and previews."""
 
 from __future__ import annotations
 
 import io
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from gattn.analysis.circuits.found import Circuit
 from gattn.drawing.many_heads.compare import draw_compare
 from gattn.drawing.many_heads.notebook import apart, notebook_figure
+from gattn.drawing.page.payload import titled
 from gattn.drawing.styles.figures import load_backend
 from gattn.errors import ShapeError
 from gattn.heads.trace import AttentionTrace
@@ -24,6 +26,29 @@ _LARGEST = 1200, 1800
 """The most pixels across and down."""
 _SHARPEST = 130
 _COLOURS = 96
+_MOST = 8
+"""How many texts are drawn; the others are named."""
+
+Shown: TypeAlias = tuple[str, Sequence[AttentionTrace]]
+"""What a page shows of a text: its name, and one run or two."""
+
+
+@dataclass(frozen=True)
+class Still:
+    """A picture by its address, "" without one; and its name, "" if it is the only one."""
+
+    name: str
+    address: str
+
+
+def stills(texts: Sequence[Shown], circuit: Circuit | None) -> list[Still]:
+    """Draw the first texts of a page, and name them all."""
+    found = []
+    for n, (name, traces) in enumerate(texts):
+        parts = [f"text {n + 1} of {len(texts)}", name, titled(traces[0])]
+        said = " · ".join(filter(None, parts)) if len(texts) > 1 else ""
+        found.append(Still(said, still(traces, circuit) if n < _MOST else ""))
+    return found
 
 
 def still(traces: Sequence[AttentionTrace], circuit: Circuit | None) -> str:

@@ -47,10 +47,19 @@ def page_bytes(found: Why) -> int:
         K)` for their steps; and :math:`\frac{4}{3} \cdot 4 Q K` if the model adds something to
         scores.
     """
+    if not isinstance(found, Why):
+        raise _no_why("page_bytes()", found)
     queries, keys = len(found.query), len(_keys(found))
     used, _ = _held(found)
     size = len(used) * (queries + keys) * (2 * found.queries.shape[-1] + 4)
     return (size + (0 if found.bias is None else 4 * queries * keys)) * 4 // 3
+
+
+def _no_why(name: str, given: object) -> SelectionError:
+    return SelectionError(
+        f"{name} takes what gattn.why returns, such as gattn.why(text, layer=2, head=1), or a list "
+        f"of these, not {given!r:.80}."
+    )
 
 
 def why_entries(
@@ -66,10 +75,11 @@ def why_entries(
         If they are too large for a page.
     """
     several = [] if found is None else [found] if isinstance(found, Why) else found
-    if not isinstance(several, Sequence) or not all(isinstance(one, Why) for one in several):
-        raise SelectionError(
-            f"why= is a result of gattn.why, or a list of these, not {type(found).__name__}."
-        )
+    if not isinstance(several, Sequence):
+        raise _no_why("why=", several)
+    for one in several:
+        if not isinstance(one, Why):
+            raise _no_why("why=", one)
     if len(trace.stacks) == len(list(trace.heads())) == 1:  # One head, whose stack has no name.
         several = [replace(one, stack=next(iter(trace.stacks))) for one in several]
     for one in several:

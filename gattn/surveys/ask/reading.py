@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gattn.checks import check_options
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
+from gattn.files.whole_files import as_path
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.surveys.ask.finding import all_rows, rows_of
@@ -51,7 +51,7 @@ def open_survey(folder: str | PathLike[str]) -> Survey:
     >>> survey.heads.groupby(["layer", "head"])["induction"].mean()
     >>> survey.trace(text_id=17)[1, 3].draw()
     """
-    folder = Path(folder)
+    folder = as_path(folder, "survey")
     return Survey(folder, manifest_of(folder))
 
 

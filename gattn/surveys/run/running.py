@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
 from gattn.errors import CaptureError, FileError
+from gattn.files.whole_files import as_path
 from gattn.keep import Keep, Threshold, as_keep
 from gattn.models.run.options import Contributions
 from gattn.names.choices import Chosen, HeadChoice, LayerChoice
@@ -118,7 +119,7 @@ def survey(
     }
     inputs = texts if isinstance(texts, Inputs) else read_inputs(texts, column)
     asked = settings(model, options) | {"column": column, **chosen}
-    folder = Path(out)
+    folder = as_path(out, "survey")
     with alone(folder):
         manifest = _begun(folder, inputs, asked)
         todo = _left(folder)

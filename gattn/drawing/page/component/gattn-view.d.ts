@@ -11,7 +11,12 @@ export interface View {
   stop(): void;
 }
 
-/** Show a payload, or its JSON, in an element, which tells of each new state by an event "viewchange". */
+/**
+ * Show a payload, or its JSON, in an element, which tells of each new state by an event "viewchange", and of numbers that
+ * cannot be read by an event "viewerror".
+ *
+ * @throws {Error} if there is no such element, or the payload is of another format or not whole; the element says so, too.
+ */
 export function mount(element: HTMLElement, payload: Payload | string, options?: { fragment?: string }): View;
 
 /** The element `<gattn-view>`, which stops by itself when it is removed, and shows the same view when it is added again. */

@@ -2,11 +2,22 @@
 
 const STYLE = /*STYLE*/;
 const MARKUP = /*MARKUP*/;
+const VERSION = /*VERSION*/;
+const PROBLEM = ":host { display: block } p { margin: 8px 0; padding: 10px 14px; border: 1px solid; border-radius: 8px; font: 14px/1.45 system-ui, sans-serif; overflow-wrap: anywhere }";
+
+/*CHECKS*/
 
 /** Start a view of its own: what follows is its scope, so that nothing is named before it. */
 function startIn() {
 /*SCRIPT*/
   return start(...arguments);
+}
+
+function dressed(root, style, ...children) {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(style);
+  root.adoptedStyleSheets = [sheet];
+  root.replaceChildren(...children);
 }
 
 function built([tag, attributes, children]) {
@@ -25,17 +36,29 @@ const views = new WeakMap();
  * @param {string | object} payload - JSON, or what it says
  * @param {{fragment?: string}} [options] - which view to open with, as in the address of a page
  * @returns {{fragment: string, stop: () => void}} the view; set `fragment` to change it, and stop it before its element goes
+ * @throws {Error} that says what was expected and what arrived; the element shows it, too
  */
-function mount(element, payload, { fragment = "" } = {}) {
-  const { header, blocks } = typeof payload === "string" ? JSON.parse(payload) : payload;
+function mount(element, payload, options = {}) {
+  const root = rootOf(element);
   views.get(element)?.stop();
-  const root = element.shadowRoot ?? element.attachShadow({ mode: "open" });
-  const sheet = new CSSStyleSheet();
-  sheet.replaceSync(STYLE);
-  root.adoptedStyleSheets = [sheet];
-  root.replaceChildren(built(MARKUP));
-  let [said, changed] = [fragment.replace(/^#/, ""), () => {}];
-  const page = startIn(header, {
+  views.delete(element);
+  try {
+    const view = shown(element, root, payloadOf(payload), optionsOf(options));
+    views.set(element, view);
+    return view;
+  } catch (problem) {
+    dressed(root, PROBLEM, built(["p", { role: "alert" }, [`gattn-view: ${problem.message}`]]));
+    throw problem;
+  }
+}
+
+/** Say which versions of gattn wrote payload and script. */
+const versions = ({ version }) => `The payload is of gattn ${version}, this script of ${VERSION}; gattn.drawing.to_payload and gattn.drawing.write_component write both.`;
+
+function shown(element, root, { header, blocks }, { fragment }) {
+  dressed(root, STYLE, built(MARKUP));
+  let [said, changed] = [fragment, () => {}];
+  const where = {
     root,
     frame: element,
     isCompact: element.clientWidth < 1000,
@@ -47,19 +70,22 @@ function mount(element, payload, { fragment = "" } = {}) {
     listen: (then) => (changed = then),
     address: () => "",
     block: (number) => blocks[number],
-  });
-  const view = {
-    stop: () => page?.stopping.abort(),
+    check: () => checkWhole({ header, blocks }),
+    complained: (message) => element.dispatchEvent(new CustomEvent("viewerror", { detail: { message } })),
+    advice: "Write the payload again by gattn.drawing.to_payload",
+    versions: versions(header),
+  };
+  const page = startIn(header, where);
+  return {
+    stop: () => page.stopping.abort(),
     get fragment() {
       return said;
     },
     set fragment(now) {
-      said = now.replace(/^#/, "");
+      said = fragmentOf(now);
       changed();
     },
   };
-  views.set(element, view);
-  return view;
 }
 
 /**
@@ -85,7 +111,9 @@ class GattnView extends (globalThis.HTMLElement ?? Object) {
   #show() {
     const fragment = this.#last ?? this.getAttribute("fragment") ?? "";
     this.#view?.stop();
-    this.#view = this.#payload && this.isConnected ? mount(this, this.#payload, { fragment }) : null;
+    this.#view = null;
+    if (this.#payload === null) this.shadowRoot?.replaceChildren();
+    else if (this.isConnected) this.#view = mount(this, this.#payload, { fragment });
   }
 
   get fragment() {
@@ -94,16 +122,16 @@ class GattnView extends (globalThis.HTMLElement ?? Object) {
 
   set fragment(now) {
     if (this.#view) this.#view.fragment = now;
-    else this.#last = now;
+    else this.#last = fragmentOf(now);
   }
 
   connectedCallback() {
     const show = () => {
       if (this.#view) return;
-      this.#payload ??= this.querySelector('script[type="application/json"]')?.textContent;
+      this.#payload ??= this.querySelector('script[type="application/json"]')?.textContent ?? null;
       this.#show();
     };
-    if (document.readyState === "loading" && !this.#payload) document.addEventListener("DOMContentLoaded", show, { once: true });
+    if (document.readyState === "loading" && this.#payload === null) document.addEventListener("DOMContentLoaded", show, { once: true });
     else show();
   }
 

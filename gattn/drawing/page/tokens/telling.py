@@ -35,7 +35,9 @@ class Told:
 
     def __post_init__(self) -> None:
         if self.spans is not None:
-            object.__setattr__(self, "spans", _checked(as_spans(self.spans)))
+            object.__setattr__(
+                self, "spans", _checked(as_spans(self.spans, "spans=[(0, 5), (5, 9)]"))
+            )
 
     def of(self, trace: AttentionTrace, stack: Stack) -> dict[str, Any]:
         """Describe the tokens of a stack; between queries and keys of two texts, nothing."""
@@ -112,7 +114,7 @@ def _checked(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         )
     if not 0 < len(found) <= _MOST_SPANS:
         raise SelectionError(
-            f"spans= are at most {_MOST_SPANS}, which the page calls A to Z, not {len(found)}."
+            f"spans= are 1 to {_MOST_SPANS}, which the page calls A to Z, not {len(found)}."
         )
     return found
 
@@ -123,12 +125,13 @@ def _numbers(name: str, values: Any) -> NDArray[np.float64]:
         numbers = numbers.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ShapeError(
-            f"colour= takes one number for each token, not {values!r:.80} of {name!r:.80}."
+            "colour= takes one number for each token, as an array (tokens,), or several such "
+            f"arrays by name, not {values!r:.80} as {name!r:.80}."
         ) from error
     if numbers.ndim != 1:
         raise ShapeError(
-            f"colour= takes one number for each token, (tokens,), not {numbers.shape} of "
-            f"{name!r:.80}."
+            "colour= takes one number for each token, as an array (tokens,), or several such "
+            f"arrays by name, not {values!r:.80} of shape {numbers.shape} as {name!r:.80}."
         )
     return numbers
 

@@ -18,6 +18,7 @@ export async function inflate(bytes) {
 export function planes(bytes) {
   let at = 0;
   return (size, width) => {
+    if (at + size * width > bytes.length) throw new Error("the block of its numbers is too short");
     const found = width === 2 ? new Uint16Array(size) : new Uint32Array(size);
     for (let plane = 0; plane < width; plane++, at += size)
       for (let i = 0; i < size; i++) found[i] |= bytes[at + i] << (8 * plane);

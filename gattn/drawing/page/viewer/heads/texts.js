@@ -91,12 +91,18 @@ export function cutTo(text, wide, size) {
   return `${signs.join("")}…`;
 }
 
-/** Choose about four round numbers from low to high. */
+/** Choose about four round numbers from low to high, never fewer than two. */
 export function ticks(low, high) {
   if (!(high > low)) return [low];
   const rough = (high - low) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
+  const at = [1, 2, 5, 10].findIndex((factor) => factor * power >= rough);
+  const found = multiples([1, 2, 5, 10][at] * power, low, high);
+  return found.length > 1 ? found : multiples([0.5, 1, 2, 5][at] * power, low, high);
+}
+
+/** The multiples of a step from low to high. */
+function multiples(step, low, high) {
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++) found.push(Number((k * step).toPrecision(3)));
   return found;

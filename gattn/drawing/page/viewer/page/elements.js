@@ -4,7 +4,9 @@ import { spelled } from "../heads/texts.js";
 
 /**
  * Where the page is: its `root`, the outermost element (`frame`), whether it is small (`isCompact`), its address
- * (`read`, `write`, and `listen` for changes from outside) and its blocks of numbers (`block`). Set when it starts.
+ * (`read`, `write`, and `listen` for changes from outside), its blocks of numbers (`block`) and whether all are there
+ * (`check`); who is told of problems (`complained`), what to do about them (`advice`), and the versions of data and
+ * script, if they may differ. Set when it starts.
  */
 export const host = {};
 
@@ -31,4 +33,5 @@ export function tokenElement(token) {
 export function complain(problem) {
   $("problem").textContent = problem;
   $("problem").hidden = false;
+  host.complained(problem);
 }

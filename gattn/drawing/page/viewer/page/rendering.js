@@ -8,7 +8,7 @@ import { meanOf, passedOn, ruleOf } from "../heads/layers.js";
 import { Scale } from "../scenes/colours.js";
 import { foundIn, ofHead, withMarked } from "../circuit/edges.js";
 import { explained } from "../why/asking.js";
-import { $, complain } from "./elements.js";
+import { $, complain, host } from "./elements.js";
 import { describe } from "./describing.js";
 import { speak } from "./numbers.js";
 import { drawView } from "./view.js";
@@ -45,7 +45,7 @@ export async function render(page) {
 }
 
 export function couldNotShow(problem) {
-  complain(`This could not be shown: ${problem.message}. To reset the page, remove everything after # in its address.`);
+  complain(`This could not be shown: ${problem.message}. ${host.advice}.`);
   $("view").removeAttribute("aria-busy");
 }
 

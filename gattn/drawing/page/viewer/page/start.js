@@ -2,7 +2,7 @@
 
 import { measureWith } from "../heads/texts.js";
 import { measurer } from "../scenes/drawing.js";
-import { $, complain, host } from "./elements.js";
+import { $, host } from "./elements.js";
 import { Page } from "./page.js";
 import { dress } from "./controls.js";
 import { render } from "./rendering.js";
@@ -24,13 +24,11 @@ async function begin(page) {
   await page.render();
 }
 
-/** Start a page from its header, where it is; return it, or null if its format is another. */
+/** Start a page from its header, where it is; an error says that its format is another, or that it is not whole. */
 export function start(header, where) {
   Object.assign(host, where);
-  if (header.format !== FORMAT) {
-    complain(`The data of this page has format ${header.format}, but its script reads format ${FORMAT}: write the page again with one version of gattn.`);
-    return null;
-  }
+  if (header.format !== FORMAT) throw new Error(`The data has format ${header.format}, but the script reads format ${FORMAT}: write both with one version of gattn. ${host.versions}`);
+  host.check();
   for (const id of ["skip", "tools", "main"]) if ($(id)) $(id).hidden = false;
   const page = new Page(header, render);
   begin(page);
