@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,6 +46,17 @@ c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 """
 READY = """window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status == "idle"
 && window.jupyterapp.shell.currentWidget.context.isReady"""
+STAYS = """() => {
+    const heights = [...document.querySelectorAll(".jp-Cell")].map((cell) => cell.offsetHeight).join();
+    const before = window.heightsBefore;
+    window.heightsBefore = heights;
+    return before === heights;
+}"""
+"""Whether no cell has changed its height since the last call: editors and outputs come one by one."""
+CORNER = """() => {
+    const canvas = document.querySelector("#view canvas");
+    return [...canvas.getContext("2d").getImageData(8, 8, 1, 1).data];
+}"""
 EXECUTE = "([name, given]) => window.jupyterapp.commands.execute(name, given)"
 
 
@@ -143,6 +153,7 @@ def open_notebook(page, address):
     expect(cells).to_have_count(len(CELLS), timeout=60_000)
     page.locator(".jp-CodeCell").first.click()
     page.wait_for_function(READY, timeout=60_000)
+    page.wait_for_function(STAYS, timeout=60_000, polling=1_000)
 
 
 def frames_of(page):
@@ -162,18 +173,23 @@ def lightness(picture):
 
 
 def check_theme(page, theme):
+    """Check that all is light, or dark, in the end: a browser paints when it has time."""
+    page.wait_for_function(STAYS, timeout=60_000, polling=1_000)
     for frame in frames_of(page):
-        shown = frame.locator(f'html[data-theme="{theme}"]')
-        for _ in range(30):  # a notebook that is still being laid out moves it out of sight again
-            frame.frame_element().scroll_into_view_if_needed()  # there it would not change
-            with suppress(AssertionError):
-                expect(shown).to_have_count(1, timeout=1_000)
-                break
-        expect(shown).to_have_count(1)
-        assert (lightness(frame.locator("#view")) > 0.5) == (theme == "light")
+        frame.frame_element().scroll_into_view_if_needed()  # out of sight it would not change
+        expect(frame.locator(f'html[data-theme="{theme}"]')).to_have_count(1, timeout=30_000)
+        expect(frame.locator("#view")).not_to_have_attribute("aria-busy", "true")
+        *colour, opacity = frame.evaluate(CORNER)
+        assert opacity == 255
+        assert (sum(colour) > 1.5 * 255) == (theme == "light")
     pictures = page.locator(".jp-OutputArea-output .gattn:not(:has(iframe)) > img")
     expect(pictures).to_have_count(PICTURES - FRAMES)
     for picture in pictures.all():
+        picture.evaluate("image => image.decode()")
+        for _ in range(30):
+            if (lightness(picture) > 0.5) == (theme == "light"):
+                break
+            page.wait_for_timeout(200)
         assert (lightness(picture) > 0.5) == (theme == "light")
 
 
