@@ -66,7 +66,7 @@ WRONG = {
     "fit": ("crop", "fit='crop' says how an image became .*: pass image="),
     "why": ([3], "why= takes what gattn.why returns, .* not 3"),
     "spans": ([3], r"as in spans=\[\(0, 5\), \(5, 9\)\], not 3"),
-    "colour": ({"a": 3}, r"several such arrays by name, not 3 of shape \(\) as 'a'"),
+    "colour": ({"a": 3}, r"several such arrays by name, not \(\) as 'a'"),
 }
 
 

@@ -175,8 +175,8 @@ def test_a_pair_stays_when_its_tokens_are_chosen(look, pair):
         ([(3, 3)], "half-open"),
         ([(-2, 3)], "half-open"),
         ("AB", "pairs"),
-        ([], "at most 26"),
-        ([(n, n + 1) for n in range(27)], "at most 26"),
+        ([], "1 to 26"),
+        ([(n, n + 1) for n in range(27)], "1 to 26"),
     ],
 )
 def test_spans_that_are_none_are_refused(lamp, spans, words):
@@ -297,7 +297,7 @@ def test_what_colours_hold_is_what_was_given(lamp):
     ("colour", "words"),
     [
         ([1.0], r"has 1 numbers of 'colour', but there are 13 tokens"),
-        ({"x": np.ones((13, 2))}, r"\(tokens,\), not \(13, 2\) of 'x'"),
+        ({"x": np.ones((13, 2))}, r"by name, not \(13, 2\) as 'x'"),
         ("red", "one number for each token"),
         ([["a"]], "one number for each token"),
     ],

@@ -131,7 +131,7 @@ def _numbers(name: str, values: Any) -> NDArray[np.float64]:
     if numbers.ndim != 1:
         raise ShapeError(
             "colour= takes one number for each token, as an array (tokens,), or several such "
-            f"arrays by name, not {values!r:.80} of shape {numbers.shape} as {name!r:.80}."
+            f"arrays by name, not {numbers.shape} as {name!r:.80}."
         )
     return numbers
 
