@@ -1,12 +1,16 @@
 """axe-core finds nothing on the page, whatever it shows."""
 
+import re
+
 import numpy as np
 import pytest
 from looking import LAMP, cut_lamp, settle
+from playwright.sync_api import expect
 from samples import trace_of, words
 
 import gattn
 from gattn.drawing import to_payload, write_component
+from gattn.drawing.notebooks import notebook_html
 from gattn.drawing.page import to_html
 
 
@@ -79,6 +83,36 @@ def test_axe_finds_nothing(kind, scheme, axe, visit, lamp, tmp_path):
     page = visit(tmp_path / "page.html", fragment=f"#{fragment}", color_scheme=scheme)
     settle(page)
     assert page.locator("html").get_attribute("data-theme") == scheme
+    assert checked(axe, page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_what_a_notebook_shows(scheme, axe, visit, lamp, tmp_path):
+    things = {
+        "a trace": lamp, "a head": lamp[2, 1], "an unrolled graph": lamp.unroll(),
+        "a table by head": lamp.summary(),
+        "effects": gattn.effect(LAMP, [gattn.Cut(layer=1, head=1)], progress=False),
+    }  # fmt: skip
+    shown = {name: notebook_html(thing) for name, thing in things.items()}
+    cells = "".join(f"<h2>{name}</h2>{html}" for name, html in shown.items() if html)
+    text = (
+        f'<!DOCTYPE html><html lang="en" style="color-scheme: {scheme}"><meta charset="utf-8">'
+        f'<title>a notebook</title><body data-jp-theme-light="{str(scheme == "light").lower()}">'
+        f"<main><h1>A notebook</h1>{cells}</main></body></html>"
+    )
+    (tmp_path / "notebook.html").write_text(text, encoding="utf-8")
+    page = visit(tmp_path / "notebook.html", color_scheme=scheme)
+    for frame in page.frames[1:]:
+        expect(frame.locator("#caption")).not_to_be_empty()
+    assert checked(axe, page) == []
+
+
+def test_axe_finds_nothing_where_no_script_runs(axe, visit, lamp, tmp_path):
+    """What is left without the script, seen with the script of axe."""
+    text = re.sub("<script.*?</script>|</?noscript>", "", to_html([lamp] * 9), flags=re.DOTALL)
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    page = visit(tmp_path / "page.html", bypass_csp=True)
+    expect(page.locator("figure")).to_have_count(9)
     assert checked(axe, page) == []
 
 

@@ -139,7 +139,8 @@ def _own_html(shown: object) -> str | None:
     """Return what a table or an array shows of itself."""
     if isinstance(shown, Pictured) and isinstance(shown, pd.DataFrame | xr.DataArray):
         own: str | None = super(Pictured, shown)._repr_html_()  # type: ignore[misc]
-        return own
+        # pandas heads columns of an index with empty cells, which screen readers announce.
+        return own.replace("<th></th>", "<td></td>") if own else own
     return None
 
 

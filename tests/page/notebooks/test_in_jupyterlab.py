@@ -47,12 +47,13 @@ c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 READY = """window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status == "idle"
 && window.jupyterapp.shell.currentWidget.context.isReady"""
 STAYS = """() => {
-    const heights = [...document.querySelectorAll(".jp-Cell")].map((cell) => cell.offsetHeight).join();
+    const cells = [...document.querySelectorAll(".jp-Cell")];
+    const heights = cells.map((cell) => cell.offsetHeight).join();
     const before = window.heightsBefore;
     window.heightsBefore = heights;
     return before === heights;
 }"""
-"""Whether no cell has changed its height since the last call: editors and outputs come one by one."""
+"""Whether no cell has changed its height since the last call: editors, outputs come one by one."""
 CORNER = """() => {
     const canvas = document.querySelector("#view canvas");
     return [...canvas.getContext("2d").getImageData(8, 8, 1, 1).data];
