@@ -58,6 +58,8 @@ class Page(HTMLParser):
                 self.nameless.append(self.get_starttag_text())
             self.handle_data(label)
         elif tag in NAMED and (tag != "a" or attrs.get("href")):
+            if tag == "a" and any(opened == "a" for opened, *_ in self._open):
+                self.nameless.append(f"{self.get_starttag_text()} within a link")
             self._open.append((tag, self.get_starttag_text(), bool(label.strip())))
 
     def handle_data(self, data: str) -> None:

@@ -9,7 +9,7 @@ TOGGLE = re.compile(r"(<a [^>]*>)([^<]*)(</a><details[^>]*>)<summary>")
 THUMBNAIL = re.compile(r"<a (class=\"[^\"]*\" href=\"[^\"]*\")><span class=\"doc\">([^<]*)</span>")
 """A link to a tutorial, whose text a thumbnail hides."""
 SEARCH = re.compile(r"(<button [^>]*search-button-field[^>]*?) aria-label=\"Search\"")
-"""A button whose label leaves out what stands on it, such as Ctrl + K."""
+"""A button whose label leaves out what stands on it, but on phones, where it is all there is."""
 LINES = re.compile(r"<dl>\n((?:<dd>(?:(?!</?d[dlt]\b).)*</dd>\n)+)</dl>")
 """The lines of a long signature: a list of definitions without terms."""
 EMPTY = '<th class="head"><p></p></th>'
@@ -19,7 +19,7 @@ def named(html: str) -> str:
     """Give the parts of a page names."""
     html = TOGGLE.sub(r'\1\2\3<summary aria-label="pages below \2">', html)
     html = THUMBNAIL.sub(r'<a aria-label="\2" \1><span class="doc">\2</span>', html)
-    html = LINES.sub(_lines, SEARCH.sub(r"\1", html))
+    html = LINES.sub(_lines, SEARCH.sub(r'\1 aria-label="Search Ctrl+K"', html))
     return html.replace(EMPTY, '<td class="head"></td>')
 
 

@@ -76,7 +76,7 @@ def _link_names(app: Any, doctree: nodes.document) -> None:
         return
     for literal in list(doctree.findall(nodes.literal)):
         found = NAME.fullmatch(literal.astext())
-        if not found or found[1] not in HOMES or isinstance(literal.parent, nodes.reference):
+        if not found or found[1] not in HOMES or _is_linked(literal):
             continue
         target = f"{HOMES[found[1]].__name__}.{found[1]}{found[2]}"
         link = pending_xref(
@@ -84,6 +84,15 @@ def _link_names(app: Any, doctree: nodes.document) -> None:
         )
         literal.replace_self(link)
         link += literal
+
+
+def _is_linked(node: Any) -> bool:
+    """Whether a node is within a link, which holds no other."""
+    while node.parent is not None:
+        node = node.parent
+        if isinstance(node, nodes.reference | pending_xref):
+            return True
+    return False
 
 
 def setup(app: Any) -> None:

@@ -101,7 +101,7 @@ NAMELESS = {
         '<a aria-label="Reach" class="x" href="#here">'
     ),
     '<button class="search-button-field" aria-label="Search">Search <kbd>K</kbd></button>': (
-        '<button class="search-button-field">Search'
+        'aria-label="Search Ctrl+K">Search'
     ),
     "<dl>\n<dd><em>x</em>,</dd>\n<dd>y</dd>\n</dl>": '<span class="sig-line"><em>x</em>,</span>',
     '<tr><th class="head"><p></p></th></tr>': '<tr><td class="head"></td></tr>',
@@ -115,3 +115,11 @@ def test_what_the_theme_leaves_without_a_name_gets_one(found, mended, tmp_path):
     assert mended in named_parts.named(found)
     (tmp_path / "index.html").write_text(SOUND + named_parts.named(found))
     assert check_site.main(tmp_path) == 0
+
+
+def test_a_link_within_a_link_is_found(tmp_path, capsys):
+    (tmp_path / "index.html").write_text(
+        SOUND + '<a href="#top">one <a href="#top">another</a></a>', encoding="utf-8"
+    )
+    assert check_site.main(tmp_path) == 1
+    assert "within a link" in capsys.readouterr().out
