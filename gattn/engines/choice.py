@@ -113,8 +113,9 @@ def tiles_waste(call: AttentionCall) -> str | None:
     if reason := tiles.can_run(call):
         return reason
     pairs, num_edges = tiles.pairs(call), call.graph.num_edges
-    one_tile = 0 if edges.scores_at_once(call) else blocks.HEIGHT**2
-    if pairs > one_tile and pairs > pairs_worth_an_edge(call) * num_edges:
+    if pairs <= blocks.HEIGHT**2 and not edges.scores_at_once(call):
+        return None
+    if pairs > pairs_worth_an_edge(call) * num_edges:
         return f"they hold {pairs:,} pairs for {num_edges:,} edges"
     return None
 

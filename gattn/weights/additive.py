@@ -184,7 +184,7 @@ class _LeakyScores(Function):
         for part, its_scores, its_keys in _pieces(hidden, scores, base.key):
             part += right.index_select(0, its_keys)
             nn.functional.leaky_relu_(part, slope)
-            torch.sum(part.view(-1, *factor.shape) * factor, -1, out=its_scores)
+            its_scores.copy_(torch.bmm(_each_head(part, factor), factor[..., None])[..., 0].T)
         ctx.save_for_backward(query, key, vector, hidden)
         ctx.slope, ctx.edges = slope, edges
         return scores.view(-1).index_select(0, edges.source)
@@ -204,20 +204,20 @@ class _LeakyScores(Function):
 
             return (*differentiable(again, (query, key, vector), needed, gradient), None, None)
         share = gradient.index_select(0, edges.place.view(-1)).view(-1, len(factor), 1)
-        passed, to_factor = torch.empty_like(hidden), torch.zeros_like(factor)
+        passed, to_factor = torch.empty_like(hidden), torch.zeros_like(factor)[:, None]
         for some, its_passed, shares in _pieces(hidden, passed, share):
             part = some.view(-1, *factor.shape)
             if needed[2]:
-                to_factor += (part * shares).sum(0)
+                to_factor.baddbmm_(shares.permute(1, 2, 0), _each_head(some, factor))
             torch.ops.aten.leaky_relu_backward.grad_input(
                 shares.expand_as(part), part, slope, True, grad_input=its_passed.view_as(part)
             )
         each, back = torch.arange(base.num_edges, device=passed.device), base.reversed
         to_query = _sums(passed, each, base.pointer)
         to_key = _sums(passed, back.order, back.pointer)
-        to_vector = to_factor
+        to_vector = to_factor[:, 0]
         if query.shape[0] != 1:
-            to_vector = to_factor.view(query.shape[0], *vector.shape).sum(0)
+            to_vector = to_vector.view(query.shape[0], *vector.shape).sum(0)
         return _tokens(to_query, factor, query), _tokens(to_key, factor, key), to_vector, None, None
 
 
@@ -230,6 +230,11 @@ def _sums(rows: Tensor, index: Tensor, pointer: Tensor) -> Tensor:
 def _of_heads(vector: Tensor, tokens: Tensor) -> Tensor:
     """Give each head in the batch its vector: (H, D) -> (B H, D)."""
     return vector if tokens.shape[0] == 1 else vector.repeat(len(tokens), 1)
+
+
+def _each_head(rows: Tensor, factor: Tensor) -> Tensor:
+    """Read the hidden features (E, B H D) head by head: (B H, E, D)."""
+    return rows.view(-1, *factor.shape).transpose(0, 1)
 
 
 def _tokens(rows: Tensor, factor: Tensor, like: Tensor) -> Tensor:

@@ -24,13 +24,14 @@ class Given(PositionWeight):
 
 @pytest.mark.parametrize("engine", ["tiles", "edges"])
 @pytest.mark.parametrize("heads", [1, 2])
-def test_what_a_term_returns_is_not_written_to(engine, heads):
+@pytest.mark.parametrize("weight", [Given(), lambda query, key, pairs: pairs.features])
+def test_what_a_term_returns_is_not_written_to(engine, heads, weight):
     query = torch.randn(2, heads, 9, 4)
     graph = TokenGraph.window(9, 3)
     features = torch.randn(9, 9, heads)
     before = features.clone()
     with torch.no_grad():
-        options = {"weight": Given(), "edge_features": features, "engine": engine}
+        options = {"weight": weight, "edge_features": features, "engine": engine}
         first = graph_attention(query, query, query, graph, **options)
         assert torch.equal(first, graph_attention(query, query, query, graph, **options))
         graph_attention(query, query, query, graph, weight=ALiBi(heads), engine=engine)

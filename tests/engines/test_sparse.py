@@ -36,14 +36,19 @@ def test_products_are_those_of_the_ends(randn, name):
     torch.testing.assert_close(found, (query[:, rows] * key[:, columns]).sum(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # each has a kernel of its own
+@pytest.mark.parametrize("groups", [1, HEADS])
 @pytest.mark.parametrize("name", EDGES)
-def test_sums_are_those_of_the_neighbours(randn, name):
-    (rows, _), edges = neighbourhoods(name)
-    share, value = randn(HEADS, len(rows)), vectors(randn, KEYS)
-    wanted = torch.zeros(HEADS, QUERIES, DIM, dtype=torch.float64)
+def test_sums_are_those_of_the_neighbours(randn, name, groups, dtype, monkeypatch):
+    (rows, columns), edges = neighbourhoods(name)
+    if groups > 1:
+        monkeypatch.setattr("gattn.engines.tensors.sparse.GROUPED_EDGES", max(len(rows), 1))
+    share, value = randn(HEADS, len(rows)).to(dtype), vectors(randn, KEYS).detach().to(dtype)
+    value[:, [key for key in range(KEYS) if key not in columns]] = torch.nan
+    wanted = torch.zeros(HEADS, QUERIES, DIM, dtype=dtype)
     for number, (row, column) in enumerate(EDGES[name]):
-        wanted[:, row] += share[:, number, None] * value[:, column].detach()
-    torch.testing.assert_close(neighbour_sums(share, value, edges).detach(), wanted)
+        wanted[:, row] += share[:, number, None] * value[:, column]
+    torch.testing.assert_close(neighbour_sums(share, value, edges), wanted)
 
 
 @pytest.mark.parametrize("name", EDGES)

@@ -195,17 +195,23 @@ def _tile_in_pieces(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -
         known = partial(_among, pairs, rows, columns)
         return Piece(rows, columns, known, (..., rows, columns), size)
 
-    def cut(numbers: int) -> list[Piece]:
+    def most(numbers: int) -> int:
         blocks = batch // max(len(call.query), 1)
-        most = max(numbers // max(blocks * call.tile_width, 1), 1)
-        height = max(most // min(keys, _PIECE_KEYS), 1) if keys else queries
+        return max(numbers // max(blocks * call.tile_width, 1), 1)
+
+    def cut(numbers: int) -> list[Piece]:
+        size = most(numbers)
+        height = max(size // min(keys, _PIECE_KEYS), 1) if keys else queries
         # The same keys for one piece after another: they are copied once.
         return [
             piece(rows, columns)
-            for columns in _pieces(0, keys, most // max(min(height, queries), 1))
+            for columns in _pieces(0, keys, size // max(min(height, queries), 1))
             for rows in _pieces(0, queries, height)
         ]
 
+    if queries * keys <= most(PIECE_NUMBERS):  # what is a single piece need not be cut out
+        found = score(query, key, (pairs.query, pairs.key, pairs.features))
+        return found.clone(memory_format=torch.contiguous_format)
     whole = widened(call.query.new_empty(0)).new_empty(batch, heads, queries, keys)
     work = Piecewise(score, query, key, cut(PIECE_NUMBERS), cut(PIECE_NUMBERS // GRADIENT_SHARE))
     return work.scores(whole, is_replayed=_is_replayed(call))

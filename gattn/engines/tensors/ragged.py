@@ -157,10 +157,10 @@ class _RaggedSoftmax(Function):
 def _softmax(scores: Tensor, edges: Neighbourhoods) -> Tensor:
     pointer, query = edges.pointer, edges.query
     top = torch.segment_reduce(scores, "max", offsets=pointer, unsafe=True)
-    top.masked_fill_(top == -torch.inf, 0.0)
+    top.clamp_min_(torch.finfo(scores.dtype).min)  # where all scores are -inf
     attention = torch.sub(scores, top.index_select(0, query)).exp_()
     total = torch.segment_reduce(attention, "sum", offsets=pointer, unsafe=True)
-    total.masked_fill_(total == 0, 1.0)
+    total.clamp_min_(1.0)  # the largest score alone gives 1, so less is 0
     return attention.div_(total.index_select(0, query))
 
 

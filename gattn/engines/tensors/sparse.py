@@ -150,25 +150,32 @@ def summed(
     copies, _, dim = value.shape
     if not share.numel() or not dim:
         return value.new_zeros(copies, edges.num_queries, dim)
-    groups = list(_groups(copies, edges))
-    whole = value.new_empty(copies if len(groups) > 1 else 0, edges.num_queries, dim)
-    for some in groups:
+    if copies * edges.num_edges <= GROUPED_EDGES:
+        return _bags(share if order is None else share.index_select(1, order), value, edges)
+    whole = value.new_empty(copies, edges.num_queries, dim)
+    for some in _groups(copies, edges):
         part = share[some] if order is None else share[some].index_select(1, order)
-        bags = _bags(part, value[some], edges)
-        if len(groups) == 1:
-            return bags
-        whole[some] = bags
+        whole[some] = _bags(part, value[some], edges)
     return whole
 
 
 def _bags(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
-    """Sum as bags of embeddings: rows of a sparse product, for which this kernel is faster."""
+    """Sum as bags of embeddings: rows of a sparse product, for which this kernel is faster.
+
+    It is made for float32: numbers in float64 on a CPU are multiplied as a sparse matrix.
+    """
     copies, _, dim = value.shape
     start, column = edges.repeated(copies)
     table, share = value.detach().reshape(-1, dim).contiguous(), share.detach().reshape(-1)
-    bags, *_ = torch.embedding_bag(
-        table, column, start, per_sample_weights=share, include_last_offset=True
-    )
+    if share.dtype == torch.float64 and share.device.type == "cpu":
+        _let_torch_warn_of_its_sparse_tensors()
+        size = (len(start) - 1, len(table))
+        matrix = torch.sparse_csr_tensor(start, column, share, size, check_invariants=False)
+        bags = matrix @ table
+    else:
+        bags, *_ = torch.embedding_bag(
+            table, column, start, per_sample_weights=share, include_last_offset=True
+        )
     return bags.view(copies, edges.num_queries, dim)
 
 
