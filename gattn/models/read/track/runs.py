@@ -24,9 +24,13 @@ class Runs(threading.local):
         self._calls.pop(id(module), None)
         self._softmaxes.pop(id(module), None)
 
+    def count(self, module: nn.Module) -> int:
+        """Return how many calls of attention there were in the present run."""
+        return self._calls.get(id(module), 0)
+
     def next(self, module: nn.Module) -> int:
         """Count a further call of attention in the present run; the first is 0."""
-        count = self._calls.get(id(module), 0)
+        count = self.count(module)
         self._calls[id(module)] = count + 1
         return count
 

@@ -23,7 +23,7 @@ class AnyModules(Modules):
 
     def name_stack(
         self,
-        module: nn.Module,
+        name: str,
         part: int,
         heads: int,
         *,
@@ -37,7 +37,6 @@ class AnyModules(Modules):
         the call number `part`, or the heads or the kind of keys change; or where it mixes several
         softmaxes, of which the call may be one.
         """
-        name = self.name(module)
         path = self._paths[name]
         sizes = heads, is_cross, part
         number = part + 1
