@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
 
 from torch import nn
 
@@ -19,7 +18,7 @@ class Runs(threading.local):
     def __bool__(self) -> bool:
         return bool(self._calls or self._softmaxes)
 
-    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def begin(self, module: nn.Module) -> None:
         """Note that a module runs."""
         self._calls.pop(id(module), None)
         self._softmaxes.pop(id(module), None)

@@ -46,7 +46,7 @@ class Tracker:
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._encoded: Tensor | None = None
         self.progress = Progress()
-        self._take(Given(model, {}))
+        self._take(Given(model, {}) if known is None else known.given)
 
     @staticmethod
     def _modules_of(model: nn.Module) -> Modules:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gattn.errors import CaptureError
-from gattn.models.hugging_face.given import Given, arguments
+from gattn.models.hugging_face.given import arguments
 from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
@@ -52,7 +52,7 @@ class AnyTracker(ProvedTracker):
         """Note that a call of the model begins."""
         self.progress = Progress()
         self.modules.begin()
-        self._take(Given(self.model, {}))
+        self._take(self.given)  # Nothing is known of what other libraries' models are given.
         self.inputs = arguments(module, args, kwargs)
         self._continuing = Continuing(self._caches, self.progress)
         self._nodes: dict[str, tuple[int, int, int]] = {}

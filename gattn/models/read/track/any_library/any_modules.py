@@ -19,7 +19,7 @@ class AnyModules(Modules):
         self._now: dict[tuple[str, int], str] = {}
         self._earlier: dict[tuple[str, int], str] = {}
         self._sizes: dict[str, object] = {}
-        self._paths = paths_of(model, {name: type(x) for name, x in self._held.items()})
+        self._paths = paths_of(model, {name: type(x) for name, x in self.held.items()})
 
     def name_stack(
         self,
