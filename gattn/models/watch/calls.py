@@ -163,7 +163,7 @@ class Calls:
         """Return whether a context takes part in the present call; those opened later do not."""
         for entry in reversed(self._thread.entries):
             if entry.is_outermost:
-                return any(known is context for known in entry.contexts)
+                return context in entry.contexts
         return True
 
     def watch_thread(self) -> None:

@@ -45,12 +45,17 @@ def hooked(
     themselves.
     """
     whole, handles = ref(model), []
-    children = () if isinstance(model, kinds) else model.children()
-    beginning = {model, *(child for child in children if not _is_plain(child))}
+    children = () if isinstance(model, kinds) else {*model.children()}
+    types = {*map(type, modules.values())}
+    torchs = {kind for kind in types if kind.__module__.startswith("torch.nn.modules.")}
     for module in modules.values():
-        if counts_runs and not _is_plain(module) and type(module) is not nn.ModuleList:
+        # Torch's own modules without parts never attend, and lists of modules never run.
+        is_plain = not module._modules and type(module) in torchs
+        may_attend = not is_plain and type(module) is not nn.ModuleList
+        if counts_runs and may_attend:
             handles.append(module.register_forward_pre_hook(_Counts(module, runs.begin)))
-        if module in beginning or isinstance(module, kinds):
+        may_begin = module is model or (may_attend and module in children)
+        if may_begin or isinstance(module, kinds):
             enter = Hook(module, partial(_enter, whole))
             leave = Hook(module, partial(_leave, whole))
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
@@ -59,11 +64,6 @@ def hooked(
         module = model.get_submodule(name)
         handles.append(module.register_forward_pre_hook(Hook(module, partial(_ran, whole, name))))
     return handles
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Return whether a module is one of torch's own without parts, which never attends."""
-    return not module._modules and type(module).__module__.startswith("torch.nn.modules.")
 
 
 def _ran(model: ref[nn.Module], name: str, module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -29,7 +29,7 @@ class Runs(threading.local):
 
     def next(self, module: nn.Module) -> int:
         """Count a further call of attention in the present run; the first is 0."""
-        count = self.count(module)
+        count = self._calls.get(id(module), 0)
         self._calls[id(module)] = count + 1
         return count
 

@@ -42,8 +42,10 @@ class AnyModules(Modules):
         number = part + 1
         if is_softmax and part:
             path, number = f"{path} softmax {number}", 1
-        while self._sizes.setdefault(stack := _numbered(path, number), sizes) != sizes:
+        stack = path if number == 1 else f"{path} {number}"
+        while self._sizes.setdefault(stack, sizes) != sizes:
             number += 1
+            stack = f"{path} {number}"
         self._now[name, part] = stack
         earlier = self._earlier.get((name, part), stack)
         if earlier != stack and stack not in self._earlier.values():
@@ -76,7 +78,3 @@ def crosses(call: SeenCall) -> bool:
     if call.is_cross is not None:
         return call.is_cross
     return call.query.shape[2] != call.key.shape[2]
-
-
-def _numbered(path: str, number: int) -> str:
-    return path if number == 1 else f"{path} {number}"
