@@ -24,6 +24,7 @@ from gattn.engines.tensors.memory import (
     with_dtypes_of,
 )
 from gattn.graph.rules.keys import Keys
+from gattn.graph.rules.simple import Complete
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers.base import widened
 from gattn.weights.base import Tree, map_tree
@@ -187,7 +188,7 @@ def some_rows(call: AttentionCall, rows: Tensor) -> Tensor:
         return Pairs(positions.query[rows][:, None, None], positions.key[None, :, None], features)
 
     scores, graph = score_tile(call, query, key, pairs), call.token_graph
-    if graph.num_edges < graph.num_queries * graph.num_keys:
+    if not isinstance(graph.rule, Complete):
         keys = torch.arange(graph.num_keys, device=rows.device)
         scores = scores.masked_fill(~graph.allowed(rows, keys), -torch.inf)
     scores = scores.expand(*call.query.shape[:2], *scores.shape[2:])

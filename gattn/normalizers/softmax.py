@@ -58,9 +58,11 @@ class Softmax(Normalizer):
             return attention.to(scores.dtype)
         if not wide.shape[-1]:
             return scores
+        if wide.device.type == "cpu":
+            attention = torch.softmax(wide, dim=-1)
+            if not bool(attention.detach()[..., 0].isnan().any()):
+                return attention.to(scores.dtype)
         empty = wide.detach().amax(-1, keepdim=True) == -torch.inf
-        if wide.device.type == "cpu" and not bool(empty.any()):
-            return torch.softmax(wide, dim=-1).to(scores.dtype)
         attention = torch.softmax(wide.masked_fill(empty, 0.0), dim=-1)
         return attention.masked_fill(empty, 0.0).to(scores.dtype)
 

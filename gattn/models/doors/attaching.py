@@ -84,6 +84,7 @@ def _install(calls: Calls) -> None:
             calls.model,
             PreTrainedModel,
             calls.attending,
+            calls.modules,
             counts_runs=calls.mode is not None,
         )
         _hooks[calls.model] = count + 1, handles

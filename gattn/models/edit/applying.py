@@ -108,12 +108,14 @@ def _of_heads(call: AttentionCall, heads: list[int]) -> AttentionCall:
     """Take some heads of a model's own call."""
     assert call.value is not None
     features, normalizer = call.edge_features, call.normalizer
+    is_run = heads == [*range(heads[0], heads[-1] + 1)]
+    some = slice(heads[0], heads[-1] + 1) if is_run else heads  # A slice copies nothing.
     return replace(
         call,
-        query=call.query[:, heads],
-        key=call.key[:, heads],
-        value=call.value[:, heads],
-        edge_features=None if features is None else features[..., heads],
+        query=call.query[:, some],
+        key=call.key[:, some],
+        value=call.value[:, some],
+        edge_features=None if features is None else features[..., some],
         normalizer=_normalizer_of(normalizer, heads),
     )
 

@@ -76,28 +76,31 @@ class AtTokens(Edit):
 
     def changes(self, reading: Reading) -> Tensor | None:
         """Return which queries of a call it changes."""
-        changed = chosen(reading.queries, self.query)
-        keys = chosen(reading.keys, self.key).nonzero()[:, 0]
         if self.key is None:
-            return None if self.query is None else changed
-        for rows in changed.nonzero()[:, 0].split(max(_FEW_PAIRS // max(len(keys), 1), 1)):
+            return None if self.query is None else chosen(reading.queries, self.query)
+        queries, keys = (
+            numbers_in(side, where)
+            for side, where in ((reading.queries, self.query), (reading.keys, self.key))
+        )
+        changed = torch.zeros(len(reading.queries), dtype=torch.bool)
+        for rows in queries.split(max(_FEW_PAIRS // max(len(keys), 1), 1)):
             changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
         return changed
 
     def meets(self, reading: Reading) -> bool:
         """Return whether a call has any of its edges."""
-        is_query, is_key = (
-            chosen(side, where)
+        queries, keys = (
+            numbers_in(side, where)
             for side, where in ((reading.queries, self.query), (reading.keys, self.key))
         )
-        queries, keys = is_query.nonzero()[:, 0], is_key.nonzero()[:, 0]
         if not len(queries) or not len(keys):
             return False
         if self.query is None and self.key is None:
             return True
         if isinstance(reading.graph.rule, Edges):
             edge = reading.graph.neighbourhoods
-            return bool((is_query[edge.query.cpu()] & is_key[edge.key.cpu()]).any())
+            is_query = chosen(reading.queries, self.query)[edge.query.cpu()]
+            return bool((is_query & chosen(reading.keys, self.key)[edge.key.cpu()]).any())
         if self.query is None or self.key is None:
             return True
         return bool(reading.graph.allowed(queries, keys).any())

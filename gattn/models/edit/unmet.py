@@ -45,10 +45,10 @@ class Seen:
         """Note a call."""
         stack, queries, keys = place.stack, place.queries, place.keys
         self.layers[stack] = max(self.layers.get(stack, 0), place.layer + 1)
-        most = max((side.end for side in queries), default=0)
+        most = max([side.end for side in queries], default=0)
         self.counts[stack, "query"] = max(self.counts.get((stack, "query"), 0), most)
         if keys is not queries:
-            most = max((side.end for side in keys), default=0)
+            most = max([side.end for side in keys], default=0)
         self.counts[stack, "key"] = max(self.counts.get((stack, "key"), 0), most)
 
     def note_names(self, stack: str, names: Mapping[str, Sequence[str] | None]) -> None:
@@ -90,7 +90,8 @@ class Unmet:
     def meet(self, edit: Edit, layer: int, reading: Reading) -> None:
         """Note what a call of a layer has; the edit's tokens are located."""
         for name, side in (("query", reading.queries), ("key", reading.keys)):
-            self._named.get(name, set()).difference_update(side.at.tolist())
+            if named := self._named.get(name):
+                named.difference_update(side.at.tolist())
         layers = self._named["layer"]
         if (layer in layers or not self._is_met) and edit.meets(reading):
             self._is_met = True

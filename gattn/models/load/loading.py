@@ -250,7 +250,7 @@ def check_tokenizer(tokenizer: object) -> None:
 
 def is_any_model(model: object) -> bool:
     """Return whether a model is one of PyTorch, but not of transformers."""
-    return isinstance(model, nn.Module) and not is_transformers(as_written(model))
+    return isinstance(model, nn.Module) and not is_transformers(_unwrapped(model))
 
 
 def is_transformers(model: nn.Module) -> bool:
@@ -261,8 +261,7 @@ def is_transformers(model: nn.Module) -> bool:
 
 def as_written(model: nn.Module) -> nn.Module:
     """Return the model that `torch.compile` wrapped, or the model itself."""
-    while "_orig_mod" in model._modules:
-        model = model.get_submodule("_orig_mod")
+    model = _unwrapped(model)
     kinds = set(map(type, modules_of(model)))
     if not any(issubclass(kind, (torch.fx.GraphModule, torch.jit.ScriptModule)) for kind in kinds):
         return model
@@ -275,6 +274,12 @@ def as_written(model: nn.Module) -> nn.Module:
                 "which never asks how to compute attention. Pass the model as it was before that; "
                 "torch.compile is fine."
             )
+    return model
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    while "_orig_mod" in model._modules:
+        model = model.get_submodule("_orig_mod")
     return model
 
 

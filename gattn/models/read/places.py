@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from gattn.caching import cached_property
+
 
 @dataclass(frozen=True)
 class Side:
@@ -40,7 +42,7 @@ class Side:
             return self.positions
         return torch.arange(self.first, self.first + len(self))
 
-    @property
+    @cached_property
     def end(self) -> int:
         """The position after the last one."""
         if self.positions is None:

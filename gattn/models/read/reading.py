@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gattn.models.read.seen_call import SeenCall
 
 _NO_SINK = -200.0
+_PLAIN = Softmax()  # Modules take long to make, and all calls share this one.
 
 
 class GivenBias(PositionWeight):
@@ -200,10 +202,15 @@ def _weight(call: SeenCall, has_bias: bool) -> WeightFunction:
     scale, usual = call.scale, call.query.shape[-1] ** -0.5
     if scale is not None and math.isclose(scale, usual, rel_tol=1e-12):
         scale = None
-    weight: WeightFunction = ScaledDotProduct(scale)
+    weight: WeightFunction = _dot_product(scale)
     if call.softcap is not None:
         weight = Softcap(weight, call.softcap)
     return weight + GivenBias() if has_bias else weight
+
+
+@lru_cache(maxsize=16)
+def _dot_product(scale: float | None) -> WeightFunction:
+    return ScaledDotProduct(scale)
 
 
 def _sink_of(dropped: Tensor) -> Tensor:
@@ -218,5 +225,6 @@ def _sink_of(dropped: Tensor) -> Tensor:
 def _normalizer(call: SeenCall) -> Normalizer:
     if call.dropped is not None:
         return Softmax(sink=0.0)
-    dtype = widened(call.query[:0]).dtype
-    return Softmax(sink=None if call.sink is None else call.sink.to(dtype).reshape(-1))
+    if call.sink is None:
+        return _PLAIN
+    return Softmax(sink=call.sink.to(widened(call.query[:0]).dtype).reshape(-1))

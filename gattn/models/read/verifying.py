@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ from gattn.engines.call import AttentionCall
 from gattn.errors import CaptureError
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.read.masks import taken
+from gattn.models.read.places import ordered
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -61,8 +63,7 @@ def verify(call: SeenCall, reading: Reading) -> None:
     A few rows are compared, or all of them if the user wrote the function.
     """
     count, device = len(reading.queries), call.query.device
-    few = {0, count // 3, 2 * count // 3, count - 1}
-    rows = torch.tensor(list(range(count)) if call.is_own else sorted(few))
+    rows = ordered(count) if call.is_own else _few(count)
     elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
     slots = reading.queries.slots.index_select(0, rows).to(device)
     is_output = attention.value is not None and attention.value.shape[-1] > 0
@@ -89,6 +90,13 @@ def verify(call: SeenCall, reading: Reading) -> None:
         )
 
 
+@lru_cache(maxsize=16)
+def _few(count: int) -> Tensor:
+    """Return the first and the last of so many rows, and two between them."""
+    with torch.inference_mode(False):
+        return torch.tensor(sorted({0, count // 3, 2 * count // 3, count - 1}), device="cpu")
+
+
 def _refuse_infinite(call: SeenCall, rows: list[int], broken: Tensor) -> None:
     if bool(broken.any()):
         _, head, row, _ = broken.nonzero()[0].tolist()
@@ -106,7 +114,7 @@ def _computed(call: AttentionCall, rows: Tensor, is_output: bool) -> Tensor:
     num_keys = call.graph.num_keys
     most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, num_keys)))
     found = []
-    for some in rows.split(most):
+    for some in rows.split(most) if len(rows) > most else (rows,):
         attention = tiles.some_rows(call, some)
         found.append(attention @ call.value if is_output else attention)
     return torch.cat(found, 2) if len(found) > 1 else found[0]

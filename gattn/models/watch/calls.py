@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import FrameType
@@ -82,6 +82,11 @@ class Calls:
         self.model, self.attending, self.mode = model, attending, mode
         self._tracker_type, self._first = tracker, tracker(model)
         self._thread = _Thread()
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The model's modules, by name, as they were when the context opened."""
+        return self._first.modules.held
 
     def owns(self, module: nn.Module) -> bool:
         """Return whether a module is a part of the model."""
@@ -158,7 +163,7 @@ class Calls:
         """Return whether a context takes part in the present call; those opened later do not."""
         for entry in reversed(self._thread.entries):
             if entry.is_outermost:
-                return any(known is context for known in entry.contexts)
+                return context in entry.contexts
         return True
 
     def watch_thread(self) -> None:

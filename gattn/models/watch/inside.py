@@ -12,13 +12,11 @@ def is_inside() -> bool:
     return _is_inside.get()
 
 
-class _Marked:
-    """Marks code while it runs; a class, because it runs for each call of a hook or a door."""
+class inside:  # noqa: N801 - Called like a function; as a class it takes half as many frames.
+    """Let no door see the functions that are called."""
 
-    __slots__ = ("_is_inside", "_token")
-
-    def __init__(self, is_inside: bool) -> None:
-        self._is_inside = is_inside
+    __slots__ = ("_token",)
+    _is_inside = True
 
     def __enter__(self) -> None:
         self._token: Token[bool] = _is_inside.set(self._is_inside)
@@ -27,11 +25,8 @@ class _Marked:
         _is_inside.reset(self._token)
 
 
-def inside() -> _Marked:
-    """Let no door see the functions that are called."""
-    return _Marked(True)
-
-
-def outside() -> _Marked:
+class outside(inside):  # noqa: N801
     """Let doors see them again."""
-    return _Marked(False)
+
+    __slots__ = ()
+    _is_inside = False

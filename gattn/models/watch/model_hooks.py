@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -11,7 +11,6 @@ from weakref import ref
 from torch import nn
 
 from gattn.errors import CaptureError
-from gattn.models.load.walking import modules_of
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.calls import Calls
@@ -22,24 +21,41 @@ _TO_TORCH = 2
 """How many frames the one that runs a hook is from the hook's function."""
 
 
+class _Counts(Hook):
+    """Tells one run of a module from the next."""
+
+    def __call__(self, module: nn.Module, *args: Any) -> None:
+        """Note that a module runs; for a copy that does no harm."""
+        self._function(module)
+
+
 def hooked(
     model: nn.Module,
     kinds: type[nn.Module],
     attending: Collection[str],
+    modules: Mapping[str, nn.Module],
     *,
     counts_runs: bool = False,
 ) -> list[Any]:
     """Add hooks to a model, and to the modules of some `kinds` in it, which may be called directly.
 
     The modules in `attending` are hooked too, to notice if one runs and shows no attention; where
-    `counts_runs`, all that may attend are.
+    `counts_runs`, all that may attend are. `modules` are all those of the model by name. If it is
+    not of these `kinds`, its direct children may begin a call, too, since users call them by
+    themselves.
     """
     whole, handles = ref(model), []
-    begins = _Begins(model, kinds)
-    for module in modules_of(model):
-        if counts_runs and not _is_plain(module):
-            handles.append(module.register_forward_pre_hook(Hook(module, runs.begin)))
-        if begins(module):
+    children = () if isinstance(model, kinds) else {*model.children()}
+    types = {*map(type, modules.values())}
+    torchs = {kind for kind in types if kind.__module__.startswith("torch.nn.modules.")}
+    for module in modules.values():
+        # Torch's own modules without parts never attend, and lists of modules never run.
+        is_plain = not module._modules and type(module) in torchs
+        may_attend = not is_plain and type(module) is not nn.ModuleList
+        if counts_runs and may_attend:
+            handles.append(module.register_forward_pre_hook(_Counts(module, runs.begin)))
+        may_begin = module is model or (may_attend and module in children)
+        if may_begin or isinstance(module, kinds):
             enter = Hook(module, partial(_enter, whole))
             leave = Hook(module, partial(_leave, whole))
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
@@ -48,26 +64,6 @@ def hooked(
         module = model.get_submodule(name)
         handles.append(module.register_forward_pre_hook(Hook(module, partial(_ran, whole, name))))
     return handles
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Return whether a module is one of torch's own without parts, which never attends."""
-    return not module._modules and type(module).__module__.startswith("torch.nn.modules.")
-
-
-class _Begins:
-    """Tells which modules may begin a call: the model, and models inside it.
-
-    If the model is not of these `kinds`, its direct children may, which users call by themselves.
-    """
-
-    def __init__(self, model: nn.Module, kinds: type[nn.Module]) -> None:
-        self._model, self._kinds = model, kinds
-        children = () if isinstance(model, kinds) else model.children()
-        self._children = {child for child in children if not _is_plain(child)}
-
-    def __call__(self, module: nn.Module) -> bool:
-        return module is self._model or module in self._children or isinstance(module, self._kinds)
 
 
 def _ran(model: ref[nn.Module], name: str, module: nn.Module, args: tuple[Any, ...]) -> None:

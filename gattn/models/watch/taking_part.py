@@ -86,12 +86,6 @@ def take_part(
         return call
 
 
-def is_ignored(module: nn.Module, tracker: Tracker, place: Place) -> bool:
-    """Return whether no context takes part in a call, which is one of a single watched model."""
-    found = entries_of(module)
-    return all(known is tracker and context.ignores(place) for known, context in found)
-
-
 def dropped(name: str, kind: str, p: float) -> CaptureError:
     """Say that attention is not shown of which the model drops some at random."""
     where = f"{name} ({kind})" if name and name != kind else kind

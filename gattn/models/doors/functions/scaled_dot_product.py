@@ -11,6 +11,7 @@ from torch.nn.attention.bias import CausalBias
 
 from gattn.models.doors.functions import nested
 from gattn.models.doors.functions.calling.multihead import running
+from gattn.models.doors.functions.calling.passing import passes
 from gattn.models.doors.functions.calling.raw_call import RawCall, handed
 
 
@@ -20,6 +21,8 @@ def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
     if output.is_nested:
         plain = nested.padded(output)
         call = _call(module, plain, **nested.padded_arguments(*args, **kwargs))
+    elif passes(module, output, *args, **kwargs):
+        return output
     else:
         plain = output
         call = _call(module, output, *args, **kwargs)

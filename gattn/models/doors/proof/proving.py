@@ -63,7 +63,7 @@ _MADE_AS_IT_RUNS = (
 )
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _lock = RLock()
-_plans: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Plan]] = WeakKeyDictionary()
+_plans: WeakKeyDictionary[nn.Module, list[tuple[object, Plan]]] = WeakKeyDictionary()
 
 
 def plan_of(
@@ -91,12 +91,14 @@ def plan_of(
         is_nested = any(isinstance(x, Tensor) and x.is_nested for x in leaves(given))
         sizes = "nested" if is_nested else shapes(given)
         kind = name, state_of(model), sizes, torch.is_grad_enabled()  # Code may ask for it.
-        known = _plans.setdefault(model, {})
-        plan = known.get(kind)
+        known = _plans.setdefault(model, [])
+        # They are compared, the last one first: hashing all that a kind says takes longer.
+        number = next((n for n, (one, _) in enumerate(known) if one == kind), None)
+        plan = None if number is None else known.pop(number)[1]
         if plan is None or not _holds(plan, model, given):
-            plan = known[kind] = _proved(model, name, given)
-        while len(known) > _MOST_PLANS:
-            del known[next(iter(known))]
+            plan = _proved(model, name, given)
+        known.insert(0, (kind, plan))
+        del known[_MOST_PLANS:]
         return plan
 
 

@@ -110,10 +110,14 @@ def check_tokens(name: str, where: Tokens) -> None:
 
 def chosen(side: Side, where: Tokens) -> Tensor:
     """Return which of a side's tokens are meant, as booleans."""
-    end = side.end  # numbers beyond may be too large for a tensor
-    positions = side.at
     if where is None:
         return torch.ones(len(side), dtype=torch.bool)
+    if side.positions is None and not isinstance(where, (slice, range)):
+        which = torch.zeros(len(side), dtype=torch.bool)
+        which[numbers_in(side, where)] = True
+        return which
+    end = side.end  # numbers beyond may be too large for a tensor
+    positions = side.at
     if isinstance(where, slice):
         start, stop = (end if n is None else min(n, end) for n in (where.start or 0, where.stop))
         return (positions >= start) & (positions < stop)
@@ -125,7 +129,10 @@ def chosen(side: Side, where: Tokens) -> Tensor:
 
 def numbers_in(side: Side, where: Tokens) -> Tensor:
     """Return which of a side's tokens are meant, counted from its first."""
-    return chosen(side, where).nonzero()[:, 0]
+    if side.positions is not None or where is None or isinstance(where, (slice, range)):
+        return chosen(side, where).nonzero()[:, 0]
+    found = {n - side.first for n in listed(where) if side.first <= n < side.end}
+    return torch.tensor(sorted(found), dtype=torch.long)
 
 
 def one_by_one(where: Tokens) -> set[int | str]:

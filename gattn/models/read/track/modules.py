@@ -30,8 +30,8 @@ class Modules:
         self.crossing: set[str] = set()
         """The stacks of cross-attention."""
         # A model may replace modules as it runs; the identities of those known are not given anew.
-        self._held = names_of(model)
-        self._names: dict[int, str] = {id(part): name for name, part in self._held.items()}
+        self.held = names_of(model)
+        self._names: dict[int, str] = {id(part): name for name, part in self.held.items()}
         self._homes: dict[str, str] = {}
 
     @property
@@ -71,7 +71,7 @@ class Modules:
 
     @cached_property
     def _alike(self) -> Mapping[Kind, Sequence[str]]:
-        return kinds(self._held)
+        return kinds(self.held)
 
     def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
         """Refuse a call whose layers cannot be numbered by their order.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
 
 from torch import nn
 
@@ -19,10 +18,14 @@ class Runs(threading.local):
     def __bool__(self) -> bool:
         return bool(self._calls or self._softmaxes)
 
-    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def begin(self, module: nn.Module) -> None:
         """Note that a module runs."""
         self._calls.pop(id(module), None)
         self._softmaxes.pop(id(module), None)
+
+    def count(self, module: nn.Module) -> int:
+        """Return how many calls of attention there were in the present run."""
+        return self._calls.get(id(module), 0)
 
     def next(self, module: nn.Module) -> int:
         """Count a further call of attention in the present run; the first is 0."""

@@ -46,7 +46,7 @@ class Tracker:
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._encoded: Tensor | None = None
         self.progress = Progress()
-        self._take(Given(model, {}))
+        self._take(Given(model, {}) if known is None else known.given)
 
     @staticmethod
     def _modules_of(model: nn.Module) -> Modules:
@@ -152,10 +152,12 @@ class Tracker:
         """
         return None
 
-    def whole(self, module: nn.Module, part: int, sizes: tuple[int, int, int]) -> Place | None:
+    def whole(
+        self, module: nn.Module, part: int, lead: tuple[int, ...], length: int, slots: int
+    ) -> Place | None:
         """Place a call in which whole texts read themselves, before it is read; None if it is not.
 
-        `sizes` are the numbers of its heads, queries and keys.
+        `lead` are the leading sizes of its tensors, `length` and `slots` its queries and keys.
         """
         return None
 

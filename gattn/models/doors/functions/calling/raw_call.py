@@ -21,7 +21,7 @@ from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
 from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
-from gattn.models.watch.taking_part import is_ignored, take_part
+from gattn.models.watch.taking_part import take_part
 
 if TYPE_CHECKING:
     from gattn.models.doors.functions.softmaxes.source import Ranking
@@ -223,8 +223,6 @@ def handed(call: RawCall) -> SeenCall | None:
         tracker.layers.again(tracker.modules.name(call.module))  # Only a part that runs again may.
     proved = tracker.layout(call.module, call.ordinal, call.lead)
     _check_parts(call, proved, tracker)
-    if proved is not None and _is_skipped(call, proved, tracker):
-        return None
     layout = proved or usual(call.lead, None if call.running is None else call.running.heads)
     before: list[SeenCall] = []
 
@@ -250,18 +248,6 @@ def handed(call: RawCall) -> SeenCall | None:
         weights = layout.unfold(weights, call.weights.shape[:-2])
     call.weights = weights
     return found
-
-
-def _is_skipped(call: RawCall, layout: Layout, tracker: Tracker) -> bool:
-    """Go on after a call that nobody edits or looks at, unless it must be read to be counted."""
-    if call.query is None or call.key is None or call.mask is not None:
-        return False
-    sizes = layout.num_heads(call.lead), call.query.shape[-2], call.key.shape[-2]
-    place = tracker.whole(call.module, call.ordinal, sizes)
-    if place is None or not is_ignored(call.module, tracker, place):
-        return False
-    tracker.go_on(call.module, call.ordinal, place)
-    return True
 
 
 def _check_parts(call: RawCall, layout: Layout | None, first: Tracker) -> None:

@@ -15,6 +15,7 @@ from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.on_graphs.numbers import NodeNumbers
+from gattn.models.read.track.any_library.wholes import Whole
 
 Place = tuple[str, int]
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
@@ -91,6 +92,8 @@ class Plan:
         tensors, and keeps nothing of a call.
     has_failed : bool
         Whether the model raised an exception of its own, which the user's call may raise, too.
+    wholes : dict
+        The calls in which whole texts read themselves, once they ran; see `whole_of`.
     """
 
     sites: list[Place] = field(default_factory=list)
@@ -122,6 +125,7 @@ class Plan:
     are_tokens_first: bool = False
     keeps_nothing: bool = False
     has_failed: bool = False
+    wholes: dict[object, Whole | None] = field(default_factory=dict)
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
         """Return the layout of an attention call; None if its door knows.
@@ -144,9 +148,9 @@ class Plan:
             return None
         self.check()
         place = name, ordinal
+        if (only := self.only_layout(place, lead)) is not None:
+            return only
         known = self.layouts.get(place, [])
-        if len(known) == 1 and known[0][0] == lead and place not in self.reasons:
-            return known[0][1]
         shown = name or "the model itself"
         if place in self.reasons:
             raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
@@ -168,6 +172,13 @@ class Plan:
                 "read here."
             )
         return found[0]
+
+    def only_layout(self, place: Place, lead: tuple[int, ...]) -> Layout | None:
+        """Return a call's layout, if it was proved, and always has that one."""
+        known = self.layouts.get(place, ())
+        if len(known) != 1 or known[0][0] != lead or place in self.reasons or self.refused:
+            return None
+        return known[0][1]
 
     def follow(self) -> Orders:
         """Follow what values decide in a call of the model."""

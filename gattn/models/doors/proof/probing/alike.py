@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from gattn.models.doors.proof.probing.describing import Description
 from gattn.models.doors.proof.probing.one_run.hooks import acting, described
+from gattn.models.doors.proof.probing.one_run.inputs import flattened
 from gattn.models.load.walking import modules_of
 
-_IGNORED = frozenset(vars(nn.Module()))
+_FIRST = list(vars(nn.Module()))
+_IGNORED = frozenset(_FIRST)
 
 
 class Alike:
@@ -52,11 +53,11 @@ def shapes(given: Any, *, with_integers: bool = False) -> object:
     A tensor that is given twice, as to self-attention, is another input than two tensors are.
     `with_integers` describes integers and masks by their numbers.
     """
-    leaves, form = tree_flatten(given)
+    leaves, form = flattened(given)
     description = Description()
     first = {id(x): n for n, x in reversed([*enumerate(leaves)]) if isinstance(x, Tensor)}
     same = tuple(first.get(id(x)) for x in leaves)
-    return (str(form), same), tuple(
+    return (form, same), tuple(
         (tuple(x.shape), x.dtype) if isinstance(x, Tensor) and not with_integers else description(x)
         for x in leaves
     )
@@ -68,18 +69,22 @@ def state_of(model: nn.Module) -> object:
     That is their code, their attributes, the integers that they hold, the user's hooks on them, and
     whether they train; torch's own modules that have no parts have only the last two.
     """
-    found: list[object] = []
-    description, kinds = Description(), set()
-    for module in modules_of(model):
-        kind = type(module)
-        found += (kind, module.training)
+    modules = modules_of(model)
+    types = [*map(type, modules)]
+    torchs = {kind for kind in {*types} if kind.__module__.startswith("torch.nn.modules")}
+    found: list[object] = [*types, *[module.training for module in modules]]
+    description, kinds = Description(), dict[type[nn.Module], None]()
+    for module, kind in zip(modules, types, strict=True):
         if module._forward_pre_hooks or module._forward_hooks:
             found += described(module)
-        if not module._modules and kind.__module__.startswith("torch.nn.modules"):
+        if kind in torchs and not module._modules:
             continue
-        kinds.add(kind)
-        own = vars(module)
-        found += [description(own[name]) for name in own if name not in _IGNORED]
-        found += map(description, module._buffers.values())
-    code = {kind: description.code(kind) for kind in kinds}
-    return tuple(found), frozenset(code.items())
+        kinds[kind], own = None, vars(module)
+        names = [*own]  # Those that every module has usually come first.
+        usual = names[: len(_IGNORED)] == _FIRST
+        for name in names[len(_IGNORED) :] if usual else names:
+            if name not in _IGNORED:
+                found.append(description(own[name]))
+        if module._buffers:
+            found += map(description, module._buffers.values())
+    return tuple(found), tuple(map(description.code, kinds))

@@ -71,9 +71,10 @@ class Description:
         Of a library's, that are `forward`, and of torch-geometric's what others put there, such as
         another `message`.
         """
-        own = [one for one in kind.__mro__ if not one.__module__.startswith(_LIBRARIES)]
+        kinds = kind.__mro__[:-1]  # without object
+        own = [one for one in kinds if not one.__module__.startswith(_LIBRARIES)]
         held = [x for one in own for name, x in vars(one).items() if not name.startswith("__")]
-        graphs = [one for one in kind.__mro__ if one.__module__.startswith("torch_geometric.")]
+        graphs = [one for one in kinds if one.__module__.startswith("torch_geometric.")]
         held += [x for one in graphs for x in vars(one).values() if _is_foreign(x)]
         return self(kind.forward), self._all(map(_function_of, held), _DEPTH)
 

@@ -12,17 +12,18 @@ import torch
 from torch import nn
 
 from gattn.errors import CaptureError
-from gattn.models.hugging_face.given import Given, arguments
+from gattn.models.hugging_face.given import arguments
 from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
-from gattn.models.read.places import Place, Side, whole_side
+from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
 from gattn.models.read.track.any_library.any_modules import crosses
 from gattn.models.read.track.any_library.proved import Proved
 from gattn.models.read.track.any_library.proved_tracker import ProvedTracker
 from gattn.models.read.track.any_library.token_ids import ids_of
+from gattn.models.read.track.any_library.wholes import whole_of
 from gattn.models.read.track.own_caches.continuing import Continuing
 from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of, few_of
 from gattn.models.read.track.own_caches.texts import OwnCaches
@@ -44,13 +45,14 @@ class AnyTracker(ProvedTracker):
         self._caches: OwnCaches = _caches_of(known)
         self._continuing = Continuing(self._caches, self.progress)
         self._layout: Layout | None = None
+        self._lead: tuple[int, ...] = ()
         self.needs_tokenizer = True
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that a call of the model begins."""
         self.progress = Progress()
         self.modules.begin()
-        self._take(Given(self.model, {}))
+        self._take(self.given)  # Nothing is known of what other libraries' models are given.
         self.inputs = arguments(module, args, kwargs)
         self._continuing = Continuing(self._caches, self.progress)
         self._nodes: dict[str, tuple[int, int, int]] = {}
@@ -75,7 +77,7 @@ class AnyTracker(ProvedTracker):
         """Name the stack of a call; one that its door names is split where the nodes change."""
         if not call.stack:
             return self.modules.name_stack(
-                call.module,
+                self.modules.name(call.module),
                 call.part,
                 call.query.shape[1],
                 is_cross=crosses(call),
@@ -99,7 +101,7 @@ class AnyTracker(ProvedTracker):
         A step that reads what its text has read before has the layout of then: which of the cached
         keys' dimensions are heads is not proved again.
         """
-        self._layout = None
+        self._layout, self._lead = None, tuple(lead)
         if self.plan is None:
             return None
         name = self.modules.name(module)
@@ -107,7 +109,7 @@ class AnyTracker(ProvedTracker):
         self._runs[name, part] += 1
         memory = self._continuing.memory(name, part)
         try:
-            self._layout = self.plan.layout(name, part, tuple(lead), run)
+            self._layout = self.plan.layout(name, part, self._lead, run)
         except CaptureError:
             self.plan.check()
             if memory is None:
@@ -135,36 +137,39 @@ class AnyTracker(ProvedTracker):
         is_adrift = keys is not None and keys.others_are_read and not is_split
         return replace(self._place_by_itself(call), is_adrift=is_adrift)
 
-    def whole(self, module: nn.Module, part: int, sizes: tuple[int, int, int]) -> Place | None:
+    def whole(
+        self, module: nn.Module, part: int, lead: tuple[int, ...], length: int, slots: int
+    ) -> Place | None:
         """Place a call in which whole texts read themselves, before it is read.
 
         None if it has to be read for that, or if its keys are to be remembered, since a later call
         may continue its texts.
         """
-        plan, layout = self.plan, self._layout
-        if plan is None or layout is None or not (plan.keeps_nothing and self.is_calling):
+        plan = self.plan
+        if plan is None or not self.is_calling or self._continuing.has_begun:
             return None
-        heads, length, slots = sizes
-        is_whole = layout.is_of_whole_texts and length == slots
-        if not is_whole or self._continuing.has_begun or self.layers.ended_with(module):
+        name = self.modules.name(module)
+        found = whole_of(plan, name, part, lead, length, slots)
+        if found is None or self.layers.ended_with(module):
             return None
-        assert layout.tokens is not None
-        is_softmax = self._mixes_softmaxes(module)
-        is_foreign = self._is_beside(module, part)
         stack = self.modules.name_stack(
-            module, part, heads, is_cross=False, is_foreign=is_foreign, is_softmax=is_softmax
+            name,
+            part,
+            found.heads,
+            is_cross=False,
+            is_foreign=found.is_beside,
+            is_softmax=found.is_softmax,
         )
-        sequences = layout.tokens.sequences
-        sides = [whole_side(length)] * len(sequences)
-        return Place(stack, self.layers.depth.get(stack, 0), False, sides, sides, [*sequences])
+        layer = self.layers.depth.get(stack, 0)
+        return Place(stack, layer, False, found.sides, found.sides, found.sequences)
 
     def _whole(self, call: SeenCall) -> Place | None:
         """Place a call that can be placed before it is read."""
         tokens = None if self._layout is None else self._layout.tokens
         if call.mask is not None or tokens is None or call.tokens is not tokens:
             return None
-        sizes = call.query.shape[1], call.query.shape[2], call.key.shape[2]
-        place = self.whole(call.module, call.part, sizes)
+        sizes = call.query.shape[2], call.key.shape[2]
+        place = self.whole(call.module, call.part, self._lead, *sizes)
         if place is not None:
             call.is_cross = False
             self.go_on(call.module, call.part, place)
@@ -173,10 +178,11 @@ class AnyTracker(ProvedTracker):
 
     def go_on(self, module: nn.Module, part: int, place: Place) -> None:
         """Go on after a call that `whole` has placed, whether anybody reads it or not."""
-        self._are_in_order((self.modules.name(module), part))  # It notes who moved the tokens.
-        name = self._continuing.name(self.modules.name(module), part)
+        where = self.modules.name(module), part
+        self._are_in_order(where)  # It notes who moved the tokens.
+        name = self._continuing.name(*where)
         self.progress.real[place.stack] = self._continuing.begin_whole(name, place)
-        self.layers.next(name[0], place.stack)
+        self.layers.next(where[0], place.stack)
         self.layers.note(None)
 
     def _own_place(self, call: SeenCall, keys: OwnKeys) -> Place | None:

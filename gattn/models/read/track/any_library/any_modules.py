@@ -19,11 +19,11 @@ class AnyModules(Modules):
         self._now: dict[tuple[str, int], str] = {}
         self._earlier: dict[tuple[str, int], str] = {}
         self._sizes: dict[str, object] = {}
-        self._paths = paths_of(model, {name: type(x) for name, x in self._held.items()})
+        self._paths = paths_of(model, {name: type(x) for name, x in self.held.items()})
 
     def name_stack(
         self,
-        module: nn.Module,
+        name: str,
         part: int,
         heads: int,
         *,
@@ -37,14 +37,15 @@ class AnyModules(Modules):
         the call number `part`, or the heads or the kind of keys change; or where it mixes several
         softmaxes, of which the call may be one.
         """
-        name = self.name(module)
         path = self._paths[name]
         sizes = heads, is_cross, part
         number = part + 1
         if is_softmax and part:
             path, number = f"{path} softmax {number}", 1
-        while self._sizes.setdefault(stack := _numbered(path, number), sizes) != sizes:
+        stack = path if number == 1 else f"{path} {number}"
+        while self._sizes.setdefault(stack, sizes) != sizes:
             number += 1
+            stack = f"{path} {number}"
         self._now[name, part] = stack
         earlier = self._earlier.get((name, part), stack)
         if earlier != stack and stack not in self._earlier.values():
@@ -77,7 +78,3 @@ def crosses(call: SeenCall) -> bool:
     if call.is_cross is not None:
         return call.is_cross
     return call.query.shape[2] != call.key.shape[2]
-
-
-def _numbered(path: str, number: int) -> str:
-    return path if number == 1 else f"{path} {number}"

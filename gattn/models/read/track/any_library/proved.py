@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gattn.models.read.layouts import Layout
 from gattn.models.read.on_graphs.numbers import NodeNumbers
+
+if TYPE_CHECKING:
+    from gattn.models.read.track.any_library.wholes import Whole
 
 
 class Followed(Protocol):
@@ -21,6 +24,13 @@ class Proved(Protocol):
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
         """Return the layout of a call of attention, or refuse it with the reason."""
+
+    def only_layout(self, place: tuple[str, int], lead: tuple[int, ...]) -> Layout | None:
+        """Return a call's layout, if it always has that one."""
+
+    @property
+    def wholes(self) -> dict[object, Whole | None]:
+        """What `whole_of` has found of its calls."""
 
     def check(self) -> None:
         """Refuse a model of which nothing can be trusted."""

@@ -157,8 +157,9 @@ def _held(hook: Any) -> Iterator[Any]:
 
 def described(module: nn.Module) -> tuple[object, ...]:
     """Describe the user's hooks on a module: their code, and the plain values that they hold."""
-    some = [hook for kind in KINDS for hook in getattr(module, kind).values()]
-    return tuple(_described(hook) for hook in some if not _is_ours(hook) and is_users(hook))
+    some = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    others = [hook for hook in some if not isinstance(hook, Hook)]
+    return tuple(_described(hook) for hook in others if is_users(hook)) if others else ()
 
 
 def _described(hook: Any) -> object:

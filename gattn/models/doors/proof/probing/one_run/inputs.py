@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 from gattn.models.doors.proof.probing.one_run.digests import digest
 from gattn.models.doors.proof.probing.one_run.state import attributes_of
@@ -25,10 +25,21 @@ def detached(x: Tensor) -> Tensor:
     return twin
 
 
+def flattened(given: Any) -> tuple[list[Any], object]:
+    """List what is given, and describe its form; of arguments that are tensors it is soon said."""
+    args, kwargs = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
+    if type(args) is tuple and type(kwargs) is dict:
+        found = [*args, *kwargs.values()]
+        if all(type(x) is Tensor for x in found):
+            return found, (len(args), *kwargs)
+    found, form = tree_flatten(given)
+    return found, str(form)
+
+
 def leaves(given: Any, depth: int = _DEPTH) -> list[Any]:
     """List all that is given, tensors in objects included."""
     found: list[Any] = []
-    for x in tree_leaves(given):
+    for x in flattened(given)[0]:
         own = _held(x, depth)
         found += [x] if own is None else leaves(own, depth - 1)
     return found

@@ -1,0 +1,48 @@
+"""Goes on after a call of attention that nobody edits or looks at, without reading it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.models.doors.functions.calling.raw_call import is_observed
+from gattn.models.read.track.runs import runs
+from gattn.models.watch.contexts import present, settle
+
+_is_batched = torch._C._functorch.is_batchedtensor
+
+
+def passes(
+    module: nn.Module,
+    output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *rest: Any,
+    **named: Any,
+) -> bool:
+    """Go on after a call in which whole texts read themselves, if no context takes part in it.
+
+    It is counted. False if it must be read for that, or by some context.
+    """
+    if attn_mask is not None or is_observed() or _is_batched(output) or output.is_complex():
+        return False
+    found = present()
+    calls = found[0][0]
+    for other, _ in found:
+        if other is not calls:
+            return False
+    settle(calls)
+    tracker, part = calls.tracker, runs.count(module)
+    place = tracker.whole(module, part, output.shape[:-2], query.shape[-2], key.shape[-2])
+    if place is None:
+        return False
+    for _, context in found:
+        if calls.has(context) and not context.ignores(place):
+            return False
+    runs.next(module)
+    tracker.go_on(module, part, place)
+    return True
