@@ -12,13 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
 from gattn.analysis.circuits.found import Circuit, key_side
-from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.fitting import Fitting, pitch
 from gattn.drawing.canvas.frame import describe
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.canvas.labels import font_size, in_percent
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.layers.band_names import set_up_bands, texts_between, with_room
 from gattn.drawing.layers.bands import MOST_TOKENS, Band, bands_of, columns, name_of, place_of, top
@@ -30,9 +29,9 @@ from gattn.drawing.layers.layered import (
     heads_named,
     key_of_kinds,
     lay,
-    layered_axes,
     ranked,
 )
+from gattn.drawing.layers.numbered import layered_axes
 
 _ROOM = 1.6
 """How far apart all tokens must be, in font sizes, to be shown."""
@@ -187,16 +186,16 @@ def title_of(circuit: Circuit) -> str:
     count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
     if not count:
         return "circuit: no edge"
-    return f"circuit: {count:,} of {whole:,} edges keep {percent(circuit.faithfulness, 0)}"
+    return f"circuit: {count:,} of {whole:,} edges keep {in_percent(circuit.faithfulness)}"
 
 
 def said_of(circuit: Circuit) -> str:
     """Say what was measured without the circuit, and without its units."""
     if not circuit.graph["edges"]:
         return ""
-    said = [f"without them {percent(1 - circuit.completeness, 0)} is left"]
+    said = [f"without them {in_percent(1 - circuit.completeness)} is left"]
     if circuit.random:
-        said.append(f"random sets like it keep {percent(float(np.mean(circuit.random)), 0)}")
+        said.append(f"random sets like it keep {in_percent(float(np.mean(circuit.random)))}")
     losses = circuit.units()["loss"]
     if circuit.graph["kind"] in _NAMES and (missing := int(losses.isna().sum())):
         said.append(f"{missing:,} of {len(losses):,} losses not measured (thinnest lines)")

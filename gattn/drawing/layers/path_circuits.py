@@ -12,18 +12,19 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
 from gattn.drawing.canvas.colours import KINDS, Scale, colour_map, is_dark
 from gattn.drawing.canvas.frame import describe, name_side, new_axes
 from gattn.drawing.canvas.keys import Entry, add_key
-from gattn.drawing.canvas.labels import small_size
+from gattn.drawing.canvas.labels import in_percent, small_size
 from gattn.drawing.canvas.pen import Pen
 from gattn.models.edit.heard import SIDES, End
 
 Place = tuple[float, float]
 _BENDS = {"query": -0.22, "key": 0.0, "value": 0.22}
-"""How far a path bends to the right of a straight line, by its side."""
+"""By which share of its length a path bends to the right of a straight line, by its side."""
+_MOST_BENT = 3.0
+"""From which length on, in layers, longer paths bend no farther."""
 _NAMES = {"query": "its queries", "key": "its keys", "value": "its values"}
 
 
@@ -67,8 +68,8 @@ def draw_path_circuit(
         used = {side for *_, side, _ in losses}
         add_key(ax, [_entry(side) for side in SIDES if side in used], "heard by")
     count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
-    kept = f"{count:,} of {whole:,} paths keep {percent(circuit.faithfulness, 0)}"
-    said = [f"without them {percent(1 - circuit.completeness, 0)} is left"] if count else []
+    kept = f"{count:,} of {whole:,} paths keep {in_percent(circuit.faithfulness)}"
+    said = [f"without them {in_percent(1 - circuit.completeness)} is left"] if count else []
     describe(ax, circuit.graph, f"circuit: {kept}" if count else "circuit: no path", said)
     return ax
 
@@ -96,9 +97,11 @@ def _places(circuit: PathCircuit) -> tuple[dict[str, Place], dict[float, str]]:
 
 
 def _curve(start: Place, end: Place, bend: float) -> Path:
-    """Lay a curve upwards that bends to one side."""
+    """Lay a curve that bends to the right of its way, if it leads upwards."""
     (x, y), (right, top) = start, end
-    middle = 0.5 * (x + right) + bend * (top - y), 0.5 * (y + top)
+    across, up = right - x, top - y
+    share = bend * min(1.0, _MOST_BENT / max(float(np.hypot(across, up)), 1e-9))
+    middle = 0.5 * (x + right) + share * up, 0.5 * (y + top) - share * across
     return Path([start, middle, end], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
 
 
