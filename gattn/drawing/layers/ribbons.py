@@ -28,7 +28,6 @@ from gattn.drawing.canvas.labels import (
     text_style,
     width_of,
 )
-from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.layers.layered import write_over
 from gattn.drawing.layers.numbered import layers_apart, number_layers
 from gattn.errors import SelectionError
@@ -42,6 +41,8 @@ _LEAST = 0.02
 _GAP = 0.015
 _BAR = 0.08
 """The height of a token's bar, in layers."""
+_REACH = 0.4
+"""The share of a picture's height that tokens with their shares take at most."""
 _CODES = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
 
 
@@ -211,7 +212,7 @@ def _name_inputs(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
     turned = bool(near.any())
     names, between = [ribbons.names[n] for n in shown], "\n"
     if turned:
-        names = shortened(names, REACH * room(ax)[1] / size - width_of("  99.9 %"))
+        names = shortened(names, _REACH * room(ax)[1] / size - width_of("  99.9 %"))
         between = "  "
     found = zip(names, shares[shown], strict=True)
     texts = [f"{name}{between}{in_percent(float(share))}" for name, share in found]

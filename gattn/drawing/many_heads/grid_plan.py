@@ -95,8 +95,8 @@ class Plan:
 
     @property
     def _has_names(self) -> bool:
-        """Whether the room above panels, if there is any, holds a name."""
-        return any(any(names.texts.values()) or not names.height for names in self.names)
+        """Whether any name, if there are some, has room above its panel."""
+        return any(any(names.texts.values()) or not names.count for names in self.names)
 
     def _left(self) -> float:
         """Find the room that the names of rows, or the tokens of queries, take."""
