@@ -27,8 +27,8 @@ from gattn.names.text import wrapped
 _EVEN, _ALIKE = 0.5, 0.01
 _BAR, _TALL = 0.7, 120.0
 """The share of the axes' height that a colour bar takes, and from how many points of it on."""
-_HIGH = 0.7
-"""How high an entry of a key is at least, in font sizes."""
+_HIGH, _HIGHEST = 0.7, 8.0
+"""How high an entry of a key is at least, and at most, in font sizes."""
 Entry: TypeAlias = tuple[Any, str]
 """What a key shows, an artist or matplotlib's container of several, and how it names it."""
 
@@ -169,7 +169,7 @@ def add_line_key(ax: Axes, pen: Pen, *more: Entry, beyond: float = 0.0) -> None:
     thickest = max((line.get_linewidth() for line, _ in lines), default=0.0)
     if not pen.scale.is_fixed:
         thickest *= usual_thickness()
-    high = max(_HIGH, thickest / small_size())
+    high = min(max(_HIGH, thickest / small_size()), _HIGHEST)
     key = add_key(ax, [*lines, *more], pen.name, beyond=beyond, handleheight=high)
     drawn = [line for line in key.legend_handles if isinstance(line, Line2D)]
     widths = [line.get_linewidth() for line in drawn]
