@@ -77,7 +77,6 @@ def drawn_by(
         def drawing(self: Any, *arguments: Any, **options: Any) -> Any:
             said = f"{type(self).__name__}.{getattr(method, '__name__', name)}()"
             check_call(method, arguments, options, said, hints)
-            import_module("gattn.drawing.chosen.given").check_given(options)
             shown = getattr(self, of)(options.pop("heads", None)) if of else self
             return getattr(import_module("gattn.drawing"), name)(shown, *arguments, **options)
 
@@ -86,16 +85,9 @@ def drawn_by(
     return decorate
 
 
-def draw_located(name: str, *arguments: Any, **options: Any) -> Axes:
-    """Draw a result where tokens lie: `draw_image` or another function of `gattn.drawing`."""
-    axes: Axes = getattr(import_module("gattn.drawing"), name)(*arguments, **options)
-    return axes
-
-
 def draw_heads(shown: object, other: object, edits: str, options: dict[str, Any]) -> Figure:
     """Draw all heads of one run, or of two side by side; see `gattn.drawing.draw_heads`."""
     drawing = import_module("gattn.drawing")
-    import_module("gattn.drawing.chosen.given").check_given(options)
     if other is not None:
         figure: Figure = drawing.draw_compare(shown, other, edits=edits, **options)
         return figure

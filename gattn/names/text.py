@@ -118,15 +118,15 @@ def _character_width(character: str) -> float:
     return 0.75 if character.isupper() or character.isdigit() or character in "+−=<>#&→←" else 0.62
 
 
-_APART = re.compile(r"(?<![≥×]) (?![%≥×]|[01]\.\d\d\b)")
-"""The spaces at which a line may end: not before or after a sign of mathematics."""
+_APART = re.compile(r"(?<![≥×])(?!(?<=\bhead) \d)(?!(?<=\blayer) \d) (?![%≥×]|[01]\.\d\d\b)")
+"""The spaces at which a line may end: not within "head 1", or beside a sign of mathematics."""
 
 
 def wrapped(text: str, limit: float, measure: Callable[[str], float] = width) -> str:
     """Break text at spaces into lines of at most `limit` font sizes, if words are short enough.
 
-    A share such as 0.43 stays with the word before it, and so do "60 %" and "attention ≥ 0.1".
-    Lines that the text has stay lines.
+    A share such as 0.43 stays with the word before it, and "60 %", "head 1" and "attention ≥ 0.1"
+    stay whole. Lines that the text has stay lines.
 
     Parameters
     ----------

@@ -125,6 +125,7 @@ def image():
 HEADS = {
     "13 tokens": lamp,
     "a long token": lambda: lamp(tokens=LONG),
+    "61 tokens": lambda: causal_head(61, tokens=[f"{LAMP[i % 13]}" for i in range(61)]),
     "60 tokens": lambda: causal_head(60, tokens=[f"{LAMP[i % 13]}" for i in range(60)]),
     "500 tokens": lambda: causal_head(500),
     "both ways": two_sided,
@@ -169,6 +170,7 @@ PICTURES |= {
     "unrolled": lambda ax: trace().unroll().draw(ax=ax),
     "rollout": lambda ax: trace().unroll().rollout(query=-1).draw(ax=ax),
     "ribbons": lambda ax: trace().unroll().rollout(query=-1).draw("ribbons", ax=ax),
+    "ribbons, 24 layers": lambda ax: trace(24, 1).unroll().rollout(query=-1).draw("ribbons", ax=ax),
     "unrolled, 100 tokens": lambda ax: trace(3, 1, 100).unroll().draw(ax=ax),
     "circuit": lambda ax: circuit().draw(ax=ax),
     "head table": lambda ax: gattn.analysis.head_table(trace(), progress=False).draw(ax=ax),
@@ -209,6 +211,12 @@ SHEETS = {
         heads=[(1, 1), (2, 0), (2, 1)], label="label", figure=figure
     ),
     "all heads": lambda figure: trace().draw(figure=figure),
+    "strip of 60 tokens": lambda figure: trace(3, 4, 60).draw(
+        heads=[(1, 1), (2, 0)], figure=figure
+    ),
+    "strip of eight": lambda figure: trace().draw(
+        heads=[(n, h) for n in (1, 2) for h in range(4)], figure=figure
+    ),
     "sorted heads": lambda figure: trace().draw(sort="induction", figure=figure),
     "many sorted heads": lambda figure: trace(8, 8).draw(sort="induction", figure=figure),
     "labelled heads": lambda figure: trace().draw(label="label", figure=figure),

@@ -1,5 +1,7 @@
 """What no picture can be drawn or saved with is refused, and nothing is left half written."""
 
+from inspect import signature
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -130,6 +132,26 @@ def test_options_of_another_type_are_refused(draw, name):
     value = {"title": 3, "caption": ["a"], "ax": plt.figure()}.get(name, "no")
     with pytest.raises((OptionError, SelectionError), match=f"{name}( is .*, not |=)"):
         draw(**{name: value})
+
+
+NAMES = [name for name in gattn.drawing.__all__ if name.startswith("draw_")]
+"""All functions that draw, which methods call."""
+TYPED = [
+    (name, option)
+    for name in NAMES
+    for option in ("title", "ax", "figure", "labels", "legend")
+    if option in signature(getattr(gattn.drawing, name)).parameters
+]
+
+
+@pytest.mark.parametrize(("name", "option"), TYPED)
+def test_functions_refuse_options_of_another_type_before_all_else(name, option):
+    with pytest.raises(SelectionError, match=f"^{option} is .*, not "):
+        getattr(gattn.drawing, name)(None, **{option: object()})
+
+
+def test_each_function_has_an_option_with_a_type():
+    assert {name for name, _ in TYPED} == set(NAMES)
 
 
 def test_a_figure_for_many_heads_is_no_axes():

@@ -12,7 +12,7 @@ import pandas as pd
 
 from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Array, Table, array, edits_of
-from gattn.door import draw_located, to_html
+from gattn.door import drawn_by, to_html
 from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
 from gattn.heads.trace import AttentionTrace
@@ -20,6 +20,7 @@ from gattn.models.edit.kept.only import Only
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 """Depth and position: depth 0 is the input, l + 1 the output of layer l; the stack if several."""
@@ -189,12 +190,27 @@ class Circuit(Measured):
             stacks[stack].append(edge)
         return Only(stacks, ablation=ablation)
 
-    def draw_graph(self, places: Any = None, **options: Any) -> Axes:
+    @drawn_by("draw_circuit_graph")
+    def draw_graph(
+        self,
+        places: Any = None,
+        *,
+        ax: Axes | None = None,
+        cmap: str | Colormap | None = None,
+        labels: bool = True,
+        legend: bool = True,
+    ) -> Axes:
         """Draw it on the layout of a graph; see `gattn.drawing.draw_circuit_graph`.
 
-        `places` are those of the nodes, as ``data.pos`` or ``networkx.spring_layout(graph)``.
+        Parameters
+        ----------
+        places : array (nodes, 2) or mapping of node to (x, y), optional
+            Where the nodes lie, as ``data.pos`` or ``networkx.spring_layout(graph)``; by default
+            where the model's input had them.
+        ax, cmap, labels, legend
+            See `gattn.drawing`.
         """
-        return draw_located("draw_circuit_graph", self, places, **options)
+        raise NotImplementedError
 
     @overload
     def to_html(self, path: None = None, **options: Any) -> str: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -11,13 +11,17 @@ import pandas as pd
 import xarray as xr
 from torch import Tensor
 
-from gattn.door import Pictured, draw, draw_located
+from gattn.door import Pictured, draw, drawn_by
 from gattn.edit_records import Described, Edits, from_text, identities, to_text
+from gattn.heads.drawn.heads import IMAGE
 from gattn.heads.geometry import Geometry
 from gattn.heads.geometry.written import to_text as geometry_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+
+    from gattn.heads.geometry import Grid
 
 
 class _Told(Pictured):
@@ -58,9 +62,29 @@ class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]
 
     __slots__ = ()
 
-    def draw_image(self, image: Any, query: Any = None, **options: Any) -> Axes:
-        """Draw one number per patch over the picture; see `gattn.drawing.draw_image`."""
-        return draw_located("draw_image", self, image, query, **options)
+    @drawn_by("draw_image", image=IMAGE)
+    def draw_image(
+        self,
+        image: Any,
+        query: Any = None,
+        *,
+        key: Any = None,
+        grid: Grid | tuple[int, int] | None = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        smooth: bool = False,
+        vmax: float | None = None,
+        ax: Axes | None = None,
+        cmap: str | Colormap | None = None,
+        legend: bool = True,
+    ) -> Axes:
+        """Draw one number per patch over the picture; see `gattn.drawing.draw_image`.
+
+        Parameters
+        ----------
+        image, query, key, grid, fit, smooth, vmax, ax, cmap, legend
+            As in `AttentionGraph.draw_image`.
+        """
+        raise NotImplementedError
 
     def _facts(self) -> Mapping[Any, Any]:
         return self.attrs

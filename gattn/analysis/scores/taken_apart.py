@@ -17,12 +17,13 @@ from gattn.analysis.scores.pairs import Pairs
 from gattn.analysis.scores.removing import changes_without
 from gattn.analysis.scores.summed import summed
 from gattn.checks import whole
-from gattn.door import Pictured, draw_located
+from gattn.door import Pictured, drawn_by
 from gattn.errors import SelectionError
 from gattn.models.stream.parts import Writer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 End = Literal["query", "key"]
 _SHOWN = 10
@@ -287,9 +288,21 @@ class Why(Pictured, AskedScores):
         terms = summed(summed(self.matrix(contrast), 0, most), 1, most)
         return terms.draw(ax=ax, **options)
 
-    def draw_paths(self, **options: Any) -> Axes:
-        """Draw the largest pairs as paths in the text; see `gattn.drawing.draw_why`."""
-        return draw_located("draw_why", self, **options)
+    @drawn_by("draw_why")
+    def draw_paths(
+        self,
+        *,
+        most: int = 4,
+        edges: int = 3,
+        ax: Axes | None = None,
+        cmap: str | Colormap | None = None,
+        labels: bool = True,
+    ) -> Axes:
+        """Draw the largest pairs as paths in the text; see `gattn.drawing.draw_why`.
+
+        There are as many as `most` per edge, of the `edges` with the most attention.
+        """
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         asked = "all keys" if self.key is None else self.named(self.key)

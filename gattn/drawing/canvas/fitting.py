@@ -293,9 +293,13 @@ def pitch(ax: Axes, count: int, side: str) -> float:
 def thickness(ax: Axes) -> float:
     """Return how much thicker than usual lines are: thinner in small axes, as rcParams say."""
     across, down = points(ax)
-    usual = float(mpl.rcParams["lines.linewidth"]) / float(mpl.rcParamsDefault["lines.linewidth"])
     size = float(across * down) ** 0.5
-    return float(usual * min(max(size / _USUAL, _THINNEST), 1.0))
+    return float(usual_thickness() * min(max(size / _USUAL, _THINNEST), 1.0))
+
+
+def usual_thickness() -> float:
+    """Return how much thicker than usual lines are in large axes, as rcParams say."""
+    return float(mpl.rcParams["lines.linewidth"]) / float(mpl.rcParamsDefault["lines.linewidth"])
 
 
 def lifted(ax: Axes, rise: float, right: float = 0.0) -> Transform:

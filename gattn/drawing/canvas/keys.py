@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox, ScaledTranslation
 
-from gattn.drawing.canvas.fitting import fitted
+from gattn.drawing.canvas.fitting import fitted, usual_thickness
 from gattn.drawing.canvas.labels import in_digits, small_size, text_style, width_of
 from gattn.drawing.canvas.pen import DASHES, Pen
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
@@ -27,6 +27,8 @@ from gattn.names.text import wrapped
 _EVEN, _ALIKE = 0.5, 0.01
 _BAR, _TALL = 0.7, 120.0
 """The share of the axes' height that a colour bar takes, and from how many points of it on."""
+_HIGH, _HIGHEST = 0.7, 8.0
+"""How high an entry of a key is at least, and at most, in font sizes."""
 Entry: TypeAlias = tuple[Any, str]
 """What a key shows, an artist or matplotlib's container of several, and how it names it."""
 
@@ -115,14 +117,23 @@ def label_layers(ax: Axes, norm: Normalize, colours: Colormap) -> None:
 
 
 def add_key(
-    ax: Axes, entries: Sequence[Entry], title: str = "", *, beyond: float = 0.0, **place: Any
+    ax: Axes,
+    entries: Sequence[Entry],
+    title: str = "",
+    *,
+    beyond: float = 0.0,
+    handleheight: float = _HIGH,
+    **place: Any,
 ) -> Legend:
-    """Explain lines or areas, right of the axes and `beyond` by that many points, or at `place`."""
+    """Explain lines or areas, right of the axes and `beyond` by that many points, or at `place`.
+
+    A row is as high as `handleheight`, in font sizes, at least.
+    """
     assert ax.figure is not None
     moved = ScaledTranslation(beyond / POINTS_PER_INCH, 0, ax.figure.dpi_scale_trans)
     size = small_size()
     plain: dict[str, Any] = {"fontsize": size, "title_fontsize": size}
-    plain |= {"frameon": False, "alignment": "left"}
+    plain |= {"frameon": False, "alignment": "left", "handleheight": handleheight}
     right: dict[str, Any] = {
         "loc": "upper left",
         "bbox_to_anchor": (1.0, 1.0),
@@ -155,7 +166,11 @@ def add_line_key(ax: Axes, pen: Pen, *more: Entry, beyond: float = 0.0) -> None:
     wide = 0.6 * pen.scale.widest
     for name, colour in pen.kinds.items():
         lines.append((Line2D([], [], color=colour, linewidth=wide, **caps), name))
-    key = add_key(ax, [*lines, *more], pen.name, beyond=beyond)
+    thickest = max((line.get_linewidth() for line, _ in lines), default=0.0)
+    if not pen.scale.is_fixed:
+        thickest *= usual_thickness()
+    high = min(max(_HIGH, thickest / small_size()), _HIGHEST)
+    key = add_key(ax, [*lines, *more], pen.name, beyond=beyond, handleheight=high)
     drawn = [line for line in key.legend_handles if isinstance(line, Line2D)]
     widths = [line.get_linewidth() for line in drawn]
 

@@ -83,9 +83,29 @@ class Labels:
         between = (len(self.texts) - shown[-1] + shown[0]) * pitch if shown else math.inf
         if len(shown) < 2 or between >= _LINE * self.size:
             return self
-        return replace(
-            self, texts=[*self.texts[: shown[-1]], *[""] * (len(self.texts) - shown[-1])]
-        )
+        return self._without_last()
+
+    def is_clear_of_next(self, pitch: float, between: float) -> bool:
+        """Return whether the last label stays away from the first of a like row beside this one.
+
+        The rows are `between` points apart, their nodes `pitch` points.
+        """
+        shown = [n for n, text in enumerate(self.texts) if text]
+        if not shown:
+            return True
+        least = _LINE * self.size
+        if self.rotation == 0:
+            first, last = widths_of([self.texts[shown[0]], self.texts[shown[-1]]])
+            least = ((first + last) / 2 + _BETWEEN) * self.size
+        return bool((len(self.texts) - shown[-1] + shown[0]) * pitch + between >= least)
+
+    def clear_of_next(self, pitch: float, between: float) -> Labels:
+        """Leave out the last label where it would meet the first of a like row beside this one."""
+        return self if self.is_clear_of_next(pitch, between) else self._without_last()
+
+    def _without_last(self) -> Labels:
+        last = max(n for n, text in enumerate(self.texts) if text)
+        return replace(self, texts=[*self.texts[:last], *[""] * (len(self.texts) - last)])
 
 
 def fit(

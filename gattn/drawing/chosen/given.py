@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +12,8 @@ from matplotlib.figure import Figure, SubFigure
 
 from gattn.errors import SelectionError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _AXES = "matplotlib's Axes to draw on, such as those of plt.subplots()[1]"
 _FIGURE = "matplotlib's figure to draw on, such as plt.figure()"
 _WANTED: dict[str, tuple[tuple[type, ...], str]] = {
@@ -36,3 +39,14 @@ def check_given(options: Mapping[str, Any]) -> None:
         value = options.get(name)
         if value is not None and not isinstance(value, kinds):
             raise SelectionError(f"{name} is {wanted}, not {value!r:.80}.")
+
+
+def checks_given(draw: Callable[P, R]) -> Callable[P, R]:
+    """Let a picture refuse options of the wrong type, however it is called."""
+
+    @wraps(draw)
+    def checked(*arguments: P.args, **options: P.kwargs) -> R:
+        check_given(options)
+        return draw(*arguments, **options)
+
+    return checked

@@ -16,7 +16,7 @@ from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import Labels, fit, small_size, text_style
 from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.layers.bands import Band, columns, top
-from gattn.drawing.layers.layered import LIMITS, layers_apart, name_layers, set_up
+from gattn.drawing.layers.numbered import LIMITS, layers_apart, name_layers, set_up
 
 _STACK = 16
 """The most letters of a stack's name."""

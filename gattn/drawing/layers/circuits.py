@@ -30,9 +30,9 @@ from gattn.drawing.layers.layered import (
     heads_named,
     key_of_kinds,
     lay,
-    layered_axes,
     ranked,
 )
+from gattn.drawing.layers.numbered import layered_axes
 
 _ROOM = 1.6
 """How far apart all tokens must be, in font sizes, to be shown."""

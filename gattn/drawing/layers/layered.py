@@ -16,12 +16,10 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.fitting import fitted, pitch, points, rewritten
-from gattn.drawing.canvas.frame import new_axes
+from gattn.drawing.canvas.fitting import points, rewritten
 from gattn.drawing.canvas.keys import Entry
 from gattn.drawing.canvas.labels import font_size, width_of
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.sides import label_tokens
 
 MIDDLE = 0.58
 """How high in a layer the stream after attention lies."""
@@ -37,11 +35,8 @@ _COURSE = np.linspace(0.0, 1.0, 49)
 """Where along an edge its name may stand but in the middle, and where the edge is looked for."""
 MOST_HEADS = 3
 """How many heads of an edge are named."""
-LIMITS = 0.12, 0.42
-"""How much room there is below the lowest layer and above the highest, in layers."""
 _NODE = 1.5
 """How far a name stays above or below a node, in points."""
-_LAYERS = "layer: key below → query above"
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
@@ -263,55 +258,14 @@ def lay(
     return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]), middle
 
 
-def layered_axes(tokens: int, layers: int) -> Axes:
-    """Make axes in a new figure with room for tokens and layers."""
-    return new_axes(min(16.0, 3.2 + 0.45 * tokens), min(14.0, 1.9 + 0.85 * layers))
-
-
-def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels: bool) -> None:
-    """Set the limits, and write tokens, by position, and layers along the sides."""
-    ax.set(xlim=(-0.7, len(tokens) - 0.3), ylim=(-LIMITS[0], len(layers) + LIMITS[1]))
-    if labels:
-        label_tokens(ax, list(tokens), list(tokens.values()), "x")
-    else:
-        ax.set_xticks([])
-    ax.tick_params(axis="y", length=0)
-    ax.spines[:].set_visible(False)
-    fitted(ax, partial(_number_layers, ax, layers))
-    name_layers(ax)
-
-
-def _number_layers(ax: Axes, layers: Sequence[int]) -> None:
-    shown = range(0, len(layers), layers_apart(ax, len(layers)))
-    ax.set_yticks([n + 0.5 for n in shown], [str(layers[n]) for n in shown])
-
-
-def layers_apart(ax: Axes, layers: int) -> int:
-    """Return how many layers share a number, so that numbers do not meet."""
-    return max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, layers, "y"), 1e-9))))
-
-
-def name_layers(ax: Axes) -> None:
-    """Say which way layers go, and information with them, in short where the axes are low."""
-    label = ax.yaxis.label
-    label.set(text=_LAYERS, parse_math=False)
-
-    def step() -> None:
-        room = points(ax)[1] / float(label.get_fontsize())
-        texts = _LAYERS, "layer, upwards", "layer"
-        if label.get_text() in texts:
-            label.set_text(next((x for x in texts if width_of(x) <= room), texts[-1]))
-
-    fitted(ax, step)
-
-
 def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:
     """Draw a dot at each (x, y), a larger one where a layer begins."""
     places = np.array(where, dtype=np.float64).reshape(-1, 3)
     ink = "white" if is_dark() else "0.2"
     shrink = min(1.0, 60 / max(len(np.unique(places[:, 0])), 1))
     sizes = np.where(places[:, 2] > 0, 14.0, 6.0) * shrink
-    ax.scatter(places[:, 0], places[:, 1], s=sizes, lw=0, color=ink, zorder=3, gid="gattn-nodes")
+    style: dict[str, Any] = {"lw": 0, "color": ink, "zorder": 3, "clip_on": False}
+    ax.scatter(places[:, 0], places[:, 1], s=sizes, gid="gattn-nodes", **style)
 
 
 def key_of_kinds(pen: Pen, *kinds: str) -> list[Entry]:

@@ -23,7 +23,9 @@ from gattn.models.edit.heard import SIDES, End
 
 Place = tuple[float, float]
 _BENDS = {"query": -0.22, "key": 0.0, "value": 0.22}
-"""How far a path bends to the right of a straight line, by its side."""
+"""By which share of its length a path bends to the right of a straight line, by its side."""
+_MOST_BENT = 3.0
+"""From which length on, in layers, longer paths bend no farther."""
 _NAMES = {"query": "its queries", "key": "its keys", "value": "its values"}
 
 
@@ -96,9 +98,11 @@ def _places(circuit: PathCircuit) -> tuple[dict[str, Place], dict[float, str]]:
 
 
 def _curve(start: Place, end: Place, bend: float) -> Path:
-    """Lay a curve upwards that bends to one side."""
+    """Lay a curve that bends to the right of its way, if it leads upwards."""
     (x, y), (right, top) = start, end
-    middle = 0.5 * (x + right) + bend * (top - y), 0.5 * (y + top)
+    across, up = right - x, top - y
+    share = bend * min(1.0, _MOST_BENT / max(float(np.hypot(across, up)), 1e-9))
+    middle = 0.5 * (x + right) + share * up, 0.5 * (y + top) - share * across
     return Path([start, middle, end], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
 
 

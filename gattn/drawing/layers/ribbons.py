@@ -18,10 +18,18 @@ from numpy.typing import NDArray
 from gattn.analysis.propagation.unrolled import Unrolled
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import KINDS, given_map
-from gattn.drawing.canvas.fitting import fitted, points, rewritten
+from gattn.drawing.canvas.fitting import fitted, points, rewritten, room
 from gattn.drawing.canvas.frame import new_axes
-from gattn.drawing.canvas.labels import font_size, in_percent, numbered, text_style, width_of
-from gattn.drawing.layers.layered import name_layers, write_over
+from gattn.drawing.canvas.labels import (
+    font_size,
+    in_percent,
+    numbered,
+    shortened,
+    text_style,
+    width_of,
+)
+from gattn.drawing.layers.layered import write_over
+from gattn.drawing.layers.numbered import layers_apart, number_layers
 from gattn.errors import SelectionError
 from gattn.names.text import visible
 
@@ -33,6 +41,8 @@ _LEAST = 0.02
 _GAP = 0.015
 _BAR = 0.08
 """The height of a token's bar, in layers."""
+_REACH = 0.4
+"""The share of a picture's height that tokens with their shares take at most."""
 _CODES = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
 
 
@@ -64,7 +74,7 @@ class _Ribbons:
         rest = ""
         if len(others):
             names.append(f"{len(others)} others" if len(others) > 1 else "1 other")
-            most_of_rest = f"at most {most[others].max():.2g}"
+            most_of_rest = f"at most {in_percent(float(most[others].max()))}"
             rest = f"others have {most_of_rest} each" * (len(others) > 1)
             rest = rest or f"1 other has {most_of_rest}"
         colours = _token_colours(len(shown), cmap) + [_REST] * bool(len(others))
@@ -110,8 +120,7 @@ def draw_ribbons(
     first = int(unrolled.graph.get("first_layer", 0))
     edge = -float(left.min()) + 0.01
     ax.set(xlim=(-edge, edge), ylim=(-0.1, depth + 0.1), xticks=[])
-    ax.set_yticks(np.arange(depth) + 0.5, [str(first + n) for n in range(depth)])
-    name_layers(ax)
+    number_layers(ax, range(first, first + depth))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if labels:
@@ -119,7 +128,9 @@ def draw_ribbons(
         fitted(ax, partial(_name_inputs, ax, ribbons, left))
     notes = ["widths are shares of the query, 1 in each layer"]
     if (lost := 1 - float(ribbons.held[0].sum())) > 1e-6:
-        notes[0] = f"widths are shares of the query; {lost:.2g} came over edges that are not here"
+        notes[0] = (
+            f"widths are shares of the query; {in_percent(lost)} came over edges that are not here"
+        )
     return ax, [*notes, ribbons.rest] if ribbons.rest else notes
 
 
@@ -173,11 +184,16 @@ def _name_bars(ax: Axes, ribbons: _Ribbons, left: Floats) -> list[Text]:
     """Name the bars above the input that are wide enough."""
     across = points(ax)[0] / (ax.get_xlim()[1] - ax.get_xlim()[0])
     top = len(ribbons.held) - 1
+    every = layers_apart(ax, top, 1.6 * 0.7)
     written = []
     for at, n in np.argwhere(ribbons.held > 0):
         text = ribbons.names[n]
         wide = ribbons.held[at, n]
-        if at and (at == top or (width_of(text) + 1.5) * 0.7 * font_size() < wide * across):
+        if (
+            at
+            and (top - at) % every == 0
+            and (at == top or (width_of(text) + 1.5) * 0.7 * font_size() < wide * across)
+        ):
             x = left[at, n] + wide / 2
             style = {"gid": "gattn-names", "va": "center", **text_style([text])}
             written.append(write_over(ax, x, at, text, **style))
@@ -194,8 +210,12 @@ def _name_inputs(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
     wide = np.array([max(width_of(ribbons.names[n]), 3) for n in shown]) * size
     near = np.diff(places) * across < (wide[1:] + wide[:-1]) / 2 + size
     turned = bool(near.any())
-    between = "  " if turned else "\n"
-    texts = [f"{ribbons.names[n]}{between}{in_percent(shares[n])}" for n in shown]
+    names, between = [ribbons.names[n] for n in shown], "\n"
+    if turned:
+        names = shortened(names, _REACH * room(ax)[1] / size - width_of("  99.9 %"))
+        between = "  "
+    found = zip(names, shares[shown], strict=True)
+    texts = [f"{name}{between}{in_percent(float(share))}" for name, share in found]
     apart = _apart(places, 1.25 * size / across if turned else 0.0)
     ax.set_xticks(apart, texts, size=size, rotation=90 * turned, **text_style(texts))
 

@@ -23,9 +23,8 @@ from gattn.drawing.layers.layered import (
     heads_named,
     key_of_kinds,
     lay,
-    layered_axes,
-    set_up,
 )
+from gattn.drawing.layers.numbered import layered_axes, set_up
 from gattn.errors import SelectionError
 from gattn.names.text import quoted, visible
 

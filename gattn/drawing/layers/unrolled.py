@@ -29,10 +29,9 @@ from gattn.drawing.layers.layered import (
     heads_named,
     key_of_kinds,
     lay,
-    layered_axes,
-    set_up,
     write_over,
 )
+from gattn.drawing.layers.numbered import layered_axes, set_up
 from gattn.drawing.layers.ribbons import draw_ribbons
 from gattn.errors import SelectionError
 from gattn.names.text import visible
@@ -43,6 +42,7 @@ _FEW = 60
 _MOST = 3000
 """The most edges of attention that a picture shows."""
 _SIZES = {"weight": "attention", "passes": "what attention passes"}
+_WHOLE = {"attention": "the attention"}
 _NAMED = 16
 _SHARES = 9
 
@@ -211,7 +211,7 @@ def _visible_edges(
         rules.append(f"{few} of the strongest" + " other" * bool(rules) + " edges to each node")
     if chosen.all():
         return chosen, []
-    share = share_of(float(sizes[chosen].sum()), float(whole), name)
+    share = share_of(float(sizes[chosen].sum()), float(whole), _WHOLE.get(name, name))
     return chosen, [f"{' and '.join(rules)}: {chosen.sum():,} of {len(sizes):,} edges{share}"]
 
 
@@ -226,6 +226,7 @@ def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
         if node:
             depth, position = node
             ring: dict[str, Any] = {"s": 90, "facecolors": "none", "edgecolors": "#d55e00"}
+            ring["clip_on"] = False
             ax.scatter([place[position]], [depth], lw=1.6, zorder=5, gid=f"gattn-{name}", **ring)
     if node := unrolled.end("query"):
         text = visible(str(unrolled.nodes[node]["token"]), has_glyph=fonts.has_glyph)

@@ -23,6 +23,7 @@ from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, in_digits, numbered, shortened, text_style
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import REACH, label_tokens
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.layers.layered import LayeredEdges, Line
 from gattn.errors import SelectionError
 from gattn.models.stream.parts import Writer
@@ -51,6 +52,7 @@ class Pair:
         return [(self.key_part, self.key), (self.query_part, self.query)]
 
 
+@checks_given
 def draw_why(
     found: Why,
     *,

@@ -18,6 +18,7 @@ from gattn.drawing.canvas.frame import add_axes, describe, make_room
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.layouts import Positions
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.layers.circuits import drawn_sizes, numbers_of, pen_of, said_of, title_of
 from gattn.drawing.one_head.free import FreeGraph, with_numbers
 from gattn.drawing.one_head.placed_edges import PlacedEdges
@@ -27,6 +28,7 @@ from gattn.heads.geometry import Layout
 from gattn.heads.geometry.written import from_text
 
 
+@checks_given
 def draw_circuit_graph(
     circuit: Circuit,
     places: Any = None,

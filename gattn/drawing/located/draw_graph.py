@@ -27,6 +27,7 @@ from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.mean import mean_of
 from gattn.drawing.chosen.queries import check_same_tokens, sides
 from gattn.drawing.chosen.shown import Shown, edges_between, edges_from, readable_edges
@@ -41,6 +42,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
 
 
+@checks_given
 def draw_graph(
     heads: AttentionGraph | Iterable[AttentionGraph],
     query: int | str | None = None,

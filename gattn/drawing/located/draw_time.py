@@ -18,6 +18,7 @@ from gattn.drawing.canvas.frame import edits_said, heads_title, marked_edited, n
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits, in_percent
 from gattn.drawing.canvas.sides import label_rows
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.queries import Tokens, check_same_tokens, rows_of, sides
 from gattn.drawing.chosen.shown import kept_by
 from gattn.drawing.located.sounds import ROOM, Sound, read_sound
@@ -35,6 +36,7 @@ _LEAST = 0.0005
 """The least share that captions tell."""
 
 
+@checks_given
 def draw_time(
     heads: AttentionGraph | Iterable[AttentionGraph],
     query: Any = None,

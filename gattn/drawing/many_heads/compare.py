@@ -14,6 +14,7 @@ from gattn.analysis.reading.attention import Heads, named
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_between, shown_text
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.heads import Chosen
 from gattn.drawing.many_heads.draw_heads import (
     HeadOptions,
@@ -35,6 +36,7 @@ from gattn.names.choices import HeadChoice
 PLAIN = "before", "after"
 
 
+@checks_given
 def draw_compare(
     before: Heads,
     after: Heads,

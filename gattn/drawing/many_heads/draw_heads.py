@@ -15,6 +15,7 @@ from gattn.analysis.reading.heads import by_place
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_said
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.heads import Chosen
 from gattn.drawing.chosen.shown import all_of, kept_by, share_of
 from gattn.drawing.many_heads.grid import Block, Grid, Panel
@@ -34,6 +35,7 @@ from gattn.names.text import writable
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 
 
+@checks_given
 def draw_heads(
     attention: Heads,
     *,

@@ -12,6 +12,7 @@ from matplotlib.colors import ListedColormap
 from gattn.drawing.canvas.colours import KINDS, KINDS_ON_DARK, Scale, is_dark
 from gattn.drawing.canvas.frame import edits_said, marked_edited
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.hidden import hidden_said, without_hidden
 from gattn.drawing.chosen.mean import mean_of
 from gattn.drawing.chosen.queries import check_same_tokens
@@ -34,6 +35,7 @@ _FEW = 4
 """How many heads a caption describes one by one."""
 
 
+@checks_given
 def draw_overlay(
     heads: Iterable[AttentionGraph],
     layout: Layout = "arcs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import ceil
 from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure, SubFigure
@@ -24,6 +25,10 @@ from gattn.errors import ShapeError
 from gattn.heads.head import AttentionGraph
 
 Line: TypeAlias = "list[tuple[float, float]]"
+_EVERY = (1, 2, 4, 5, 10, 20, 50)
+"""Of how many columns one is numbered where not all numbers have room."""
+_STEPS = 16
+"""In how many steps a figure without room is made larger, to say which one has some."""
 
 
 def draw_grids(
@@ -36,27 +41,53 @@ def draw_grids(
 
     They fill a figure that is given, or one of the size `figsize`. What has no room makes none.
     """
-    wide = max(Plan(grid).width for grid in grids)
-    plans = [Plan(grid, wide) for grid in grids]
-    tall = sum(plan.height for plan in plans)
-    usual = wide, tall
+    usual, plans = _usual(grids)
     given = figsize if figure is None else inches_of(figure)
     if given is not None:
-        wide, tall = given
-        wanted = [Plan(grid, wide).height for grid in grids]
-        heights = [tall * height / sum(wanted) for height in wanted]
-        plans = [Plan(*of) for of in zip(grids, [wide] * len(grids), heights, strict=True)]
-    if not all(plan.has_room for plan in plans):
-        raise ShapeError(
-            f"The heads have no room on a figure of {wide:.1f} x {tall:.1f} inches: give one of "
-            f"about {usual[0]:.1f} x {usual[1]:.1f}, a smaller font, or fewer heads."
-        )
+        plans = _filling(grids, given)
+    _check_room(grids, plans, given or usual, usual)
     figure = new(figsize or usual) if figure is None else figure
     sheet, top = Sheet(figure), 0.0
     for plan in plans:
         _Drawing(sheet, plan, top).draw()
         top += plan.height
     return figure.figure
+
+
+def _usual(grids: Sequence[Grid]) -> tuple[tuple[float, float], list[Plan]]:
+    """Plan grids in their usual size, all equally wide."""
+    wide = max(Plan(grid).width for grid in grids)
+    plans = [Plan(grid, wide) for grid in grids]
+    return (wide, sum(plan.height for plan in plans)), plans
+
+
+def _filling(grids: Sequence[Grid], size: tuple[float, float]) -> list[Plan]:
+    """Plan grids so that they fill a figure."""
+    wide, tall = size
+    wanted = [Plan(grid, wide).height for grid in grids]
+    heights = [tall * height / sum(wanted) for height in wanted]
+    return [Plan(*of) for of in zip(grids, [wide] * len(grids), heights, strict=True)]
+
+
+def _check_room(
+    grids: Sequence[Grid],
+    plans: Sequence[Plan],
+    given: tuple[float, float],
+    usual: tuple[float, float],
+) -> None:
+    """Refuse a figure that is too small, and say how large it must be at least."""
+    if all(plan.has_room for plan in plans):
+        return
+    most = [max(*sides) for sides in zip(given, usual, strict=True)]
+    for step in range(1, _STEPS + 1):
+        larger = [low + (high - low) * step / _STEPS for low, high in zip(given, most, strict=True)]
+        wide, tall = (ceil(10 * side) / 10 for side in larger)
+        if all(plan.has_room for plan in _filling(grids, (wide, tall))):
+            break
+    raise ShapeError(
+        f"The heads have no room on a figure of {given[0]:.1f} x {given[1]:.1f} inches: give one "
+        f"of about {wide:.1f} x {tall:.1f}, a smaller font, or fewer heads."
+    )
 
 
 class _Drawing:
@@ -101,11 +132,13 @@ class _Drawing:
         self._sheet.write(self._x(number, 0), y, block.name, size=font_size())
         names = [f"head {column}" for column in block.columns]
         y = self._top + plan.top - as_inches(2)
+        every = 1
         if names and not _fit(names, plan.step):
             names = list(block.columns)
+            every = next((n for n in _EVERY if _fit(names, n * plan.step)), len(names))
             if number == 0:
                 self._write_aside("head", y)
-        for column, name in enumerate(names):
+        for column, name in list(enumerate(names))[::every]:
             self._sheet.write(self._x(number, column) + plan.panel[0] / 2, y, name, ha="center")
 
     def _name_groups(self, number: int) -> None:

@@ -36,6 +36,8 @@ _TRIES = 6
 """How often panels are measured again to fill a height."""
 _MOST_LINES = 2
 """How many lines a name may have, where there is room for them."""
+_APART = 0.5
+"""The least distance between the names of two panels, in font sizes."""
 _FEWEST = 2.5
 """The room in font sizes below which no name is shortened: it is left out."""
 
@@ -69,7 +71,7 @@ class Plan:
         side = max(_FILLED * (width - around) / count / across, 0.05)
         for self._lines in range(_MOST_LINES, -1, -1):
             self._measure(side if height else min(side, usual))
-            if height is None or self._fill(height, side):
+            if height is None or (self._fill(height, side) and self._has_names):
                 break
         wanted = self.top + rows * self.row + self.bottom
         least = self.top + self.above + 1.2 * larger() + self.under_caption - MARGIN
@@ -91,6 +93,11 @@ class Plan:
             self._measure(side)
         return max(self.panel) >= _LEAST
 
+    @property
+    def _has_names(self) -> bool:
+        """Whether any name, if there are some, has room above its panel."""
+        return any(any(names.texts.values()) or not names.count for names in self.names)
+
     def _left(self) -> float:
         """Find the room that the names of rows, or the tokens of queries, take."""
         grid, widest = self.grid, 0.0
@@ -110,7 +117,8 @@ class Plan:
         room = (self.width - self.left - MARGIN) / as_inches(1)
         self.title = wrapped(grid.title, room / font_size(), width_of)
         self.names = [
-            PanelNames.fitting(block, self.panel[0], size, self._lines) for block in grid.blocks
+            PanelNames.fitting(block, self._room_of_names(size), size, self._lines)
+            for block in grid.blocks
         ]
         self.caption = wrapped(self._said(), room / small_size(), width_of)
         self.clear = as_inches(3 + 5 * grid.has_bars + 3 * bool(grid.head.generated))
@@ -126,6 +134,12 @@ class Plan:
         below = line * (1.6 + self.caption.count("\n")) if self.caption else 0.0
         self.bottom = MARGIN + as_inches(self.keys.extent) + below
         self.under_caption = MARGIN + below
+
+    def _room_of_names(self, size: float) -> float:
+        """Return the inches that a name above a panel may take, away from the next one's."""
+        if self.grid.size[1] == 1:
+            return self.panel[0]
+        return min(self.panel[0], self.step - as_inches(_APART * size))
 
     def _said(self) -> str:
         """Add to the caption, unless it is the user's, what the size of the panels leaves out."""
@@ -146,7 +160,13 @@ class Plan:
         named = dict(zip(keys, head.labels(), strict=False))
         if head.sink is not None:
             named["sink"] = "<sink>"
-        fitted = fit(named, across / as_inches(1), rotations=(0, 90))
+        apart = across / as_inches(1)
+        fitted = fit(named, apart, rotations=(0, 90))
+        if self.grid.size[1] > 1:
+            between = (self.step - self.panel[0]) / as_inches(1)
+            if fitted.rotation == 0 and not fitted.is_clear_of_next(apart, between):
+                fitted = fit(named, apart, rotations=(90,))
+            fitted = fitted.clear_of_next(apart, between)
         if head.sink is not None:
             fitted.texts[-1] = "<sink>"
         named = dict(zip(queries, head.query_labels(), strict=True))
@@ -202,8 +222,11 @@ def _lines(text: str) -> int:
 
 def _shortest(text: str, room: float, most: int) -> str:
     """Shorten the first lines of a name to some font sizes, but those of which little is left."""
-    lines = [line for line in text.split("\n") if room >= _FEWEST or width_of(line) <= room]
-    return "\n".join(shortened(lines[:most], room))
+    every = text.split("\n")
+    lines = [line for line in every if room >= _FEWEST or width_of(line) <= room][:most]
+    if lines and len(lines) < len(every):
+        lines[-1] = lines[-1].removesuffix(":") if lines[-1].endswith(":") else f"{lines[-1]}…"
+    return "\n".join(shortened(lines, room))
 
 
 def _usual_side(grid: Grid) -> float:

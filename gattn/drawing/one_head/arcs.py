@@ -15,7 +15,7 @@ from gattn.drawing.canvas import curves, layouts
 from gattn.drawing.canvas.fitting import Texts, fitted, lifted, points
 from gattn.drawing.canvas.frame import clear, note_style
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import Labels, fit, small_size, text_style
+from gattn.drawing.canvas.labels import Labels, fit, small_size, text_style, width_of
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.one_head.look import Look, Wording
@@ -27,6 +27,8 @@ from gattn.heads.networks import SINK
 _LOOP = 18.0
 _REACH = 0.3
 """The share of the height that labels take at most."""
+_NOTE = 1.5
+"""How much room a note about directions takes above arcs, in font sizes."""
 
 
 def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
@@ -52,7 +54,6 @@ def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     ]
     picture = _Arcs(ax, head, positions, found, loops, drawn, two_sided, look)
     fitted(ax, picture.place)
-    _write_direction(ax, look.wording, two_sided)
     if look.legend:
         add_line_key(ax, look.pen)
 
@@ -77,6 +78,7 @@ class _Arcs:
         self.texts = Texts(lambda: self.ax.text(0, 0, "", gid="gattn-label", **style))
         self.sides = _Sides(self.ax, self.head, self.positions)
         self.mark = mark_row(self.ax, self.head, self.positions)
+        self.notes = _write_direction(self.ax, self.look.wording, self.two_sided)
 
     def place(self) -> None:
         """Fit the labels, the limits and the loops into the axes."""
@@ -117,12 +119,28 @@ class _Arcs:
         height = points(self.ax)[1]
         spans = np.abs(self.found.end - self.found.start)[:, 0]
         top = 1.03 * max(float(spans.max(initial=0.0)) / 2, 0.15 * len(self.positions), 0.8)
-        rise = (1 + self.two_sided) * top / max(height - band, 0.2 * height)
-        below, above = (band * rise, top)
+        sides = 1 + self.two_sided
+        rise = sides * top / max(height - band, 0.2 * height)
+        note = max(_NOTE * float(note.get_fontsize()) for note in self.notes)
+        over = 0.0
+        if self._reach_of_notes() > top - note * rise:
+            rise = sides * top / max(height - band - sides * note, 0.2 * height)
+            over = note * rise
+        below, above = (band * rise, top + over)
         if self.two_sided:
-            below = above = top + band / 2 * rise
+            below = above = top + over + band / 2 * rise
         self.ax.set_ylim(-below, above)
         return rise
+
+    def _reach_of_notes(self) -> float:
+        """Find how high, or low, an arc comes where the notes stand, at the left."""
+        left, right = self.ax.get_xlim()
+        wide = max(width_of(note.get_text()) * float(note.get_fontsize()) for note in self.notes)
+        end = left + (right - left) * min(wide / points(self.ax)[0], 1.0)
+        middle = (self.found.start + self.found.end)[:, 0] / 2
+        half = np.abs(self.found.end - self.found.start)[:, 0] / 2
+        away = np.clip(middle - end, 0, None)
+        return float(np.sqrt(np.clip(half**2 - away**2, 0, None)).max(initial=0.0))
 
     def _write_row(self, labels: Labels) -> None:
         slanted = labels.rotation == 45
@@ -167,7 +185,8 @@ class _Sides:
         return 1.4 * small_size() + 3 if self._found else 0.0
 
 
-def _write_direction(ax: Axes, wording: Wording, two_sided: bool) -> None:
-    ax.text(0, 1, wording.rightward, ha="left", va="top", **note_style(ax))
+def _write_direction(ax: Axes, wording: Wording, two_sided: bool) -> list[Text]:
+    notes = [ax.text(0, 1, wording.rightward, ha="left", va="top", **note_style(ax))]
     if two_sided:
-        ax.text(0, 0, wording.leftward, ha="left", va="bottom", **note_style(ax))
+        notes.append(ax.text(0, 0, wording.leftward, ha="left", va="bottom", **note_style(ax)))
+    return notes

@@ -24,6 +24,7 @@ from gattn.drawing.canvas.frame import (
 )
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.hidden import hidden_said, without_hidden
 from gattn.drawing.chosen.queries import Tokens, sides
 from gattn.drawing.chosen.shown import (
@@ -59,6 +60,7 @@ _DRAW: Mapping[str, Draw] = {
 }
 
 
+@checks_given
 def draw_head(
     head: AttentionGraph,
     layout: Layout = "arcs",

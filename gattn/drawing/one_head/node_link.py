@@ -29,6 +29,8 @@ from gattn.heads.networks import SINK
 _GAP = 5.0
 _LOOP = 14.0
 _SINK = "<sink>"
+_TRIES = 6
+"""How often labels are fitted to a circle, whose size depends on them."""
 
 
 def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
@@ -65,19 +67,18 @@ class _Columns:
         heights = [y for _, y in self._positions.values()] or [0.0]
         header = 2.0 * float(self._notes[0].get_fontsize())
         rise = (max(heights) - min(heights) + 1) / max(height - header, 0.2 * height)
-        labels = fit(self._named, 1 / rise, rotations=(90,)).within(0.25 * width)
-        side = labels.extent + 2 * _GAP if self._has_labels else _GAP
+        texts, size, extent = self._fitted(1 / rise, 0.25 * width)
+        side = extent + 2 * _GAP if self._has_labels else _GAP
         inner = max(width - 2 * side, 0.2 * width)
         aside = (width - inner) / 2 / inner
         self._ax.set_xlim(-aside, 1 + aside)
         self._ax.set_ylim(min(heights) - 0.5, max(heights) + 0.5 + header * rise)
-        texts = [*labels.texts, *[_SINK] * (SINK in self._positions)]
         if self._has_labels:
             self._texts.show(
                 {
                     "position": (x, y),
                     "text": text,
-                    "size": labels.size,
+                    "size": size,
                     "ha": "left" if x else "right",
                     "transform": lifted(self._ax, 0.0, _GAP if x else -_GAP),
                 }
@@ -88,6 +89,18 @@ class _Columns:
         left, right = self._notes
         left.set_horizontalalignment("left" if is_wide else "right")
         right.set_horizontalalignment("right" if is_wide else "left")
+
+    def _fitted(self, pitch: float, room: float) -> tuple[list[str], float, float]:
+        """Fit the labels of each column, all in one size; return texts, size and width."""
+        columns = [
+            {node: text for node, text in self._named.items() if node[0] == side}
+            for side in ("key", "query")
+        ]
+        fitting = [fit(column, pitch, rotations=(90,)).within(room) for column in columns]
+        size = min(labels.size for labels in fitting)
+        extent = max(labels.extent for labels in fitting)
+        texts = [text for labels in fitting for text in labels.texts]
+        return [*texts, *[_SINK] * (SINK in self._positions)], size, extent
 
 
 def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
@@ -172,11 +185,13 @@ class _Circle:
         if ring.is_apart and ring.radius >= 0.25 * least:
             return upright, ring
         radius = 0.3 * least
-        for _ in range(2):
+        for tries in range(_TRIES):
             pitch = (radius + _GAP) * math.tau / (len(self.named) + 1)
             labels = fit(self.named, pitch, rotations=(90,), reach=0.22 * least).closed(pitch)
             widths = widths_of(labels.texts) * labels.size
             ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=True)
+            if tries and ring.radius >= radius:  # labels have the room for which they were fitted
+                break
             radius = ring.radius
         return labels, ring
 
@@ -195,5 +210,5 @@ def _radial(x: float, y: float) -> dict[str, Any]:
         "rotation": math.degrees(math.atan2(y, x)) + 180 * left,
         "rotation_mode": "anchor",
         "ha": "right" if left else "left",
-        "va": "center_baseline",
+        "va": "center",
     }

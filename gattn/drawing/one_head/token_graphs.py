@@ -16,6 +16,7 @@ from gattn.drawing.canvas.frame import write_texts
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.shown import Shown, strongest_of_each
 from gattn.drawing.matrices.cells import pooling_said
 from gattn.drawing.matrices.heatmaps import fill_axes
@@ -33,6 +34,7 @@ _MOST_TOKENS, _MOST_EDGES = 1 << 17, 1 << 22
 _FEW = 400
 
 
+@checks_given
 def draw_token_graph(
     graph: TokenGraph,
     layout: Layout = "matrix",

@@ -21,6 +21,7 @@ from gattn.drawing.canvas.colours import colour_map, end_of, is_dark
 from gattn.drawing.canvas.frame import clear, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.over_image.images import Fit, Image, read_image
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
@@ -39,6 +40,7 @@ _LONGEST = 1024
 """The most pixels along a side that are drawn."""
 
 
+@checks_given
 def draw_image(
     shown: AttentionGraph | Iterable[AttentionGraph] | xr.DataArray | NDArray[Any] | Tensor,
     image: Any,

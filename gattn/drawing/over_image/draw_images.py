@@ -12,6 +12,7 @@ from gattn.analysis.reading.attention import Heads
 from gattn.analysis.reading.heads import Place, by_place
 from gattn.drawing.canvas.frame import heads_title
 from gattn.drawing.canvas.labels import in_percent
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.heads import Chosen
 from gattn.drawing.chosen.queries import sides
 from gattn.drawing.over_image.draw_image import ImagePen
@@ -28,6 +29,7 @@ _MOST = 600
 """The most panels of one figure."""
 
 
+@checks_given
 def draw_images(
     attention: Heads,
     image: Any,

@@ -110,7 +110,7 @@ def _notes(sets: Sequence[Mapping[str, float]]) -> list[str]:
     if not found:
         return []
     said = "estimates of edges do not add up: cutting many at once changes the metric by"
-    return [f"{said} {', '.join(found)}"]
+    return [f"{said} {', '.join(found)}".replace("-", "−")]
 
 
 def _drawn(estimates: NDArray[np.float64], sample: int, seed: int) -> NDArray[np.bool_]:

@@ -28,6 +28,7 @@ from gattn.drawing.canvas.frame import (
 from gattn.drawing.canvas.keys import add_area_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
+from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.one_head.matrix import norm_of
 from gattn.drawing.one_head.prose.setting import JOINT, PAD, Setting, Words
 from gattn.drawing.one_head.prose.shades import Shade, shade_of
@@ -41,6 +42,7 @@ _NARROWEST, _WIDEST = 26.0, 52.0
 """The longest line in a figure of our own, in font sizes, of a short text and of a long one."""
 
 
+@checks_given
 def draw_text(
     heads: AttentionGraph | Iterable[AttentionGraph],
     query: int | str | None = None,

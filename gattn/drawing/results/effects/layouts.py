@@ -22,7 +22,8 @@ from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import font_size, shortened, smallest, text_style
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import label_tokens
-from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay, layered_axes, set_up
+from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay
+from gattn.drawing.layers.numbered import layered_axes, set_up
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 
 _MOST_EDGES = 300

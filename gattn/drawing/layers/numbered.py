@@ -1,0 +1,65 @@
+"""Axes on which layers are stacked: tokens from left to right, layers numbered upwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from gattn.drawing.canvas.fitting import fitted, pitch, points
+from gattn.drawing.canvas.frame import new_axes
+from gattn.drawing.canvas.labels import font_size, width_of
+from gattn.drawing.canvas.sides import label_tokens
+
+LIMITS = 0.12, 0.42
+"""How much room there is below the lowest layer and above the highest, in layers."""
+_LAYERS = "layer: key below → query above"
+
+
+def layered_axes(tokens: int, layers: int) -> Axes:
+    """Make axes in a new figure with room for tokens and layers."""
+    return new_axes(min(16.0, 3.2 + 0.45 * tokens), min(14.0, 1.9 + 0.85 * layers))
+
+
+def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels: bool) -> None:
+    """Set the limits, and write tokens, by position, and layers along the sides."""
+    ax.set(xlim=(-0.7, len(tokens) - 0.3), ylim=(-LIMITS[0], len(layers) + LIMITS[1]))
+    if labels:
+        label_tokens(ax, list(tokens), list(tokens.values()), "x")
+    else:
+        ax.set_xticks([])
+    ax.tick_params(axis="y", length=0)
+    ax.spines[:].set_visible(False)
+    number_layers(ax, layers)
+
+
+def number_layers(ax: Axes, layers: Sequence[int]) -> None:
+    """Write the numbers of layers, as many as have room, and name the side."""
+    fitted(ax, partial(_number_layers, ax, layers))
+    name_layers(ax)
+
+
+def _number_layers(ax: Axes, layers: Sequence[int]) -> None:
+    shown = range(0, len(layers), layers_apart(ax, len(layers)))
+    ax.set_yticks([n + 0.5 for n in shown], [str(layers[n]) for n in shown])
+
+
+def layers_apart(ax: Axes, layers: int, line: float = 1.2) -> int:
+    """Return how many layers share a text, so that lines of some font sizes do not meet."""
+    return max(1, int(np.ceil(line * font_size() / max(pitch(ax, layers, "y"), 1e-9))))
+
+
+def name_layers(ax: Axes) -> None:
+    """Say which way layers go, and information with them, in short where the axes are low."""
+    label = ax.yaxis.label
+    label.set(text=_LAYERS, parse_math=False)
+
+    def step() -> None:
+        room = points(ax)[1] / float(label.get_fontsize())
+        texts = _LAYERS, "layer, upwards", "layer"
+        if label.get_text() in texts:
+            label.set_text(next((x for x in texts if width_of(x) <= room), texts[-1]))
+
+    fitted(ax, step)
