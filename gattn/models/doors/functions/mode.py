@@ -119,6 +119,11 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
+def is_outermost() -> bool:
+    """Return whether no other mode is left that is shown the function that a mode handles."""
+    return not any(isinstance(one, FunctionMode) for one in _get_current_function_mode_stack())
+
+
 @contextmanager
 def paused() -> Iterator[None]:
     """Leave the mode for a while, if it is this thread's innermost: gattn's own functions run."""

@@ -69,6 +69,14 @@ def _softmax(
     return shown(src, index, ptr, num_nodes, dim)
 
 
+_is_running: ContextVar[bool] = ContextVar("is_running", default=False)
+
+
+def is_running() -> bool:
+    """Return whether torch-geometric's softmax runs, which is not seen as one written out."""
+    return _is_running.get()
+
+
 _factors: ContextVar[Tensor | None] = ContextVar("factors", default=None)
 
 
@@ -84,8 +92,12 @@ def scaled(factors: Tensor) -> Iterator[None]:
 
 def shown(src: Tensor, *given: Any) -> Tensor:
     """Compute torch-geometric's softmax, and let the open contexts take part in it."""
-    with paused():  # Its exponentials and sums are not followed as a softmax written out.
-        attention: Tensor = _plain[0](src, *given)
+    token = _is_running.set(True)
+    try:
+        with paused():
+            attention: Tensor = _plain[0](src, *given)
+    finally:
+        _is_running.reset(token)
     if (factors := _factors.get()) is not None:
         heads = _by_edge(attention, given[-1])
         return _as_given(heads * factors.to(heads.dtype), attention, given[-1])
@@ -135,7 +147,7 @@ def seen(
     numbers = numbers_of(module)
     known = replace(ends if numbers is None else numbers.of(ends), module=module)
     is_named = numbers is None or numbers.is_known
-    with paused():
+    with paused(), inside():  # Its own softmaxes are none of the model's.
         call = take_part(
             module,
             src,

@@ -26,7 +26,7 @@ from gattn.models.doors.functions.softmaxes.following import Following, operands
 from gattn.models.doors.functions.softmaxes.written import tolerance
 from gattn.models.doors.graphs.landing import SUMS, summed_by
 from gattn.models.doors.graphs.observing import observer
-from gattn.models.doors.graphs.segments import seen
+from gattn.models.doors.graphs.segments import is_running, seen
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import present
 from gattn.models.watch.inside import inside, is_inside
@@ -77,6 +77,12 @@ def _note(tensor: Tensor, found: _Exponentials) -> None:
     where[name] = ref(tensor, forget), found
 
 
+def _forget(found: _Exponentials) -> None:
+    known = _known.known
+    for name in [name for name, (_, one) in known.items() if one.sums is found.sums]:
+        del known[name]
+
+
 def _shift(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
     """Remember the scores from which a number per node is taken away, as their maximum is."""
     if len(args) == 2 and all(isinstance(x, Tensor) for x in args) and isinstance(result, Tensor):
@@ -93,7 +99,10 @@ def _exponential(
     given = args[0] if args else kwargs.get("input")
     if not isinstance(given, Tensor) or not 0 < given.dim() <= _MOST_DIMS:
         return
-    if not isinstance(result, Tensor) or owner() is None:
+    if not isinstance(result, Tensor) or is_running() or owner() is None:
+        return
+    entry = _known.known.get(id(result))
+    if entry is not None and entry[0]() is result and entry[1].version == version_of(result):
         return
     before, version = _shifted.get(given, (None, 0))
     scores = given if given is not result else result.detach().log()
@@ -124,10 +133,11 @@ def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: An
     module = owner()
     if not running or module is None:
         return result
-    with _disable_current_modes():
+    with inside(), _disable_current_modes():
         known = _known_softmax(found, result, is_known=module in _attending)
     if known is not None:
         _attending.add(module)
+        _forget(found)  # Another open context is shown the same function.
         return _put_in(func, result, given, _attended(running, known, result))
     if name in _DIVIDES and module in _attending and observer.get() is None:
         raise CaptureError(

@@ -249,7 +249,7 @@ class _Proof:
         """Prove which nodes of the data graph layers are given."""
         watching, plan = self._watching, self._plan
         rows = watching.kernels.nodes
-        plan.refused = plan.refused or rows.along.refused
+        plan.values_of_others = rows.along.not_proved
         plan.graphs = rows.graphs()
         if not rows.unknown:
             return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,11 @@ from gattn.models.read.on_graphs.seen_edges import Ends
 _GATHERS = frozenset(("index", "index_select", "gather", "embedding"))
 
 
-class _Gathered(NamedTuple):
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Gathered:
     """The rows that were gathered, of a table with so many."""
 
     index: Tensor
@@ -38,8 +43,8 @@ class AlongEdges:
         self._of: Any = WeakTensorKeyDictionary()
         self._rules = Rules(constants, self._of.get)
         self._is_begun = False
-        self._wanted: list[tuple[str, Ends]] = []
-        self._met: set[int] = set()
+        self._wanted: dict[Place, Ends] = {}
+        self._met: set[Place] = set()
 
     def begin(self, given: Sequence[Any]) -> None:
         """Note what the model is given, which no list of nodes has gathered."""
@@ -54,8 +59,8 @@ class AlongEdges:
         if kernel in _GATHERS and (found := _gathered(kernel, args)) is not None:
             table, index = found
             inner = self._of.get(table) or ()
-            some = tuple(_Gathered(x.index[index], x.count) for x in inner)
-            self._of[result] = some or (_Gathered(index.clone(), len(table)),)
+            before = (_Gathered(x.index[index], x.count) for x in inner)  # Edges in another order.
+            self._of[result] = (_Gathered(index.clone(), len(table)), *before)
             self._is_begun = True
             return
         if not self._is_begun:
@@ -68,15 +73,15 @@ class AlongEdges:
             else:
                 self._of.pop(x, None)
 
-    def expect(self, name: str, ends: Ends) -> None:
+    def expect(self, place: Place, ends: Ends) -> None:
         """Expect the values of a layer's attention."""
-        self._wanted.append((name, ends))
+        self._wanted[place] = ends
 
     def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
         """Look at what the attention into `query` is multiplied with."""
-        for number, (_, ends) in enumerate(self._wanted):
+        for place, ends in self._wanted.items():
             if ends.query is query and any(self._are_of(x, ends) for x in some):
-                self._met.add(number)
+                self._met.add(place)
 
     def _are_of(self, x: Tensor, ends: Ends) -> bool:
         count = None if ends.is_bipartite else ends.num_keys
@@ -86,17 +91,17 @@ class AlongEdges:
         )
 
     @property
-    def refused(self) -> str:
-        """Why the keys of some layer were not proved; empty if all were."""
-        left = [name for n, (name, _) in enumerate(self._wanted) if n not in self._met]
-        return _NOT_PROVED.format(min(left)) if left else ""
+    def not_proved(self) -> dict[Place, str]:
+        """Why it is not proved which nodes' values a layer's attention weighs."""
+        return {place: _NOT_PROVED for place in self._wanted if place not in self._met}
 
 
 _NOT_PROVED = (
-    "it cannot be proved of {} that its attention along each edge weighs the values of the node at "
-    "the other end, since these were not gathered by the edges' keys, as in x[edge_index[0]], from "
-    "as many nodes as there are queries, or were mixed across edges before they met the attention; "
-    "for other nodes than queries, use torch-geometric's MessagePassing with a pair of features"
+    "it cannot be proved that the attention of each edge weighs the values of the node at its other "
+    "end: expected values that are gathered by one row of the edge_index, as in x[edge_index[0]], "
+    "from as many nodes as attend, and that are not mixed across edges before the attention is "
+    "multiplied with them. For keys that are other nodes than queries, use torch-geometric's "
+    "MessagePassing with a pair of features"
 )
 
 

@@ -131,7 +131,7 @@ class KeptRows:
                 rows = None if ends.names else self._of_call(ends, frame, scores)
                 self._note(module, rows, (ends.key.clone(), ends.query.clone()))
                 if ends.is_listed:
-                    self.along.expect(self._names[module] or type(module).__name__, ends)
+                    self.along.expect(self.places[-1], ends)
         return given
 
     def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
