@@ -18,7 +18,9 @@ CROSS = "decoder.layers.multihead_attn"
 
 def transformer(**options):
     torch.manual_seed(0)
-    return nn.Transformer(16, 2, 1, 2, 32, batch_first=True, **options).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.Transformer(16, 2, 1, 2, 32, batch_first=True, **options).eval()
 
 
 def call(model):
@@ -39,7 +41,8 @@ def test_queries_are_the_tokens_of_the_self_attention_before(norm_first):
     with capturing(model) as run:
         call(model)
     for trace, own, padding in zip(run.traces, expected, PADDED, strict=True):
-        assert trace.stacks["decoder.layers.self_attn"][0, 0].num_queries == int((~padding).sum())
+        own_size = trace.stacks["decoder.layers.self_attn"][0, 0].to_dense().shape
+        assert own_size == (int((~padding).sum()),) * 2
         for head in range(2):
             found = torch.from_numpy(trace.stacks[CROSS][0, head].to_dense())
             torch.testing.assert_close(found, own[head, ~padding])
@@ -51,7 +54,7 @@ def test_edits_count_tokens_alike_in_self_and_cross_attention():
     before = call(model)
     for stack in ("decoder.layers.self_attn", CROSS):
         with edited(model, Cut(stack=stack, layer=1, query=0, key=1)):
-            changed = (call(model) - before).abs().amax(-1) > 1e-6
+            changed = (call(model) - before).abs().amax(-1) > 1e-5
         assert changed.tolist() == [[False, False, True, False, False], [True] + [False] * 4]
 
 
@@ -81,10 +84,7 @@ def test_where_it_is_not_known_all_queries_stay_and_a_warning_says_so(make):
     with pytest.warns(UserWarning, match="attends from as many tokens as have padding"):
         with capturing(layer) as run:
             layer(TARGET, SOURCE, tgt_key_padding_mask=PADDED)
-    assert {head.num_queries for head in run.traces[0].stacks.values() for head in [head[0, 0]]} == {
-        3,
-        5,
-    }
+    assert {len(stack[0, 0].to_dense()) for stack in run.traces[0].stacks.values()} == {3, 5}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with capturing(layer):
