@@ -92,9 +92,7 @@ def _shift(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: 
             _shifted[result] = scores, version_of(scores)
 
 
-def _exponential(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-) -> None:
+def _exponential(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
     """Follow exponentials of scores."""
     given = args[0] if args else kwargs.get("input")
     if not isinstance(given, Tensor) or not 0 < given.dim() <= _MOST_DIMS:
