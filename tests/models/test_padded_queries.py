@@ -81,9 +81,9 @@ class Own(nn.Module):
 def test_where_it_is_not_known_all_queries_stay_and_a_warning_says_so(make):
     torch.manual_seed(0)
     layer = make().eval()
-    with pytest.warns(UserWarning, match="attends from as many tokens as have padding"):
-        with capturing(layer) as run:
-            layer(TARGET, SOURCE, tgt_key_padding_mask=PADDED)
+    said = pytest.warns(UserWarning, match="attends from as many tokens as have padding")
+    with said, capturing(layer) as run:
+        layer(TARGET, SOURCE, tgt_key_padding_mask=PADDED)
     assert {len(stack[0, 0].to_dense()) for stack in run.traces[0].stacks.values()} == {3, 5}
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -267,3 +267,52 @@ def test_a_later_call_whose_sums_vanish_is_refused():
         layer(X, EDGES)
     with pytest.raises(CaptureError, match="divided exponentials"), capturing(layer):
         layer(X * 200, EDGES)
+
+
+class Between(nn.Module):
+    """Attends from nodes of one kind to nodes of another."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.key, self.query = nn.Linear(WIDTH, DIM), nn.Linear(WIDTH, DIM)
+
+    def forward(self, sources, targets, edge_index):
+        source, target = edge_index
+        key, query = self.key(sources), self.query(targets)
+        scores = (key[source] * query[target]).sum(-1, keepdim=True)
+        message = by_index_add(scores, target, len(targets)) * key[source]
+        return torch.zeros_like(query).index_add(0, target, message)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("count", [6, NODES])
+def test_nodes_of_two_kinds_are_not_taken_for_those_of_one(count):
+    model, edges = Between().eval(), EDGES.clamp(max=5)
+    with pytest.raises(CaptureError, match="other nodes than queries"), capturing(model):
+        model(torch.randn(count, WIDTH), X, edges)
+
+
+class Averaged(Layer):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x, edge_index):
+        source, target = edge_index
+        value = self.lin(x)
+        scores = (value[source] * value[target]).sum(-1, keepdim=True)
+        message = self.softmax(scores, target, len(x)) * value[source]
+        out = torch.zeros_like(value)
+        if self.how == "count":
+            degree = target.bincount(minlength=len(x)).clamp(min=1)
+            return out.index_add(0, target, message) / degree[:, None].float()
+        return out.scatter_reduce(0, wide(target, message), message, self.how, include_self=False)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("how", ["count", "mean", "amax"])
+def test_messages_that_are_averaged_are_refused(how):
+    model = Averaged(how).eval()
+    with pytest.raises(CaptureError, match="not added up"), edited(model, Cut(query=3, key=0)):
+        model(X, EDGES)

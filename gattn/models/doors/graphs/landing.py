@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import ref
@@ -27,6 +27,7 @@ SUMS = frozenset(
 )
 _ARGUMENTS = "input", "dim", "index", "source"
 """What functions that sum take, in order; scatter_add and scatter_reduce call the last src."""
+DIVIDES = frozenset(("div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__"))
 _MULTIPLIES = frozenset(("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__", "einsum"))
 
 
@@ -35,7 +36,8 @@ class Travel:
     """What is made of the attention of a module's edges, whose queries are `index`.
 
     It `is_listed` if only its sums tell where values go, and `is_shown` if some context looks at
-    it. It `has_met` values if it was multiplied with other numbers, so that it may be messages.
+    it. It `has_met` values if it was multiplied with other numbers, so that it may be messages,
+    and `has_landed` where these were summed up.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Travel:
     is_listed: bool
     is_shown: bool
     has_met: bool = False
+    have_landed: bool = False
 
 
 _messages: Following[tuple[ref[Tensor], Travel]] = Following()
@@ -73,16 +76,39 @@ def _look(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
     if found is None:
         return
     name = getattr(func, "__name__", "")
+    if found.have_landed:
+        if name in DIVIDES:
+            _check_divisors(found, [x for x in given if _travel(x) is None])
+        return
     if found.is_shown and not found.has_met and (p := dropped_by(func, args, kwargs)):
         raise dropped("", found.name, p)
     if name in SUMS:
         if found.has_met and found.is_listed:
             _check(found, args, kwargs)
+            follow(result, replace(found, have_landed=True))
     elif result.is_floating_point() and len(found.index) in result.shape:
         has_met = name in _MULTIPLIES and sum(x.is_floating_point() for x in given) > 1
         if has_met and found.is_listed and (see := observer.get()) is not None:
             see.values(found.index, [x for x in given if _travel(x) is None])
         follow(result, replace(found, has_met=found.has_met or has_met))
+
+
+def _check_divisors(travel: Travel, some: Sequence[Tensor]) -> None:
+    """Refuse messages that are divided by the number of their node's edges."""
+    degree = travel.index.bincount()
+    for x in some:
+        if x.dim() and len(x) >= len(degree) and x.shape[1:].numel() == 1:
+            counts = x.detach().flatten()[: len(degree)]
+            if torch.equal(counts, degree.clamp(min=1).to(x.dtype)) and bool((degree > 1).any()):
+                raise _no_sum(travel)
+
+
+def _no_sum(travel: Travel) -> CaptureError:
+    return CaptureError(
+        f"The attention of {travel.name} cannot be read: its messages are not added up at each "
+        "node, but averaged, or the largest is taken, so that an edge without attention still "
+        "counts, and no edit is the removal of an edge. Add the messages up."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +146,9 @@ def _travel(x: Tensor) -> Travel | None:
 
 def _check(travel: Travel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Refuse messages that are summed up elsewhere than at the queries of their attention."""
+    reduces = kwargs.get("reduce", args[4] if len(args) > 4 else "sum")
+    if reduces != "sum" and isinstance(reduces, str):
+        raise _no_sum(travel)
     by = summed_by(args, kwargs)
     if by is None or (by.nodes is not None and by.nodes.shape != travel.index.shape):
         return

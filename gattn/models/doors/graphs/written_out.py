@@ -24,16 +24,15 @@ from gattn.models.doors.functions.mode import starts, watches
 from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers
 from gattn.models.doors.functions.softmaxes.following import Following, operands, version_of
 from gattn.models.doors.functions.softmaxes.written import tolerance
-from gattn.models.doors.graphs.landing import SUMS, summed_by
+from gattn.models.doors.graphs.landing import DIVIDES, SUMS, summed_by
 from gattn.models.doors.graphs.observing import observer
 from gattn.models.doors.graphs.segments import is_running, seen
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import present
-from gattn.models.watch.inside import inside, is_inside
+from gattn.models.watch.inside import inside
 from gattn.normalizers.base import widened
 
 _MOST_DIMS = 4
-_DIVIDES = frozenset(("div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +136,7 @@ def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: An
         _attending.add(module)
         _forget(found)  # Another open context is shown the same function.
         return _put_in(func, result, given, _attended(running, known, result))
-    if name in _DIVIDES and module in _attending and observer.get() is None:
+    if name in DIVIDES and module in _attending and observer.get() is None:
         raise CaptureError(
             f"The attention of {type(module).__name__} cannot be read: it divided exponentials of "
             "scores over each node's edges by their sums before, and now by other numbers, such "

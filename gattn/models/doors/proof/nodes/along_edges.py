@@ -45,6 +45,7 @@ class AlongEdges:
         self._is_begun = False
         self._wanted: dict[Place, Ends] = {}
         self._met: set[Place] = set()
+        self._others: set[Place] = set()
 
     def begin(self, given: Sequence[Any]) -> None:
         """Note what the model is given, which no list of nodes has gathered."""
@@ -73,9 +74,11 @@ class AlongEdges:
             else:
                 self._of.pop(x, None)
 
-    def expect(self, place: Place, ends: Ends) -> None:
-        """Expect the values of a layer's attention."""
+    def expect(self, place: Place, ends: Ends, *, are_others: bool) -> None:
+        """Expect the values of a layer's attention, whose keys may be others than its queries."""
         self._wanted[place] = ends
+        if are_others and not ends.is_bipartite:
+            self._others.add(place)
 
     def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
         """Look at what the attention into `query` is multiplied with."""
@@ -93,12 +96,14 @@ class AlongEdges:
     @property
     def not_proved(self) -> dict[Place, str]:
         """Why it is not proved which nodes' values a layer's attention weighs."""
-        return {place: _NOT_PROVED for place in self._wanted if place not in self._met}
+        return {
+            place: _NOT_PROVED for place in self._wanted if place not in self._met - self._others
+        }
 
 
 _NOT_PROVED = (
-    "it cannot be proved that the attention of each edge weighs the values of the node at its other "
-    "end: expected values that are gathered by one row of the edge_index, as in x[edge_index[0]], "
+    "it cannot be proved that the attention of each edge weighs the values of the node at its "
+    "other end: expected values that are gathered by one row of the edge_index, as in x[edge_index[0]], "
     "from as many nodes as attend, and that are not mixed across edges before the attention is "
     "multiplied with them. For keys that are other nodes than queries, use torch-geometric's "
     "MessagePassing with a pair of features"

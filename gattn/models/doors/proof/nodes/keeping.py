@@ -131,7 +131,7 @@ class KeptRows:
                 rows = None if ends.names else self._of_call(ends, frame, scores)
                 self._note(module, rows, (ends.key.clone(), ends.query.clone()))
                 if ends.is_listed:
-                    self.along.expect(self.places[-1], ends)
+                    self.along.expect(self.places[-1], ends, are_others=self._are_others(ends))
         return given
 
     def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
@@ -177,6 +177,12 @@ class KeptRows:
         if not some or any(dim % x.dim() for x in some):
             return None
         return _joined([self._of(x) for x in some])
+
+    def _are_others(self, ends: Ends) -> bool:
+        """Return whether keys and queries come from different nodes that the model is given."""
+        sides = [set(self._of_gathered(x) or ()) for x in (ends.key, ends.query)]
+        key, query = (side & self._given_rows for side in sides)
+        return bool(key and query) and not key & query
 
     def _of_gathered(self, index: Tensor) -> Rows | None:
         found = [rows for one, rows in self._gathered if are_same(one, index)]
