@@ -70,8 +70,8 @@ def beside_ids(
     count = ids.shape[0 if are_first else 1]
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
     chosen = list(dict.fromkeys((0, count - 1, *order)))[:_MOST]
-    # Where nothing is moved, and no other input has numbers, NaN told the tokens looked up in order:
-    # that they are looked up by these ids is left to prove.
+    # Where nothing is moved, and no other input has numbers, NaN told in which order tokens are
+    # looked up: that they are looked up by these ids is left to prove.
     are_alone = not any(x.is_floating_point() or x.is_complex() for x in tensors)
     for token in [_ALL] if are_alone and not may_move else chosen:
         exchange.run(token)

@@ -60,7 +60,8 @@ class AlongEdges:
         if kernel in _GATHERS and (found := _gathered(kernel, args)) is not None:
             table, index = found
             inner = self._of.get(table) or ()
-            before = (_Gathered(x.index[index], x.count) for x in inner)  # Edges in another order.
+            # Edges may be put in another order.
+            before = (_Gathered(x.index[index], x.count) for x in inner)
             self._of[result] = (_Gathered(index.clone(), len(table)), *before)
             self._is_begun = True
             return
