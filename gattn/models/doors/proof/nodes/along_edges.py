@@ -104,7 +104,8 @@ class AlongEdges:
 
 _NOT_PROVED = (
     "it cannot be proved that the attention of each edge weighs the values of the node at its "
-    "other end: expected values that are gathered by one row of the edge_index, as in x[edge_index[0]], "
+    "other end: expected values that are gathered by one row of the edge_index, as in "
+    "x[edge_index[0]], "
     "from as many nodes as attend, and that are not mixed across edges before the attention is "
     "multiplied with them. For keys that are other nodes than queries, use torch-geometric's "
     "MessagePassing with a pair of features"
