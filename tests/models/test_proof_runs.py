@@ -11,6 +11,7 @@ from torch import nn
 
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
+from gattn.models.doors.proof import proving
 
 HEADS, DIM = 2, 4
 WIDTH = HEADS * DIM
@@ -184,3 +185,33 @@ def test_a_model_that_fails_only_when_it_is_proved_is_refused():
     with pytest.raises(CaptureError, match=says), capturing(model), torch.no_grad():
         model(x)
     assert len(copies) == 2
+
+
+class Masked(nn.Module):
+    """Looks up ids, or makes tokens of the mask beside them, and counts its own runs."""
+
+    runs = 0
+
+    def __init__(self, has_ids):
+        super().__init__()
+        torch.manual_seed(0)
+        self.has_ids, self.embedding, self.lin = has_ids, nn.Embedding(9, 8), nn.Linear(1, 8)
+        self.layer = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, input_ids, mask):
+        Masked.runs += 1
+        own, others = self.embedding(input_ids), self.lin(mask[..., None].float())
+        x = own if self.has_ids else others + 0 * own.mean(1, keepdim=True)
+        return self.layer(x, x, x, need_weights=False)[0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_ids_beside_a_mask_need_few_runs_and_name_their_own_tokens(has_ids):
+    model, ids = Masked(has_ids).eval(), torch.arange(8)[None]
+    Masked.runs = 0
+    with capturing(model):
+        model(ids, torch.tensor([[True, False] * 4]))
+    assert Masked.runs <= 13
+    (plan,) = proving._plans[model].values()
+    assert bool(plan.beside) != has_ids

@@ -17,7 +17,7 @@ from torch import nn
 
 from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, is_as_any, routes, unseen
-from gattn.models.doors.graphs import own_layers, segments
+from gattn.models.doors.graphs import own_layers, segments, written_out  # noqa: F401
 from gattn.models.load.walking import modules_of
 from gattn.models.read.on_graphs import merging
 from gattn.models.read.track.any_library.any_model import AnyTracker

@@ -15,9 +15,8 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode_stack
 
-from gattn.models.doors.functions.mode import FunctionMode, watches
+from gattn.models.doors.functions.mode import is_outermost, watches
 from gattn.models.doors.functions.softmaxes.following import Following
 from gattn.models.doors.graphs.frames import frames
 
@@ -111,12 +110,12 @@ class Orders:
 _orders: Following[ref[Orders]] = Following()
 
 
-def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-    outer = _get_current_function_mode_stack()
-    if not any(isinstance(mode, FunctionMode) for mode in outer):  # Those are shown it, too.
+def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
+    if is_outermost():
         for one in list(_orders.known.values()):
             if (orders := one()) is not None:
                 orders.note(func, args, kwargs, result)
+    return result
 
 
 watches[_orders] = _see

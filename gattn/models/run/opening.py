@@ -41,6 +41,7 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         yield calls
         shown, left = calls.last.layers.shown, calls.last.left_out
         apart = calls.last.modules.apart
+        padded = calls.last.may_be_padded
     if left:
         told.of_others(model, left, told.CHANNELS)
     own = _of_whole_calls(plans.values())
@@ -53,6 +54,8 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_untold(model, untold)
     for stack, (name, earlier) in apart.items():
         told.of_apart(model, name, stack, earlier)
+    if padded:
+        told.of_padding(model, padded)
     picked = {name for plan in own for name in plan.picked}
     if shown and picked:
         told.of_picks(model, sorted(picked))

@@ -27,9 +27,12 @@ from gattn.models.watch.inside import inside, is_inside
 
 Door = Callable[[TorchFunctionMode, Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
-Watch = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]
+Watch = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], Any]
 watches: dict[Following[Any], Watch] = {}
-"""What is shown each function that ran, with what it gave, while something is followed."""
+"""What is shown each function that ran, with what it gave, while something is followed: returns
+what the model gets."""
+starts: dict[Any, Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]] = {}
+"""What is shown each run of one of the functions with which written softmaxes begin."""
 
 _F = nn.functional
 
@@ -106,12 +109,19 @@ class FunctionMode(TorchFunctionMode):
             finish(result)
         for of, watch in watches.items():
             if of.known:
-                watch(func, args, given, result)
+                result = watch(func, args, given, result)
+        if (start := starts.get(func)) is not None:
+            start(func, args, given, result)
         return result
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return func(*args, **kwargs)
+
+
+def is_outermost() -> bool:
+    """Return whether no other mode is left that is shown the function that a mode handles."""
+    return not any(isinstance(one, FunctionMode) for one in _get_current_function_mode_stack())
 
 
 @contextmanager

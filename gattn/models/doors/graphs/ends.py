@@ -242,13 +242,16 @@ def _of_listed_edges(
 ) -> Ends | None:
     """Find an edge_index whose row the segments are, in functions up to the module that attends."""
     found: list[tuple[Tensor, Tensor]] = []
+    beside: list[tuple[Tensor, Tensor]] = []
     for one in frames(frame):
         for value in one.f_locals.values():
-            for key, query in _both_ways(value, index):
-                if not any(torch.equal(key, known) for known, _ in found):
-                    found.append((key, query))
+            for known, some in ((found, _both_ways(value, index)), (beside, _beside(value, index))):
+                for key, query in some:
+                    if not any(torch.equal(key, other) for other, _ in known):
+                        known.append((key, query))
         if one is called:
             break
+    found = found or beside
     if len(found) > 1:
         raise NotNeighboursError("several lists of edges fit its softmax over segments")
     if not found:
@@ -267,12 +270,19 @@ def _of_listed_edges(
 def _both_ways(value: Any, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
         return
-    if value.dim() != 2 or len(value) != 2 or value.layout != torch.strided:
+    if value.dim() != 2 or 2 not in value.shape or value.layout != torch.strided:
         return
-    rows = plain(value)
-    for query, key in ((1, 0), (0, 1)):
-        if are_equal(rows[query], index):
-            yield rows[key], rows[query]
+    for rows in (plain(value), plain(value).T):
+        for query, key in ((1, 0), (0, 1)) if len(rows) == 2 else ():
+            if are_equal(rows[query], index):
+                yield rows[key], rows[query]
+
+
+def _beside(value: Any, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Take a list of nodes beside that of the queries, where both are apart."""
+    is_list = isinstance(value, Tensor) and value.dtype == torch.long and value.dim() == 1
+    if is_list and value.shape == index.shape and not are_equal(plain(value), index):
+        yield plain(value), index
 
 
 def _of_readout(module: nn.Module, index: Tensor, num_nodes: int | None) -> Ends:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import ref
@@ -19,11 +19,15 @@ from gattn.models.doors.functions.softmaxes.following import (
     operands,
 )
 from gattn.models.doors.graphs.frames import plain
+from gattn.models.doors.graphs.observing import observer
 from gattn.models.watch.taking_part import dropped
 
 SUMS = frozenset(
     name + end for name in ("index_add", "scatter_add", "scatter_reduce") for end in ("", "_")
 )
+_ARGUMENTS = "input", "dim", "index", "source"
+"""What functions that sum take, in order; scatter_add and scatter_reduce call the last src."""
+DIVIDES = frozenset(("div", "div_", "divide", "true_divide", "__truediv__", "__itruediv__"))
 _MULTIPLIES = frozenset(("mul", "multiply", "__mul__", "__rmul__", "mul_", "__imul__", "einsum"))
 
 
@@ -32,7 +36,8 @@ class Travel:
     """What is made of the attention of a module's edges, whose queries are `index`.
 
     It `is_listed` if only its sums tell where values go, and `is_shown` if some context looks at
-    it. It `has_met` values if it was multiplied with other numbers, so that it may be messages.
+    it. It `has_met` values if it was multiplied with other numbers, so that it may be messages,
+    and `has_landed` where these were summed up.
     """
 
     name: str
@@ -40,6 +45,7 @@ class Travel:
     is_listed: bool
     is_shown: bool
     has_met: bool = False
+    have_landed: bool = False
 
 
 _messages: Following[tuple[ref[Tensor], Travel]] = Following()
@@ -56,8 +62,13 @@ def follow(attention: Tensor, travel: Travel) -> None:
     where[name] = ref(attention, forget), travel
 
 
-def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
     """Follow what a function made of attention, and check where it sums messages up."""
+    _look(func, args, kwargs, result)
+    return result
+
+
+def _look(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
     if not isinstance(result, Tensor) or func in WITHOUT_NUMBERS:
         return
     given = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
@@ -65,14 +76,67 @@ def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: An
     if found is None:
         return
     name = getattr(func, "__name__", "")
+    if found.have_landed:
+        if name in DIVIDES:
+            _check_divisors(found, [x for x in given if _travel(x) is None])
+        return
     if found.is_shown and not found.has_met and (p := dropped_by(func, args, kwargs)):
         raise dropped("", found.name, p)
     if name in SUMS:
         if found.has_met and found.is_listed:
             _check(found, args, kwargs)
+            follow(result, replace(found, have_landed=True))
     elif result.is_floating_point() and len(found.index) in result.shape:
         has_met = name in _MULTIPLIES and sum(x.is_floating_point() for x in given) > 1
+        if has_met and found.is_listed and (see := observer.get()) is not None:
+            see.values(found.index, [x for x in given if _travel(x) is None])
         follow(result, replace(found, has_met=found.has_met or has_met))
+
+
+def _check_divisors(travel: Travel, some: Sequence[Tensor]) -> None:
+    """Refuse messages that are divided by the number of their node's edges."""
+    degree = travel.index.bincount()
+    for x in some:
+        if x.dim() and len(x) >= len(degree) and x.shape[1:].numel() == 1:
+            counts = x.detach().flatten()[: len(degree)]
+            if torch.equal(counts, degree.clamp(min=1).to(x.dtype)) and bool((degree > 1).any()):
+                raise _no_sum(travel)
+
+
+def _no_sum(travel: Travel) -> CaptureError:
+    return CaptureError(
+        f"The attention of {travel.name} cannot be read: its messages are not added up at each "
+        "node, but averaged, or the largest is taken, so that an edge without attention still "
+        "counts, and no edit is the removal of an edge. Add the messages up."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SummedBy:
+    """What is summed up, along which dimension, and the node of each of its slices there.
+
+    The nodes are None if each column has its own.
+    """
+
+    summed: Any
+    dim: int
+    nodes: Tensor | None
+
+
+def summed_by(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SummedBy | None:
+    """Read the arguments of a sum by an index; None if they are no such."""
+    named = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+    out, dim, index = (named.get(name) for name in _ARGUMENTS[:3])
+    summed = named.get("source", named.get("src"))
+    if not isinstance(index, Tensor) or not isinstance(dim, int) or not isinstance(out, Tensor):
+        return None
+    dim, nodes = dim % max(out.dim(), 1), plain(index)
+    if nodes.dim() < 2:
+        return SummedBy(summed, dim, nodes)
+    columns = nodes.movedim(dim, 0).flatten(1)
+    first = columns[:, :1]
+    are_alike = torch.equal(columns, first.expand_as(columns))
+    return SummedBy(summed, dim, first.flatten() if are_alike else None)
 
 
 def _travel(x: Tensor) -> Travel | None:
@@ -82,14 +146,13 @@ def _travel(x: Tensor) -> Travel | None:
 
 def _check(travel: Travel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Refuse messages that are summed up elsewhere than at the queries of their attention."""
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    index = kwargs.get("index", args[2] if len(args) > 2 else None)
-    if not isinstance(index, Tensor) or not isinstance(dim, int):
+    reduces = kwargs.get("reduce", args[4] if len(args) > 4 else "sum")
+    if reduces != "sum" and isinstance(reduces, str):
+        raise _no_sum(travel)
+    by = summed_by(args, kwargs)
+    if by is None or (by.nodes is not None and by.nodes.shape != travel.index.shape):
         return
-    nodes = plain(index)
-    if nodes.dim() > 1:
-        nodes = nodes.movedim(dim, 0).flatten(1)[:, :1].flatten()
-    if nodes.shape == travel.index.shape and not torch.equal(nodes, travel.index):
+    if by.nodes is None or not torch.equal(by.nodes, travel.index):
         raise CaptureError(
             f"The attention of {travel.name} cannot be read: its softmax is over the edges of one "
             "node, and the messages along these edges are summed up at others, so that no node "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
@@ -24,6 +24,9 @@ class Observer(Protocol):
 
         Its `ends` are None where it is no attention; `frame` called it.
         """
+
+    def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
+        """See what attention along listed edges into `query` is multiplied with."""
 
     def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
         """See a call of a layer of gattn, and return its output, or another one."""

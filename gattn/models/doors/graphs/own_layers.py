@@ -23,7 +23,7 @@ from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import Ends, SeenEdges
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.contexts import present
-from gattn.models.watch.inside import inside
+from gattn.models.watch.inside import inside, is_inside
 from gattn.models.watch.taking_part import take_part
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
     module = layer if layer is not None else owner_of(sys._getframe(1), running)
     if not running or module is None:
         before = _before.get()
-        return run(call) if before is None else before(layer, call, run)
+        return run(call) if before is None or is_inside() else before(layer, call, run)
     with inside(), of_own_layer():
         output = run(call)
         if (see := observer.get()) is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -69,6 +69,14 @@ def _softmax(
     return shown(src, index, ptr, num_nodes, dim)
 
 
+_is_running: ContextVar[bool] = ContextVar("is_running", default=False)
+
+
+def is_running() -> bool:
+    """Return whether torch-geometric's softmax runs, which is not seen as one written out."""
+    return _is_running.get()
+
+
 _factors: ContextVar[Tensor | None] = ContextVar("factors", default=None)
 
 
@@ -84,34 +92,45 @@ def scaled(factors: Tensor) -> Iterator[None]:
 
 def shown(src: Tensor, *given: Any) -> Tensor:
     """Compute torch-geometric's softmax, and let the open contexts take part in it."""
-    with paused():  # Its exponentials and sums are not followed as a softmax written out.
-        attention: Tensor = _plain[0](src, *given)
+    token = _is_running.set(True)
+    try:
+        with paused():
+            attention: Tensor = _plain[0](src, *given)
+    finally:
+        _is_running.reset(token)
     if (factors := _factors.get()) is not None:
         heads = _by_edge(attention, given[-1])
         return _as_given(heads * factors.to(heads.dtype), attention, given[-1])
     running = [calls for calls, _ in present() if calls.depth]
-    return _seen(running, src, attention, *given) if running else attention
+    if not running:
+        return attention
+    index, ptr, num_nodes, dim = given
+    if num_nodes is None and ptr is not None:
+        num_nodes = len(ptr) - 1
+    with paused(), inside():  # What it reads of the edges is not read by the model's code.
+        nodes = _segments(index, ptr)
+    return seen(running, sys._getframe(2), src, attention, nodes, num_nodes, dim)
 
 
-def _seen(
+def seen(
     running: Sequence[Calls],
+    frame: FrameType | None,
     src: Tensor,
     attention: Tensor,
-    index: Tensor | None,
-    ptr: Tensor | None,
+    nodes: Tensor,
     num_nodes: int | None,
     dim: int,
 ) -> Tensor:
-    """Let the open contexts take part, if a softmax is a model's attention."""
-    frame = sys._getframe(3)
+    """Let the open contexts take part, if the softmax of scores `src` is a model's attention.
+
+    It was taken over the edges of each of the `nodes`, by code that runs in a frame.
+    """
     owner = owner_of(frame, running)
     if owner is None:
         return attention
-    if num_nodes is None and ptr is not None:
-        num_nodes = len(ptr) - 1
     try:
-        with paused(), inside():  # What it reads of the edges is not read by the model's code.
-            ends = find_ends(frame, _segments(index, ptr), num_nodes)
+        with paused(), inside():
+            ends = find_ends(frame, nodes, num_nodes)
             module = owner
             if ends is not None and any(calls.owns(ends.module) for calls in running):
                 module = ends.module
@@ -128,7 +147,7 @@ def _seen(
     numbers = numbers_of(module)
     known = replace(ends if numbers is None else numbers.of(ends), module=module)
     is_named = numbers is None or numbers.is_known
-    with paused():
+    with paused(), inside():  # Its own softmaxes are none of the model's.
         call = take_part(
             module,
             src,

@@ -13,7 +13,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.graphs.frames import is_loaded
 from gattn.models.doors.graphs.observing import is_own
 from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.nodes.keeping import KeptRows
@@ -97,7 +96,7 @@ class Kernels(TorchDispatchMode):
         self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
-        self.nodes = KeptRows(model, constants) if is_loaded() else None
+        self.nodes = KeptRows(model, constants)
 
     def __torch_dispatch__(
         self,
@@ -125,7 +124,7 @@ class Kernels(TorchDispatchMode):
         if name == "convolution":
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 2}
         self.moves.note(name, self._walk.running)
-        if self.nodes is not None and self._walk.running:
+        if self._walk.running:
             self.nodes.note(func, name, args, given, result, self._walk.running[-1].place)
         self.products.note(self._walk.innermost, name, args, result)
         is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
@@ -144,8 +143,7 @@ class Kernels(TorchDispatchMode):
         self.picks.begin(given)
         self.origins.begin(given)
         self.integers.begin(given)
-        if self.nodes is not None:
-            self.nodes.begin(given)
+        self.nodes.begin(given)
 
     def claim(self) -> None:
         """Note that a door saw the kernel that ran last."""

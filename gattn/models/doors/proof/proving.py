@@ -251,8 +251,7 @@ class _Proof:
         """Prove which nodes of the data graph layers are given."""
         watching, plan = self._watching, self._plan
         rows = watching.kernels.nodes
-        if rows is None:
-            return
+        plan.values_of_others = rows.along.not_proved
         plan.graphs = rows.graphs()
         if not rows.unknown:
             return
@@ -276,7 +275,8 @@ class _Proof:
             if run.place in needed:
                 places[run.place] = kept(given)
 
-        with FunctionMode(), without_fast_path(), self._walk.following(entered), inside():
+        running = self._walk.following(entered)
+        with without_contexts(), FunctionMode(), without_fast_path(), running, inside():
             return places, self._run()
 
     def _solve(self, solver: Solver, places: dict[Place, Given]) -> Trial:

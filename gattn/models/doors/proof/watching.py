@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
@@ -93,12 +92,9 @@ class Watching:
         """Run the model; return its calls of attention, and its output."""
         kernels = self.kernels
         running, seen = self._walk.following(self._entered), observed(self._see)
-        nodes = ExitStack()
-        if kernels.nodes is not None:
-            nodes.enter_context(observed_edges(kernels.nodes))
-            nodes.enter_context(kernels.nodes.hooked())
+        nodes, hooked = observed_edges(kernels.nodes), kernels.nodes.hooked()
         noting = self.reads.noting()
-        with FunctionMode(), without_fast_path(), running, seen, nodes, noting, kernels:
+        with FunctionMode(), without_fast_path(), running, seen, nodes, hooked, noting, kernels:
             output = run()
             is_changed = self._walk.state.is_changed
         is_kept = is_changed or not keeps_nothing(self._given, self._passed, output)

@@ -185,6 +185,11 @@ class Tracker:
         return False
 
     @property
+    def may_be_padded(self) -> Mapping[str, str]:
+        """The modules of the last call whose queries may hold padding, and what shows it."""
+        return {}
+
+    @property
     def left_out(self) -> Sequence[str]:
         """The modules of the last call that attend over something else than tokens."""
         return []

@@ -91,6 +91,17 @@ def of_apart(model: nn.Module, name: str, stack: str, earlier: str) -> None:
     )
 
 
+def of_padding(model: nn.Module, padded: Mapping[str, str]) -> None:
+    """Name the cross-attention whose queries may hold padding."""
+    names = sorted(padded)
+    _warn(
+        [named(model, name) for name in names],
+        "attends from as many tokens as have padding among them where "
+        f"{named(model, padded[names[0]])} attends; whether they are the same is not known",
+        "all of them are shown, and numbered by their slots, padding included",
+    )
+
+
 def of_picks(model: nn.Module, picked: Sequence[str]) -> None:
     """Name what picks or orders tokens."""
     _warn(

@@ -209,7 +209,7 @@ def _as_softmax(followed: Followed, result: Tensor, shift: float) -> Followed | 
     for key in dims:
         sinks = None, torch.zeros_like(scores.narrow(key, 0, 1))
         apart = [_distance(_softmax(scores, one, key), now, key) for one in sinks]
-        if min(apart) <= shift + _tolerance(result, scores, keys=scores.shape[key]):
+        if min(apart) <= shift + tolerance(result, scores, keys=scores.shape[key]):
             sink, source = sinks[apart.index(min(apart))], followed.source
             _keys.setdefault(source.module, {})[source.number] = key
             if source.is_written:
@@ -259,7 +259,7 @@ def _ended(late: Late, result: Tensor) -> tuple[Followed, Product] | None:
             return None
         size = attention.detach().to(wanted.dtype) @ widened(found.value.detach()).abs()
         keys = attention.shape[-1]
-        least = _tolerance(result, args[late.place], keys=keys) * float(_largest(size))
+        least = tolerance(result, args[late.place], keys=keys) * float(_largest(size))
         if not _are_near(wanted, widened(found.output.detach()), least):
             return None
     source.scores, source.key = late.followed.scores, late.followed.key
@@ -268,7 +268,7 @@ def _ended(late: Late, result: Tensor) -> tuple[Followed, Product] | None:
     return late.followed, written
 
 
-def _tolerance(*tensors: Tensor, keys: int) -> float:
+def tolerance(*tensors: Tensor, keys: int) -> float:
     """Return how far a softmax may be off: a share of its largest number.
 
     In half precision, exponentials, sums and quotients are rounded, by half an eps each; else so

@@ -63,6 +63,8 @@ class Plan:
         calls came before, where they are others than they come.
     graphs : dict of (str, int)
         The number of the graph that each of these calls attends over, if there are several.
+    values_of_others : dict of (str, int)
+        Why it is not proved of such a call that it weighs the values of its keys.
     orders : sequence of bytes
         What values decided before; `numbers` hold as long as they decide the same.
     idle_hooks : collection of code
@@ -112,6 +114,7 @@ class Plan:
     beside: set[Place] = field(default_factory=set)
     numbers: dict[Place, NodeNumbers] = field(default_factory=dict)
     graphs: dict[Place, int] = field(default_factory=dict)
+    values_of_others: dict[Place, str] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
     idle_hooks: Collection[CodeType] = ()
     unknown_nodes: set[str] = field(default_factory=set)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gattn.models.doors.graphs.frames import PROPAGATES, frames, is_a
+from gattn.models.doors.graphs.frames import PROPAGATES, frames, is_a, is_loaded
 
 _METHODS = ("message", "edge_update", "aggregate", "update")
 _TRUSTED = ("torch_geometric.nn.norm", "torch_geometric.nn.attention")
@@ -49,6 +49,8 @@ def is_trusted(module: nn.Module) -> bool:
 
 def is_own(module: nn.Module) -> bool:
     """Return whether a module is a layer of gattn."""
+    if not is_loaded():
+        return False
     from gattn.engines.message_passing import EdgeAttention  # It needs torch-geometric.
 
     return isinstance(module, EdgeAttention)

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gattn.engines.call import AttentionCall
 from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
+from gattn.models.doors.proof.nodes.along_edges import AlongEdges
 from gattn.models.doors.proof.nodes.ends_given import (
     counts_up,
     is_own,
@@ -55,6 +56,7 @@ class KeptRows:
     def __init__(self, model: nn.Module, constants: Collection[int]) -> None:
         self._names = {module: name for name, module in model.named_modules()}
         self._rules = Rules(constants, self._of)
+        self.along = AlongEdges(constants)
         self._constants = constants
         self._rows: Any = WeakTensorKeyDictionary()
         self._spoiled: set[int] = set()
@@ -94,6 +96,7 @@ class KeptRows:
 
     def begin(self, given: Any) -> None:
         """Note what the model is given."""
+        self.along.begin(leaves(given))
         for x in leaves(given):
             if isinstance(x, Tensor) and x.dim():
                 self._rows[x] = (x,)
@@ -127,7 +130,14 @@ class KeptRows:
                 self._ends += [ends.key, ends.query]
                 rows = None if ends.names else self._of_call(ends, frame, scores)
                 self._note(module, rows, (ends.key.clone(), ends.query.clone()))
+                if ends.is_listed:
+                    self.along.expect(self.places[-1], ends, are_others=self._are_others(ends))
         return given
+
+    def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
+        """Note what attention over listed edges is multiplied with."""
+        with torch._C.DisableTorchFunction():
+            self.along.values(query, some)
 
     def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
         """Note a call of a layer of gattn."""
@@ -168,6 +178,12 @@ class KeptRows:
             return None
         return _joined([self._of(x) for x in some])
 
+    def _are_others(self, ends: Ends) -> bool:
+        """Return whether keys and queries come from different nodes that the model is given."""
+        sides = [set(self._of_gathered(x) or ()) for x in (ends.key, ends.query)]
+        key, query = (side & self._given_rows for side in sides)
+        return bool(key and query) and not key & query
+
     def _of_gathered(self, index: Tensor) -> Rows | None:
         found = [rows for one, rows in self._gathered if are_same(one, index)]
         return _joined(found) if found else None
@@ -187,6 +203,7 @@ class KeptRows:
         is_written = getattr(getattr(func, "_schema", None), "is_mutable", False)
         if is_written and kernel in _FILLS:
             return
+        self.along.note(func, kernel, args, kwargs, result)
         given = tensors_in((args, kwargs))
         if kernel in MOVES and not f"{place[0]}.".startswith(self._own_names):
             self._may_move = True

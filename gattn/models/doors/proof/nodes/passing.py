@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gattn.engines.call import AttentionCall, EdgeList
 from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
+from gattn.models.doors.graphs.written_out import carry
 from gattn.models.doors.proof.nodes.ends_given import (
     counts_up,
     is_own,
@@ -106,6 +107,9 @@ class Passing(Deciding):
             if self.wanted is None:
                 return given
             return torch.where(scores.isnan(), torch.nan, given.nan_to_num(0.0))
+
+    def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
+        """Need no values: their keys were proved before."""
 
     def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
         """Note a call of a layer of gattn."""
@@ -257,8 +261,11 @@ def _without_marks(
     summed = len(_OF_SUMS) - 1
 
     def clean(x: Any) -> Any:
-        is_marked = isinstance(x, Tensor) and x.is_floating_point()
-        return torch.where(x.isnan(), 0.0, x) if is_marked else x
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return x
+        without = torch.where(x.isnan(), 0.0, x)
+        carry(x, without)
+        return without
 
     with torch._C.DisableTorchFunction():
         args = tuple(clean(x) if n == summed else x for n, x in enumerate(args))

@@ -20,6 +20,7 @@ from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
 from gattn.models.read.track.any_library.any_modules import crosses
+from gattn.models.read.track.any_library.padded_queries import PaddedQueries
 from gattn.models.read.track.any_library.proved import Proved
 from gattn.models.read.track.any_library.proved_tracker import ProvedTracker
 from gattn.models.read.track.any_library.token_ids import ids_of
@@ -57,6 +58,7 @@ class AnyTracker(ProvedTracker):
         self._continuing = Continuing(self._caches, self.progress)
         self._nodes: dict[str, tuple[int, int, int]] = {}
         self._runs: Counter[tuple[str, int]] = Counter()
+        self._padding = PaddedQueries(self.modules)
         self._begin_proved(module, args, kwargs)
         if (ids := ids_of(self.inputs)) is not None:
             are_first = self.plan is not None and self.plan.are_tokens_first
@@ -206,13 +208,15 @@ class AnyTracker(ProvedTracker):
         stack = stack_of()
         layer = self._next_layer(name[0], stack)
         self.layers.note(call)
+        self._padding.note(call, sides[0], self.progress.real.get(stack))
         assert call.tokens is not None
         return Place(stack, layer, False, *sides, list(call.tokens.sequences))
 
     def _place_by_itself(self, call: SeenCall) -> Place:
         tokens = call.tokens
         if tokens is None or not tokens.is_told:
-            return self._with_memory(call, super().place(call))
+            place = self._padding.left_out(call, super().place(call), self.progress)
+            return self._with_memory(call, place)
         stack, layer, _ = self._numbered(call)
         belonging = self._belonging(call, stack, 0)
         length, slots = call.query.shape[2], call.key.shape[2]
@@ -277,6 +281,11 @@ class AnyTracker(ProvedTracker):
             count = len(call.query)
             return Belonging(list(range(count)), [0] * count)
         return ranked(list(call.tokens.sequences))
+
+    @property
+    def may_be_padded(self) -> Mapping[str, str]:
+        """The modules of the last call whose queries may hold padding, and what shows it."""
+        return self._padding.unknown
 
     def generates(self, length: int) -> bool:
         """Return whether a call's tokens were generated: those that come one by one."""

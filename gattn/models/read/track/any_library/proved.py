@@ -72,6 +72,10 @@ class Proved(Protocol):
         """Which nodes of the data those of calls over edges are, by module and number."""
 
     @property
+    def values_of_others(self) -> Mapping[tuple[str, int], str]:
+        """Why it is not proved of such calls that they weigh the values of their keys."""
+
+    @property
     def graphs(self) -> Mapping[tuple[str, int], int]:
         """The numbers of the graphs of these calls, if they attend over several."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from gattn.errors import CaptureError
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 from gattn.models.read.track.any_library.any_modules import AnyModules
 from gattn.models.read.track.any_library.proved import Followed, Proved
@@ -77,6 +78,9 @@ class ProvedTracker(Tracker):
         name = self.modules.name(module)
         place = name, self._on_graphs[name]
         self._on_graphs[name] += 1
+        if (reason := plan.values_of_others.get(place)) is not None:
+            shown = name or "the model itself"
+            raise CaptureError(f"The attention of {shown} cannot be read: {reason}.")
         self._graph = plan.graphs.get(place, 0)
         found = UNKNOWN if plan.refused else plan.numbers.get(place)
         if found is not None and not self._orders.are_as_proved(found.orders):
