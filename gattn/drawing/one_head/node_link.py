@@ -93,7 +93,11 @@ class _Columns:
     def _fitted(self, pitch: float, room: float) -> tuple[list[str], float, float]:
         """Fit the labels of each column, all in one size; return texts, size and width."""
         columns = [
-            {node: text for node, text in self._named.items() if node[0] == side}
+            {
+                node: text
+                for node, text in self._named.items()
+                if isinstance(node, tuple) and node[0] == side
+            }
             for side in ("key", "query")
         ]
         fitting = [fit(column, pitch, rotations=(90,)).within(room) for column in columns]
