@@ -88,13 +88,13 @@ def _part(library: str, found: list[dict[str, Any]]) -> str:
             f"Exact ({len(groups[EXACT])} models, {layers:,} layers, {edits:,} edits):\n",
             _names(groups[EXACT]),
         ]
-    for name in (CAPTURED, REFUSED, WRONG):
+    for name in (CAPTURED, REFUSED, WRONG, NOT_RUN):
         if groups[name]:
             lines += [
                 f"{name[0].upper()}{name[1:]} ({len(groups[name])}):\n",
                 _reasons(groups[name]),
             ]
-    for name in (NO_ATTENTION, LEFT_OUT, NOT_RUN):
+    for name in (NO_ATTENTION, LEFT_OUT):
         if groups[name]:
             lines += [f"{name[0].upper()}{name[1:]} ({len(groups[name])}): {_names(groups[name])}"]
     return "\n".join(lines)
