@@ -1,6 +1,7 @@
 """The coverage of other libraries: its oracle is right, and what is wrong is found."""
 
 import json
+from datetime import date
 
 import pytest
 import torch
@@ -186,14 +187,29 @@ def test_verdicts_are_kept_and_told_on_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "PATH", tmp_path / "results.json")
     verdicts = [Verdict("a", EXACT, attentions=3, edits=2), Verdict("b", REFUSED, "since | it is")]
     results.put("nn", verdicts)
-    assert json.loads(results.PATH.read_text())["nn"]["verdicts"][0]["name"] == "a"
+    assert json.loads(results.PATH.read_text())["nn"][0]["name"] == "a"
     page = with_libraries("## transformers\n\nkept\n\n<!-- other libraries -->\n\ngone\n")
     assert "| nn | 1 | 0 | 1 | 0 | 0 | 0 | 0 |" in page
     assert "Exact (1 models, 3 layers, 2 edits):" in page
     assert "| b | since / it is |" in page
+    assert f"Measured on {date.today().isoformat()} with torch {results._version('torch')}." in page
     assert "kept" in page
     assert "gone" not in page
     assert with_libraries(page) == page
+
+
+def test_models_measured_again_replace_only_their_own_verdicts(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "PATH", tmp_path / "results.json")
+    monkeypatch.setattr(results, "_version", lambda package: "1.0")
+    results.put("nn", [Verdict(name, REFUSED, "so") for name in "abc"])
+    monkeypatch.setattr(results, "_version", lambda package: "2.0")
+    results.put("nn", [Verdict("b", EXACT)])
+    found = {one["name"]: one["verdict"] for one in results.read()["nn"]}
+    assert found == {"a": REFUSED, "b": EXACT, "c": REFUSED}
+    today = date.today().isoformat()
+    assert f"Measured on {today} with torch 1.0; b on {today} with torch 2.0.\n" in results.parts()
+    results.keep_only("nn", ["b", "d", "a"])
+    assert [one["name"] for one in results.read()["nn"]] == ["b", "a"]
 
 
 def test_what_is_shown_after_mixing_heads_is_a_mixture_of_what_is_captured():

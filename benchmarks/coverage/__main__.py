@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import coverage, zoo
 from benchmarks.coverage import verdicts as of_transformers
 from benchmarks.coverage.libraries import judging, results
-from benchmarks.coverage.libraries.verdict import WRONG
+from benchmarks.coverage.libraries.verdict import WRONG, Verdict
 from benchmarks.coverage.page import page, with_libraries
 from benchmarks.zoo.libraries import FILES
 
@@ -45,14 +45,23 @@ def main() -> None:
     if is_transformers:
         found = _told(of_transformers.judge_all(names), len(names) < 50)
     else:
-        found = _told(judging.judge_all(options.library, names), True)
+        verdicts = judging.judge_all(options.library, names)
+        found = _told(_kept(options.library, verdicts) if options.markdown else verdicts, True)
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
     if options.markdown and is_transformers:
         options.markdown.write_text(with_libraries(page(found)))
     elif options.markdown:
-        results.put(options.library, found)
+        if options.models is None:
+            results.keep_only(options.library, names)
         options.markdown.write_text(with_libraries(options.markdown.read_text()))
+
+
+def _kept(library: str, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Keep each verdict as soon as it is known, since a library may take hours."""
+    for one in verdicts:
+        results.put(library, [one])
+        yield one
 
 
 def _told(verdicts: Iterable[Any], tells_all: bool) -> list[Any]:

@@ -65,6 +65,8 @@ class TokenMap:
         keys are not just these tokens in order, as those of a cache.
     has_own_rows : bool
         Whether its queries are no tokens of any input, as learned ones.
+    is_by_rows : bool
+        Whether its queries are known by the tokens that their rows of the output are added to.
     inputs : tuple
         What told the tokens of queries and of keys: a run of a module and the number of its input;
         None where nothing did.
@@ -82,6 +84,7 @@ class TokenMap:
     joined: Joined | None = None
     fed: Tensor | None = None
     has_own_rows: bool = False
+    is_by_rows: bool = False
     inputs: tuple[object, ...] = ()
 
     @property

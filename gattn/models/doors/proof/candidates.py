@@ -37,7 +37,8 @@ class Inputs:
 
     `step` is the key of the only query's token, if no other key depends on that: those of a cache.
     `is_mixed` says that some input reached a side, but none in a way that tells its slots apart;
-    `has_no_tokens` that this is proved of all keys; `failure` why the run could not be tried.
+    `has_no_tokens` that this is proved of all keys; `is_by_rows` that queries are known by the
+    tokens that their rows are added to; `failure` why the run could not be tried.
     """
 
     run: Run
@@ -47,6 +48,7 @@ class Inputs:
     has_no_tokens: bool = False
     failure: str = ""
     step: Reader | None = None
+    is_by_rows: bool = False
 
     @property
     def readers(self) -> list[Reader]:

@@ -33,6 +33,7 @@ from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.written import tells_keys_alone, with_written
 from gattn.models.read.layouts import Layout
 
 _CHANNELS = (
@@ -104,10 +105,13 @@ class Solver:
 
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []
-        reason, of_keys = "", None
+        reason, of_keys, may_be_written = "", None, False
         for one in self._candidates(site, batches.size):
             if one.level and reason == _MIXED and not others:
-                break
+                if not may_be_written:
+                    break
+                if not one.is_around:
+                    continue
             if others and one.inputs is None and not self._may_settle(one, batches):
                 others.append(one)  # Tried if nothing settles.
                 continue
@@ -119,7 +123,8 @@ class Solver:
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
             if inputs.is_mixed or (inputs.is_lost and any(map(self._may_depend, others))):
-                if one.is_around and (one.level or site.queries > 1):
+                may_be_written = tells_keys_alone(inputs, site)
+                if one.is_around and (one.level or site.queries > 1) and not may_be_written:
                     break
                 continue  # What runs before may make one side from the other.
             others.append(one)
@@ -239,6 +244,8 @@ class Solver:
                 one.inputs = outlined_inputs(
                     one.site, one.level, one.run, batches.size, self._replays
                 )
+                if one.is_around:
+                    one.inputs = with_written(one.inputs, one.site, self._replays)
             except UnprovedError as error:
                 one.inputs = Inputs(one.run, None, None, failure=str(error))
         return one.inputs
@@ -275,7 +282,8 @@ class Solver:
         is_last = is_last and one.is_around  # What made keys alone does not tell of queries.
         layout, is_good = self._by(site, one, inputs, batches, is_last=is_last)
         assert layout.tokens is not None
-        return replace(layout, tokens=replace(layout.tokens, inputs=inputs.names)), is_good
+        told = {"inputs": inputs.names, "is_by_rows": inputs.is_by_rows}
+        return replace(layout, tokens=replace(layout.tokens, **told)), is_good
 
     def _by(
         self, site: Site, one: Candidate, inputs: Inputs, batches: Batches, *, is_last: bool

@@ -103,7 +103,9 @@ def changes(
     places = tokens.query_positions, tokens.key_positions
     for n, sizes in _changes(one.site, now, before):
         positions = torch.stack(list(places[n]))
-        if (n == 0 and tokens.is_cross) or sizes.shape[-1] != positions.shape[-1]:
+        if (n == 0 and (tokens.is_cross or tokens.is_by_rows)) or sizes.shape[
+            -1
+        ] != positions.shape[-1]:
             continue
         yield layout.fold(sizes.reshape(*lead, -1, 1), lead)[..., 0].amax(1), positions
 

@@ -42,14 +42,16 @@ class Told:
     def sides(self, count: int) -> Iterator[tuple[int, Tensor]]:
         """List the sides that have as many tokens, with the tokens of each element's slots.
 
-        Queries of others may be no tokens of an input, but learned ones, or mixed in windows; keys
-        of a cache are counted as they lie.
+        Queries of others may be no tokens of an input, but learned ones, or mixed in windows; those
+        known by their rows need not depend on their own tokens. Keys of a cache are counted as they
+        lie.
         """
         tokens = self.tokens
         if tokens.is_cross and tokens.fed is not None:
             return
         for n, of in enumerate((tokens.query_positions, tokens.key_positions)):
-            if not tokens.is_cross or (n == 1 and tokens.num_keys == count):
+            are_own = not tokens.is_cross and not (n == 0 and tokens.is_by_rows)
+            if are_own or (n == 1 and tokens.num_keys == count):
                 yield n, torch.stack(list(of))
 
     def look(self, call: RawCall, row: Tensor) -> Tensor:
@@ -62,6 +64,8 @@ class Told:
         found = reached(call, site.live, is_ranked=site.is_ranked)
         queries = self._pair(found.queries, found.queries_known)
         self.runs.append((queries, self._pair(found.keys, found.keys_known)))
+        if self.tokens.is_by_rows:
+            return self.marked(row)
         seen, known = (x.reshape(*lead, -1, 1) for x in (found.queries, found.queries_known))
         return seen | (~known & self.marked(row))
 
@@ -126,7 +130,7 @@ class Told:
         if tokens.is_cross:
             moved = replace(tokens, keys=found[0], num_keys=size)
         else:
-            queries, keys = found
+            queries, keys = found[0], found[-1]
             moved = replace(
                 tokens, queries=queries, keys=keys, num_queries=size, num_keys=size, grid=()
             )

@@ -120,15 +120,16 @@ class Replays:
         outer: Run,
         see: Callable[[Site, RawCall], None],
         entered: Entered | None,
-        last: Site,
+        last: Site | None = None,
         mode: AbstractContextManager[Any] | None = None,
         *,
         is_plain: bool = False,
-    ) -> None:
+    ) -> list[Tensor]:
         """Run a module again, and show each call of attention in it to a function, until the last.
 
         `see` says what the model continues with, in the call's output; a `mode` may change what
-        functions give. A plain run is as the user's.
+        functions give. A plain run is as the user's. Returns the numbers that the module gives, if
+        it runs to its end.
         """
         inner = [one for one in self.sites if outer in one.chain]
         waiting = {(one.module, one.counts[one.chain.index(outer)]): one for one in inner}
@@ -146,7 +147,9 @@ class Replays:
         running, again = self._walk.following(entered), self._reads.repeated(_numbers(outer))
         seen, quietly = observed(observe), _quietly(is_plain=is_plain)
         with failing(), quietly, running, again, seen, mode or nullcontext():
-            self._model.get_submodule(outer.name)(*args, **kwargs)
+            answer = self._model.get_submodule(outer.name)(*args, **kwargs)
+            return sources(((answer,), {}))
+        return []
 
     def _run(
         self, outer: Run, inject: Run, source: int, marks: Tensor, asking: Sequence[Site]

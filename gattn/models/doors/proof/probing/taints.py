@@ -155,6 +155,8 @@ def reached(call: RawCall, live: Tensor | None, *, is_ranked: bool = False) -> R
         known = torch.ones_like(known)
     columns |= told & ~clean.any(1)
     usable = live & (known & ~columns)[:, None]
+    # Queries that mix all tokens leave no score: values tell the keys, and nothing the queries.
+    known = known | (~clean.any((1, 2)) & told.any(1))[:, None]
     parts = None
     if call.kind == "sum":
         sizes = call.value.shape[-2:]
