@@ -282,8 +282,8 @@ class Solver:
         is_last = is_last and one.is_around  # What made keys alone does not tell of queries.
         layout, is_good = self._by(site, one, inputs, batches, is_last=is_last)
         assert layout.tokens is not None
-        told = {"inputs": inputs.names, "is_by_rows": inputs.is_by_rows}
-        return replace(layout, tokens=replace(layout.tokens, **told)), is_good
+        tokens = replace(layout.tokens, inputs=inputs.names, is_by_rows=inputs.is_by_rows)
+        return replace(layout, tokens=tokens), is_good
 
     def _by(
         self, site: Site, one: Candidate, inputs: Inputs, batches: Batches, *, is_last: bool
