@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from benchmarks.coverage.apart import each_apart
 from benchmarks.coverage.libraries import results
 from benchmarks.coverage.libraries.case import Case
 from benchmarks.coverage.libraries.checks import examine
@@ -263,3 +264,13 @@ def test_what_gattn_says_that_it_leaves_out_is_not_missed():
     assert found.verdict == CAPTURED
     assert "may be attention, but was not proved" in found.reason
     assert (found.attentions, found.edits > 0) == (1, True)
+
+
+def test_a_process_that_computes_too_long_is_stopped():
+    def judge(name):
+        while name == "endless":
+            pass
+        return "done"
+
+    found = dict(each_apart(["endless", "short"], judge, workers=1, seconds=1))
+    assert found == {"endless": "took too long", "short": "done"}

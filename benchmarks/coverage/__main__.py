@@ -34,6 +34,8 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     is_transformers = options.library == "transformers"
+    if is_transformers and options.models and options.markdown:
+        parser.error("the part on transformers is written from all its models: leave out --models")
     names = options.models
     if names is None:
         names = (

@@ -223,7 +223,10 @@ def _difference(plan: Plan, place: tuple[str, int], batch: int | None) -> str:
         if usual is None or not _is_same(layout, usual, lead):
             return f"of its leading dimensions {lead}, other ones are heads than usual"
         if tokens is None or tokens.is_told or list(tokens.sequences) != sorted(tokens.sequences):
-            return "its slots are not its tokens in order"
+            return (
+                "its slots are not each text's tokens in order, as where it attends along the "
+                "batch, or along time and space in turn"
+            )
     return ""
 
 
