@@ -173,3 +173,46 @@ def test_ids_that_are_moved_before_they_are_looked_up_name_nothing(order):
     with pytest.warns(UserWarning, match="have no names"), gattn.capturing(model, tokenizer) as run:
         model(ids)
     assert run.trace.only_stack[0, 0].tokens == ()
+
+
+def late(ids):
+    moved = ids.new_zeros(ids.shape)
+    moved[:, 1:] = ids[:, :-1]
+    return moved
+
+
+def late_in_a_copy(ids):
+    moved = ids.clone()
+    moved[:, 1:] = ids[:, :-1]
+    return moved
+
+
+def scattered(ids):
+    return torch.zeros_like(ids).scatter_(1, torch.tensor([[1, 2, 3, 0]]), ids)
+
+
+class Beside(TwoTexts):
+    """Is given a mask beside its ids, which it does not need."""
+
+    def forward(self, input_ids, attention_mask=None):
+        return super().forward(input_ids)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("has_mask", [False, True])
+@pytest.mark.parametrize("order", [late, late_in_a_copy, scattered])
+def test_ids_that_are_written_elsewhere_before_they_are_looked_up_name_nothing(order, has_mask):
+    tokenizer = gattn.load_model()[1]
+    model, ids = Beside(order=order).eval(), torch.tensor([[1, 2, 3, 4]])
+    with pytest.warns(UserWarning, match="have no names"), gattn.capturing(model, tokenizer) as run:
+        model(ids, torch.ones_like(ids) if has_mask else None)
+    assert run.trace.only_stack[0, 0].tokens == ()
+
+
+@torch.no_grad()
+def test_ids_that_are_counted_from_elsewhere_name_their_tokens():
+    tokenizer = gattn.load_model()[1]
+    model, ids = Beside(order=lambda ids: (ids + 1).clamp(0, 19)).eval(), torch.tensor([[1, 2, 3]])
+    with gattn.capturing(model, tokenizer) as run:
+        model(ids, torch.ones_like(ids))
+    assert run.trace.only_stack[0, 0].tokens == tuple(tokenizer.convert_ids_to_tokens([1, 2, 3]))

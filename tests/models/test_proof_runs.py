@@ -213,5 +213,5 @@ def test_ids_beside_a_mask_need_few_runs_and_name_their_own_tokens(has_ids):
     with capturing(model):
         model(ids, torch.tensor([[True, False] * 4]))
     assert Masked.runs <= 13
-    (plan,) = proving._plans[model].values()
+    ((_, plan),) = proving._plans[model]
     assert bool(plan.beside) != has_ids

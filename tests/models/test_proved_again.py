@@ -269,6 +269,45 @@ def test_layers_that_differ_in_more_than_shapes_are_proved_by_themselves(kind):
             given = given + (layer(given) if order is None else layer(given, order))
 
 
+class ByDefault(Attention):
+    """Has an order of its own only where it has an attribute."""
+
+    reverse = False
+
+    def is_reversed(self):
+        return self.reverse
+
+
+@torch.no_grad()
+def test_an_attribute_that_one_layer_had_and_another_has_now_is_proved_again():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(ByDefault(), ByDefault()).eval(), torch.randn(1, TOKENS, WIDTH)
+    first, second = model
+    first.reverse = True
+    assert error(model, x, dense(first, x)) < 1e-5
+    del first.reverse
+    second.reverse = True
+    assert error(model, x, dense(first, x)) < 1e-5
+    assert error(model, x, dense(second, first(x)), 1) < 1e-5
+
+
+class TwoDefaults(ByDefault):
+    """Has two attributes, of which one says nothing."""
+
+    other = False
+
+
+@torch.no_grad()
+def test_an_attribute_with_another_name_is_proved_again():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(TwoDefaults()).eval(), torch.randn(1, TOKENS, WIDTH)
+    model[0].other = True
+    assert error(model, x, dense(model[0], x)) < 1e-5
+    del model[0].other
+    model[0].reverse = True
+    assert error(model, x, dense(model[0], x)) < 1e-5
+
+
 class ByGradients(Attention):
     def is_reversed(self):
         return torch.is_grad_enabled()

@@ -158,8 +158,14 @@ def test_another_normalizer_reads_the_scores_before_their_maximum_was_taken_away
     assert table.loc[PAIRS].tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_gradients_are_those_without_the_edge():
-    layer = Net().layers[0]
+def in_the_memory_of_scores(scores, at, count):
+    weights = scores.exp_()
+    return weights / weights.new_zeros(count, *scores.shape[1:]).index_add(0, at, weights)[at]
+
+
+@pytest.mark.parametrize("softmax", [by_index_add, in_the_memory_of_scores])
+def test_gradients_are_those_without_the_edge(softmax):
+    layer = Net(softmax=softmax).layers[0]
     with edited(layer, Cut(layer=0, query=3, key=0)):
         layer(X, EDGES).square().sum().backward()
     found = [p.grad.clone() for p in layer.parameters()]

@@ -102,9 +102,15 @@ def _exponential(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
     if entry is not None and entry[0]() is result and entry[1].version == version_of(result):
         return
     before, version = _shifted.get(given, (None, 0))
-    scores = given if given is not result else result.detach().log()
+    scores = given if given is not result else _log(result)
     some = (scores,) if before is None or version_of(before) != version else (before, scores)
     _note(result, _Exponentials(some, version_of(result)))
+
+
+def _log(exponentials: Tensor) -> Tensor:
+    """Find scores again that were overwritten, with their gradients."""
+    known = exponentials > 0
+    return torch.where(known, torch.where(known, exponentials, 1).log(), -torch.inf)
 
 
 def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:

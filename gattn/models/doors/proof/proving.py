@@ -232,16 +232,16 @@ class _Proof:
     def _compare_ids(self, replays: Replays) -> None:
         """Find the calls that attend to other tokens than the ids, or to these in another order."""
         plan, watching = self._plan, self._watching
-        are_looked_up = watching.kernels.integers.are_looked_up
+        integers = watching.kernels.integers
         plan.beside, moved = beside_ids(
             self.open,
             plan.layouts,
             replays,
             self._called,
             self._given,
-            watching.ids if are_looked_up else (),
+            watching.ids if integers.are_looked_up else (),
             are_first=plan.are_tokens_first,
-            may_move=watching.kernels.moves.are_any,
+            may_move=watching.kernels.moves.are_any or integers.are_moved,
         )
         makers = {site.chain[-1].name for site in self.open if site.place in moved}
         plan.picked = sorted({*plan.picked, *makers})

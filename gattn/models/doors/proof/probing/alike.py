@@ -74,17 +74,18 @@ def state_of(model: nn.Module) -> object:
     torchs = {kind for kind in {*types} if kind.__module__.startswith("torch.nn.modules")}
     found: list[object] = [*types, *[module.training for module in modules]]
     description, kinds = Description(), dict[type[nn.Module], None]()
-    for module, kind in zip(modules, types, strict=True):
-        if module._forward_pre_hooks or module._forward_hooks:
-            found += described(module)
+    for number, (module, kind) in enumerate(zip(modules, types, strict=True)):
+        if (module._forward_pre_hooks or module._forward_hooks) and (hooks := described(module)):
+            found += (number, hooks)
         if kind in torchs and not module._modules:
             continue
         kinds[kind], own = None, vars(module)
         names = [*own]  # Those that every module has usually come first.
         usual = names[: len(_IGNORED)] == _FIRST
-        for name in names[len(_IGNORED) :] if usual else names:
-            if name not in _IGNORED:
-                found.append(description(own[name]))
+        of_its = names[len(_IGNORED) :] if usual else [x for x in names if x not in _IGNORED]
+        # Names tell whose each description is: a class may have defaults of what is not here.
+        found.append((number, *of_its, *module._buffers))
+        found += [description(own[name]) for name in of_its]
         if module._buffers:
             found += map(description, module._buffers.values())
     return tuple(found), tuple(map(description.code, kinds))

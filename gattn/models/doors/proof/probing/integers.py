@@ -24,6 +24,15 @@ _PLACES = frozenset(
     )
     for end in ("", "_")
 )
+_KEEPS = frozenset(
+    (
+        *("_to_copy", "clone", "detach", "alias", "view", "_unsafe_view", "slice", "select"),
+        *("squeeze", "unsqueeze", "expand", "t", "transpose", "permute"),
+        *("add", "sub", "mul", "remainder", "clamp", "clamp_min", "clamp_max", "abs"),
+        *("where", "masked_fill"),
+    )
+)
+"""The kernels that keep integers where they are, if they write to no part of others."""
 
 
 class Integers:
@@ -44,6 +53,10 @@ class Integers:
         self._ids: set[int] = set()
         self._placing: set[int] = set()
         self._origins: Any = WeakTensorKeyDictionary()
+        self._made: Any = WeakTensorKeyDictionary()
+        self._is_written = False
+        self.are_moved = False
+        """Whether an embedding may have looked ids up in another order than they were given."""
 
     def begin(self, given: Any) -> None:
         """Follow the integers among what the model is given."""
@@ -62,11 +75,15 @@ class Integers:
             return False
         if is_lookup := kernel in _LOOKUPS and place_of(tensors[0]) in self._constants:
             self._ids |= origins
+            self.are_moved |= self._is_written or any(x in self._made for x in tensors)
         elif kernel in _TAKES or kernel in _PLACES:
             self._placing |= origins
         for x in tree_leaves(result):
             if isinstance(x, Tensor) and _is_integer(x):
                 self._origins[x] = self._origins.get(x, set()) | origins
+                if kernel not in _KEEPS or any(one in self._made for one in tensors):
+                    self._made[x] = True
+                    self._is_written |= kernel.endswith("_")  # Others may have the same memory.
         return is_lookup
 
     @property
