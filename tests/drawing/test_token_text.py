@@ -126,4 +126,4 @@ def test_one_other_token_of_ribbons_is_in_the_singular():
     array = np.tril(np.full((1, 1, 9, 9), 1 / 9))
     array[0, 0, 8] = [0.001, *[0.999 / 8] * 8]
     rolled = gattn.AttentionTrace.from_arrays(array).unroll(residual=0).rollout(query=8)
-    assert caption(rolled.draw("ribbons")).endswith("1 other has at most 0.001")
+    assert caption(rolled.draw("ribbons")).endswith("1 other has at most 0.1 %")

@@ -162,7 +162,8 @@ def test_a_survey_holds_them(embedded):
             for name in own.keys() - {"kept"}:
                 missing = head[name] is None
                 got = {name: math.nan if missing else head[name]}
-                assert_alike(got, {name: own[name]}, 1e-6)
+                # Padded texts are multiplied in other shapes, which round otherwise.
+                assert_alike(got, {name: own[name]}, 1e-5)
 
 
 def test_with_other_analyses_and_without_a_look_at_blocks_scores_are_the_same(
