@@ -7,7 +7,14 @@ from torch import nn
 
 import gattn
 from gattn import GraphAttention, ScaledDotProduct, TokenGraph, graph_attention
-from gattn.errors import CaptureError, ContractError, GraphError, OptionError, SelectionError
+from gattn.errors import (
+    CaptureError,
+    ContractError,
+    EditError,
+    GraphError,
+    OptionError,
+    SelectionError,
+)
 from gattn.heads.head import AttentionGraph
 from gattn.testing import check_weight_function
 from gattn.weights.base import WeightFunction
@@ -154,3 +161,29 @@ def test_several_texts_go_to_capture_many():
             gattn.capture(several)
     with pytest.raises(CaptureError, match=r"not list \[None\]\.$"):
         gattn.capture([None])
+
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 1).eval()
+
+
+def test_arguments_of_effect_in_another_order_are_refused():
+    model, cuts = encoder(), [gattn.Cut(layer=0)]
+    with pytest.raises(EditError, match="a text or function, then a list of edits"):
+        gattn.effect(lambda: model(torch.randn(1, 3, 8))[0, 0, 0], model, cuts)
+
+
+def test_numbers_of_tokens_and_of_keys_exclude_each_other():
+    with pytest.raises(GraphError, match="num_tokens=5 is the number of both"):
+        TokenGraph.from_edge_index(torch.tensor([[0], [1]]), 5, num_keys=6)
+
+
+def test_texts_by_stack_and_sequence_are_mappings_by_sequence():
+    torch.manual_seed(0)
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True).eval()
+    words = {"encoder.layers.self_attn": [list("abc"), list("def")]}
+    with torch.no_grad(), gattn.capturing(model, tokens=words) as run:
+        model(torch.randn(2, 3, 8), torch.randn(2, 4, 8))
+    with pytest.raises(CaptureError, match="one mapping per sequence"):
+        list(run.traces)

@@ -89,6 +89,11 @@ def from_edge_index(
         )
     is_bipartite = num_tokens is None
     if num_tokens is not None:
+        if num_queries is not None or num_keys is not None:
+            raise GraphError(
+                f"num_tokens={num_tokens} is the number of both queries and keys. Leave it out to "
+                "give num_queries and num_keys."
+            )
         num_queries = num_keys = num_tokens
     if num_queries is None or num_keys is None:
         raise GraphError("Give num_tokens, or both num_queries and num_keys.")

@@ -17,6 +17,7 @@ from gattn.drawing.page.still import still
 from gattn.drawing.styles import figures
 from gattn.drawing.styles.figures import TextFigure
 from gattn.errors import SelectionError
+from gattn.heads.stack import Stack
 
 TRACE = gattn.AttentionTrace.from_arrays(np.tril(np.full((2, 2, 4, 4), 0.25)))
 PICTURES = {
@@ -171,3 +172,24 @@ def test_a_plain_script_shows_the_figure_of_a_trace():
     figure = TRACE.draw(figsize=(4, 3))
     assert plt.gcf() is figure
     assert figure.get_size_inches().tolist() == [4, 3]
+
+
+@pytest.mark.parametrize("dpi", [50, 300])
+def test_a_file_of_pixels_leaves_no_mark_in_the_file_of_vectors_after_it(dpi, tmp_path):
+    """Texts of matplotlib remember what they were last drawn by, at its dots per inch."""
+
+    def drawn():
+        head = causal_head(9, tokens=list("abcdefghi"), layer=0, head=0)
+        trace = gattn.AttentionTrace({"decoder": Stack("decoder", {(0, 0): head})}, "a-model")
+        return gattn.analysis.rollout(trace).draw().figure
+
+    def caption_of(figure):
+        figure.savefig(tmp_path / "after.svg")
+        (caption,) = [x for x in figure.axes[0].texts if x.get_gid() == "gattn-caption"]
+        return caption.get_text(), caption.get_position()
+
+    figure = drawn()
+    figure.savefig(tmp_path / "before.png", dpi=dpi)
+    found, wanted = caption_of(figure), caption_of(drawn())
+    assert found[0] == wanted[0]
+    np.testing.assert_allclose(found[1], wanted[1], atol=1)

@@ -177,7 +177,9 @@ def test_ribbons_say_what_came_over_no_edge():
     passed = Stack("decoder", {(0, 0): head}).unroll().rollout(query=-1)
     lost = 1 - passed.matrices("passes").sum()
     assert lost > 0.01
-    assert f"{100 * lost:.0f} % came over edges that are not here" in note_of(passed.draw("ribbons"))
+    assert f"{100 * lost:.0f} % came over edges that are not here" in note_of(
+        passed.draw("ribbons")
+    )
     assert "no edge" not in note_of(stack_of(8).unroll().rollout(query=-1).draw("ribbons"))
 
 

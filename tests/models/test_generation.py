@@ -536,7 +536,7 @@ def test_a_context_without_a_call_has_nothing_to_capture(build):
         capturing(model) as run,
     ):
         pass
-    with pytest.raises(CaptureError, match="0 sequences ran"):
+    with pytest.raises(CaptureError, match="No sequence ran: call the model"):
         run.trace  # noqa: B018
     assert run.traces == []
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gattn import capturing
-from gattn.errors import CaptureError
+from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError, EditError
 from gattn.models.doors.proof.probing.alike import state_of
 
 WIDTH = 8
@@ -101,3 +101,11 @@ def test_another_message_of_a_librarys_class_is_seen(monkeypatch: pytest.MonkeyP
     assert state_of(model) == before
     monkeypatch.setattr(pyg.GATConv, "message", lambda self, x_j, alpha: 2 * alpha[..., None] * x_j)
     assert state_of(model) != before
+
+
+def test_a_context_says_that_nothing_was_called_in_it() -> None:
+    model = nn.MultiheadAttention(8, 2).eval()
+    with pytest.raises(CaptureError, match="was not called"), capturing(model):
+        pass
+    with pytest.raises(EditError, match="was not called"), edited(model, Cut(layer=0)):
+        pass

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Bbox, ScaledTranslation
 
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.fitting import Fitting, fitted, points
@@ -146,7 +146,7 @@ class _Texts:
             text.set_text(lines)
             text.set_visible(bool(lines))
             self.written[id(text)] = lines
-            half = text.get_window_extent().width / 2
+            half = self._extent(text).width / 2
             middle = (own.x0 + own.x1) / 2
             moved = max(min(middle, around.x1 - half), around.x0 + half) - middle
             if text is self.heading:
@@ -159,12 +159,18 @@ class _Texts:
         """Move the title above the texts of the picture that it would meet."""
         ax, heading = self.ax, self.heading
         heading.set(transform=self.usual, y=1.0)
-        own = heading.get_window_extent()
+        own = self._extent(heading)
         others = [text for text in ax.texts if text is not self.below and text.get_visible()]
-        boxes = [text.get_window_extent() for text in others if text.get_text()]
+        boxes = [self._extent(text) for text in others if text.get_text()]
         rise = max((box.y1 - own.y0 for box in boxes if box.overlaps(own)), default=0.0)
         inches = ax.figure.dpi_scale_trans
         heading.set_transform(self.usual + ScaledTranslation(0, rise / ax.figure.dpi, inches))
+
+    def _extent(self, text: Text) -> Bbox:
+        """Measure a text for the file that is written now: texts remember the one before."""
+        figure: Any = self.ax.figure
+        found: Bbox = text.get_window_extent(figure.figure._get_renderer())
+        return found
 
 
 def name_side(ax: Axes, side: str, text: str) -> None:

@@ -75,7 +75,7 @@ def why_entries(
         If they are too large for a page.
     """
     several = [] if found is None else [found] if isinstance(found, Why) else found
-    if not isinstance(several, Sequence):
+    if not isinstance(several, Sequence) or isinstance(several, str):
         raise _no_why("why=", several)
     for one in several:
         if not isinstance(one, Why):

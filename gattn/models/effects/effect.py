@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -224,6 +224,11 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     """List the edits of each run."""
     if isinstance(edits, Edit):
         raise EditError(f"effect takes a list of edits, one per row: pass [{edits!r}].")
+    if not isinstance(edits, Iterable):
+        raise EditError(
+            "effect takes a text or function, then a list of edits, then the model; the edits are "
+            f"{type(edits).__name__}."
+        )
     together = [list(some) if isinstance(some, (list, tuple)) else [some] for some in edits]
     if not together or not all(together):
         raise EditError("effect takes at least one edit, such as gattn.Cut(layer=0, head=1).")

@@ -47,6 +47,13 @@ class Naming:
                 f"tokens= names {min(unknown)!r} of the stack {stack!r}: expected a list of texts, "
                 "or the texts of its queries and keys, as {'query': [...], 'key': [...]}."
             )
+        for some in by_side.values():
+            if isinstance(next(iter(some), ""), (list, tuple)):
+                raise CaptureError(
+                    f"tokens= gives lists of texts for the stack {stack!r}: for a batch in several "
+                    f"stacks give one mapping per sequence, as in tokens=[{{{stack!r}: [...]}}, "
+                    "...]."
+                )
         return {side: [str(one) for one in some] for side, some in by_side.items()}
 
     def _of(self, sequence: int) -> ByStack | None:

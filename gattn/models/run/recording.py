@@ -308,6 +308,8 @@ class Recording(Context):
             If none ran, or several.
         """
         traces = self.traces
+        if not traces:
+            raise CaptureError("No sequence ran: call the model within the context.")
         if len(traces) != 1:
             raise CaptureError(
                 f"{len(traces)} sequences ran within the context; run.traces lists their traces."

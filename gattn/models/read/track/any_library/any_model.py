@@ -47,6 +47,7 @@ class AnyTracker(ProvedTracker):
         self._continuing = Continuing(self._caches, self.progress)
         self._layout: Layout | None = None
         self._lead: tuple[int, ...] = ()
+        self._padding = PaddedQueries(self.modules)
         self.needs_tokenizer = True
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
