@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,23 +12,26 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.frames import plain
+from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.nodes.graphs_apart import are_same
+from gattn.models.doors.proof.nodes.moved_rows import MovedRows, Moves
 from gattn.models.doors.proof.nodes.rules import Rules
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.read.on_graphs.seen_edges import Ends
 
 _GATHERS = frozenset(("index", "index_select", "gather", "embedding"))
-
+_MOST_GATHERS = 64
 
 Place = tuple[str, int]
 
 
 @dataclass(frozen=True, eq=False)
 class _Gathered:
-    """The rows that were gathered, of a table with so many."""
+    """The rows that were gathered, of a table with so many, which moves had brought there."""
 
     index: Tensor
     count: int
+    moves: Moves
 
 
 class AlongEdges:
@@ -42,8 +46,11 @@ class AlongEdges:
     def __init__(self, constants: Collection[int]) -> None:
         self._of: Any = WeakTensorKeyDictionary()
         self._rules = Rules(constants, self._of.get)
+        self._mixed: Any = WeakTensorKeyDictionary()
+        self._moved = MovedRows(constants)
+        self._last: deque[_Gathered] = deque(maxlen=_MOST_GATHERS)
         self._is_begun = False
-        self._wanted: dict[Place, Ends] = {}
+        self._wanted: dict[Place, tuple[Ends, set[Moves]]] = {}
         self._met: set[Place] = set()
         self._others: set[Place] = set()
 
@@ -61,36 +68,48 @@ class AlongEdges:
             table, index = found
             inner = self._of.get(table) or ()
             # Edges may be put in another order.
-            before = (_Gathered(x.index[index], x.count) for x in inner)
-            self._of[result] = (_Gathered(index.clone(), len(table)), *before)
+            before = (_Gathered(x.index[index], x.count, x.moves) for x in inner)
+            one = _Gathered(index.clone(), len(table), self._moved.of(table))
+            self._of[result] = (one, *before)
+            self._last.append(one)
             self._is_begun = True
+            self._moved.note(func, kernel, args, kwargs, result)
             return
+        self._moved.note(func, kernel, args, kwargs, result)
         if not self._is_begun:
             return
         rows: Any = self._rules.rows(func, kernel, args, kwargs, result)
-        some = tensors_in((result,))
+        given, some = tensors_in((args, kwargs)), tensors_in((result,))
+        is_sum, is_mixed = kernel.rstrip("_") in SUMS, any(x in self._mixed for x in given)
         for x in some:
-            if rows is not None and self._rules.has_rows(x, kernel, some):
+            if rows is not None and not is_mixed and self._rules.has_rows(x, kernel, some):
                 self._of[x] = rows
-            else:
-                self._of.pop(x, None)
+                continue
+            self._of.pop(x, None)
+            if not is_sum and (is_mixed or any(self._of.get(one) for one in given)):
+                self._mixed[x] = True
 
     def expect(self, place: Place, ends: Ends, *, are_others: bool) -> None:
         """Expect the values of a layer's attention, whose keys may be others than its queries."""
-        self._wanted[place] = ends
+        by = (
+            {one.moves for one in self._last if are_same(one.index, index)}
+            for index in (ends.key, ends.query)
+        )
+        self._wanted[place] = ends, next(filter(None, by), {frozenset()})
         if are_others and not ends.is_bipartite:
             self._others.add(place)
 
     def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
         """Look at what the attention into `query` is multiplied with."""
-        for place, ends in self._wanted.items():
-            if ends.query is query and any(self._are_of(x, ends) for x in some):
+        for place, (ends, moves) in self._wanted.items():
+            if ends.query is query and any(self._are_of(x, ends, moves) for x in some):
                 self._met.add(place)
+                self._last.clear()
 
-    def _are_of(self, x: Tensor, ends: Ends) -> bool:
+    def _are_of(self, x: Tensor, ends: Ends, moves: set[Moves]) -> bool:
         count = None if ends.is_bipartite else ends.num_keys
         return any(
-            are_same(one.index, ends.key) and count in (None, one.count)
+            are_same(one.index, ends.key) and count in (None, one.count) and moves == {one.moves}
             for one in self._of.get(x) or ()
         )
 
@@ -105,8 +124,9 @@ class AlongEdges:
 _NOT_PROVED = (
     "it cannot be proved that the attention of each edge weighs the values of the node at its "
     "other end: expected values that are gathered by one row of the edge_index, as in "
-    "x[edge_index[0]], "
-    "from as many nodes as attend, and that are not mixed across edges before the attention is "
+    "x[edge_index[0]], from as many nodes as attend, whose rows were moved only as those of the "
+    "scores were (a flip, sort or index of the values alone gives edges the values of other "
+    "nodes), and that are not mixed across edges before the attention is "
     "multiplied with them. For keys that are other nodes than queries, use torch-geometric's "
     "MessagePassing with a pair of features"
 )

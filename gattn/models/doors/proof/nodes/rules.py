@@ -22,6 +22,9 @@ _NORMS = frozenset(("native_batch_norm", "native_group_norm", "cudnn_batch_norm"
 _NORMS |= {"_native_batch_norm_legit", "_native_batch_norm_legit_no_training"}
 _REDUCES = frozenset(("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any"))
 _REDUCES |= {"all", "_softmax", "_log_softmax", "glu", "logsumexp"}
+_ALONG = {"flip": (1, None), "roll": (2, None), "index_select": (1, None), "sort": (1, -1)}
+_ALONG |= {"topk": (2, -1)}
+"""What moves numbers along dimensions: which argument says so, and which they are otherwise."""
 _RANDOM = frozenset(("randperm", "randint"))
 
 
@@ -126,6 +129,13 @@ def _keeps(
     if kernel in _PARTS:
         number = 1 if kernel in ("select", "unbind") else 2
         return is_other(args[number] if len(args) > number else kwargs.get("dim", 0))
+    if kernel in _ALONG:
+        number, default = _ALONG[kernel]
+        return is_other(kwargs.get("dim", args[number] if len(args) > number else default))
+    if kernel == "index":
+        return args[1][0] is None and sum(one is not None for one in args[1]) == 1
+    if kernel == "constant_pad_nd":
+        return len(args[1]) < 2 * rank
     if kernel in _REDUCES or kernel == "linalg_vector_norm":
         number = 2 if kernel == "linalg_vector_norm" else 1
         default = -1 if kernel == "glu" else None
