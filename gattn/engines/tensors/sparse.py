@@ -160,22 +160,13 @@ def summed(
 
 
 def _bags(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
-    """Sum as bags of embeddings: rows of a sparse product, for which this kernel is faster.
-
-    It is made for float32: numbers in float64 on a CPU are multiplied as a sparse matrix.
-    """
+    """Sum as bags of embeddings: rows of a sparse product, for which this kernel is faster."""
     copies, _, dim = value.shape
     start, column = edges.repeated(copies)
     table, share = value.detach().reshape(-1, dim).contiguous(), share.detach().reshape(-1)
-    if share.dtype == torch.float64 and share.device.type == "cpu":
-        _let_torch_warn_of_its_sparse_tensors()
-        size = (len(start) - 1, len(table))
-        matrix = torch.sparse_csr_tensor(start, column, share, size, check_invariants=False)
-        bags = matrix @ table
-    else:
-        bags, *_ = torch.embedding_bag(
-            table, column, start, per_sample_weights=share, include_last_offset=True
-        )
+    bags, *_ = torch.embedding_bag(
+        table, column, start, per_sample_weights=share, include_last_offset=True
+    )
     return bags.view(copies, edges.num_queries, dim)
 
 
