@@ -108,5 +108,5 @@ def _is_permutation(index: Tensor, table: Tensor) -> bool:
 
 def _has_all_rows(x: Tensor) -> bool:
     """Return whether a tensor has all rows of its memory, of which it may have some columns."""
-    whole = x.untyped_storage().nbytes()
+    whole = x.untyped_storage().nbytes() if x.layout == torch.strided else 0
     return not whole or not x.dim() or len(x) * x.stride(0) * x.itemsize >= whole
