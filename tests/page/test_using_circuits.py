@@ -168,11 +168,13 @@ def test_a_circuit_in_one_stack_of_several_says_in_which_and_opens_there(look_at
 def hostile():
     trace = trace_of(HOSTILE, heads=2)
     last = len(HOSTILE) - 1
-    return made_of(trace, [(0, n % 2, n + 1, n, 0.9 - 0.02 * n) for n in range(last)])
+    edges = [(0, n % 2, n + 1, n, 0.9 - 0.02 * n) for n in range(last)]
+    return made_of(trace, edges, notes="computed from <b>a name</b>")
 
 
 def test_hostile_tokens_are_text_in_the_circuit(look_at_circuit, tmp_path):
     page = look_at_circuit(hostile())
+    expect(page.locator("#caption")).to_have_text("computed from <b>a name</b>")
     for _ in range(2):
         page.keyboard.press("/")
         page.keyboard.type("<script>")

@@ -37,7 +37,7 @@ class Travel:
 
     It `is_listed` if only its sums tell where values go, and `is_shown` if some context looks at
     it. It `has_met` values if it was multiplied with other numbers, so that it may be messages,
-    and `has_landed` where these were summed up.
+    which `have_landed` once they were summed up.
     """
 
     name: str

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.state import place_of
@@ -20,6 +21,7 @@ _DIVISIONS = frozenset(("div", "div_", "mul", "mul_"))
 _DIFFERENCES = frozenset(("sub", "sub_"))
 _NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
+_PUTS = frozenset(("index_put", "index_put_", "_index_put_impl_"))  # They may add, if told.
 _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
 _NAMES = ("attention", "attn")
 
@@ -29,7 +31,8 @@ class Products:
 
     `multiplying` names these modules; `written_out` those that do so with exponentials of which
     sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
-    pairs of a softmax's numbers and others, and then take sums. `normalizing` holds the modules
+    pairs of a softmax's numbers and others, and then take sums; `by_node` those that sum
+    exponentials up by a list of nodes. `normalizing` holds the modules
     that use a softmax's normalizer by itself, as to merge softmaxes of chunks, and of how many
     queries and keys. `looking_up` names those that multiply a softmax with the parameter that
     its scores were made with, as a codebook. `linear` holds those that multiply what a softmax gave
@@ -48,6 +51,7 @@ class Products:
         self.multiplying: set[str] = set()
         self.written_out: list[str] = []
         self.spreading: set[str] = set()
+        self.by_node: set[str] = set()
         self.normalizing: set[tuple[str, tuple[int, ...]]] = set()
         self.looking_up: set[str] = set()
         self.linear: set[str] = set()
@@ -63,11 +67,15 @@ class Products:
         self._outer: Any = WeakTensorKeyDictionary()
         self._totals: Any = WeakTensorKeyDictionary()
 
-    def note(self, where: str, kernel: str, given: Iterable[Any], result: Any) -> None:
+    def note(self, where: str, kernel: str, given: Sequence[Any], result: Any) -> None:
         """Look at a kernel that ran in a module."""
         tensors = [x for x in given if isinstance(x, Tensor)]
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
+        if kernel in SUMS or (kernel in _PUTS and any(x is True for x in given)):
+            found = self._exponential(tensors)
+            if found is not None and not found.is_softmax:
+                self.by_node.add(where)
         self._look_up(where, kernel, tensors, result)
         self._chain(where, kernel, tensors, result)
         self._note_total(kernel, tensors_in((given,)), result)
@@ -259,13 +267,15 @@ def silent(
     Notes
     -----
     A module is named if it writes out a softmax; if it multiplies one, or another function of
-    products, with values, and no door saw that; or if it multiplies matrices that are no parameters
-    and is of the class of a module that attends, or its class is called attention.
+    products, with values, or sums exponentials up by nodes, and no door saw that; or if it
+    multiplies matrices that are no parameters and is of the class of a module that attends, or its
+    class is called attention.
     """
     sites, others = list(sites), list(others)
     showing = {run.name for site in sites for run in site.chain} | set(others)
     kinds = {type(site.module) for site in sites}
-    found = set(products.written_out) | ((products.spreading | products.chained) - showing)
+    unseen = (products.spreading | products.chained | products.by_node) - showing
+    found = set(products.written_out) | unseen
     found |= set(across)
     found = {name for name in found if not isinstance(model.get_submodule(name), nn.Linear)}
     for name in set(ran) - showing:

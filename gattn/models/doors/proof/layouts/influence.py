@@ -103,9 +103,8 @@ def changes(
     places = tokens.query_positions, tokens.key_positions
     for n, sizes in _changes(one.site, now, before):
         positions = torch.stack(list(places[n]))
-        if (n == 0 and (tokens.is_cross or tokens.is_by_rows)) or sizes.shape[
-            -1
-        ] != positions.shape[-1]:
+        is_told_otherwise = n == 0 and (tokens.is_cross or tokens.is_by_rows)
+        if is_told_otherwise or sizes.shape[-1] != positions.shape[-1]:
             continue
         yield layout.fold(sizes.reshape(*lead, -1, 1), lead)[..., 0].amax(1), positions
 
