@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 
 @dataclass(frozen=True)
 class CpuTime:
@@ -46,8 +48,11 @@ def calibrate(seconds: float = 1.0) -> float:
     return CpuTime.now().others_since(before)
 
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["benchmarks.rows", "torch_geometric.nn", "gattn.module"])
+# A process that was forked cannot use a GPU that its parent looked at.
+_HAS_GPU = torch.cuda.is_available()
+_CONTEXT = multiprocessing.get_context("spawn" if _HAS_GPU else "forkserver")
+if not _HAS_GPU:
+    _CONTEXT.set_forkserver_preload(["benchmarks.rows", "torch_geometric.nn", "gattn.module"])
 
 
 def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:

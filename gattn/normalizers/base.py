@@ -100,6 +100,13 @@ def as_normalizer(normalizer: Normalizer) -> Normalizer:
     return normalizer
 
 
+def filled(number: float | Tensor, like: Tensor) -> Tensor:
+    """Give a number the dtype and the device of a tensor, without the host waiting for it."""
+    if isinstance(number, Tensor):
+        return number.to(like)
+    return like.new_full((), number)
+
+
 def widened(scores: Tensor) -> Tensor:
     """Bring half precision to float32, in which sums are accumulated."""
     return scores.float() if scores.dtype in HALF else scores

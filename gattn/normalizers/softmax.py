@@ -9,6 +9,7 @@ from gattn.checks import finite_number
 from gattn.errors import ContractError
 from gattn.normalizers.base import (
     Normalizer,
+    filled,
     neighbourhood_maxima,
     neighbourhood_sums,
     on_each_edge,
@@ -86,7 +87,8 @@ class Softmax(Normalizer):
 
     def logit(self, wide: Tensor) -> Tensor:
         """Scale the sink's logit to broadcast against (..., heads, queries)."""
-        logit = torch.as_tensor(self.sink, dtype=wide.dtype, device=wide.device)
+        assert self.sink is not None
+        logit = filled(self.sink, wide)
         # A sink of -inf takes nothing; with a row without edges it would give NaN.
         return logit.reshape(-1, 1).clamp_min(torch.finfo(wide.dtype).min) / self.temperature
 

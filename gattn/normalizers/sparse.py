@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gattn.checks import finite
 from gattn.errors import ContractError
-from gattn.normalizers.base import Normalizer, widened
+from gattn.normalizers.base import Normalizer, filled, widened
 
 
 class Entmax(Normalizer):
@@ -57,7 +57,7 @@ class Entmax(Normalizer):
 
     def _alpha(self, wide: Tensor) -> Tensor:
         """Shape alpha to broadcast against (..., heads, queries, keys)."""
-        alpha = torch.as_tensor(self.alpha, dtype=wide.dtype, device=wide.device)
+        alpha = filled(self.alpha, wide)
         return alpha[:, None, None] if alpha.dim() else alpha
 
     def _sparse(self, wide: Tensor, alpha: Tensor) -> Tensor:

@@ -97,8 +97,9 @@ class PerformerFeatures(nn.Module):
         super().__init__()
         num_features = dim if num_features is None else num_features
         generator = torch.Generator().manual_seed(seed)
-        normal = torch.randn(-(-num_features // dim), dim, dim, generator=generator)
-        blocks = torch.linalg.qr(normal).Q
+        shape = (-(-num_features // dim), dim, dim)
+        normal = torch.randn(shape, generator=generator, device=generator.device)
+        blocks = torch.linalg.qr(normal).Q.to(torch.get_default_device())
         self.projection = nn.Buffer(torch.cat(list(blocks), dim=1)[:, :num_features])
 
     def forward(self, vectors: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def hold(problem, engines=NAMES):
     """Hold engines to dense algebra, and let a second call and its gradients read nothing."""
     moved, wanted, ran = OnDevice.of(problem), by_oracle(problem), []
     for engine in engines:
-        if not is_run_by(problem, engine):
+        if not is_run_by(moved, engine):
             continue
 
         def attend(tensors, weight, normalizer, engine=engine):

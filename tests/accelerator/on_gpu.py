@@ -30,7 +30,7 @@ def dense(trace):
 
 def logits(model, ids):
     with torch.no_grad():
-        return model(ids).logits
+        return model(ids)[0]
 
 
 # transformers
@@ -45,7 +45,7 @@ def test_a_capture_leaves_the_output_and_shows_its_attention(tiny, name, dtype):
     ids = torch.tensor([IDS], device="cuda")
     plain = logits(model, ids)
     with torch.no_grad(), gattn.capturing(model) as run:
-        assert torch.equal(model(ids).logits, plain)
+        assert torch.equal(model(ids)[0], plain)
     with torch.no_grad():
         wanted = exact(ids, output_attentions=True).attentions
     for (layer, head), found in dense(run.trace).items():
@@ -62,7 +62,7 @@ def test_edits_in_half_precision(tiny, dtype):
         found = logits(model, ids)
     with gattn.edited(exact, cut):
         wanted = logits(exact, ids)
-    torch.testing.assert_close(found.double(), wanted, atol=0.05, rtol=0.05)
+    assert (found.double() - wanted).norm() < 0.05 * wanted.norm()
     assert not torch.equal(found, logits(model, ids))
 
 
@@ -74,7 +74,7 @@ def test_autocast(tiny, dtype):
     with torch.autocast("cuda", dtype):
         plain = logits(model, ids)
         with torch.no_grad(), gattn.capturing(model) as run:
-            assert torch.equal(model(ids).logits, plain)
+            assert torch.equal(model(ids)[0], plain)
     for place, found in dense(run.trace).items():
         np.testing.assert_allclose(found, dense(exact)[place], **ROUNDED)
 

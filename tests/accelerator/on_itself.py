@@ -18,7 +18,7 @@ GRAPH = TokenGraph.window(9, 3)
 
 
 def attend(**options):
-    tokens = torch.randn(2, 9, 4).to(pretend.NAME)
+    tokens = torch.randn(2, 9, 4).to(pretend.NAME, non_blocking=True)
     return graph_attention(tokens, tokens, tokens, GRAPH, engine="tiles", **options)
 
 
@@ -51,6 +51,8 @@ def test_a_tensor_on_the_wrong_device_is_found_with_its_line(monkeypatch):
         ("value.sum().item()", "_local_scalar_dense"),
         ("bool(value.isnan().any())", "_local_scalar_dense"),
         ("value.cpu()", "a copy to the host"),
+        ("torch.ones(3).to(value.device)", "a copy to the device"),
+        ("torch.tensor(3, device=value.device)", "a copy to the device"),
         ("value.tolist()", "a copy to the host"),
         ("value[value > 0]", "index by booleans"),
         ("value.nonzero()", "nonzero"),
@@ -121,7 +123,8 @@ def test_numbers_and_views_are_as_on_a_cpu():
 
 
 def test_reads_of_the_tests_own_lines_are_not_gattns():
+    there = torch.ones(2).to(pretend.NAME)
     pretend.forget()
-    torch.ones(2).to(pretend.NAME).tolist()
+    there.tolist()
     assert len(pretend.reads) == 1
     assert not on_device.by_gattn(pretend.reads)

@@ -16,8 +16,9 @@ from problems import GRAPHS, HEADS, WIDE, Problem, call_of
 import gattn
 from gattn.attention import attention_graphs
 from gattn.engines import choice
-from gattn.engines.call import EdgeList
+from gattn.engines.call import EdgeList, attention_call
 from gattn.engines.kernels import emitting
+from gattn.engines.kernels.emitting import EmittedEdges
 from gattn.engines.kernels.mask_tiles import SIZE, WORD
 from gattn.errors import CaptureError
 from gattn.graph.token_graph import TokenGraph
@@ -48,15 +49,23 @@ def kernels(monkeypatch):
     return calls
 
 
+def on_device(problem):
+    """Build the call of a problem on the device that runs kernels."""
+    weight, normalizer, _ = problem.functions()
+    arguments = {"weight": weight.to(DEVICE), "normalizer": normalizer.to(DEVICE)}
+    tensors = {name: x.to(DEVICE) for name, x in problem.tensors().items()}
+    return attention_call(**tensors, graph=problem.graph.to(DEVICE), **arguments)[0]
+
+
 def hold(problem, keep):
     """Compare what is emitted with dense algebra in float64."""
     tensors, (weight, normalizer, _) = problem.tensors(), problem.functions()
     exact = [x.double() for x in tensors.values()]
     functions = weight.double(), normalizer.double()
     attention = expected(*exact, problem.graph, *functions).attention.float()
-    call = call_of(problem)
+    call = on_device(problem)
     assert emitting.can_emit(call, keep) is None
-    found = emitting.emit(call, keep)
+    found = EmittedEdges(*(x.cpu() for x in emitting.emit(call, keep)))
     np.testing.assert_allclose(found.mass, attention.sum(-1), **CLOSE)
     compare(found, attention, problem.graph, keep)
     return found
@@ -191,7 +200,7 @@ def test_rows_without_edges(kernels, keep):
     some = TokenGraph.causal(12) - TokenGraph.from_edges([(j, 7) for j in range(8)], 12)
     for graph in (nothing, some):
         for normalizer in (Softmax(), Softmax(sink=1.0)):
-            both(kernels, query, key, graph, keep, normalizer=normalizer)
+            both(kernels, query, key, graph.to(DEVICE), keep, normalizer=normalizer)
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter
@@ -274,7 +283,7 @@ def test_captures_take_kernels(kernels, monkeypatch):
 
 def test_no_gradient_is_kept():
     problem = Problem(GRAPHS["window"], "relative", dtype=torch.float32)
-    assert not emitting.emit(call_of(problem), TopK(2)).attention.requires_grad
+    assert not emitting.emit(on_device(problem), TopK(2)).attention.requires_grad
 
 
 _COMPILE = """

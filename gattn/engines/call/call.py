@@ -71,7 +71,7 @@ class AttentionCall:
     @cached_tensor
     def edge_index(self) -> Tensor:
         """The edges ``[key; query]`` on the tensors' device; a rule lists its edges on the CPU."""
-        return self.graph.edge_index.to(self.query.device)
+        return self.graph.edge_index.to(self.query.device, non_blocking=True)
 
     @property
     def edges(self) -> Neighbourhoods:

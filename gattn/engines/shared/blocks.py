@@ -190,14 +190,15 @@ def _tiles(graph: TokenGraph, blocks: list[tuple[slice, Keys]], device: torch.de
     home = torch.device("cpu")
     if runs := _as_runs([keys for _, keys in blocks]):
         allowed = graph.allowed(*_tokens_of(rows, runs, home))
-        return Tiles(rows, runs, allowed.to(device))
+        return Tiles(rows, runs, allowed.to(device, non_blocking=True))
     sizes = torch.tensor([count_keys(keys) for _, keys in blocks], device=home)
     gathered = torch.zeros(len(blocks), int(sizes.max()), dtype=torch.long, device=home)
     for row, (_, keys) in zip(gathered, blocks, strict=True):
         row[: count_keys(keys)] = list_keys(keys, home)
     allowed = graph.allowed(*_tokens_of(rows, gathered, home))
     allowed &= (torch.arange(gathered.shape[1], device=home) < sizes[:, None])[:, None]
-    return Tiles(rows, gathered.to(device), allowed.to(device))
+    gathered, allowed = (x.to(device, non_blocking=True) for x in (gathered, allowed))
+    return Tiles(rows, gathered, allowed)
 
 
 def _as_runs(blocks: list[Keys]) -> Runs | None:
@@ -236,5 +237,5 @@ def _run_of_keys(graph: TokenGraph, rows: slice, columns: slice, device: torch.d
         rows.stop - rows.start, count_keys(columns), dtype=torch.bool, device=device
     )
     some = slice(columns.start + part.start, columns.start + part.stop)
-    allowed[:, part] = graph.allowed(rows, some).to(device)
+    allowed[:, part] = graph.allowed(rows, some).to(device, non_blocking=True)
     return Tiles(rows, columns, allowed, part)

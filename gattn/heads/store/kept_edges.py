@@ -145,12 +145,16 @@ class KeptEdges:
         if isinstance(self._keep, All):
             self._add(rows, *weighed, picked(values, allowed))
             return
-        present = torch.tensor(True) if allowed is None else allowed
-        places = self._keep.places(attention, present.to(attention.device))
+        present = attention.new_ones((), dtype=torch.bool) if allowed is None else allowed
+        places = self._keep.places(attention, present.to(attention.device, non_blocking=True))
         width = attention.shape[2]
         line = places // width
         key = places - line * width
-        key = key + columns.start if isinstance(columns, slice) else columns.to(key.device)[key]
+        key = (
+            key + columns.start
+            if isinstance(columns, slice)
+            else columns.to(key.device, non_blocking=True)[key]
+        )
         self._add(rows, *weighed, *self._taken(rows, places, line, key, values))
 
     def add_edges(self, edges: slice, attention: Tensor, scores: Tensor | None) -> None:
@@ -162,14 +166,15 @@ class KeptEdges:
             return
         rows = slice(int(query[0]), int(query[-1]) + 1)
         groups = padded_rows(query - rows.start, rows.stop - rows.start)
-        key, row = key.to(attention.device), (query - rows.start).to(attention.device)
+        device = attention.device
+        key, row = (x.to(device, non_blocking=True) for x in (key, query - rows.start))
         weighed = masses(attention, row, rows.stop - rows.start)
         if isinstance(self._keep, All):
             self._add(rows, *weighed, values)
             return
-        chosen = torch.zeros(attention.shape, dtype=torch.bool, device=attention.device)
+        chosen = torch.zeros(attention.shape, dtype=torch.bool, device=device)
         for padded in groups:
-            group, present, slot = (x.to(attention.device) for x in padded)
+            group, present, slot = (x.to(device, non_blocking=True) for x in padded)
             block = attention.index_select(1, group.flatten()).view(-1, *group.shape)
             kept = self._keep.select(block, present).flatten(1)
             edge = group.flatten().index_select(0, slot)

@@ -32,5 +32,5 @@ def picked(values: dict[str, Tensor], allowed: Tensor | None) -> dict[str, Tenso
     if allowed is None:
         return {name: block.flatten(1) for name, block in values.items()}
     # much faster than masked_select with a broadcast mask
-    edge = flat_indices(allowed).to(values["attention"].device)
+    edge = flat_indices(allowed).to(values["attention"].device, non_blocking=True)
     return {name: block.flatten(1).index_select(1, edge) for name, block in values.items()}

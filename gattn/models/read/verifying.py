@@ -65,7 +65,7 @@ def verify(call: SeenCall, reading: Reading) -> None:
     count, device = len(reading.queries), call.query.device
     rows = ordered(count) if call.is_own else _few(count)
     elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
-    slots = reading.queries.slots.index_select(0, rows).to(device)
+    slots = reading.queries.slots.index_select(0, rows).to(device, non_blocking=True)
     is_output = attention.value is not None and attention.value.shape[-1] > 0
     if is_output:
         expected = widened(call.output[elements].index_select(1, slots)).transpose(1, 2)
@@ -73,7 +73,7 @@ def verify(call: SeenCall, reading: Reading) -> None:
         assert call.weights is not None
         given = widened(call.weights[elements].index_select(2, slots))
         expected = taken(given, 3, reading.keys)
-    found = _computed(attention, rows.to(device), is_output)
+    found = _computed(attention, rows.to(device, non_blocking=True), is_output)
     sizes = [vector_norm(x, torch.inf) for x in (expected, found - expected)]
     largest, error = torch.stack(sizes).tolist()
     if not math.isfinite(largest + error):
