@@ -178,14 +178,28 @@ def test_ties_across_words_and_tiles(kernels):
     both(kernels, 0 * query, key, TokenGraph.complete(SIZE + 10), TopK(70))
 
 
-@pytest.mark.parametrize("step", [1, WORD + 3])
-def test_the_largest_are_found_in_one_word_and_in_many(kernels, step):
-    """A row is first bounded by its words' largest scores: few words have one, or one has all."""
+@pytest.mark.parametrize("step", [1, WORD, WORD + 3])
+def test_the_largest_are_found_in_one_group_and_in_many(kernels, step):
+    """A row is first bounded by its groups' largest scores: few have one, or one has all."""
     query, key = drawn(1, 5 * WORD, 4, size=0.1)
     key[:, 7 : 7 + 4 * step : step, 0], query[..., 0] = 3.0, 3.0
     both(kernels, query, key, TokenGraph.complete(5 * WORD), TopK(4))
     (head,) = both(kernels, query, key, TokenGraph.complete(5 * WORD), TopK(6))
     assert (head.graph.in_degree == 6).all()
+
+
+@pytest.mark.parametrize("keep", [TopK(3), Threshold(0.001), Threshold(0.0)])
+def test_more_edges_near_the_least_one_than_a_list_has_room_for(kernels, keep, monkeypatch):
+    """Then edges are counted first, or a row's largest are held in registers."""
+    ran, run = [], emitting._Passes._run
+    monkeypatch.setattr(
+        emitting._Passes, "_run", lambda *given, **more: ran.append(given[1]) or run(*given, **more)
+    )
+    query, key = drawn(2, 3 * WORD, 4, size=0.01)
+    query[:, ::2] = 0
+    both(kernels, query, key, TokenGraph.causal(3 * WORD), keep)
+    again = "largest" if isinstance(keep, TopK) else "collect"
+    assert ran == ["sums", "collect", again]
 
 
 def test_attention_that_vanishes_ranks_by_key(kernels):
@@ -293,11 +307,11 @@ from gattn.engines.kernels import passes
 
 KINDS = {"query": "*bf16", "key": "*bf16", "inside": "*fp32", "outside": "*fp32", "scale": "fp32",
          "cap": "fp32", "pointer": "*i32", "column": "*i32", "bits": "*i32", "words": "*i64",
-         "top": "*fp32", "total": "*fp32", "least": "fp32", "degree": "*i32", "start": "*i64",
-         "bound": "*fp32", "reached": "*i32", "keys": "*i32", "attention": "*fp32"}
+         "top": "*fp32", "total": "*fp32", "bound": "*fp32", "floor": "*fp32", "start": "*i64",
+         "count": "*i32", "keys": "*i32", "scores": "*fp32", "attention": "*fp32"}
 FIXED = {"ROWS": 64, "WIDTH": 64, "SIZE": 128, "WORD": 64, "PRECISION": "ieee", "SLOTS": 8,
-         "LOWEST": -(1 << 62)}
-for name in ("sums", "count", "write", "largest"):
+         "GROUPS": 32, "IN_PTX": True, "LOWEST": -(1 << 62)}
+for name in ("sums", "collect", "largest"):
     kernel = getattr(passes, name)
     names = kernel.arg_names
     kinds = {one: "constexpr" if one in FIXED else KINDS.get(one, "i32") for one in names}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +23,15 @@ MOST_SLOTS = 128
 _ROWS = 64  # of a program
 _LAUNCH = {"num_warps": 4, "num_stages": 3}
 _LEAST_DIM = 16  # of a product in a kernel
-_MOST_BOUNDED = 32  # edges of a query for which a bound is worth its time
+_GROUPS = 32
+"""Groups of keys whose largest scores bound what a query keeps, up to so many edges."""
+
+_ROOM = 16  # at the least, for a row's list
+_ROWS_AT_ONCE = 1 << 18
+_LAST_KEY = 0x7FFFFFFF
 _LOWEST = -(1 << 62)
+_VANISHES = 60.0  # e to the minus this is far from the least number of float32
+_ROUNDING = 1e-4
 
 
 class EmittedEdges(NamedTuple):
@@ -67,9 +73,11 @@ def can_emit(call: AttentionCall, keep: Keep) -> str | None:
 def emit(call: AttentionCall, keep: Keep) -> EmittedEdges:
     """Compute the edges of a call for which `can_emit` gives None."""
     passes = _Passes(call)
-    mass = passes.share_out(scores.sink_logits(call), keep)
-    if isinstance(keep, TopK):
-        return EmittedEdges(mass, *passes.largest(keep.k))
+    most = min(keep.k, passes.keys) if isinstance(keep, TopK) else 0
+    bound = passes.sum_up(most)
+    mass = passes.share_out(scores.sink_logits(call))
+    if most:
+        return EmittedEdges(mass, *passes.largest(most, bound))
     assert isinstance(keep, Threshold)
     return EmittedEdges(mass, *passes.at_least(keep.t))
 
@@ -100,59 +108,124 @@ class _Passes:
             "PRECISION": "tf32" if is_quick else "ieee",
         }
 
-    def share_out(self, sink: Tensor | None, keep: Keep) -> Tensor:
-        """Sum up the powers of each row and of its sink; give the share of the row's edges."""
-        most = min(keep.k, self.keys) if isinstance(keep, TopK) else 0
-        slots = _power_of_two(most) if 0 < most <= _MOST_BOUNDED else 0
-        self.bound = self._per_row(torch.float32) if slots else None
-        self._run("sums", self.top, self.total, most, self.bound, SLOTS=slots)
+    def sum_up(self, most: int) -> Tensor:
+        """Sum up the powers of each row; give what at least `most` of its scores reach, or -inf."""
+        bound = torch.full(self.shape, -torch.inf, device=self.device)
+        groups = _GROUPS if 0 < most <= _GROUPS else 0
+        self._run("sums", self.top, self.total, most, bound, GROUPS=groups)
+        return bound
+
+    def share_out(self, sink: Tensor | None) -> Tensor:
+        """Add each row's sink to its sum; give the share of the row's edges."""
         own = self.total
         if sink is not None:
             largest = torch.maximum(self.top, sink)
             own = self.total * torch.exp(self.top - largest)
             self.top, self.total = largest, own + torch.exp(sink - largest)
-        return torch.where(self.total == 0, 0.0, own / self.total)
+        mass = torch.where(self.total == 0, 0.0, own / self.total)
+        self.top = self.top.masked_fill(self.top == -torch.inf, 0.0)
+        self.total = self.total.masked_fill(self.total == 0, 1.0)
+        return mass
 
     def at_least(self, least: float) -> tuple[Tensor, Tensor, Tensor]:
         """Find edges with attention of at least `least`: degrees, keys and attention."""
-        degree = self._per_row(torch.int32)
-        reached = torch.empty(2 * math.prod(self.grid), dtype=torch.int32, device=self.device)
-        self._run("count", self.top, self.total, least, degree, reached)
-        stop = degree.flatten().cumsum(0)
-        start = stop - degree.flatten()
-        key, attention = self._lists(int(stop[-1]))
-        self._run("write", self.top, self.total, least, start, reached, key, attention)
-        return degree, key, attention
+        floor = self._floor(self.top + torch.log((least * self.total).clamp_min(1e-37)))
+        start = self._evenly(_ROOM)
+        count, key, score = self._collect(floor, start)
+        if int(count.max()) > _ROOM:
+            start = torch.cat([start[:1], count.cumsum(0)])
+            count, key, score = self._collect(floor, start)
+        row = torch.repeat_interleave(count)
+        place = (
+            torch.arange(len(row), device=self.device) + (start[:-1] - count.cumsum(0) + count)[row]
+        )
+        key, score = key[place], score[place]
+        attention = self._shared(score, row)
+        kept = attention >= least
+        row, attention = row[kept], attention[kept]
+        code, order = (row * self.keys + key[kept]).sort()  # a row's edges come in any order
+        degree = torch.zeros_like(count).index_add_(0, row, torch.ones_like(row, dtype=torch.int32))
+        return degree.view(self.shape), (code % self.keys).int(), attention[order]
 
-    def largest(self, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    def largest(self, most: int, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Find the `most` largest edges of each row: degrees, keys and attention."""
-        most = min(most, self.keys)
-        key, attention = (x.view(*self.shape, most) for x in self._lists(self.top.numel() * most))
-        options = {"SLOTS": _power_of_two(most), "LOWEST": _LOWEST}
-        self._run("largest", self.top, self.total, most, self.bound, key, attention, **options)
+        floor, room = self._floor(bound), max(_ROOM, _power_of_two(4 * most))
+        found = self._collect(floor, self._evenly(room)) if most <= _GROUPS else None
+        if found is None or int(found[0].max()) > room:
+            key, attention = self._by_slots(most, floor)
+        else:
+            key, attention = self._of_lists(most, room, *found)
         key, order = key.sort(dim=-1)
         is_edge = key >= 0
         degree = is_edge.sum(-1, dtype=torch.int32)
-        return degree, key[is_edge], attention.gather(-1, order)[is_edge]
+        return degree.view(self.shape), key[is_edge], attention.gather(-1, order)[is_edge]
 
-    def _lists(self, size: int) -> tuple[Tensor, Tensor]:
+    def _of_lists(
+        self, most: int, room: int, count: Tensor, key: Tensor, score: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Take the largest of each row's list: keys, -1 where there is none, and attention.
+
+        Attention and key of an edge are one number: attention, which is not negative, orders as its
+        bits do, and comes first; among equals the smaller key is the larger number.
+        """
+        found = []
+        slots = torch.arange(room, device=self.device)
+        for rows in torch.arange(len(count), device=self.device).split(_ROWS_AT_ONCE):
+            some = slice(int(rows[0]), int(rows[-1]) + 1)
+            attention = self._shared(score.view(-1, room)[some], rows[:, None])
+            code = attention.view(torch.int32).long() << 32 | (_LAST_KEY - key.view(-1, room)[some])
+            code = code.masked_fill(slots >= count[some, None], -1)
+            found.append(code.sort(dim=-1, descending=True).values[:, :most])
+        best = torch.cat(found)
+        is_edge = best >= 0
+        key = torch.where(is_edge, _LAST_KEY - (best & 0xFFFFFFFF), -1).int()
+        return key, (best >> 32).int().view(torch.float32)
+
+    def _by_slots(self, most: int, floor: Tensor) -> tuple[Tensor, Tensor]:
+        """Do the same by a pass that holds each row's largest, however many come near them."""
+        key = torch.empty(self.top.numel(), most, dtype=torch.int32, device=self.device)
+        attention = torch.empty_like(key, dtype=torch.float32)
+        options = {"SLOTS": _power_of_two(most), "LOWEST": _LOWEST}
+        self._run("largest", self.top, self.total, most, floor, key, attention, **options)
+        return key, attention
+
+    def _collect(self, floor: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """List the edges of each row that reach its floor, as far as there is room."""
+        count = torch.zeros(self.top.numel(), dtype=torch.int32, device=self.device)
+        size = int(start[-1])
         key = torch.empty(size, dtype=torch.int32, device=self.device)
-        return key, torch.empty(size, dtype=torch.float32, device=self.device)
+        score = torch.empty_like(key, dtype=torch.float32)
+        # The interpreter and other makers' GPUs know no PTX.
+        is_nvidia = self.device.type == "cuda" and torch.version.hip is None
+        self._run("collect", floor, start, count, key, score, IN_PTX=is_nvidia)
+        return count, key, score
+
+    def _evenly(self, room: int) -> Tensor:
+        """Give each row's list the same room."""
+        return torch.arange(self.top.numel() + 1, device=self.device) * room
+
+    def _floor(self, score: Tensor) -> Tensor:
+        """Lower scores by more than rounding adds: nothing below them is kept.
+
+        Scores so far below a row's largest that their attention may be 0 are all equal.
+        """
+        score = score.masked_fill(score <= self.top - _VANISHES, -torch.inf)
+        return score - _ROUNDING * torch.maximum(score.abs(), self.top.abs()).clamp_min(1)
+
+    def _shared(self, score: Tensor, row: Tensor) -> Tensor:
+        """Turn scores of rows into attention."""
+        return torch.exp(score - self.top.view(-1)[row]) / self.total.view(-1)[row]
 
     def _per_row(self, dtype: torch.dtype) -> Tensor:
         return torch.empty(self.shape, dtype=dtype, device=self.device)
 
-    @property
-    def grid(self) -> tuple[int, int]:
-        batch, heads, queries = self.shape
-        return -(-queries // _ROWS), batch * heads
-
     def _run(self, name: str, *more: Any, **options: int) -> None:
         from gattn.engines.kernels import passes
 
+        batch, heads, queries = self.shape
+        grid = -(-queries // _ROWS), batch * heads
         with torch.cuda.device_of(self.top):
-            kernel = getattr(passes, name)[self.grid]
-            kernel(*self.given, *more, **self.options, **options, **_LAUNCH)
+            getattr(passes, name)[grid](*self.given, *more, **self.options, **options, **_LAUNCH)
 
 
 def _power_of_two(number: int) -> int:

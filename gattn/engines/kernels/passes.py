@@ -2,8 +2,8 @@
 
 Each program takes ROWS queries of one head, and walks the tiles of keys that they reach, a word of
 each row at a time. What the arguments hold, `KernelScore` and `MaskTiles` say; tables that a score
-does not have are None. Kept edges are few, so that most steps end with one comparison: does any
-score reach the least one that its row can keep, less what rounding may take away?
+does not have are None. Kept edges are few, so that a step looks closely only where a score reaches
+its row's floor: the least one that may be kept, less what rounding may take away.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ def sums(
     query, key, scale, inside, cap, outside, pointer, column, bits, words,
     num_queries, num_keys, dim, heads, top, total, most, bound,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, WORD: tl.constexpr,
-    PRECISION: tl.constexpr, SLOTS: tl.constexpr,
+    PRECISION: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Find each row's largest score, and the sum of all powers of e of what is below it.
 
-    With SLOTS, also a `bound` that at least `most` scores of the row reach: the `most`-th largest
-    of what the steps' largest scores are.
+    With GROUPS, also a `bound` that at least `most` scores of the row reach, if it is not -inf: the
+    `most`-th largest of the largest scores of groups of keys, those of equal remainders.
     """
     vectors, row = _queries(query, num_queries, dim, ROWS, WIDTH)
     largest = tl.full([ROWS], -float("inf"), tl.float32)
     summed = tl.zeros([ROWS], tl.float32)
-    if SLOTS > 0:
-        slots = tl.arange(0, SLOTS)
-        free = tl.where(slots < most, -float("inf"), float("inf"))
-        best = tl.broadcast_to(free[None, :], [ROWS, SLOTS])
+    if GROUPS > 0:
+        maxima = tl.full([ROWS, GROUPS], -float("inf"), tl.float32)
     first, last = _steps(pointer, ROWS, SIZE, WORD)
     for step in range(first, last):
         score, _ = _scores(
@@ -42,80 +40,106 @@ def sums(
         base = tl.where(larger == -float("inf"), 0.0, larger)
         summed = summed * tl.exp(largest - base) + tl.sum(tl.exp(score - base[:, None]), 1)
         largest = larger
-        if SLOTS > 0:
-            goes = slots[None, :] == tl.argmin(best, 1)[:, None]
-            best = tl.where(goes, tl.maximum(best, here[:, None]), best)
+        if GROUPS > 0:
+            parts = tl.reshape(score, [ROWS, WORD // GROUPS, GROUPS])
+            maxima = tl.maximum(maxima, tl.max(parts, 1))
     place = tl.program_id(1).to(tl.int64) * num_queries + row
     tl.store(top + place, largest, mask=row < num_queries)
     tl.store(total + place, summed, mask=row < num_queries)
-    if SLOTS > 0:
-        tl.store(bound + place, tl.min(best, 1), mask=row < num_queries)
+    if GROUPS > 0:
+        reached = largest
+        for _ in range(1, most):
+            maxima = tl.where(maxima >= reached[:, None], -float("inf"), maxima)
+            reached = tl.max(maxima, 1)
+        tl.store(bound + place, reached, mask=row < num_queries)
 
 
 @triton.jit
-def count(
+def collect(
     query, key, scale, inside, cap, outside, pointer, column, bits, words,
-    num_queries, num_keys, dim, heads, top, total, least, degree, reached,
+    num_queries, num_keys, dim, heads, floor, start, count, keys, scores,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, WORD: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, IN_PTX: tl.constexpr,
 ):  # fmt: skip
-    """Count each row's edges with attention of at least `least`; note between which steps."""
+    """List each row's edges that score at least its `floor`, in any order, and count them.
+
+    Those of a row go where `start` says, up to the next row's; what has no room is only counted.
+    """
     vectors, row = _queries(query, num_queries, dim, ROWS, WIDTH)
-    base, divisor, place = _row_sums(top, total, row, num_queries)
-    floor = _floor(base + tl.log(tl.maximum(least * divisor, 1e-37)), base, row, num_queries)
-    found = tl.zeros([ROWS], tl.int32)
+    first_row = tl.program_id(1).to(tl.int64) * num_queries + tl.program_id(0) * ROWS
+    place, there = tl.program_id(1).to(tl.int64) * num_queries + row, row < num_queries
+    least = tl.load(floor + place, mask=there, other=float("inf"))
+    origin = tl.load(start + first_row)
+    begin = tl.load(start + place, mask=there, other=0)
+    room = (tl.load(start + place + 1, mask=there, other=0) - begin).to(tl.int32)
+    begin = (begin - origin).to(tl.int32)
     first, last = _steps(pointer, ROWS, SIZE, WORD)
-    begin, end = last, first
     for step in range(first, last):
-        score, _ = _scores(
-            vectors, row, step, key, scale, inside, cap, outside, column, bits, words,
-            num_queries, num_keys, dim, heads, ROWS, WIDTH, SIZE, WORD, PRECISION,
-        )  # fmt: skip
-        if _any(score >= floor[:, None]):
-            edge = _edges(row, step, bits, words, SIZE, WORD)
-            kept = edge & (_attention(score, base, divisor) >= least)
-            found += tl.sum(kept.to(tl.int32), 1)
-            begin, end = tl.minimum(begin, step), step + 1
-    tl.store(degree + place, found, mask=row < num_queries)
-    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(reached + 2 * program, begin)
-    tl.store(reached + 2 * program + 1, end)
-
-
-@triton.jit
-def write(
-    query, key, scale, inside, cap, outside, pointer, column, bits, words,
-    num_queries, num_keys, dim, heads, top, total, least, start, reached, keys, attention,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, WORD: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Write the edges that `count` counted: those of each row from `start` on, by rising key."""
-    vectors, row = _queries(query, num_queries, dim, ROWS, WIDTH)
-    base, divisor, place = _row_sums(top, total, row, num_queries)
-    floor = _floor(base + tl.log(tl.maximum(least * divisor, 1e-37)), base, row, num_queries)
-    slot = tl.load(start + place, mask=row < num_queries, other=0)
-    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    begin, end = tl.load(reached + 2 * program), tl.load(reached + 2 * program + 1)
-    for step in range(begin, end):
         score, number = _scores(
             vectors, row, step, key, scale, inside, cap, outside, column, bits, words,
             num_queries, num_keys, dim, heads, ROWS, WIDTH, SIZE, WORD, PRECISION,
         )  # fmt: skip
-        if _any(score >= floor[:, None]):
-            found = _attention(score, base, divisor)
-            edge = _edges(row, step, bits, words, SIZE, WORD)
-            kept = edge & (found >= least) & (row < num_queries)[:, None]
-            rank = tl.cumsum(kept.to(tl.int32), 1)
-            target = slot[:, None] + rank - 1
-            tl.store(keys + target, tl.broadcast_to(number[None, :], kept.shape), mask=kept)
-            tl.store(attention + target, found, mask=kept)
-            slot += tl.sum(kept.to(tl.int32), 1)
+        found = score >= least[:, None]
+        if tl.max(tl.max(found.to(tl.int32), 1), 0) > 0:
+            found = found & _edges(row, step, bits, words, SIZE, WORD)
+            if IN_PTX:
+                _append(
+                    found, number, score, count + first_row, begin, room, keys + origin,
+                    scores + origin, ROWS,
+                )  # fmt: skip
+            else:
+                own = tl.reshape(
+                    tl.broadcast_to(tl.arange(0, ROWS)[:, None], found.shape), [ROWS * WORD]
+                )
+                mask = tl.reshape(found, [ROWS * WORD])
+                slot = tl.atomic_add(count + first_row + own, 1, mask=mask, sem="relaxed")
+                slot = tl.reshape(slot, [ROWS, WORD])
+                has_room = found & (slot < room[:, None])
+                target = origin + begin[:, None] + slot
+                tl.store(
+                    keys + target, tl.broadcast_to(number[None, :], found.shape), mask=has_room
+                )
+                tl.store(scores + target, score, mask=has_room)
+
+
+@triton.jit
+def _append(found, number, score, count, begin, room, keys, scores, ROWS: tl.constexpr):
+    """Append edges to their rows' lists: what else `collect` does, without moving the scores.
+
+    Tensors of pointers would bring all scores into another layout, through shared memory.
+    """
+    row = tl.arange(0, ROWS)
+    counter = (count + row).to(tl.int64, bitcast=True)
+    key_list = (keys + begin).to(tl.int64, bitcast=True)
+    score_list = (scores + begin).to(tl.int64, bitcast=True)
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred is_found, has_room;
+        .reg .s32 slot;
+        .reg .s64 place;
+        setp.ne.s32 is_found, $5, 0;
+        mov.s32 slot, 0x7fffffff;
+        @is_found atom.relaxed.gpu.global.add.u32 slot, [$1], 1;
+        setp.lt.s32 has_room, slot, $4;
+        mad.wide.s32 place, slot, 4, $2;
+        @has_room st.global.b32 [place], $6;
+        mad.wide.s32 place, slot, 4, $3;
+        @has_room st.global.b32 [place], $7;
+        mov.s32 $0, slot;
+        }""",
+        "=r,l,l,l,r,r,r,r",
+        [
+            counter[:, None], key_list[:, None], score_list[:, None], room[:, None],
+            found.to(tl.int32), number[None, :], score.to(tl.int32, bitcast=True),
+        ],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit
 def largest(
     query, key, scale, inside, cap, outside, pointer, column, bits, words,
-    num_queries, num_keys, dim, heads, top, total, most, bound, keys, attention,
+    num_queries, num_keys, dim, heads, top, total, most, floor, keys, attention,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, WORD: tl.constexpr,
     PRECISION: tl.constexpr, SLOTS: tl.constexpr, LOWEST: tl.constexpr,
 ):  # fmt: skip
@@ -126,10 +150,7 @@ def largest(
     """
     vectors, row = _queries(query, num_queries, dim, ROWS, WIDTH)
     base, divisor, place = _row_sums(top, total, row, num_queries)
-    floor = -float("inf")
-    if bound is not None:
-        floor = tl.load(bound + place, mask=row < num_queries, other=0.0)
-    floor = _floor(floor, base, row, num_queries)
+    lowest = tl.load(floor + place, mask=row < num_queries, other=float("inf"))
     slots = tl.arange(0, SLOTS)
     empty = tl.where(slots < most, -1 - slots.to(tl.int64), -LOWEST)
     best = tl.broadcast_to(empty[None, :], [ROWS, SLOTS])
@@ -139,9 +160,9 @@ def largest(
             vectors, row, step, key, scale, inside, cap, outside, column, bits, words,
             num_queries, num_keys, dim, heads, ROWS, WIDTH, SIZE, WORD, PRECISION,
         )  # fmt: skip
-        if _any(score >= floor[:, None]):
-            edge = _edges(row, step, bits, words, SIZE, WORD)
-            edge = edge & (score >= floor[:, None])
+        edge = score >= lowest[:, None]
+        if tl.max(tl.max(edge.to(tl.int32), 1), 0) > 0:
+            edge = edge & _edges(row, step, bits, words, SIZE, WORD)
             high = _attention(score, base, divisor).to(tl.int32, bitcast=True).to(tl.int64) << 32
             code = tl.where(edge, high | (0x7FFFFFFF - number[None, :].to(tl.int64)), LOWEST)
             candidate, weakest = tl.max(code, 1), tl.min(best, 1)
@@ -184,22 +205,6 @@ def _row_sums(top, total, row, num_queries):
     base = tl.load(top + place, mask=there, other=0.0)
     divisor = tl.load(total + place, mask=there, other=1.0)
     return tl.where(base == -float("inf"), 0.0, base), tl.where(divisor == 0, 1.0, divisor), place
-
-
-@triton.jit
-def _floor(score, base, row, num_queries):
-    """Lower a score by more than rounding adds: none below it is kept.
-
-    Scores so far below the largest that their attention may be 0 are all equal.
-    """
-    score = tl.where(score > base - 60.0, score, -float("inf"))
-    score -= 1e-4 * tl.maximum(1.0, tl.maximum(tl.abs(score), tl.abs(base)))
-    return tl.where(row < num_queries, score, float("inf"))
-
-
-@triton.jit
-def _any(conditions):
-    return tl.max(tl.max(conditions.to(tl.int32), 1), 0) > 0
 
 
 @triton.jit
