@@ -16,7 +16,12 @@ from benchmarks.measure import measure
 from benchmarks.processes import calibrate
 from benchmarks.row import Row
 
-RESULTS = Path(__file__).with_name("results.json")
+RESULTS = {
+    "cpu": Path(__file__).with_name("results.json"),
+    "cuda": Path(__file__).with_name("results_gpu.json"),
+}
+SECONDS = {"cpu": 6.0, "cuda": 2.0}
+"""About how long a row's rounds take together."""
 BUSY = 0.05
 """The share of the CPUs that other processes may use before a warning."""
 
@@ -34,19 +39,20 @@ def main() -> int:
     if not chosen:
         print("No such row: --list shows them all.", file=sys.stderr)
         return 2
-    path = options.json or (None if options.quick else RESULTS)
+    results_here = RESULTS[device]
+    path = options.json or (None if options.quick else results_here)
     results = report.read(path, machine(device))
     if not options.draw:
         _warn_where_busy(calibrate(), "before the first row")
         _measure_all(chosen, device, options.quick, results, path)
     if path:
         report.sort(results, [row.name for row in available])
-        report.publish(results, path, path.resolve() == RESULTS.resolve())
+        report.publish(results, path, path.resolve() == results_here.resolve())
     return any("failed" in row for row in results["rows"])
 
 
 def _options() -> argparse.Namespace:
-    defaults = f"{RESULTS.parent.name}/{RESULTS.name}, docs/speed.md and docs/pictures"
+    defaults = "benchmarks/results.json (results_gpu.json on a GPU), docs/speed.md, docs/pictures"
     return read_options("benchmarks", report.DESCRIPTION, "--rows", defaults)
 
 
@@ -84,7 +90,9 @@ def _measure_all(
     for row in chosen:
         found = _about(row)
         try:
-            found |= measure(row, device, seconds=0.5 if quick else 6.0, with_growth=not quick)
+            found |= measure(
+                row, device, seconds=0.5 if quick else SECONDS[device], with_growth=not quick
+            )
         except RuntimeError as error:
             found["failed"] = str(error)
         print(report.line(found), flush=True)

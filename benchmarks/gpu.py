@@ -1,5 +1,6 @@
 """Rows that need a GPU: edges emitted by kernels, and flex attention, in bfloat16."""
 
+from collections.abc import Iterator
 from functools import cache, partial
 from typing import Any
 
@@ -18,11 +19,14 @@ from gattn import (
     attention_graphs,
     graph_attention,
 )
+from gattn.engines.call import attention_call
+from gattn.engines.kernels.emitting import EmittedEdges, emit
 
 DTYPE = torch.bfloat16
 TOLERANCE = 0.02
 """Attention in bfloat16 rounds to 1/256; the peers round differently."""
 WINDOW = 1024
+KEEPS = (("topk", TopK(8)), ("threshold", Threshold(0.05)))
 
 
 def rows(quick: bool) -> list[Row]:
@@ -41,25 +45,43 @@ def rows(quick: bool) -> list[Row]:
             check=partial(graphs_are_right, size=size, keep=keep),
             device="cuda",
         )
-        for name, keep in (("topk", TopK(8)), ("threshold", Threshold(0.05)))
+        for name, keep in KEEPS
         for size in sizes
     ]
-    return emitted + [
+    kernels = [
         Row(
-            f"flex-{name}/{size}/{'backward' if backward else 'forward'}",
-            f"causal window of {WINDOW}{', ALiBi' * (name == 'alibi')}, {HEADS} heads of {DIM}, "
-            "bfloat16",
-            "torch's flex_attention with a mask and a score of its own",
+            f"kernels-{name}/{size}/forward",
+            f"the kernels of emitted-{name}: edges stay on the GPU, in arrays",
+            "torch's flash attention alone",
             size,
-            partial(flex, has_slopes=name == "alibi", backward=backward),
-            time_bar=None if quick else 1.1,
-            check=are_close,
+            partial(edges, keep=keep),
+            time_bar=None if quick else 2.0,
+            check=partial(edges_are_right, size=size, keep=keep),
             device="cuda",
         )
-        for name in ("window", "alibi")
-        for size in ([4096] if quick else sizes[1:])
-        for backward in (False, True)
+        for name, keep in KEEPS
+        for size in sizes
     ]
+    return (
+        emitted
+        + kernels
+        + [
+            Row(
+                f"flex-{name}/{size}/{'backward' if backward else 'forward'}",
+                f"causal window of {WINDOW}{', ALiBi' * (name == 'alibi')}, "
+                f"{HEADS} heads of {DIM}, bfloat16",
+                "torch's flex_attention with a mask and a score of its own",
+                size,
+                partial(flex, has_slopes=name == "alibi", backward=backward),
+                time_bar=None if quick else 1.1,
+                check=are_close,
+                device="cuda",
+            )
+            for name in ("window", "alibi")
+            for size in ([4096] if quick else sizes[1:])
+            for backward in (False, True)
+        ]
+    )
 
 
 def graphs(side: str, size: int, device: str, *, keep: Any) -> Side:
@@ -72,6 +94,15 @@ def graphs(side: str, size: int, device: str, *, keep: Any) -> Side:
     return Side(lambda: attention_graphs(q, k, graph, keep=keep))
 
 
+def edges(side: str, size: int, device: str, *, keep: Any) -> Side:
+    """Do the same as `graphs`, without bringing edges to main memory."""
+    if side == "peer":
+        return graphs(side, size, device, keep=keep)
+    q, k, _ = (x.to(DTYPE) for x in _drawn(GRAPH_HEADS, size, device))
+    call, _ = attention_call(q, k, TokenGraph.causal(size))
+    return Side(lambda: emit(call, keep))
+
+
 def _drawn(heads: int, size: int, device: str) -> list[torch.Tensor]:
     q, k, v, _ = tensors(heads, size, DIM, device)
     return [q * PEAKED, k, v]
@@ -81,23 +112,46 @@ def graphs_are_right(
     peer: Side, theirs: Any, gattn: Side, heads: Any, *, size: int, keep: Any
 ) -> dict[str, float]:
     """Compare some rows of some heads with the formula, in float64; count the kept edges."""
-    q, k, _ = (x.to(DTYPE).double() for x in _drawn(GRAPH_HEADS, size, "cpu"))
-    for head in (0, GRAPH_HEADS - 1):
+    for head, query, row in _some_rows(size):
         network = heads[head].graph
-        for query in (0, 5, size // 2, size - 1):
-            row = ((k[head, : query + 1] @ q[head, query]) / DIM**0.5).softmax(0)
-            wanted = row.topk(min(keep.k, len(row))).values if isinstance(keep, TopK) else row
-            if isinstance(keep, Threshold):
-                wanted = row[row >= keep.t]
-            here = slice(*network.pointer[query : query + 2].tolist())
-            found = torch.from_numpy(heads[head].attention[here]).double()
-            expected = row[network.edge_index[0, here]]
-            if len(found) != len(wanted) or not torch.allclose(found, expected, rtol=1e-3):
-                raise AssertionError(f"head {head}, query {query}: not the edges of the formula")
-            if abs(float(found.sum() - wanted.sum())) > 1e-3:
-                raise AssertionError(f"head {head}, query {query}: not the largest edges")
+        here = slice(*network.pointer[query : query + 2].tolist())
+        found = torch.from_numpy(heads[head].attention[here])
+        _compare(f"head {head}, query {query}", row, network.edge_index[0, here], found, keep)
     kept = sum(head.graph.num_edges for head in heads)
     return {"edges kept per query": kept / (size * GRAPH_HEADS)}
+
+
+def edges_are_right(
+    peer: Side, theirs: Any, gattn: Side, found: EmittedEdges, *, size: int, keep: Any
+) -> dict[str, float]:
+    """Do the same with edges that stay on the GPU."""
+    stop = found.degree.flatten().cumsum(0).tolist()
+    for head, query, row in _some_rows(size):
+        line = head * size + query
+        here = slice(stop[line - 1] if line else 0, stop[line])
+        edges = (x[here].cpu() for x in (found.key, found.attention))
+        _compare(f"head {head}, query {query}", row, *edges, keep)
+    return {"edges kept per query": stop[-1] / (size * GRAPH_HEADS)}
+
+
+def _some_rows(size: int) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Compute the attention of some rows of some heads in float64."""
+    q, k, _ = (x.to(DTYPE).double() for x in _drawn(GRAPH_HEADS, size, "cpu"))
+    for head in (0, GRAPH_HEADS - 1):
+        for query in (0, 5, size // 2, size - 1):
+            yield head, query, ((k[head, : query + 1] @ q[head, query]) / DIM**0.5).softmax(0)
+
+
+def _compare(where: str, row: torch.Tensor, key: Any, found: torch.Tensor, keep: Any) -> None:
+    """Compare kept edges of a row with all its attention."""
+    wanted = row.topk(min(keep.k, len(row))).values if isinstance(keep, TopK) else row
+    if isinstance(keep, Threshold):
+        wanted = row[row >= keep.t]
+    found = found.double()
+    if len(found) != len(wanted) or not torch.allclose(found, row[key], rtol=1e-3):
+        raise AssertionError(f"{where}: not the edges of the formula")
+    if abs(float(found.sum() - wanted.sum())) > 1e-3:
+        raise AssertionError(f"{where}: not the largest edges")
 
 
 def flex(side: str, size: int, device: str, *, has_slopes: bool, backward: bool) -> Side:

@@ -8,7 +8,8 @@ from benchmarks.row import Row
 
 DESCRIPTION = "Compare gattn with its peers: time, memory, page faults, growth."
 DOCS = Path(__file__).parents[1] / "docs"
-BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+BEGIN = {"cpu": "<!-- measured -->", "cuda": "<!-- measured on a GPU -->"}
+END = "<!-- /measured -->"
 COLUMNS = ("row", "gattn", "peer", "time", "bar", "gattn MiB", "peer MiB", "memory", "bar")
 MORE_COLUMNS = ("faults", "peer's", "as N grows", "others")
 WIDTHS = (32, 9, 9, 7, 9, 9, 9, 7, 9, 7, 7, 22, 6)
@@ -166,9 +167,13 @@ def publish(results: dict[str, Any], path: Path, in_docs: bool) -> None:
     if in_docs:
         page = DOCS / "speed.md"
         text = page.read_text(encoding="utf-8")
-        before, after = text.split(BEGIN)[0], text.split(END)[1]
-        page.write_text(f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}", encoding="utf-8")
-        draw(results, DOCS / "pictures" / "speed")
+        device = results["machine"]["device"]
+        before, _, rest = text.partition(BEGIN[device])
+        after = rest.partition(END)[2]
+        measured = f"{BEGIN[device]}\n\n{table(results)}\n\n{END}"
+        page.write_text(f"{before}{measured}{after}", encoding="utf-8")
+        if device == "cpu":
+            draw(results, DOCS / "pictures" / "speed")
     else:
         path.with_suffix(".md").write_text(table(results) + "\n", encoding="utf-8")
         draw(results, path.with_suffix(""))

@@ -136,7 +136,7 @@ def test_memory_grows_with_the_edges_that_are_kept():
     heads = attention_graphs(query, key, graph, keep=TopK(8))
     peak = torch.cuda.max_memory_allocated() - before
     edges = sum(head.graph.num_edges for head in heads)
-    assert peak < 60 * edges
+    assert peak < 160 * edges
 
 
 # Models of no library of transformers

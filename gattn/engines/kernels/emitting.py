@@ -23,11 +23,11 @@ MOST_SLOTS = 128
 _ROWS = 64  # of a program
 _LAUNCH = {"num_warps": 4, "num_stages": 3}
 _LEAST_DIM = 16  # of a product in a kernel
-_GROUPS = 32
-"""Groups of keys whose largest scores bound what a query keeps, up to so many edges."""
+_MOST_BOUNDED = 32
+"""The most edges of a query that are bounded by the largest scores of groups of keys."""
 
 _ROOM = 16  # at the least, for a row's list
-_ROWS_AT_ONCE = 1 << 18
+_ROWS_AT_ONCE = 1 << 16
 _LAST_KEY = 0x7FFFFFFF
 _LOWEST = -(1 << 62)
 _VANISHES = 60.0  # e to the minus this is far from the least number of float32
@@ -111,7 +111,7 @@ class _Passes:
     def sum_up(self, most: int) -> Tensor:
         """Sum up the powers of each row; give what at least `most` of its scores reach, or -inf."""
         bound = torch.full(self.shape, -torch.inf, device=self.device)
-        groups = _GROUPS if 0 < most <= _GROUPS else 0
+        groups = 0 if not 0 < most <= _MOST_BOUNDED else 32 if most <= 16 else 64
         self._run("sums", self.top, self.total, most, bound, GROUPS=groups)
         return bound
 
@@ -150,7 +150,7 @@ class _Passes:
     def largest(self, most: int, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Find the `most` largest edges of each row: degrees, keys and attention."""
         floor, room = self._floor(bound), max(_ROOM, _power_of_two(4 * most))
-        found = self._collect(floor, self._evenly(room)) if most <= _GROUPS else None
+        found = self._collect(floor, self._evenly(room)) if most <= _MOST_BOUNDED else None
         if found is None or int(found[0].max()) > room:
             key, attention = self._by_slots(most, floor)
         else:
@@ -173,8 +173,9 @@ class _Passes:
         for rows in torch.arange(len(count), device=self.device).split(_ROWS_AT_ONCE):
             some = slice(int(rows[0]), int(rows[-1]) + 1)
             attention = self._shared(score.view(-1, room)[some], rows[:, None])
-            code = attention.view(torch.int32).long() << 32 | (_LAST_KEY - key.view(-1, room)[some])
-            code = code.masked_fill(slots >= count[some, None], -1)
+            code = attention.view(torch.int32).long().bitwise_left_shift_(32)
+            code.bitwise_or_(_LAST_KEY - key.view(-1, room)[some])
+            code.masked_fill_(slots >= count[some, None], -1)
             found.append(code.sort(dim=-1, descending=True).values[:, :most])
         best = torch.cat(found)
         is_edge = best >= 0
