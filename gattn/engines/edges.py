@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines.call import AttentionCall
-from gattn.engines.shared.scoring import PIECE_NUMBERS, score_edges, share_out, sorted_features
+from gattn.engines.shared.scoring import piece_numbers, score_edges, share_out, sorted_features
 from gattn.engines.tensors.memory import Pasted, Recomputed, keep_freed_memory, uncompiled
 from gattn.engines.tensors.ragged import (
     head_products,
@@ -116,7 +116,7 @@ def _times_features(call: AttentionCall, attention: Tensor) -> Tensor:
 def _normalized(call: AttentionCall, scores: Tensor) -> Tensor:
     """Normalize scores (B, H, E), as many neighbourhoods at a time as fit the cache."""
     edges = call.edges
-    blocks = list(edges.blocks(max(1, PIECE_NUMBERS // max(4 * call.batch_heads, 1))))
+    blocks = list(edges.blocks(max(1, piece_numbers(call) // max(4 * call.batch_heads, 1))))
     recomputed = Recomputed(many=len(blocks) > 1)
     parts = scores.split([len(block.query) for block in blocks], dim=-1)
     form = call.dot_form
@@ -147,6 +147,6 @@ def edge_blocks(call: AttentionCall) -> Iterator[EdgeBlock]:
 def memory(call: AttentionCall) -> int:
     """Estimate the memory of `run` besides inputs and output, in bytes."""
     edges = call.graph.num_edges
-    pieces = 4 * min(PIECE_NUMBERS, edges * call.edge_width)
+    pieces = 4 * min(piece_numbers(call), edges * call.edge_width)
     indices = 8 * 3 * edges + 4 * min(call.batch_heads * edges, max(GROUPED_EDGES, edges))
     return (2 * call.batch_heads * edges + pieces) * max(call.query.element_size(), 4) + indices

@@ -13,7 +13,7 @@ from gattn.engines.call import AttentionCall
 from gattn.engines.fused import VALUES_OF_EDGES, fused_block, is_on_accelerator, suits_the_kernel
 from gattn.engines.shared import blocks
 from gattn.engines.shared.blocks import Tiles
-from gattn.engines.shared.scoring import PIECE_NUMBERS, score_tile, tile_bias
+from gattn.engines.shared.scoring import piece_numbers, score_tile, tile_bias
 from gattn.engines.shared.tiling import tile_pairs
 from gattn.engines.tensors.memory import (
     Pasted,
@@ -148,7 +148,7 @@ def pairs(call: AttentionCall) -> int:
 def memory(call: AttentionCall) -> int:
     """Estimate the memory of `run` besides inputs and output, in bytes."""
     block = min(_most_pairs(call, call.batch_heads), pairs(call)) * call.batch_heads
-    pieces = 4 * min(PIECE_NUMBERS, block // max(call.batch_heads, 1) * call.tile_width)
+    pieces = 4 * min(piece_numbers(call), block // max(call.batch_heads, 1) * call.tile_width)
     return (3 * block + pieces) * max(call.query.element_size(), 4)
 
 

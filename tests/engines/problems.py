@@ -372,8 +372,8 @@ def hold(problem, engines=NAMES, **options):
 def small_pieces(numbers=1, block_bytes=8, block_edges=1, height=64):
     """Cut everything that engines compute into many pieces."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (scoring, edges, tiles):
-            patch.setattr(module, "PIECE_NUMBERS", numbers)
+        for name in ("PIECE_NUMBERS", "DEVICE_NUMBERS"):
+            patch.setattr(scoring, name, numbers)
         patch.setattr(tiles, "BLOCK_BYTES", block_bytes)
         patch.setattr(blocks, "HEIGHT", height)
         patch.setattr(edges, "BLOCK_EDGES", block_edges)

@@ -202,6 +202,18 @@ def test_more_edges_near_the_least_one_than_a_list_has_room_for(kernels, keep, m
     assert ran == ["sums", "collect", again]
 
 
+def test_more_pairs_than_32_bits_count():
+    query, key = drawn(1, 200, 4)[0], drawn(1, 11_000_000, 4)[1]
+    keys = torch.arange(400).view(200, 2) * 27_000
+    edges = torch.stack([keys.flatten(), torch.arange(200).repeat_interleave(2)])
+    graph = TokenGraph.from_edge_index(edges, num_queries=200, num_keys=11_000_000).to(DEVICE)
+    call, _ = attention_call(query[None], key[None], graph)
+    found = EmittedEdges(*(x.cpu() for x in emitting.emit(call, Threshold(0.5))))
+    wanted = (query[0, :, None] * key[0, keys]).sum(-1).div(2).softmax(1).cpu().max(1)
+    assert torch.equal(found.key, keys.gather(1, wanted.indices[:, None])[:, 0].int())
+    np.testing.assert_allclose(found.attention, wanted.values, **CLOSE)
+
+
 def test_attention_that_vanishes_ranks_by_key(kernels):
     query, key = drawn(2, 30, 4, size=30.0)
     both(kernels, query, key, TokenGraph.complete(30), TopK(20))

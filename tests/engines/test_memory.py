@@ -46,8 +46,8 @@ def largest(engine, graph, weight=None):
 def _small_cache(monkeypatch):
     """Bounds of a sixteenth, so that a small problem shows what a large one takes."""
     for name in ("shared.scoring", "edges", "tiles"):
-        monkeypatch.setattr(f"gattn.engines.{name}.PIECE_NUMBERS", 1 << 16)
         monkeypatch.setattr(f"gattn.engines.{name}.keep_freed_memory", lambda: None)
+    monkeypatch.setattr("gattn.engines.shared.scoring.PIECE_NUMBERS", 1 << 16)
     monkeypatch.setattr("gattn.engines.tiles.BLOCK_BYTES", 1 << 20)
 
 

@@ -22,11 +22,20 @@ from gattn.weights.pairs import Pairs
 PIECE_NUMBERS = 1 << 20
 """How many numbers a weight function handles at once: they should stay in the cache."""
 
+DEVICE_NUMBERS = 1 << 26
+"""The same on an accelerator, where a piece is a few kernels, each of which should fill it."""
+
 GRADIENT_SHARE = 4
 """Into how many a piece is cut for a gradient, which needs several times the memory."""
 
 _HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 _PIECE_KEYS = 512  # the fewest keys in a piece of a tile, as pieces are copied to rows
+
+
+def piece_numbers(call: AttentionCall) -> int:
+    """Return how many numbers a weight function handles at once."""
+    is_on_host = call.query.device.type in ("cpu", "meta")
+    return PIECE_NUMBERS if is_on_host else DEVICE_NUMBERS
 
 
 def score_edges(call: AttentionCall, rows: slice | None = None) -> Tensor:
@@ -106,9 +115,10 @@ def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:
 
     whole = widened(call.query.new_empty(0)).new_empty(batch, heads, edges.stop - edges.start)
     query, key = (map_tree(widened, side) for side in given)
-    smaller = cut(PIECE_NUMBERS // GRADIENT_SHARE)
+    numbers = piece_numbers(call)
+    smaller = cut(numbers // GRADIENT_SHARE)
     # What pieces take stays with the process until the peak, which a gradient brings.
-    pieces = smaller if torch.is_grad_enabled() else cut(PIECE_NUMBERS)
+    pieces = smaller if torch.is_grad_enabled() else cut(numbers)
     return Piecewise(score, query, key, pieces, smaller).scores(
         whole, is_replayed=_is_replayed(call)
     )
@@ -209,11 +219,12 @@ def _tile_in_pieces(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -
             for rows in _pieces(0, queries, height)
         ]
 
-    if queries * keys <= most(PIECE_NUMBERS):  # what is a single piece need not be cut out
+    numbers = piece_numbers(call)
+    if queries * keys <= most(numbers):  # what is a single piece need not be cut out
         found = score(query, key, (pairs.query, pairs.key, pairs.features))
         return found.clone(memory_format=torch.contiguous_format)
     whole = widened(call.query.new_empty(0)).new_empty(batch, heads, queries, keys)
-    work = Piecewise(score, query, key, cut(PIECE_NUMBERS), cut(PIECE_NUMBERS // GRADIENT_SHARE))
+    work = Piecewise(score, query, key, cut(numbers), cut(numbers // GRADIENT_SHARE))
     return work.scores(whole, is_replayed=_is_replayed(call))
 
 

@@ -9,6 +9,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.errors import CaptureError
 from gattn.models.doors.functions.calling.dropouts import dropped_by
@@ -35,7 +36,8 @@ _MULTIPLIES = frozenset(("mul", "multiply", "__mul__", "__rmul__", "mul_", "__im
 class Travel:
     """What is made of the attention of a module's edges, whose queries are `index`.
 
-    It `is_listed` if only its sums tell where values go, and `is_shown` if some context looks at
+    If an index put it in another `order`, it has the numbers of these edges, in this order. It
+    `is_listed` if only its sums tell where values go, and `is_shown` if some context looks at
     it. It `has_met` values if it was multiplied with other numbers, so that it may be messages,
     which `have_landed` once they were summed up.
     """
@@ -46,6 +48,16 @@ class Travel:
     is_shown: bool
     has_met: bool = False
     have_landed: bool = False
+    order: Tensor | None = None
+
+    @property
+    def targets(self) -> Tensor:
+        """The query of each of its edges, in the order that they have now."""
+        return self.index if self.order is None else self.index[self.order]
+
+    def reordered(self, by: Tensor) -> Travel:
+        """Put its edges in the order of an index."""
+        return replace(self, order=by if self.order is None else self.order[by])
 
 
 _messages: Following[tuple[ref[Tensor], Travel]] = Following()
@@ -72,13 +84,13 @@ def _look(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
     if not isinstance(result, Tensor) or func in WITHOUT_NUMBERS:
         return
     given = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
-    found = next((travel for x in given if (travel := _travel(x)) is not None), None)
+    found = next((travel for x in given if (travel := travel_of(x)) is not None), None)
     if found is None:
         return
     name = getattr(func, "__name__", "")
     if found.have_landed:
         if name in DIVIDES:
-            _check_divisors(found, [x for x in given if _travel(x) is None])
+            _check_divisors(found, [x for x in given if travel_of(x) is None])
         return
     if found.is_shown and not found.has_met and (p := dropped_by(func, args, kwargs)):
         raise dropped("", found.name, p)
@@ -88,9 +100,30 @@ def _look(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
             follow(result, replace(found, have_landed=True))
     elif result.is_floating_point() and len(found.index) in result.shape:
         has_met = name in _MULTIPLIES and sum(x.is_floating_point() for x in given) > 1
-        if has_met and found.is_listed and (see := observer.get()) is not None:
-            see.values(found.index, [x for x in given if _travel(x) is None])
+        with _disable_current_modes():  # These orders are none of the model's.
+            if has_met and found.is_listed and (see := observer.get()) is not None:
+                see.values(found.index, [x for x in given if travel_of(x) is None], found.order)
+            by = _order(found, name, args)
+            found = found if by is None else found.reordered(by)
         follow(result, replace(found, has_met=found.has_met or has_met))
+
+
+def _order(travel: Travel, name: str, args: tuple[Any, ...]) -> Tensor | None:
+    """Return the index that puts the edges of attention, or of messages, in another order."""
+    if name == "__getitem__" and len(args) == 2:
+        by = args[1]
+    elif name == "index_select" and len(args) == 3 and args[1] == 0:
+        by = args[2]
+    else:
+        return None
+    count = len(travel.index)
+    if not isinstance(by, Tensor) or by.dtype != torch.long or by.shape != (count,):
+        return None
+    # Along which dimension edges lie is known if only one has as many entries.
+    are_edges = [size == count for size in args[0].shape] == [n == 0 for n in range(args[0].dim())]
+    by = plain(by)
+    is_each = are_edges and torch.equal(by.sort().values, torch.arange(count, device=by.device))
+    return by.clone() if is_each else None
 
 
 def _check_divisors(travel: Travel, some: Sequence[Tensor]) -> None:
@@ -139,7 +172,8 @@ def summed_by(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SummedBy | No
     return SummedBy(summed, dim, first.flatten() if are_alike else None)
 
 
-def _travel(x: Tensor) -> Travel | None:
+def travel_of(x: Tensor) -> Travel | None:
+    """Return what is known of the attention that a tensor was made of; None if nothing is."""
     entry = _messages.known.get(id(x))
     return entry[1] if entry is not None and entry[0]() is x else None
 
@@ -152,12 +186,14 @@ def _check(travel: Travel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     by = summed_by(args, kwargs)
     if by is None or (by.nodes is not None and by.nodes.shape != travel.index.shape):
         return
-    if by.nodes is None or not torch.equal(by.nodes, travel.index):
+    if by.nodes is None or not torch.equal(by.nodes, travel.targets):
         raise CaptureError(
             f"The attention of {travel.name} cannot be read: its softmax is over the edges of one "
             "node, and the messages along these edges are summed up at others, so that no node "
-            "shares its attention out over the nodes it reads. Take the softmax over the edges "
-            "into each node at which messages are summed up."
+            "shares its attention out over the nodes it reads; or the edges were put in another "
+            "order, and not by an index. Take the softmax over the edges into each node at which "
+            "messages are summed up, and reorder edges by an index of their rows, as in "
+            "alpha[order]."
         )
 
 

@@ -25,8 +25,8 @@ class Observer(Protocol):
         Its `ends` are None where it is no attention; `frame` called it.
         """
 
-    def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
-        """See what attention along listed edges into `query` is multiplied with."""
+    def values(self, query: Tensor, some: Sequence[Tensor], order: Tensor | None) -> None:
+        """See what attention along listed edges into `query` is multiplied with, in some order."""
 
     def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
         """See a call of a layer of gattn, and return its output, or another one."""

@@ -24,7 +24,14 @@ from gattn.models.doors.functions.mode import starts, watches
 from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers
 from gattn.models.doors.functions.softmaxes.following import Following, operands, version_of
 from gattn.models.doors.functions.softmaxes.written import tolerance
-from gattn.models.doors.graphs.landing import DIVIDES, SUMS, summed_by
+from gattn.models.doors.graphs.landing import (
+    DIVIDES,
+    SUMS,
+    Travel,
+    follow,
+    summed_by,
+    travel_of,
+)
 from gattn.models.doors.graphs.observing import observer
 from gattn.models.doors.graphs.segments import is_running, seen
 from gattn.models.watch.calls import Calls
@@ -45,12 +52,28 @@ class _Sum:
 
 
 @dataclass(frozen=True, eq=False)
+class _Shown:
+    """Attention that was seen, as the model continues with it; None if no edit changed it.
+
+    A gradient would keep alive what it is made of.
+    """
+
+    edited: Tensor | None
+    travel: Travel | None
+    has_gradient: bool
+
+
+@dataclass(frozen=True, eq=False)
 class _Exponentials:
-    """Exponentials of scores, which may be those before a number per node was taken away."""
+    """Exponentials of scores, which may be those before a number per node was taken away.
+
+    Once attention was made of them, it is `shown`; a model may compute it again.
+    """
 
     scores: tuple[Tensor, ...]
     version: int
     sums: list[_Sum] = field(default_factory=list)
+    shown: list[_Shown] = field(default_factory=list)
 
 
 _known: Following[tuple[ref[Tensor], _Exponentials]] = Following()
@@ -74,12 +97,6 @@ def _note(tensor: Tensor, found: _Exponentials) -> None:
             del where[name]
 
     where[name] = ref(tensor, forget), found
-
-
-def _forget(found: _Exponentials) -> None:
-    known = _known.known
-    for name in [name for name, (_, one) in known.items() if one.sums is found.sums]:
-        del known[name]
 
 
 def _shift(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -132,6 +149,8 @@ def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: An
         return result
     if result.shape != found.scores[0].shape or not found.sums:
         return result
+    if found.shown and (given is result or version_of(given) != found.version):
+        return result  # It became attention itself.
     running = [calls for calls, _ in present() if calls.depth]
     module = owner()
     if not running or module is None:
@@ -140,9 +159,15 @@ def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: An
         known = _known_softmax(found, result, is_known=module in _attending)
     if known is not None:
         _attending.add(module)
-        _forget(found)  # Another open context is shown the same function.
-        return _put_in(func, result, given, _attended(running, known, result))
-    if name in DIVIDES and module in _attending and observer.get() is None:
+        if found.shown:
+            return _put_in(result, given, _again(found.shown[0], result, module))
+        attention = _attended(running, known, result)
+        is_edited = attention is not result
+        with inside(), _disable_current_modes():
+            edited = attention.detach().clone() if is_edited else None
+        found.shown.append(_Shown(edited, travel_of(attention), attention.requires_grad))
+        return _put_in(result, given, attention)
+    if name in DIVIDES and module in _attending and not (found.shown or observer.get()):
         raise CaptureError(
             f"The attention of {type(module).__name__} cannot be read: it divided exponentials of "
             "scores over each node's edges by their sums before, and now by other numbers, such "
@@ -207,7 +232,20 @@ def _attended(running: list[Calls], known: tuple[Tensor, _Sum], attention: Tenso
     return seen(running, frame, scores, attention, by.nodes, by.count, by.dim)
 
 
-def _put_in(func: Any, result: Tensor, given: Tensor, edited: Tensor) -> Tensor:
+def _again(shown: _Shown, result: Tensor, module: nn.Module) -> Tensor:
+    """Return attention that was seen before, where a model computes it once more."""
+    attention = result if shown.edited is None else shown.edited.clone()
+    if shown.edited is not None and shown.has_gradient:
+        raise CaptureError(
+            f"{type(module).__name__} computes its attention twice, and an edit of it has a "
+            "gradient, which would reach the first alone: compute it once, and use it twice."
+        )
+    if shown.travel is not None:
+        follow(attention, shown.travel)
+    return attention
+
+
+def _put_in(result: Tensor, given: Tensor, edited: Tensor) -> Tensor:
     """Return edited attention; where exponentials became attention in place, put it there, too."""
     if edited is result or result is not given:
         return edited

@@ -99,17 +99,20 @@ class AlongEdges:
         if are_others and not ends.is_bipartite:
             self._others.add(place)
 
-    def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
-        """Look at what the attention into `query` is multiplied with."""
+    def values(self, query: Tensor, some: Sequence[Tensor], order: Tensor | None) -> None:
+        """Look at what the attention into `query` is multiplied with, its edges in some order."""
         for place, (ends, moves) in self._wanted.items():
-            if ends.query is query and any(self._are_of(x, ends, moves) for x in some):
+            if ends.query is not query:
+                continue
+            key = ends.key if order is None else ends.key[order]
+            if any(self._are_of(x, key, ends, moves) for x in some):
                 self._met.add(place)
                 self._last.clear()
 
-    def _are_of(self, x: Tensor, ends: Ends, moves: set[Moves]) -> bool:
+    def _are_of(self, x: Tensor, key: Tensor, ends: Ends, moves: set[Moves]) -> bool:
         count = None if ends.is_bipartite else ends.num_keys
         return any(
-            are_same(one.index, ends.key) and count in (None, one.count) and moves == {one.moves}
+            are_same(one.index, key) and count in (None, one.count) and moves == {one.moves}
             for one in self._of.get(x) or ()
         )
 

@@ -134,10 +134,10 @@ class KeptRows:
                     self.along.expect(self.places[-1], ends, are_others=self._are_others(ends))
         return given
 
-    def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
+    def values(self, query: Tensor, some: Sequence[Tensor], order: Tensor | None) -> None:
         """Note what attention over listed edges is multiplied with."""
         with torch._C.DisableTorchFunction():
-            self.along.values(query, some)
+            self.along.values(query, some, order)
 
     def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
         """Note a call of a layer of gattn."""

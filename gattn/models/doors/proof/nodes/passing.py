@@ -108,7 +108,7 @@ class Passing(Deciding):
                 return given
             return torch.where(scores.isnan(), torch.nan, given.nan_to_num(0.0))
 
-    def values(self, query: Tensor, some: Sequence[Tensor]) -> None:
+    def values(self, query: Tensor, some: Sequence[Tensor], order: Tensor | None) -> None:
         """Need no values: their keys were proved before."""
 
     def own(self, module: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
