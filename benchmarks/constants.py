@@ -1,7 +1,7 @@
 """Measures what gattn's constants are chosen by: `python -m benchmarks.constants [--quick]`.
 
-- `choice.pairs_worth_an_edge`, `choice._WORTH_COMPILING`: the time of each engine on windows and on
-  random edges, by number of tokens and edges.
+- `choice.pairs_worth_an_edge`, and whether flex attention is worth choosing: the time of each
+  engine on windows and on random edges, by number of tokens and edges.
 - `emitting._ROWS`, `emitting._LAUNCH`: the time of the kernels that emit edges, by how many rows a
   program has and how it is launched (on a GPU alone).
 """

@@ -155,7 +155,7 @@ def _compare(where: str, row: torch.Tensor, key: Any, found: torch.Tensor, keep:
 
 
 def flex(side: str, size: int, device: str, *, has_slopes: bool, backward: bool) -> Side:
-    """Attend in a causal window, by what gattn chooses or by flex attention called by hand."""
+    """Attend in a causal window, by the flex engine or by flex attention called by hand."""
     q, k, v, cotangent = (x.to(DTYPE)[None] for x in tensors(HEADS, size, DIM, device))
     leaves = tuple(x.requires_grad_(backward) for x in (q, k, v))
     grad = cotangent if backward else None
@@ -165,7 +165,7 @@ def flex(side: str, size: int, device: str, *, has_slopes: bool, backward: bool)
         return Side(lambda: _compiled()(*leaves, **options), leaves, grad)
     weight: WeightFunction = ScaledDotProduct() + slopes if has_slopes else ScaledDotProduct()
     graph = TokenGraph.window(size, WINDOW)
-    return Side(lambda: graph_attention(*leaves, graph, weight=weight), leaves, grad)
+    return Side(lambda: graph_attention(*leaves, graph, weight=weight, engine="flex"), leaves, grad)
 
 
 @cache

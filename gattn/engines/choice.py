@@ -5,10 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
-from gattn.engines import edges, flex, fused, tiles
+from gattn.engines import edges, fused, tiles
 from gattn.engines.call import AttentionCall, attention_call, naming_shapes
 from gattn.engines.kernels.emitting import can_emit
 from gattn.engines.shared import blocks
@@ -21,18 +20,15 @@ from gattn.weights.base import PairFunction, WeightFunction
 NAMES = ("fused", "tiles", "edges", "flex", "message_passing")
 
 KERNELS_ON = ("cuda",)
-"""The devices on which flex attention and gattn's own kernels are chosen."""
-
-_WORTH_COMPILING = 4096
-"""Flex attention takes seconds to compile, so on fewer queries other engines have long answered."""
+"""The devices on which gattn's own kernels are chosen."""
 
 
 def choose(call: AttentionCall) -> ModuleType:
     """Choose the engine for a call.
 
     torch's fused kernel if it can; tiles if enough of the pairs on them are edges, or a single
-    tile holds them all; else edges. On a GPU, flex attention takes the place of tiles on many
-    queries where it can, unless the weight function learns; that is not measured yet.
+    tile holds them all; else edges. Flex attention runs where it is named: that it is faster is
+    not measured yet.
 
     Parameters
     ----------
@@ -46,17 +42,7 @@ def choose(call: AttentionCall) -> ModuleType:
     """
     if fused.can_run(call) is None:
         return fused
-    if tiles_waste(call):
-        return edges
-    return flex if _suits_flex(call) else tiles
-
-
-def _suits_flex(call: AttentionCall) -> bool:
-    if call.query.device.type not in KERNELS_ON or call.query.shape[2] < _WORTH_COMPILING:
-        return False
-    # Gradients of biases from its compiled kernels were never seen.
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in call.weight.parameters())
-    return not learns and flex.can_run(call) is None
+    return edges if tiles_waste(call) else tiles
 
 
 def choose_for_graphs(call: AttentionCall, name: str | None = None) -> ModuleType:

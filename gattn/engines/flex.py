@@ -15,7 +15,7 @@ from gattn.caching import cached_function
 from gattn.engines.call import AttentionCall
 from gattn.engines.fused import VALUES_OF_EDGES
 from gattn.engines.kernels import mask_tiles, scores
-from gattn.engines.kernels.mask_tiles import ALL, NONE, SIZE, WORD
+from gattn.engines.kernels.mask_tiles import ALL, NONE, SIZE
 from gattn.engines.kernels.scores import KernelScore, kernel_score
 from gattn.engines.tensors.memory import uncompiled
 from gattn.graph.token_graph import TokenGraph
@@ -145,12 +145,14 @@ def _block_mask(graph: TokenGraph, device: torch.device) -> Any:
     bits = torch.full((found.rows, columns), NONE, dtype=torch.int32, device=device)
     row = torch.repeat_interleave(found.pointer.diff())
     bits[row, found.column.long()] = found.bits
-    words = found.words
+    # The kernel holds what it reads for each pair of a tile in shared memory: small numbers fit.
+    tiles = bits.short() if len(found.words) <= torch.iinfo(torch.short).max else bits
+    words = found.words.view(torch.uint8)  # the lowest bit first, in each byte, too
 
     def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        tile = bits[query // SIZE, key // SIZE]
-        word = words[tile, query % SIZE, key % SIZE // WORD]
-        return (word >> (key % WORD)) & 1 == 1
+        tile = tiles[query // SIZE, key // SIZE].int()
+        word = words[tile, query % SIZE, key % SIZE // 8].int()
+        return (word >> (key % 8)) & 1 == 1
 
     return BlockMask.from_kv_blocks(
         *_listed(bits > ALL),

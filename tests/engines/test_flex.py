@@ -7,13 +7,13 @@ import torch
 from problems import GRAPHS, WIDE, Problem, call_of, hold
 
 from gattn.attention import graph_attention
-from gattn.engines import choice, choose, flex, tiles
+from gattn.engines import choice, flex, tiles
 from gattn.engines.call import EdgeList
 from gattn.engines.kernels.mask_tiles import SIZE
 from gattn.engines.kernels.scores import kernel_score
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
-from gattn.weights import ALiBi, EdgeBias, RelativePosition, ScaledDotProduct, Softcap
+from gattn.weights import ALiBi, ScaledDotProduct, Softcap
 
 KNOWN = ["scaled dot", "T5", "relative", "ALiBi", "rotary", "softcap", "softcap and T5", "swin"]
 
@@ -86,27 +86,6 @@ def test_it_visits_the_tiles_that_hold_edges_and_masks_only_some():
     assert mask.kv_num_blocks.flatten().tolist() == [1, 1, 1, 1]
     assert mask.full_kv_num_blocks.flatten().tolist() == [0, 1, 2, 3]
     assert mask is flex._block_mask(graph, torch.device("cpu"))
-
-
-def test_on_a_gpu_it_takes_the_place_of_tiles_on_many_queries(monkeypatch):
-    def chosen(graph, weight=None, on="cpu"):
-        monkeypatch.setattr(choice, "KERNELS_ON", (on,))
-        x = torch.zeros(1, 2, graph.num_queries, 4)
-        call, _ = choice.attention_call(x, x, graph, weight, None, x)
-        return choose(call).__name__.rpartition(".")[2]
-
-    many = TokenGraph.window(4096, 300)
-    assert chosen(many) == "flex"
-    assert chosen(many, on="cuda") == "tiles"
-    assert chosen(TokenGraph.window(2048, 300)) == "tiles"
-    assert chosen(TokenGraph.causal(4096)) == "fused"
-    assert chosen(TokenGraph.causal(4096), ScaledDotProduct() + ALiBi(2)) == "flex"
-    assert chosen(TokenGraph.causal(4096), EdgeBias(2, 3)) == "tiles"
-    learned = ScaledDotProduct() + RelativePosition(2, 5)
-    assert chosen(many, learned) == "tiles"
-    with torch.no_grad():
-        assert chosen(many, learned) == "flex"
-    assert chosen(TokenGraph.window(4096, 2)) == "edges"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: compiled kernels run nowhere")
