@@ -62,7 +62,12 @@ def finite_number(name: str, given: float) -> float:
     return number
 
 
-def check_options(function: Callable[..., Any], options: Mapping[str, Any], said: str) -> None:
+def check_options(
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    said: str,
+    more: Sequence[str] = (),
+) -> None:
     """Refuse options that a function does not have, unless it passes unknown ones on.
 
     Parameters
@@ -73,6 +78,8 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], said
         By name.
     said : str
         What the user called, such as ``draw()``.
+    more : sequence of str
+        Options that are taken before it is called.
 
     Raises
     ------
@@ -86,6 +93,7 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], said
     for name in options:
         if name not in known:
             named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+            named += [one for one in more if one not in named]
             alike = get_close_matches(name, named, 1)
             guess = f"; did you mean {alike[0]}=?" if alike else f": it has {', '.join(named)}."
             raise OptionError(f"{said} has no option {name}={guess}")

@@ -63,7 +63,7 @@ def test_why_writes_tables_and_pictures(found, tmp_path, capsys):
     assert f"{path}: 196 pairs" in said
     assert main([*EDGE, "--contrast", "mean", "-o", str(tmp_path / "why.svg")]) == 0
     drawn = " ".join(re.sub(r"<[^>]*>", "", (tmp_path / "why.svg").read_text()).split())
-    for text in ("score of head 2.0", "mlp 1", "1.1", "less that of the mean key"):
+    for text in ("score · layer 2 · head 0", "mlp 1", "1.1", "less that of the mean key"):
         assert text in drawn
 
 

@@ -3,6 +3,8 @@
 Everything that gattn returns draws itself: ``head.draw()``, ``trace.draw()``, ``table.draw()``.
 These parameters mean the same in all pictures, and are explained here alone:
 
+figsize : (float, float), optional
+    The width and height in inches of the new figure.
 ax : Axes, optional
     Where to draw. By default a new pyplot figure with room for all names, yours to show and close.
 cmap : str or Colormap, optional

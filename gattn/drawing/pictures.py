@@ -14,8 +14,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gattn.checks import check_options
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -62,8 +60,7 @@ def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
         if kind.__module__.startswith("gattn.") and kind.__name__ in PICTURES:
             module, _, name = PICTURES[kind.__name__].rpartition(".")
             picture = getattr(import_module(f"gattn.drawing.{module}"), name)
-            check_options(picture, options, f"{type(shown).__name__}.draw()")
-            import_module("gattn.drawing.chosen.given").check_given(options)
-            axes: Axes = picture(shown, *arguments, **options)
+            drawn = import_module("gattn.drawing.chosen.given").drawn
+            axes: Axes = drawn(picture, shown, arguments, options)
             return axes
     raise TypeError(f"{type(shown).__name__} has no picture.")

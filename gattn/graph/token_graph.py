@@ -294,6 +294,13 @@ class TokenGraph(Pictured):
     arrange = ordering.arrange
     to_networkx = networks.to_networkx
 
-    def draw(self, layout: Layout = "matrix", *, ax: Axes | None = None, **options: Any) -> Axes:
+    def draw(
+        self,
+        layout: Layout = "matrix",
+        *,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Axes:
         """Draw who may attend to whom; see `gattn.drawing.draw_token_graph`."""
-        return draw(self, layout, ax=ax, **options)
+        return draw(self, layout, figsize=figsize, ax=ax, **options)

@@ -152,7 +152,7 @@ def test_a_position_bias_is_a_part_of_the_score(randn):
     call, attention = routed(randn, mask, position_bias=bias)
     found = read_call(call)
     torch.testing.assert_close(whole_attention_of(found), attention)
-    assert "GivenBias()" in repr(found.weight)
+    assert repr(found.weight).endswith(" + the model's bias")
     with pytest.raises(CaptureError, match="does not compute"):
         read_call(replace(call, options={}))
 

@@ -70,7 +70,7 @@ def test_what_is_left_without_it_is_said_once_and_as_in_its_picture(lamp):
     left = f"without them {100 * (1 - lamp.completeness):.1f} % is left"
     assert entry["title"].endswith(left)
     assert "is left" not in entry["caption"]
-    random = f"random sets like it keep {100 * abs(np.mean(lamp.random)):.1f} %"
+    random = f"as many edges chosen at random keep {100 * abs(np.mean(lamp.random)):.1f} %"
     assert random in entry["caption"]
     assert said_of(lamp) == f"{left}; {random}"
 

@@ -1,11 +1,15 @@
 """Words on the page: what is searched over several tokens, and why a control is grey."""
 
+import numpy as np
 import pytest
 import torch
+from decoding import Decoded
 from looking import settle, state
 from playwright.sync_api import expect
 
 import gattn
+from gattn.drawing.page.payload import titled
+from gattn.heads.stack import Stack
 
 BOOK = "Alice gave the book to Bob because Bob had asked Alice for the book"
 
@@ -93,3 +97,56 @@ def test_where_no_text_is_known_characters_are_whole_in_the_title(look_at):
     page = look_at(gattn.capture(tokenizer("你好 naïve 🙂")["input_ids"], model, tokenizer))
     assert "<0x" not in page.locator("#title").text_content()
     expect(page.locator("#title")).to_contain_text("naïve 🙂")
+
+
+def dense(*shape):
+    return np.random.default_rng(0).dirichlet(np.ones(shape[-1]), shape[:-1])
+
+
+@pytest.mark.parametrize(
+    ("keys", "title"),
+    [
+        (list("abcde"), "a b c d e"),
+        ([" a", " b", "c", " d", " e"], "a bc d e"),
+        ((), "5 tokens"),
+    ],
+)
+def test_tokens_that_are_no_words_title_a_page(keys, title):
+    trace = gattn.AttentionTrace.from_arrays(dense(1, 2, 5, 5), keys)
+    assert titled(trace) == title
+
+
+def test_many_nodes_of_a_graph_title_a_page_in_short():
+    names = [f"member {n}" for n in range(34)]
+    trace = gattn.AttentionTrace.from_arrays(dense(1, 2, 34, 34), names)
+    assert titled(trace).startswith("member 0, member 1, ")
+    assert titled(trace).endswith("… (34 tokens)")
+    assert len(titled(trace)) < 80
+
+
+def test_cross_attention_is_titled_by_keys_and_queries():
+    long = ["Donaudampfschifffahrtsgesellschaft", "Fluss", "."]
+    for keys, said in ((["Der", "Fluss", "."], "Der Fluss ."), (long, f"{long[0]}…")):
+        head = gattn.AttentionGraph.from_dense(
+            dense(2, 3), gattn.TokenGraph.bipartite(2, 3), layer=0, head=0,
+            tokens=keys, query_tokens=["The", "river"],
+        )  # fmt: skip
+        trace = gattn.AttentionTrace({"cross": Stack("cross", {(0, 0): head})}, "m")
+        assert titled(trace) == f"{said} → The river · m"
+
+
+def test_the_stacks_of_a_translation_have_titles_of_their_own():
+    own = gattn.AttentionTrace.from_arrays(dense(1, 1, 3, 3), ["Der", "Fluss", "."])
+    head = gattn.AttentionGraph.from_dense(
+        dense(2, 3), gattn.TokenGraph.bipartite(2, 3), layer=0, head=0,
+        tokens=["Der", "Fluss", "."], query_tokens=["The", "river"],
+    )  # fmt: skip
+    read = gattn.AttentionGraph.from_dense(
+        dense(2, 2), gattn.TokenGraph.complete(2), tokens=["The", "river"], layer=0, head=0
+    )
+    stacks = {"encoder": own.stacks.popitem()[1]}
+    stacks |= {"cross": Stack("cross", {(0, 0): head}), "decoder": Stack("decoder", {(0, 0): read})}
+    trace = gattn.AttentionTrace(stacks, "m", text="Der Fluss.")
+    header = Decoded(trace.to_html()).header
+    found = [stack["text"] for stack in header["traces"][0]["stacks"]]
+    assert found == ["Der Fluss.", "Der Fluss. → The river", "The river"]

@@ -195,6 +195,7 @@ class Circuit(Measured):
         self,
         places: Any = None,
         *,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         cmap: str | Colormap | None = None,
         labels: bool = True,
@@ -207,7 +208,7 @@ class Circuit(Measured):
         places : array (nodes, 2) or mapping of node to (x, y), optional
             Where the nodes lie, as ``data.pos`` or ``networkx.spring_layout(graph)``; by default
             where the model's input had them.
-        ax, cmap, labels, legend
+        figsize, ax, cmap, labels, legend
             See `gattn.drawing`.
         """
         raise NotImplementedError

@@ -149,12 +149,18 @@ class Circuits(Pictured, Sequence[Measured]):
         roles = self.roles()
         return self._told(pd.DataFrame(roles[roles["share"] == 1]), "roles")
 
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
+    def draw(
+        self,
+        *,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Axes:
         """Draw in how many circuits each head reads what; ``several[0].draw()`` draws one of them.
 
         See `gattn.drawing.results.circuits.draw_circuits`.
         """
-        return draw(self, ax=ax, **options)
+        return draw(self, figsize=figsize, ax=ax, **options)
 
     @property
     def stability(self) -> float:

@@ -47,9 +47,15 @@ class OverTexts(Pictured, Generic[Result]):
     spread: Result
     count: int
 
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
+    def draw(
+        self,
+        *,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Axes:
         """Draw the mean on Axes."""
-        return self.mean.draw(ax=ax, **options)
+        return self.mean.draw(figsize=figsize, ax=ax, **options)
 
 
 def over_texts(results: Iterable[Result]) -> OverTexts[Result]:

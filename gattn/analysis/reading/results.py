@@ -44,12 +44,25 @@ class _Told(Pictured):
         notes = self._facts().get("notes", ())
         return notes.splitlines() if isinstance(notes, str) else list(notes)
 
-    def draw(self, *choices: Any, ax: Axes | None = None, **options: Any) -> Axes:
+    def draw(
+        self,
+        *choices: Any,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Axes:
         """Draw it on Axes, by the function that `gattn.drawing.pictures` names for its class.
 
         That function says which choices and options there are.
+
+        Parameters
+        ----------
+        figsize : (float, float), optional
+            The width and height in inches of a new figure.
+        ax : Axes, optional
+            Where to draw. By default a new pyplot figure with room for all names.
         """
-        return draw(self, *choices, ax=ax, **options)
+        return draw(self, *choices, figsize=figsize, ax=ax, **options)
 
 
 class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]
@@ -73,6 +86,7 @@ class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]
         fit: Literal["stretch", "crop"] | None = None,
         smooth: bool = False,
         vmax: float | None = None,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         cmap: str | Colormap | None = None,
         legend: bool = True,
@@ -81,7 +95,7 @@ class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]
 
         Parameters
         ----------
-        image, query, key, grid, fit, smooth, vmax, ax, cmap, legend
+        image, query, key, grid, fit, smooth, vmax, figsize, ax, cmap, legend
             As in `AttentionGraph.draw_image`.
         """
         raise NotImplementedError

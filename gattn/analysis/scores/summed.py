@@ -22,10 +22,11 @@ def summed(terms: Array, axis: int, most: int) -> Array:
     other = str(terms.dims[1 - axis])
     axes = {name: labels, other: terms[other].to_numpy().tolist()}
     made = made if axis == 0 else made.T
-    return array(
+    found = array(
         made.numpy(),
         axes if axis == 0 else {other: axes[other], name: labels},
         name=str(terms.name),
         computed_from=str(terms.attrs["computed_from"]),
         notes=terms.notes,
     )
+    return found.assign_coords({n: x for n, x in terms.coords.items() if not x.dims})

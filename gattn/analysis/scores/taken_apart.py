@@ -72,13 +72,14 @@ class Why(Pictured, AskedScores):
                 "too many for a matrix: ask about fewer tokens, or see table()."
             )
         query, key = self._names(pairs.queries.writers), self._names(pairs.keys.writers)
-        return array(
+        found = array(
             torch.cat([terms for _, terms in pairs.blocks()]).numpy(),
             {"query_part": query, "key_part": key},
-            name=f"score of head {self.layer}.{self.head}",
+            name="score",
             computed_from=self.asked(contrast),
             notes=self._notes(contrast),
         )
+        return found.assign_coords(layer=self.layer, head=self.head)
 
     def table(self, contrast: int | str | None = None) -> Table:
         r"""List the pairs of parts that the score is a sum of, the largest first.
@@ -265,6 +266,7 @@ class Why(Pictured, AskedScores):
         contrast: int | str | None = None,
         *,
         most: int = _SHOWN,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         **options: Any,
     ) -> Axes:
@@ -276,7 +278,7 @@ class Why(Pictured, AskedScores):
             As in `table`.
         most : int
             How many parts each side shows; the others are summed up as one.
-        ax, options
+        figsize, ax, options
             As in `gattn.drawing.results.arrays.draw_array`.
 
         Raises
@@ -286,7 +288,7 @@ class Why(Pictured, AskedScores):
         """
         most = whole("most", most, 1, SelectionError)
         terms = summed(summed(self.matrix(contrast), 0, most), 1, most)
-        return terms.draw(ax=ax, **options)
+        return terms.draw(figsize=figsize, ax=ax, **options)
 
     @drawn_by("draw_why")
     def draw_paths(
@@ -294,6 +296,7 @@ class Why(Pictured, AskedScores):
         *,
         most: int = 4,
         edges: int = 3,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         cmap: str | Colormap | None = None,
         labels: bool = True,

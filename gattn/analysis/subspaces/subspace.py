@@ -110,9 +110,15 @@ class SharedSubspace(Pictured):
             asked, None if key is None else places("key", key, seen.tokens)
         )
 
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
+    def draw(
+        self,
+        *,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Axes:
         """Draw it as `gattn.drawing.results.subspaces.draw_shared_subspace` does."""
-        return draw(self, ax=ax, **options)
+        return draw(self, figsize=figsize, ax=ax, **options)
 
     def __repr__(self) -> str:
         said = f"SharedSubspace({self.layer}.{self.head}, rank {self.rank})"

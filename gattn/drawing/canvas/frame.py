@@ -15,7 +15,7 @@ from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.fitting import Fitting, fitted, points
 from gattn.drawing.canvas.labels import font_size, larger, small_size, text_style, width_of
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
-from gattn.drawing.styles.figures import new_figure
+from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.edit_records import Edits, between, in_words
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -32,10 +32,30 @@ LARGEST = 12.0
 def new_axes(width: float, height: float) -> Axes:
     """Make axes in a new pyplot figure, in inches at the usual font size.
 
-    With larger fonts it is larger.
+    With larger fonts it is larger, but no larger than a page.
     """
-    size = (larger() * width, larger() * height)
+    size = within_page(larger() * width, larger() * height)
     return new_figure(size, "constrained").add_subplot()
+
+
+def given_axes(ax: Axes | None, figsize: tuple[float, float] | None) -> Axes | None:
+    """Return the axes that a user gave, or those of a new figure of a given size, if either was.
+
+    Raises
+    ------
+    SelectionError
+        If both were given, or the size is none.
+    """
+    check_one_place(ax, figsize)
+    return ax if figsize is None else new_figure(figsize, "constrained").add_subplot()
+
+
+def check_one_place(ax: Axes | None, figsize: object) -> None:
+    """Refuse both axes and the size of a new figure."""
+    if ax is not None and figsize is not None:
+        raise SelectionError(
+            "Give ax= or figsize=, not both: axes have the size that their figure gives them."
+        )
 
 
 def width_of_tokens(count: int) -> float:

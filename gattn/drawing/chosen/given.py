@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from gattn.errors import SelectionError
+from gattn.checks import check_options
+from gattn.drawing.canvas.frame import given_axes
+from gattn.errors import OptionError, SelectionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,3 +54,49 @@ def checks_given(draw: Callable[P, R]) -> Callable[P, R]:
         return draw(*arguments, **options)
 
     return checked
+
+
+def drawn(
+    picture: Callable[..., Axes],
+    shown: object,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Axes:
+    """Draw a picture, on axes or in a size that the user gave, once its options are checked.
+
+    Parameters
+    ----------
+    picture : callable
+        The picture; it takes ``ax=``.
+    shown : object
+        What it shows.
+    arguments : sequence
+        What the user said without a name.
+    options : mapping
+        What the user said by name.
+
+    Raises
+    ------
+    OptionError
+        If neither the picture nor what draws it in matplotlib has one of the options.
+    """
+    said, given, size = f"{type(shown).__name__}.draw()", dict(options), None
+    if "figsize" not in signature(picture).parameters:
+        size = given.pop("figsize", None)
+    check_options(picture, given, said, ["figsize"])
+    check_given(given)
+    if size is not None:
+        given["ax"] = given_axes(given.get("ax"), size)
+    try:
+        return picture(shown, *arguments, **given)
+    except Exception as error:
+        if size is not None:
+            plt.close(given["ax"].figure)
+        for name in given:
+            if f"unexpected keyword argument {name!r}" in str(error):
+                raise OptionError(
+                    f"{said} has no option {name}=, and neither has what draws it in matplotlib "
+                    f"({error}): figsize= is the size, ax= where to draw, and all else can be set "
+                    "on the axes that it returns."
+                ) from error
+        raise

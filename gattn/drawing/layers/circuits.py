@@ -202,7 +202,8 @@ def beside(circuit: Circuit) -> str:
     """Say what was measured of sets like it, and how many losses were not."""
     said = []
     if circuit.random:
-        said.append(f"random sets like it keep {percent(float(np.mean(circuit.random)), 1)}")
+        kept = percent(float(np.mean(circuit.random)), 1)
+        said.append(f"as many {circuit.graph['kind']} chosen at random keep {kept}")
     losses = circuit.units()["loss"]
     if circuit.graph["kind"] in _NAMES and (missing := int(losses.isna().sum())):
         said.append(f"{missing:,} of {len(losses):,} losses not measured (thinnest lines)")

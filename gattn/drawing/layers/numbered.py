@@ -10,11 +10,13 @@ from matplotlib.axes import Axes
 
 from gattn.drawing.canvas.fitting import fitted, pitch, points
 from gattn.drawing.canvas.frame import new_axes
-from gattn.drawing.canvas.labels import font_size, width_of
+from gattn.drawing.canvas.labels import font_size, text_style, width_of
 from gattn.drawing.canvas.sides import label_tokens
 
 LIMITS = 0.12, 0.42
 """How much room there is below the lowest layer and above the highest, in layers."""
+_BOLD = 1.15
+"""How much wider bold letters are."""
 _LAYERS = "layer: key below → query above"
 
 
@@ -39,6 +41,31 @@ def number_layers(ax: Axes, layers: Sequence[int]) -> None:
     """Write the numbers of layers, as many as have room, and name the side."""
     fitted(ax, partial(_number_layers, ax, layers))
     name_layers(ax)
+
+
+def name_end(ax: Axes, place: tuple[float, float], text: str, rise: float) -> None:
+    """Name the node on top, some points above it, and no further right than the axes reach."""
+    size = 0.9 * font_size()
+    name = ax.annotate(
+        text,
+        place,
+        (0, rise),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        size=size,
+        weight="bold",
+        annotation_clip=False,
+        zorder=6,
+        **text_style([text]),
+    )
+
+    def step() -> None:
+        left, right = ax.get_xlim()
+        beside = (right - place[0]) / (right - left) * points(ax)[0]
+        name.xyann = (min(0.0, beside - _BOLD * width_of(text) * size / 2), rise)
+
+    fitted(ax, step)
 
 
 def _number_layers(ax: Axes, layers: Sequence[int]) -> None:

@@ -13,7 +13,6 @@ from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import describe
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.layers.layered import (
     MIDDLE,
@@ -24,7 +23,7 @@ from gattn.drawing.layers.layered import (
     key_of_kinds,
     lay,
 )
-from gattn.drawing.layers.numbered import layered_axes, set_up
+from gattn.drawing.layers.numbered import layered_axes, name_end, set_up
 from gattn.errors import SelectionError
 from gattn.names.text import quoted, visible
 
@@ -158,15 +157,4 @@ def _name_prediction(ax: Axes, routes: Routes, place: dict[int, int]) -> None:
     predicted = str(routes.graph.get("predicted", ""))
     if predicted and position in place:
         text = f"→ {visible(predicted, has_glyph=fonts.has_glyph)}"
-        ax.annotate(
-            text,
-            (place[position], layer),
-            (0, 7),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            size=0.9 * font_size(),
-            weight="bold",
-            annotation_clip=False,
-            **text_style([text]),
-        )
+        name_end(ax, (place[position], layer), text, 7)

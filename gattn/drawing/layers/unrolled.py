@@ -19,7 +19,7 @@ from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.fitting import Fitting, pitch, rewritten
 from gattn.drawing.canvas.frame import describe, token_said
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.labels import font_size
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.shown import share_of, strongest_of_each
 from gattn.drawing.layers.layered import (
@@ -31,7 +31,7 @@ from gattn.drawing.layers.layered import (
     lay,
     write_over,
 )
-from gattn.drawing.layers.numbered import layered_axes, set_up
+from gattn.drawing.layers.numbered import layered_axes, name_end, set_up
 from gattn.drawing.layers.ribbons import draw_ribbons
 from gattn.errors import SelectionError
 from gattn.names.text import visible
@@ -230,19 +230,7 @@ def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
             ax.scatter([place[position]], [depth], lw=1.6, zorder=5, gid=f"gattn-{name}", **ring)
     if node := unrolled.end("query"):
         text = visible(str(unrolled.nodes[node]["token"]), has_glyph=fonts.has_glyph)
-        ax.annotate(
-            text,
-            (place[node[1]], node[0]),
-            (0, 8),
-            textcoords="offset points",
-            ha="center" if place[node[1]] < 0.9 * len(place) or len(place) < 20 else "right",
-            va="bottom",
-            size=0.9 * font_size(),
-            weight="bold",
-            annotation_clip=False,
-            zorder=6,
-            **text_style([text]),
-        )
+        name_end(ax, (place[node[1]], node[0]), text, 8)
 
 
 def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> list[Text]:

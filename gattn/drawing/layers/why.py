@@ -18,7 +18,7 @@ from gattn.checks import whole
 from gattn.drawing.canvas.colours import Scale, colour_map, is_dark
 from gattn.drawing.canvas.fitting import fitted, points, room
 from gattn.drawing.canvas.fonts import has_glyph
-from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes
+from gattn.drawing.canvas.frame import LARGEST, describe, given_axes, name_side, new_axes
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, in_digits, numbered, shortened, text_style
 from gattn.drawing.canvas.pen import Pen
@@ -56,6 +56,7 @@ class Pair:
 def draw_why(
     found: Why,
     *,
+    figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
     most: int = 4,
     edges: int = 3,
@@ -90,6 +91,7 @@ def draw_why(
     pairs = [pair for some in of_edges for pair in some]
     rows = _rows(pairs)
     tokens = _tokens(found.tokens, pairs)
+    ax = given_axes(ax, figsize)
     ax = ax if ax is not None else new_axes(*_size(len(tokens), len(rows)))
     scale = Scale(max(abs(pair.score) for pair in pairs) or 1.0, _is_signed(pairs), widest=4.0)
     pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed), "score")

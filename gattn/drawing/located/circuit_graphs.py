@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gattn.analysis.circuits.found import Circuit
 from gattn.drawing.canvas.fitting import fitted
-from gattn.drawing.canvas.frame import add_axes, describe, make_room
+from gattn.drawing.canvas.frame import add_axes, describe, given_axes, make_room
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.layouts import Positions
@@ -22,7 +22,7 @@ from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.layers.circuits import drawn_sizes, numbers_of, pen_of, said_of, title_of
 from gattn.drawing.one_head.free import FreeGraph, with_numbers
 from gattn.drawing.one_head.placed_edges import PlacedEdges
-from gattn.drawing.styles.figures import new_figure
+from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Layout
 from gattn.heads.geometry.written import from_text
@@ -33,6 +33,7 @@ def draw_circuit_graph(
     circuit: Circuit,
     places: Any = None,
     *,
+    figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
     labels: bool = True,
@@ -43,7 +44,7 @@ def draw_circuit_graph(
     Edges run from key to query. Where heads or layers have the same edge, it shows the largest of
     their numbers: what the circuit loses without it, if its units are edges or pairs, otherwise the
     attention. Other edges are faint, if the circuit has its trace; only nodes of the circuit are
-    named. `ax`, `cmap`, `labels` and `legend`: see `gattn.drawing`.
+    named. `figsize`, `ax`, `cmap`, `labels` and `legend`: see `gattn.drawing`.
 
     Parameters
     ----------
@@ -70,10 +71,11 @@ def draw_circuit_graph(
     edges = _edges(circuit)
     sizes = drawn_sizes(edges.values())
     ends = np.array(list(edges), dtype=int).reshape(-1, 2)
+    ax = given_axes(ax, figsize)
     is_own = ax is None
     if ax is None:
         side = larger() * min(max(4.4, 2.6 + 0.45 * len(names) ** 0.6), 9.0)
-        figure = new_figure((side + 0.6, side))
+        figure = new_figure(within_page(side + 0.6, side))
         ax = add_axes(figure, legend=legend)
     pen = pen_of(circuit, sizes, len(names), cmap, _shared(circuit, len(edges)))
     _draw_others(ax, circuit, where)

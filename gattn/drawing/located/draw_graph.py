@@ -18,6 +18,7 @@ from gattn.drawing.canvas.fitting import fitted
 from gattn.drawing.canvas.frame import (
     add_axes,
     edits_said,
+    given_axes,
     heads_title,
     make_room,
     marked_edited,
@@ -34,7 +35,7 @@ from gattn.drawing.chosen.shown import Shown, edges_between, edges_from, readabl
 from gattn.drawing.one_head import marks
 from gattn.drawing.one_head.free import FreeGraph, free_labels, with_numbers
 from gattn.drawing.one_head.placed_edges import PlacedEdges
-from gattn.drawing.styles.figures import new_figure
+from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.edit_records import union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Geometry, Layout
@@ -49,6 +50,7 @@ def draw_graph(
     *,
     self_loops: bool = True,
     threshold: float | None = None,
+    figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
     labels: bool = True,
@@ -58,8 +60,8 @@ def draw_graph(
 
     Edges run from key to query, with widths and colours on the one scale of all pictures. With a
     query, all edges that it reads are drawn, the others as faint lines, the query is ringed, and
-    nodes are shaded by what it gives them. The caption says which edges are shown. `ax`, `cmap`,
-    `labels` and `legend`: see `gattn.drawing`.
+    nodes are shaded by what it gives them. The caption says which edges are shown. `figsize`, `ax`,
+    `cmap`, `labels` and `legend`: see `gattn.drawing`.
 
     Parameters
     ----------
@@ -95,10 +97,11 @@ def draw_graph(
         shown = readable_edges(head) if threshold is None else edges_from(head, threshold)
     scale = Scale.of(head)
     pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed))
+    ax = given_axes(ax, figsize)
     is_own = ax is None
     if ax is None:
         side = larger() * min(max(4.4, 2.6 + 0.45 * len(positions) ** 0.6), 9.0)
-        figure = new_figure((side + 0.6, side))
+        figure = new_figure(within_page(side + 0.6, side))
         ax = add_axes(figure, legend=legend)
     _draw(ax, head, positions, shown, rows, pen, labels=labels)
     if legend:

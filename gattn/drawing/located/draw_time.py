@@ -14,7 +14,14 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import beyond_said, colour_map, end_of
-from gattn.drawing.canvas.frame import edits_said, heads_title, marked_edited, new_axes, write_texts
+from gattn.drawing.canvas.frame import (
+    edits_said,
+    given_axes,
+    heads_title,
+    marked_edited,
+    new_axes,
+    write_texts,
+)
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits, in_percent
 from gattn.drawing.canvas.sides import label_rows
@@ -46,6 +53,7 @@ def draw_time(
     rate: float | None = None,
     vmax: float | None = None,
     pool: Pool = "mean",
+    figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
     labels: bool = True,
@@ -56,7 +64,7 @@ def draw_time(
     In a heatmap rows are queries, and keys lie where they are in time; colours, like the curve's
     height, run from 0 to the largest number shown; those of nearly even attention from the least,
     and the caption says so, as over an image. With a waveform, seconds end where it does, and the
-    caption says how much of the attention lies after its end. `ax`, `cmap`, `labels` and
+    caption says how much of the attention lies after its end. `figsize`, `ax`, `cmap`, `labels` and
     `legend`: see `gattn.drawing`.
 
     Parameters
@@ -100,6 +108,7 @@ def draw_time(
     wanted = query if key is None else key
     rows = None if wanted is None else asked.find(wanted)
     matrix = _matrix(several, asked, rows, by_key=key is not None)
+    ax = given_axes(ax, figsize)
     if ax is None:
         ax = new_axes(7.2, 2.9 if rows else min(max(2.6, 1.7 + 0.24 * len(matrix)), 8.0))
     end = min(steps.stop, sound.seconds) if sound else steps.stop

@@ -18,7 +18,6 @@ from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.heads import Chosen
 from gattn.drawing.many_heads.draw_heads import (
     HeadOptions,
-    check_one_size,
     edges_shown,
     key_value_groups,
     texts_of,
@@ -29,6 +28,7 @@ from gattn.drawing.many_heads.grid_drawing import draw_grids
 from gattn.drawing.many_heads.order import Arranged, Graphs, Order, titled
 from gattn.drawing.many_heads.scores import HeadScore
 from gattn.drawing.matrices.cells import Pool
+from gattn.drawing.styles.figures import check_one_size
 from gattn.edit_records import union
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice

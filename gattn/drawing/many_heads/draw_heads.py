@@ -24,9 +24,8 @@ from gattn.drawing.many_heads.order import Graphs, Order, strip_columns
 from gattn.drawing.many_heads.scores import HeadScore
 from gattn.drawing.many_heads.telling import draw_beside, telling_head, two_sides
 from gattn.drawing.matrices.cells import Pool, check_pool
-from gattn.drawing.styles.figures import check_size
+from gattn.drawing.styles.figures import check_one_size
 from gattn.edit_records import union
-from gattn.errors import SelectionError
 from gattn.heads.given.weights import what_of
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
@@ -137,14 +136,6 @@ class HeadOptions:
 
     def __post_init__(self) -> None:
         check_pool(self.pool)
-
-
-def check_one_size(figure: Figure | SubFigure | None, figsize: tuple[float, float] | None) -> None:
-    """Refuse a size for a figure that has one, and what is none."""
-    if figure is not None and figsize is not None:
-        raise SelectionError("Give figure= or figsize=, not both: a figure has a size of its own.")
-    if figsize is not None:
-        check_size(figsize)
 
 
 def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +103,12 @@ def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:
 
 
 def write_cells(
-    ax: Axes, values: NDArray[Any], painted: NDArray[Any], *, lift: float = 0.0
+    ax: Axes,
+    values: NDArray[Any],
+    painted: NDArray[Any],
+    *,
+    lift: float = 0.0,
+    said: str = "",
 ) -> None:
     """Write numbers into the cells of a heatmap, in black or white, if there is room.
 
@@ -118,8 +122,16 @@ def write_cells(
         The colours of the cells.
     lift : float
         How far above the middle of their cells they stand, in cells.
+    said : str
+        What they are, for the caption if there is room for them.
     """
-    rewritten(ax, partial(_written, ax, values, painted, lift))
+
+    def write() -> list[Text]:
+        written = _written(ax, values, painted, lift)
+        Fitting.of(ax).note("numbers", said * bool(written))
+        return written
+
+    rewritten(ax, write)
 
 
 def _written(ax: Axes, values: NDArray[Any], painted: NDArray[Any], lift: float) -> list[Text]:

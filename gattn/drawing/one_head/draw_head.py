@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from gattn.drawing.canvas.colours import Scale, colour_map, end_of
 from gattn.drawing.canvas.frame import (
     add_axes,
+    check_one_place,
     edits_said,
     head_title,
     make_room,
@@ -41,7 +42,7 @@ from gattn.drawing.one_head.free import draw_free, given_positions
 from gattn.drawing.one_head.look import STORED_BY, Look, Options, Wording, check_values
 from gattn.drawing.one_head.matrix import beyond_end, draw_matrix
 from gattn.drawing.one_head.node_link import draw_circle, draw_columns
-from gattn.drawing.styles.figures import new_figure
+from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.names.text import writable
@@ -183,14 +184,11 @@ def _asked(wanted: Any, shown: Tokens, every: Tokens, hide: Any) -> list[int] | 
 
 def axes_for(head: AttentionGraph, layout: Layout, options: Options) -> Axes:
     """Return the user's axes, or make some of fitting size."""
-    if options.ax is None:
-        figure = new_figure(options.figsize or fitting_size(head, layout))
-        return fitting_axes(figure, layout, legend=options.legend)
-    if options.figsize is not None:
-        raise SelectionError(
-            "Give ax= or figsize=, not both: axes have the size that their figure gives them."
-        )
-    return options.ax
+    check_one_place(options.ax, options.figsize)
+    if options.ax is not None:
+        return options.ax
+    figure = new_figure(options.figsize or fitting_size(head, layout))
+    return fitting_axes(figure, layout, legend=options.legend)
 
 
 def write_around(
@@ -244,7 +242,7 @@ def fitting_axes(figure: Figure, layout: Layout, *, legend: bool = True) -> Axes
 def fitting_size(head: AttentionGraph, layout: Layout) -> tuple[float, float]:
     """Find a size in inches at which a head's tokens have room, within what a page can hold."""
     width, height = _size(head, layout)
-    return larger() * width, larger() * height
+    return within_page(larger() * width, larger() * height)
 
 
 def _size(head: AttentionGraph, layout: Layout) -> tuple[float, float]:

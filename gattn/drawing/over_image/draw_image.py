@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.drawing.canvas.colours import colour_map, end_of, is_dark
-from gattn.drawing.canvas.frame import clear, new_axes, write_texts
+from gattn.drawing.canvas.frame import clear, given_axes, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.chosen.given import checks_given
@@ -52,6 +52,7 @@ def draw_image(
     fit: Fit | None = None,
     smooth: bool = False,
     vmax: float | None = None,
+    figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
     legend: bool = True,
@@ -65,7 +66,8 @@ def draw_image(
     and the caption says so. Patches without a number, such
     as an edge that was not kept, have no colour. The patches asked about are outlined. The caption
     says what is shown, and how much of the attention lies on the image, on class and register
-    tokens, and on edges that were not kept. `ax`, `cmap` and `legend`: see `gattn.drawing`.
+    tokens, and on edges that were not kept. `figsize`, `ax`, `cmap` and `legend`: see
+    `gattn.drawing`.
 
     Parameters
     ----------
@@ -104,6 +106,7 @@ def draw_image(
     found = patches_of(shown, query, key=key, grid=grid, values=values)
     read = read_image(image).fitted(found.grid, fit).no_larger(_LONGEST)
     pen = ImagePen.of([found], vmax=vmax, cmap=cmap)
+    ax = given_axes(ax, figsize)
     if ax is None:
         height, width = read.size
         ratio = min(max((height / width) ** 0.5, 0.4), 2.5)

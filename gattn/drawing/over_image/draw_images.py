@@ -20,6 +20,7 @@ from gattn.drawing.over_image.images import Fit, read_image
 from gattn.drawing.over_image.panels import IN_A_ROW, Panel, Panels
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
+from gattn.drawing.styles.figures import check_one_size
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph
@@ -43,6 +44,7 @@ def draw_images(
     fit: Fit | None = None,
     vmax: float | None = None,
     cmap: str | Colormap | None = None,
+    figsize: tuple[float, float] | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw what patches read in several heads, each over the image, in colours that all share.
@@ -66,6 +68,8 @@ def draw_images(
         Which stack; by default the only one whose tokens lie on a grid.
     grid, values, fit, vmax, cmap
         As in `gattn.drawing.draw_image`.
+    figsize : (float, float), optional
+        The width and height in inches of the new figure.
     figure : Figure or SubFigure, optional
         Where to draw; by default a new pyplot figure.
 
@@ -76,6 +80,7 @@ def draw_images(
     ShapeError
         If the image does not fit, or the figure is too small.
     """
+    check_one_size(figure, figsize)
     graphs = by_place(attention)
     stack = _with_grid(graphs) if stack is None and grid is None and heads is None else stack
     chosen = Chosen.of(attention, graphs, heads, stack)
@@ -107,7 +112,7 @@ def draw_images(
     title = chosen.title(stacks[0])
     if len(stacks[0]) == 1:
         title = f"{title} · {heads_title(list(stacks[0].values()))}".strip(" ·")
-    return Panels(panels, read, pen, title, "; ".join(filter(None, said))).drawn(figure)
+    return Panels(panels, read, pen, title, "; ".join(filter(None, said))).drawn(figure, figsize)
 
 
 def _with_grid(graphs: Mapping[Place, AttentionGraph]) -> str | None:

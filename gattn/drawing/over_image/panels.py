@@ -58,21 +58,24 @@ class Panels:
         self._covered, self._cells = grid.covered, (grid.rows, grid.columns)
         self._ratio = image.size[0] / image.size[1]
 
-    def drawn(self, figure: Figure | SubFigure | None) -> Figure:
-        """Draw on a figure, or on a new one of fitting size."""
+    def drawn(
+        self, figure: Figure | SubFigure | None, figsize: tuple[float, float] | None
+    ) -> Figure:
+        """Draw on a figure, or on a new one of a given or of fitting size."""
         large = _LARGE if self._columns <= IN_A_ROW else _SMALL
         side = larger() * large * min(max(self._ratio**-0.5, 0.4), 2.0)
         asides = [panel.aside for panel in self._panels]
         self._left = _MARGIN + as_inches(max(map(width, asides)) * small_size() + 5)
         around = self._left + key_width() + _MARGIN
-        if figure is None:
+        given = figsize if figure is None else inches_of(figure)
+        if given is None:
             wide = max(around + self._columns * (side + _GAP), 3.0 * larger())
         else:
-            wide, tall = inches_of(figure)
+            wide, tall = given
             side = min((wide - around) / self._columns - _GAP, large * 2)
         self._measure(wide, side)
-        if figure is None:
-            figure = new_figure((wide, self._height))
+        if given is None:
+            tall = self._height
         elif self._height > tall:
             side -= (self._height - tall) / self._rows / self._ratio
             self._measure(wide, side)
@@ -81,6 +84,7 @@ class Panels:
                 f"{self._rows} × {self._columns} images have no room on a figure of "
                 f"{wide:.1f} × {self._height:.1f} inches: give a larger one, or fewer heads."
             )
+        figure = new_figure((wide, tall)) if figure is None else figure
         self._draw(Sheet(figure))
         return figure.figure
 

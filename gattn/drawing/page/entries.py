@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from gattn.drawing.page.places import places_of
 from gattn.drawing.page.tokens.telling import Told
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import steps
+from gattn.heads.geometry import Geometry
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
@@ -26,16 +27,39 @@ _LONGEST = 400
 """The most characters of the text above the page."""
 _TITLE = 80
 """The most tokens of a text that has to be joined from tokens."""
+_FEW, _SIDE = 60, 36
+"""The most characters of tokens that are not known to be words, and of keys before queries."""
 
 
-def text_of(head: AttentionGraph) -> str:
-    """Join the first tokens into a text, without special ones, if they have texts."""
-    labels = head.labels()
-    if head.geometry is not None and labels == head.geometry.names():
-        return head.geometry.described()
-    words = head.words or range(len(labels))
-    said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
-    return joined([labels[i] for i in said], [words[i] for i in said])
+def text_of(trace: AttentionTrace, head: AttentionGraph) -> str:
+    """Say what a head of a trace reads: its text, or its keys' and its queries' if these differ."""
+    is_text = bool(trace.text) and next(trace.heads()).labels() == head.labels()
+    keys = trace.text if is_text else _said(head.labels(), head.words, head.geometry, head.tokens)
+    if not head.graph.is_bipartite:
+        return keys
+    queries = _said(head.query_labels(), (), head.query_geometry, head.query_tokens)
+    return f"{_cut(keys, _SIDE)} → {_cut(queries, _SIDE)}"
+
+
+def _said(
+    labels: Sequence[str], words: Sequence[int | None], geometry: Geometry | None, names: Any
+) -> str:
+    """Join the first tokens into a text, without special ones; of other tokens only a few."""
+    if geometry is not None and list(labels) == geometry.names():
+        return geometry.described()
+    if not names:
+        return f"{len(labels):,} tokens"
+    if words:
+        said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
+        return joined([labels[i] for i in said], [words[i] for i in said])
+    have_own = any(label.startswith(" ") for label in labels)
+    between = "" if have_own else ", " if any(" " in label for label in labels) else " "
+    text = between.join(labels[:_TITLE]).strip()
+    return text if len(text) <= _FEW else f"{_cut(text, _FEW)} ({len(labels):,} tokens)"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip(' ,')}…"
 
 
 def trace_entry(
@@ -57,7 +81,7 @@ def trace_entry(
             _stack(stack)
             | (told or Told()).of(trace, stack)
             | {
-                "text": (trace.text or text_of(next(iter(stack.values()))))[:_LONGEST],
+                "text": text_of(trace, next(iter(stack.values())))[:_LONGEST],
                 "graphs": [
                     _graph(stack, place)
                     | {"circuitEdges": marked[stack.name, *place]}

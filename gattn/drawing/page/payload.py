@@ -135,7 +135,7 @@ def payload(
 
 def titled(trace: AttentionTrace) -> str:
     """Name a page after the beginning of its text and the model."""
-    text = trace.text or text_of(next(trace.heads()))
+    text = text_of(trace, next(trace.heads()))
     edited = "edited" if trace.edits else ""
     return " · ".join(filter(None, [text[:80].strip(), trace.model, edited]))
 

@@ -108,12 +108,12 @@ def draw_best_edges(
     scale = Scale(max(1.0, values.max().max()), is_signed=False, widest=1)
     draw_heatmap(ax, values.to_numpy(), "attention", norm=scale.norm, **options)
     painted = ax.images[-1].to_rgba(np.ma.masked_invalid(values.to_numpy()))
-    write_cells(ax, others.to_numpy(), painted)
+    said = "reads most" if side == "key" else "is read by most"
+    write_cells(ax, others.to_numpy(), painted, said=f"in the cells: which word it {said}")
     label_tokens(ax, list(tokens.index), [str(token) for token in tokens], "x")
     label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
     ax.set(xlabel="word", ylabel="head")
-    said = "reads most" if side == "key" else "is read by most"
-    describe(ax, table.attrs, notes=[f"in the cells: which word it {said}"])
+    describe(ax, table.attrs)
     return ax
 
 

@@ -10,13 +10,16 @@ from typing import Any, cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from gattn.errors import FileError, SelectionError
 from gattn.files.whole_files import shown_path, whole_file
 
 TEXT_AS_TEXT: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 """Fonts in PDF and PS that journals accept and editors read (TrueType), and text in SVG."""
+
+_PAGE = 2.0, 2.7
+"""The width and height of a page, in widths of a column."""
 
 
 class TextFigure(Figure):
@@ -86,6 +89,12 @@ def load_backend() -> None:
         load()
 
 
+def within_page(width: float, height: float) -> tuple[float, float]:
+    """Limit a size in inches to a page of two columns, each as wide as `figure.figsize`."""
+    column = float(mpl.rcParams["figure.figsize"][0])
+    return min(width, _PAGE[0] * column), min(height, _PAGE[1] * column)
+
+
 def check_size(size: object) -> None:
     """Refuse what is no width and height in inches, two finite numbers above 0.
 
@@ -104,6 +113,14 @@ def check_size(size: object) -> None:
         "figsize is the width and height of the figure in inches, two numbers above 0, such as "
         f"(3.3, 2.4), not {size!r}."
     )
+
+
+def check_one_size(figure: Figure | SubFigure | None, figsize: tuple[float, float] | None) -> None:
+    """Refuse a size for a figure that has one, and what is none."""
+    if figure is not None and figsize is not None:
+        raise SelectionError("Give figure= or figsize=, not both: a figure has a size of its own.")
+    if figsize is not None:
+        check_size(figsize)
 
 
 def new_figure(size: tuple[float, float], layout: str = "none") -> Figure:

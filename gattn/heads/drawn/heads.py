@@ -123,6 +123,7 @@ class DrawnHead:
         query: int | str | None = None,
         *,
         key: int | str | None = None,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         values: str = "attention",
         cmap: str | Colormap | None = None,
@@ -138,7 +139,7 @@ class DrawnHead:
             Instead of a query: shade each token by the attention that it gives to this key.
         values : {"attention", "score", "contribution", "value_norm"}
             Which number of the edges.
-        ax, cmap, legend
+        figsize, ax, cmap, legend
             As in `draw`; on axes of yours the text shrinks until it fits.
 
         Returns
@@ -160,6 +161,7 @@ class DrawnHead:
         fit: Literal["stretch", "crop"] | None = None,
         smooth: bool = False,
         vmax: float | None = None,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         cmap: str | Colormap | None = None,
         legend: bool = True,
@@ -184,7 +186,7 @@ class DrawnHead:
             Whether to interpolate between the middles of patches.
         vmax : float, optional
             The end of the colours; by default the largest number.
-        ax, cmap, legend
+        figsize, ax, cmap, legend
             As in `draw`.
 
         Returns
@@ -204,6 +206,7 @@ class DrawnHead:
         rate: float | None = None,
         vmax: float | None = None,
         pool: Pool = "mean",
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         cmap: str | Colormap | None = None,
         labels: bool = True,
@@ -225,7 +228,7 @@ class DrawnHead:
             The end of the scale; by default the largest number.
         pool : {"mean", "max"}
             What a pixel of the heatmap shows that stands for several cells.
-        ax, cmap, labels, legend
+        figsize, ax, cmap, labels, legend
             As in `draw`.
 
         Returns
@@ -242,6 +245,7 @@ class DrawnHead:
         *,
         self_loops: bool = True,
         threshold: float | None = None,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         cmap: str | Colormap | None = None,
         labels: bool = True,
@@ -257,7 +261,7 @@ class DrawnHead:
             Whether to draw the edges from a token to itself.
         threshold : float, optional
             Show the edges of at least this attention.
-        ax, cmap, labels, legend
+        figsize, ax, cmap, labels, legend
             As in `draw`.
 
         Returns

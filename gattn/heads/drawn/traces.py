@@ -149,6 +149,7 @@ class DrawnTrace(DrawnHeads):
         *,
         heads: HeadChoice = None,
         key: int | str | None = None,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         values: str = "attention",
         cmap: str | Colormap | None = None,
@@ -160,7 +161,7 @@ class DrawnTrace(DrawnHeads):
         ----------
         heads : int, str, sequence of int, or sequence of (layer, head), optional
             Which heads, such as ``"1.1,2.0"``; all by default.
-        query, key, ax, values, cmap, legend
+        query, key, figsize, ax, values, cmap, legend
             As in `AttentionGraph.draw_text`.
 
         Returns
@@ -184,6 +185,7 @@ class DrawnTrace(DrawnHeads):
         fit: Literal["stretch", "crop"] | None = None,
         vmax: float | None = None,
         cmap: str | Colormap | None = None,
+        figsize: tuple[float, float] | None = None,
         figure: Figure | SubFigure | None = None,
     ) -> Figure:
         """Draw what patches or tokens read in each head, over the picture.
@@ -200,6 +202,8 @@ class DrawnTrace(DrawnHeads):
             Which stack; by default the only one whose tokens lie on a grid.
         grid, values, fit, vmax, cmap
             As in `AttentionGraph.draw_image`.
+        figsize : (float, float), optional
+            The width and height in inches of the new figure.
         figure : Figure or SubFigure, optional
             Where to draw; by default a new pyplot figure.
 
@@ -221,6 +225,7 @@ class DrawnTrace(DrawnHeads):
         rate: float | None = None,
         vmax: float | None = None,
         pool: Pool = "mean",
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         cmap: str | Colormap | None = None,
         labels: bool = True,
@@ -232,7 +237,7 @@ class DrawnTrace(DrawnHeads):
         ----------
         heads : int, str, sequence of int, or sequence of (layer, head), optional
             Which heads, such as ``"1.1,2.0"``; all by default.
-        query, key, waveform, rate, vmax, pool, ax, cmap, labels, legend
+        query, key, waveform, rate, vmax, pool, figsize, ax, cmap, labels, legend
             As in `AttentionGraph.draw_time`.
 
         Returns
@@ -250,6 +255,7 @@ class DrawnTrace(DrawnHeads):
         heads: HeadChoice = None,
         self_loops: bool = True,
         threshold: float | None = None,
+        figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
         cmap: str | Colormap | None = None,
         labels: bool = True,
@@ -261,7 +267,7 @@ class DrawnTrace(DrawnHeads):
         ----------
         heads : int, str, sequence of int, or sequence of (layer, head), optional
             Which heads, such as ``"1.1,2.0"``; all by default.
-        query, self_loops, threshold, ax, cmap, labels, legend
+        query, self_loops, threshold, figsize, ax, cmap, labels, legend
             As in `AttentionGraph.draw_graph`.
 
         Returns

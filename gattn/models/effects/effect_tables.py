@@ -23,6 +23,13 @@ class Effects(Pictured, pd.DataFrame):
     def _constructor(self) -> type[Effects]:
         return type(self)
 
-    def draw(self, layout: str | None = None, *, ax: Axes | None = None, **options: Any) -> Axes:
+    def draw(
+        self,
+        layout: str | None = None,
+        *,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Axes:
         """Draw it on Axes; see `gattn.drawing.results.effects.draw_effects.draw_effects`."""
-        return draw(self, layout, ax=ax, **options)
+        return draw(self, layout, figsize=figsize, ax=ax, **options)

@@ -98,19 +98,22 @@ def _column(table: pd.DataFrame, name: str) -> Tensor:
 
 
 def _notes(sets: Sequence[Mapping[str, float]]) -> list[str]:
-    """Say where estimates of single edges do not add up to the effect of cutting them all."""
+    """Say of the largest set whose estimates do not add up what cutting it does."""
     if not sets:
         return ["no effect was measured; that of many edges together is not the sum of estimates"]
     found = [
-        f"{one['effect']:.3g} for the largest {100 * one['share']:.0f} % "
-        f"(estimated {one['estimate']:.3g})"
+        one
         for one in sets
         if not abs(one["estimate"] - one["effect"]) <= _TOLERANCE * abs(one["effect"])
     ]
     if not found:
         return []
-    said = "estimates of edges do not add up: cutting many at once changes the metric by"
-    return [f"{said} {', '.join(found)}".replace("-", "−")]
+    most = found[-1]
+    said = (
+        f"estimates do not add up: cutting the largest {100 * most['share']:.0f} % changes the "
+        f"metric by {most['effect']:.3g}, not {most['estimate']:.3g}"
+    )
+    return [said.replace("-", "−")]
 
 
 def _drawn(estimates: NDArray[np.float64], sample: int, seed: int) -> NDArray[np.bool_]:

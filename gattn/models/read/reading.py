@@ -35,14 +35,24 @@ _PLAIN = Softmax()  # Modules take long to make, and all calls share this one.
 
 
 class GivenBias(PositionWeight):
-    """A score that the model computed for each pair and head, given as edge features."""
+    """A score that the model computed for each pair and head, given as edge features.
+
+    Parameters
+    ----------
+    name : "bias" or "scores"
+        Whether it is added to scores, or is all of them.
+    """
+
+    def __init__(self, name: str = "scores") -> None:
+        super().__init__()
+        self.name = name
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Read the features."""
         return cast("Tensor", pairs.features)
 
     def __repr__(self) -> str:
-        return "GivenBias()"
+        return f"the model's {self.name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +215,7 @@ def _weight(call: SeenCall, has_bias: bool) -> WeightFunction:
     weight: WeightFunction = _dot_product(scale)
     if call.softcap is not None:
         weight = Softcap(weight, call.softcap)
-    return weight + GivenBias() if has_bias else weight
+    return weight + GivenBias("bias") if has_bias else weight
 
 
 @lru_cache(maxsize=16)

@@ -20,6 +20,7 @@ from gattn.drawing.canvas.frame import (
     add_axes,
     clear,
     edits_said,
+    given_axes,
     heads_title,
     make_room,
     marked_edited,
@@ -48,6 +49,7 @@ def draw_text(
     query: int | str | None = None,
     *,
     key: int | str | None = None,
+    figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
     values: str = "attention",
     cmap: str | Colormap | None = None,
@@ -58,8 +60,8 @@ def draw_text(
     The text is set as prose: the parts of a word stand together, a newline ends the line. The query
     is outlined; tokens without an edge to it are pale and not shaded. Colours are those of a
     matrix, on a square-root scale. The caption says which edges are shown, how many there are,
-    which share of the query's attention they hold, and what the sink holds. `ax`, `cmap` and
-    `legend`: see `gattn.drawing`; on axes of yours the text shrinks until it fits.
+    which share of the query's attention they hold, and what the sink holds. `figsize`, `ax`,
+    `cmap` and `legend`: see `gattn.drawing`; on axes of yours the text shrinks until it fits.
 
     Parameters
     ----------
@@ -86,6 +88,7 @@ def draw_text(
     is_signed = scale.is_signed and values == "attention"
     colours = colour_map(cmap, is_signed=is_signed, is_area=True)
     norm = scale.norm if values == "attention" else norm_of(shade.amounts[shade.is_edge], values)
+    ax = given_axes(ax, figsize)
     is_own = ax is None
     if ax is None:
         ax = _fitting_axes(words, 2 + len(scale.ticks) if legend else 0)
