@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gattn import door
 from gattn.edit_records import Edits, in_words, union
@@ -12,7 +12,7 @@ from gattn.errors import SelectionError
 from gattn.heads.drawn.traces import DrawnHeads
 from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.head import AttentionGraph
-from gattn.names.choices import HeadChoice
+from gattn.names.choices import HeadChoice, is_number
 
 if TYPE_CHECKING:
     from gattn.analysis.propagation.unrolled import Unrolled
@@ -42,8 +42,20 @@ class Stack(Located, DrawnHeads, door.Pictured, Mapping[tuple[int, int], Attenti
         except (KeyError, TypeError):  # such as a list, which cannot be a place
             raise SelectionError(
                 f"The {self.name} stack has no layer and head {place!r}; it has layers "
-                f"{self.layers} with heads {self.head_numbers}."
+                f"{self.layers} with heads {self.head_numbers}.{self._hint(place)}"
             ) from None
+
+    def _hint(self, place: Any) -> str:
+        """Say how a head is taken, of what is no place of one."""
+        if not self.heads:
+            return ""
+        if is_number(place):
+            layer = place if place in self.layers else self.layers[0]
+            one = min(head for at, head in self.heads if at == layer)
+            return f" Take a head by both, as in trace[{layer}, {one}]."
+        if isinstance(place, tuple) and all(map(is_number, place)) and min(place, default=0) < 0:
+            return f" They do not count from the end: the last is {list(max(self.heads))}."
+        return ""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self.heads)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
 
+from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.names.places import MOST, list_places, read_choice, read_numbers
 
@@ -63,7 +64,7 @@ class Chosen:
             if not isinstance(one, tuple) or one[0] == layer
         ]
         if missing := [number for number in numbers if not 0 <= number < count]:
-            raise SelectionError(f"No head {missing[0]}; layer {layer} has heads 0 .. {count - 1}.")
+            raise no_such("head", missing[0], count, f"layer {layer}")
         return numbers
 
     def count(self, layers: int, heads: int) -> int:
@@ -83,6 +84,32 @@ class Chosen:
             "layers": None if has_places else self.layers,
             "heads": [written(one) for one in sorted(self.heads, key=_order)],
         }
+
+
+def no_such(what: str, number: int, count: int, where: str) -> SelectionError:
+    """Say that a layer or head is not there, and which numbers are."""
+    if number < 0:
+        return SelectionError(
+            f"No {what} {number}: {what}s count from 0, not from the end, and the last of {where} "
+            f"is {count - 1}."
+        )
+    return SelectionError(f"No {what} {number}; {where} has {what}s 0 .. {count - 1}.")
+
+
+def numbered(name: str, number: Any) -> int:
+    """Check the number of a layer or head before it is known how many there are."""
+    found = whole(name, number, -MOST, SelectionError)
+    if found < 0:
+        raise SelectionError(from_the_end(name, number))
+    return found
+
+
+def from_the_end(name: str, given: object) -> str:
+    """Say why a layer or head cannot be counted from the end."""
+    return (
+        f"{name} counts from 0, not from the end, so it cannot be {given!r:.80}: name the last by "
+        "its number; a trace (gattn.capture) shows which there are."
+    )
 
 
 def numbers_of(name: str, chosen: LayerChoice, *, may_repeat: bool = False) -> list[int] | None:
@@ -207,6 +234,6 @@ def _expected(heads: object) -> str:
     weighs = isinstance(heads, Iterable) and any(isinstance(one, float) for one in heads)
     hint = "; weights go into reduce=" if weighs else ""
     return (
-        "heads must be a number, several such as [0, 2], or places such as [(2, 0), (2, 1)] or "
-        f"'2.0,2.1', not {heads!r:.80}{hint}"
+        "heads must be a number from 0, several such as [0, 2], or places such as [(2, 0), (2, 1)] "
+        f"or '2.0,2.1', not {heads!r:.80}{hint}"
     )

@@ -166,6 +166,13 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
     for place in ([0, 1], 1, slice(2), (0, [1])):
         with pytest.raises(SelectionError, match="no layer and head"):
             trace[place]
+    for place in ((-1, -1), (1, -1)):
+        with pytest.raises(SelectionError, match=r"not count from the end: the last is \[1, 0\]"):
+            trace[place]
+    with pytest.raises(SelectionError, match=r"Take a head by both, as in trace\[1, 0\]"):
+        trace[1]
+    with pytest.raises(SelectionError, match=r"Take a head by both, as in trace\[0, 0\]"):
+        trace[5]
     with pytest.raises(SelectionError, match=r"No stack 'cross'; there are \['decoder'\]"):
         trace["cross"]
     with pytest.raises(SelectionError, match=r"A head is taken as trace\['decoder'\]\[1, 0\]"):

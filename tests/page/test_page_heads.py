@@ -126,6 +126,15 @@ def test_pinned_heads_are_shown_side_by_side_with_their_numbers(look_at, lamp):
     assert "pins" not in state(page)
 
 
+@pytest.mark.parametrize("width", [1024, 1280, 1440])
+def test_pinning_takes_no_line_of_its_own(look_at, lamp, width):
+    page = look_at(lamp)
+    page.set_viewport_size({"width": width, "height": 900})
+    pin, slider = (page.locator(f"#{name}").bounding_box() for name in ("pin", "threshold"))
+    assert pin["y"] < slider["y"] + slider["height"]
+    assert slider["y"] < pin["y"] + pin["height"]
+
+
 def test_control_and_a_click_pins_a_head(look_at, lamp):
     page = look_at(lamp, "layer=2&head=1")
     box = page.locator("#grid canvas").bounding_box()

@@ -28,7 +28,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.stream.parts import Stream, Writer
-from gattn.names.choices import Chosen, HeadChoice
+from gattn.names.choices import Chosen, HeadChoice, numbered
 from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
 
@@ -133,7 +133,7 @@ def why(
     measure = whole("measure, a number of parts,", measure, 0, SelectionError)
     prompt = prepared(text, model, tokenizer)
     _check_edits(open_edits(prompt.model), layer)
-    layer, head = whole("layer", layer, 0, SelectionError), whole("head", head, 0, SelectionError)
+    layer, head = numbered("layer", layer), numbered("head", head)
     splits = _splits(split, layer, parts is None)
     with torch.inference_mode(False), torch.no_grad():  # Inside it, none could be switched on.
         found = listened(prompt, layer, head, stack, splits if parts is None else None)

@@ -42,7 +42,7 @@ from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
-from gattn.names.choices import LayerChoice, numbers_of
+from gattn.names.choices import LayerChoice, no_such, numbers_of
 from gattn.progress import announce
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class Decomposing(Context, Generic[R]):
             )
         known = self._stacks[self._asked or next(iter(self._stacks))]
         if missing := [n for n in self._layers or () if not 0 <= n < known]:
-            raise SelectionError(f"No layer {missing[0]}; the model has layers 0 .. {known - 1}.")
+            raise no_such("layer", missing[0], known, "the model")
 
     def decomposition(self, prompt: Prompt) -> Decomposition[R]:
         """Return what was found."""

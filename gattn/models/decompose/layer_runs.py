@@ -24,6 +24,7 @@ from gattn.models.stream.parts import Stream
 from gattn.models.stream.rounding import is_half
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import Hook, hooks_on
+from gattn.names.choices import no_such
 
 
 @dataclass(eq=False)
@@ -264,7 +265,7 @@ class LayerRun(Context):
             there = f"; there is {there}" if there else ""
             raise SelectionError(f"The model shows no self-attention{named}{there}.")
         if self.seen is None:
-            raise SelectionError(f"No layer {self._layer}; the model has layers 0 .. {known - 1}.")
+            raise no_such("layer", self._layer, known, "the model")
 
 
 _INFERENCE = (

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.edit_records import union
-from gattn.errors import CaptureError, SelectionError
+from gattn.errors import CaptureError
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import All
@@ -42,6 +42,7 @@ from gattn.models.run.record.refusing import (
 from gattn.models.run.record.relabelling import Positions
 from gattn.models.run.record.sequences import Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
+from gattn.names.choices import no_such
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -274,7 +275,7 @@ class Recording(Context):
             raise CaptureError(nothing_seen(self._kind, *calls, unfollowed))
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
-            raise SelectionError(f"No layer {min(missing)}; the model has layers 0 .. {depth - 1}.")
+            raise no_such("layer", min(missing), depth, "the model")
 
     @property
     def traces(self) -> list[AttentionTrace]:

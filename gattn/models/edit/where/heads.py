@@ -16,7 +16,7 @@ def numbers_of(name: str, chosen: Numbers) -> list[int] | None:
     """Read which layers or heads were named, before there is a model to say which it has."""
     numbers = choices.numbers_of(name, cast("choices.LayerChoice", chosen), may_repeat=True)
     if numbers and min(numbers) < 0:
-        raise SelectionError(f"{name} counts from 0, so it cannot be {chosen!r:.80}.")
+        raise SelectionError(choices.from_the_end(name, chosen))
     return numbers
 
 
