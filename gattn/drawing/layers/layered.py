@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.fitting import points, rewritten
+from gattn.drawing.canvas.fitting import points, rewritten, usual_thickness
 from gattn.drawing.canvas.keys import Entry
 from gattn.drawing.canvas.labels import font_size, width_of
 from gattn.drawing.canvas.pen import Pen
@@ -263,7 +263,8 @@ def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:
     places = np.array(where, dtype=np.float64).reshape(-1, 3)
     ink = "white" if is_dark() else "0.2"
     shrink = min(1.0, 60 / max(len(np.unique(places[:, 0])), 1))
-    sizes = np.where(places[:, 2] > 0, 14.0, 6.0) * shrink
+    thick = max(usual_thickness(), 1.0) ** 2
+    sizes = np.where(places[:, 2] > 0, 14.0, 6.0) * shrink * thick
     style: dict[str, Any] = {"lw": 0, "color": ink, "zorder": 3, "clip_on": False}
     ax.scatter(places[:, 0], places[:, 1], s=sizes, gid="gattn-nodes", **style)
 

@@ -12,14 +12,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing.canvas.colours import is_dark
+from gattn.drawing.canvas.fitting import room
 from gattn.drawing.canvas.frame import describe, new_axes, shown_text
 from gattn.drawing.canvas.keys import Entry, add_key
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.labels import font_size, small_size, text_style, widest_of
 from gattn.errors import SelectionError
 
 _INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _DARK_INKS = ("#56b4e9", *_INKS[1:5], "#4f8fd6")
 _DASHES = ("-", "--", "-.", ":")
+_KEY_LINE = 5.0
+"""How wide the line of an entry of a key is, with the room around it, in font sizes."""
 _BASELINE = "random"
 
 
@@ -101,11 +104,13 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     names = [shown_text(str(name), limit=30) for name in table.index]
     ax.set_yticks(rows, names, **text_style(names))
     ax.set(xlim=(-1.02, 1.02), ylim=(len(table) - 0.4, -0.6))
-    ax.set_xlabel("Spearman correlation with effects")
+    ax.set_xlabel("rank correlation with effects")
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     if len(entries) > 1:
-        add_key(ax, entries, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3))
+        wide = (widest_of([name for _, name in entries]) + _KEY_LINE) * small_size() * 2
+        columns = 2 if wide <= room(ax)[0] else 1
+        add_key(ax, entries, ncols=columns, loc="upper left", bbox_to_anchor=(0, -0.3))
     describe(ax, table.attrs)
     return ax
 
