@@ -104,7 +104,7 @@ def _sorted_rows(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sort rows of float32 with their slots: in 64 bits, sizes are the high half, slots the low."""
     codes = sizes.contiguous().view(torch.int32).long()
     codes <<= 32
-    codes |= torch.arange(sizes.shape[-1])
+    codes |= torch.arange(sizes.shape[-1], device="cpu")
     codes.numpy().sort(axis=-1)
     found = codes[..., -count - 1 :]
     largest = (found >> 32).int().view(torch.float32)

@@ -45,7 +45,7 @@ def check_graph(graph: TokenGraph, size: int) -> None:
 
 def _is_walked(graph: TokenGraph) -> bool:
     """Return whether counting the edges of a graph needs a loop over all pairs."""
-    some = torch.tensor([graph.query_offset][: graph.num_queries])
+    some = torch.tensor([graph.query_offset][: graph.num_queries], device="cpu")
     return graph.rule.listed() is None and graph.rule.degrees(some, graph.num_keys) is None
 
 

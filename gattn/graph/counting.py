@@ -102,7 +102,7 @@ def _by_query(rule: Rule, first: int, last: int, num_keys: int, most: int | None
     size = rule.size if isinstance(rule, Blocks) else 1
     total = 0
     for start in range(first // size, last // size + 1, BLOCK_PAIRS):
-        block = torch.arange(start, min(start + BLOCK_PAIRS, last // size + 1))
+        block = torch.arange(start, min(start + BLOCK_PAIRS, last // size + 1), device="cpu")
         low, high = (block * size).clamp_min(first), ((block + 1) * size).clamp_max(last + 1)
         degrees = rule.degrees(low.to(rule.device or "cpu"), num_keys)
         if degrees is None:
@@ -197,7 +197,7 @@ class _Run:
 
 def _closed(parts: list[Rule], first: int, last: int, num_keys: int) -> int | None:
     """Count the edges of intervals, and of at most one rule of another kind among them."""
-    query = torch.tensor([first, last])
+    query = torch.tensor([first, last], device="cpu")
     others = [part for part in parts if part.interval(query) is None]
     if len(others) > 1 or not all(isinstance(x, (Strided, Globals, Crossing)) for x in others):
         return None
@@ -253,7 +253,7 @@ def _runs(rule: Rule, first: int, last: int, num_keys: int) -> list[_Run] | None
     """
     found, waiting = [], [(first, last)]
     while waiting:
-        span = rule.interval(torch.tensor(waiting))
+        span = rule.interval(torch.tensor(waiting, device="cpu"))
         if span is None:
             return None
         low, high = (torch.clamp(end, 0, num_keys).tolist() for end in span)

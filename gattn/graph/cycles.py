@@ -40,6 +40,6 @@ def is_dag(graph: TokenGraph) -> bool:
 
     size = graph.num_tokens
     ends = query.cpu().numpy(), key.cpu().numpy()
-    matrix = coo_array((torch.ones(len(key)).numpy(), ends), shape=(size, size))
+    matrix = coo_array((torch.ones(len(key), device="cpu").numpy(), ends), shape=(size, size))
     components, _ = connected_components(matrix.tocsr(), connection="strong")
     return bool(components == size)

@@ -51,7 +51,7 @@ def bigbird(
     generator = torch.Generator().manual_seed(seed)
     draw = _few_far_blocks if random_blocks**2 < blocks else _many_far_blocks
     query, key = draw(blocks, random_blocks, generator)
-    ends = Globals(torch.tensor([0, max(blocks - 1, 0)]))
+    ends = Globals(torch.tensor([0, max(blocks - 1, 0)], device="cpu"))
     band = Combined("|", Window(1, 1), ends)
     rule = Blocks(block_size, Combined("|", band, Edges.from_pairs(query, key, blocks)))
     return cls(rule, num_tokens, num_tokens)
@@ -59,14 +59,16 @@ def bigbird(
 
 def _few_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tensor:
     """Draw `count` blocks for each, neither near it nor at an end: rows block and drawn."""
-    block = torch.arange(blocks)
+    block = torch.arange(blocks, device="cpu")
     low, high = (block - 1).clamp_min(1), (block + 1).clamp_max(blocks - 2)
     near = (high - low + 1).clamp_min(0)
     far = (blocks - 2 - near).clamp_min(0)
-    chosen = torch.zeros(blocks, 0, dtype=torch.long)  # of the far ones, rising
+    chosen = torch.zeros(blocks, 0, dtype=torch.long, device="cpu")  # of the far ones, rising
     for number in range(count):
         left = (far - number).clamp_min(1)
-        drawn = (torch.rand(blocks, generator=generator, dtype=torch.float64) * left).long()
+        drawn = (
+            torch.rand(blocks, generator=generator, dtype=torch.float64, device="cpu") * left
+        ).long()
         for before in chosen.T:
             drawn += drawn >= before
         chosen = torch.cat([chosen, drawn[:, None]], dim=1).sort(1).values
@@ -78,9 +80,9 @@ def _few_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tens
 
 def _many_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tensor:
     """Do the same as `_few_far_blocks`, in time that does not grow with `count`."""
-    drawn = [torch.zeros(0, 2, dtype=torch.long)]
+    drawn = [torch.zeros(0, 2, dtype=torch.long, device="cpu")]
     for block in range(blocks):
-        order = torch.randperm(blocks, generator=generator)
+        order = torch.randperm(blocks, generator=generator, device="cpu")
         is_far = ((order - block).abs() > 1) & (order > 0) & (order < blocks - 1)
         far = order[is_far][:count]
         drawn.append(torch.stack([torch.full_like(far, block), far], dim=1))
@@ -112,10 +114,12 @@ def expander(
         )
     check_memory(64 * num_tokens * degree, f"An expander of {num_tokens:,} x {degree:,} edges")
     generator = torch.Generator().manual_seed(seed)
-    nodes = torch.arange(num_tokens).repeat(degree)
+    nodes = torch.arange(num_tokens, device="cpu").repeat(degree)
     wanted = 2 * degree - 2 * (2 * degree - 1) ** 0.5 - 0.1
     for _ in range(max_tries):
-        drawn = torch.cat([torch.randperm(num_tokens, generator=generator) for _ in range(degree)])
+        drawn = torch.cat(
+            [torch.randperm(num_tokens, generator=generator, device="cpu") for _ in range(degree)]
+        )
         if second_laplacian_eigenvalue(nodes, drawn, num_tokens) >= wanted:
             query, key = torch.cat([nodes, drawn]), torch.cat([drawn, nodes])
             return cls(Edges.from_pairs(query, key, num_tokens), num_tokens, num_tokens)

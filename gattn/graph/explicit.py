@@ -169,7 +169,7 @@ def nearest(
     rows, keys = [positions[:0]], [positions[:0]]
     for block in positions.split(max(1, BLOCK_PAIRS // max(n, 1))):
         distance = torch.cdist(features[block], features)
-        distance[torch.arange(len(block)), block] = -1.0
+        distance[torch.arange(len(block), device="cpu"), block] = -1.0
         if causal:
             distance = distance.masked_fill(positions > block[:, None], torch.inf)
         near, index = distance.topk(min(k, n), largest=False)

@@ -35,7 +35,7 @@ def from_networkx(cls: type[TokenGraph], graph: nx.Graph[Any]) -> TokenGraph:
     row = {node: index for index, node in enumerate(queries)}
     edges = (graph if graph.is_directed() else graph.to_directed()).edges()
     pairs = [(column[key], row[query]) for key, query in edges if key in column]
-    index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+    index = torch.tensor(pairs, dtype=torch.long, device="cpu").reshape(-1, 2).T
     if keys is queries:
         return cls.from_edge_index(index, len(nodes))
     return cls.from_edge_index(index, num_queries=len(queries), num_keys=len(keys))

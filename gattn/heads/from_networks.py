@@ -128,8 +128,8 @@ class _Nodes(NamedTuple):
 
     def token_graph(self, graph: nx.DiGraph[Any], edges: list[_Edge]) -> TokenGraph:
         num_keys = min(len(self.keys), graph.graph.get("num_keys", len(self.keys)))
-        row = torch.tensor([row for row, *_ in edges], dtype=torch.long)
-        key = torch.tensor([column for _, column, _ in edges], dtype=torch.long)
+        row = torch.tensor([row for row, *_ in edges], dtype=torch.long, device="cpu")
+        key = torch.tensor([column for _, column, _ in edges], dtype=torch.long, device="cpu")
         if len(key) and int(key.max()) >= num_keys:
             raise GraphError(
                 f"The graph says num_keys={num_keys}, but has an edge from key {int(key.max())}."

@@ -1,5 +1,7 @@
 """Engines on an accelerator: dense algebra's numbers, and no number read by the host."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -141,6 +143,26 @@ def test_kept_edges_and_one_transfer_for_all_heads(keep, graph, engine):
     files = [read.line.partition(":")[0] for read in reads]
     assert files.count("gattn/heads/store/transfer.py") == 1
     assert len(files) <= 2  # how many edges are kept
+
+
+@pytest.mark.parametrize("graph", SOME)
+@pytest.mark.parametrize("weight", ["dot", "ALiBi", "GAT", "performer", "T5"])
+def test_where_the_device_is_the_default(graph, weight):
+    problem = Problem(GRAPHS[graph], weight)
+    moved, wanted, ran = OnDevice.of(problem), by_oracle(problem), 0
+    for engine in NAMES:
+        if not is_run_by(moved, engine):
+            continue
+
+        def attend(tensors, weight, normalizer, engine=engine):
+            fresh = replace(moved.graph)  # it knows nothing yet
+            options = {"weight": weight, "normalizer": normalizer, "engine": engine}
+            with torch.device(accelerator.NAME):
+                return graph_attention(**tensors, graph=fresh, **options)
+
+        agree(on_host(solve(moved, attend)), wanted, engine)
+        ran += 1
+    assert ran >= 3
 
 
 def test_a_graph_that_is_made_on_the_device():

@@ -156,6 +156,34 @@ def test_circuits(both):
     same(numbers_of(one.table()), numbers_of(other.table()))
 
 
+# Tensors are made on the device, as by torch.set_default_device
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "gemma2"])
+def test_captures_where_the_device_is_the_default(both, name):
+    plain, moved = both(name)
+    for keep in (All(), TopK(3)):
+        with torch.device(accelerator.NAME):
+            found = heads(gattn.capture(IDS, moved, keep=keep, scores=True))
+        same(found, heads(gattn.capture(IDS, plain, keep=keep, scores=True)))
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edits_where_the_device_is_the_default(both, edit):
+    plain, moved = both("gpt2")
+    with torch.device(accelerator.NAME):
+        found = logits(moved, edits=[EDITS[edit](moved)])
+    same(found, logits(plain, edits=[EDITS[edit](plain)]))
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_where_the_device_is_the_default(both, question):
+    plain, moved = both("gpt2")
+    with torch.device(accelerator.NAME):
+        found = numbers_of(QUESTIONS[question](moved))
+    same(found, numbers_of(QUESTIONS[question](plain)))
+
+
 def read_in(model, keep):
     """List what a second capture reads."""
     ids = torch.tensor([IDS], device=model.device)

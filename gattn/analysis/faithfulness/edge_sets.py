@@ -108,7 +108,7 @@ class Barred(PositionWeight):
 
     def __init__(self, pairs: Tensor) -> None:
         super().__init__()
-        self.bias = nn.Buffer(torch.zeros(pairs.shape).masked_fill(pairs, -torch.inf))
+        self.bias = nn.Buffer(torch.zeros(pairs.shape, device="cpu").masked_fill(pairs, -torch.inf))
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""

@@ -84,7 +84,10 @@ class FactoredMatrix:
         largest maxima, and only rows with an entry above the k-th so far are looked at.
         """
         width = self.shape[1]
-        best, places = self.left.new_empty(0), torch.empty(0).to(self.left.device, torch.long)
+        best, places = (
+            self.left.new_empty(0),
+            torch.empty(0, device="cpu").to(self.left.device, torch.long),
+        )
         for first in range(0, len(self.left), size := max(_ENTRIES // width, 1)):
             block = self.left[first : first + size] @ self.right
             highest = block.amax(1)

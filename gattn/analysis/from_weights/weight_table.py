@@ -122,4 +122,4 @@ def previous_tokens(runs: LinearRuns, vocabulary: Vocabulary) -> Tensor:
     ):
         trace = capture(inputs, runs.model, runs.tokenizer)
     table = head_table(trace.stacks[runs.stack], progress=False)
-    return torch.tensor(table["previous_token"].unstack("head").to_numpy())
+    return torch.tensor(table["previous_token"].unstack("head").to_numpy(), device="cpu")

@@ -106,7 +106,7 @@ def gradient_rollout(
     if first not in layers.layers:
         raise SelectionError(f"No layer {first} to start from; there are {list(layers.layers)}.")
     found = outputs.differentiate(number)
-    state = torch.eye(len(layers.positions))
+    state = torch.eye(len(layers.positions), device="cpu")
     rolled = []
     for layer in layers.layers[layers.layers.index(first) :]:
         relevance = found[chosen.name, layer].relevance()

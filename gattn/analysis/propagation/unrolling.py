@@ -116,7 +116,9 @@ def _reduced(layer: Layers | None, reduce: Reduction, size: int) -> tuple[Floats
 def _notes(layers: Sequence[Layers]) -> list[str]:
     """Return which attention is missing."""
     mass, kept = (
-        torch.cat([torch.zeros(0), *(getattr(layer, name).flatten() for layer in layers)])
+        torch.cat(
+            [torch.zeros(0, device="cpu"), *(getattr(layer, name).flatten() for layer in layers)]
+        )
         for name in ("mass", "kept_mass")
     )
     has_sink = any(layer.has_sink for layer in layers)

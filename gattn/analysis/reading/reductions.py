@@ -66,7 +66,7 @@ def ways_of(reduce: Reduction, counts: Sequence[int]) -> Sequence[str | Tensor]:
             "numbers, or leave heads= out."
         )
     try:
-        weights = torch.as_tensor(np.asarray(reduce, dtype=np.float64))
+        weights = torch.as_tensor(np.asarray(reduce, dtype=np.float64), device="cpu")
     except (TypeError, ValueError) as error:
         raise SelectionError(wrong) from error
     size = (len(counts), counts[0])

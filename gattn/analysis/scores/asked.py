@@ -41,7 +41,9 @@ class AskedScores(HeadScores):
         """Return which edges are asked about, as booleans (queries, keys)."""
         chosen = torch.zeros_like(self.scores, dtype=torch.bool)
         keys = list(range(len(self.tokens)) if self.key is None else self.key)
-        chosen[torch.tensor(self.query)[:, None], torch.tensor(keys)] = True
+        chosen[
+            torch.tensor(self.query, device="cpu")[:, None], torch.tensor(keys, device="cpu")
+        ] = True
         return chosen & (self.scores > -torch.inf)
 
     def counted(self, contrast: int | str | None) -> Tensor:

@@ -39,12 +39,15 @@ class Listed:
         """List the parts of some tokens, of parts (writers, tokens, dim)."""
         if not parts.is_sparse:
             count, size = len(parts), len(tokens)
-            every, places = torch.arange(count), torch.arange(size).repeat(count)
+            every, places = (
+                torch.arange(count, device="cpu"),
+                torch.arange(size, device="cpu").repeat(count),
+            )
             numbers = every.repeat_interleave(size)
             return cls(every, numbers, places, parts[:, tokens].flatten(0, 1), size)
         numbers, places = parts.indices()
-        local = torch.full((parts.shape[1],), -1)
-        local[tokens] = torch.arange(len(tokens))
+        local = torch.full((parts.shape[1],), -1, device="cpu")
+        local[tokens] = torch.arange(len(tokens), device="cpu")
         places = local[places]
         is_asked = places >= 0
         writers, numbers = numbers[is_asked].unique(return_inverse=True)

@@ -24,7 +24,7 @@ def changes_without(
     slope = before * made.slope(raw)
     own, tokens = (made.queries, at) if side == "query" else (made.keys, range(len(key)))
     rows: list[tuple[int, dict[str, Any]]] = []
-    for writer, places, vectors in Listed.of(own, torch.tensor(tokens)):
+    for writer, places, vectors in Listed.of(own, torch.tensor(tokens, device="cpu")):
         part = torch.zeros_like(raw)
         if side == "query":
             part[places] = vectors @ key.T

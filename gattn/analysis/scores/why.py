@@ -212,12 +212,15 @@ def in_parts(
     is added, where the call does not say.
     """
     size = len(texts)
-    scores = torch.full((size, size), -torch.inf, dtype=torch.double)
-    attention = torch.zeros(size, size, dtype=torch.double)
+    scores = torch.full((size, size), -torch.inf, dtype=torch.double, device="cpu")
+    attention = torch.zeros(size, size, dtype=torch.double, device="cpu")
     (part,) = parts_of(reading, [head])
     for block in part.blocks():
         assert block.scores is not None
-        keys, at = list_keys(block.columns).cpu(), torch.arange(size)[block.rows, None]
+        keys, at = (
+            list_keys(block.columns).cpu(),
+            torch.arange(size, device="cpu")[block.rows, None],
+        )
         scores[at, keys] = block.scores[0, 0].cpu().double()
         attention[at, keys] = block.attention[0, 0].cpu().double()
     scale, bias = terms or (call.scale or call.query.shape[-1] ** -0.5, None)

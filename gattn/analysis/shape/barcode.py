@@ -112,7 +112,7 @@ def barcode(
     rows: list[tuple[int, int, int, float, float]] = []
     places = [(n, row) for n in range(len(layers)) for row in range(len(layers.heads))]
     fewer = "take fewer tokens or heads, as in trace[1, 3]"
-    strengths = torch.zeros(0)
+    strengths = torch.zeros(0, device="cpu")
     for n, row in walk(places, "barcodes", "head", progress=progress, fewer=fewer):
         if row == 0:
             strengths = _strengths(layers.read(n))

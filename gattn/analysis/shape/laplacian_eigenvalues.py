@@ -119,7 +119,7 @@ def _unrolled(layers: Layers) -> Iterator[Tensor]:
 
 def _left(layers: Layers) -> Tensor:
     """Count the tokens from each on."""
-    return torch.arange(len(layers.positions), 0, -1)
+    return torch.arange(len(layers.positions), 0, -1, device="cpu")
 
 
 def _largest_error(layers: Layers) -> float:

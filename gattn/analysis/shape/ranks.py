@@ -115,7 +115,7 @@ def rank_collapse(
         raise SelectionError("These numbers hold the residual stream already: take residual=0.")
     product, left = None, []
     for matrix in layers.reduced(heads, reduce):
-        mixed = (1 - residual) * matrix + residual * torch.eye(len(matrix)).to(matrix)
+        mixed = (1 - residual) * matrix + residual * torch.eye(len(matrix), device="cpu").to(matrix)
         product = mixed if product is None else mixed @ product
         left.append(_residual(product))
     notes = []

@@ -110,13 +110,15 @@ def _largest(errors: Tensor) -> float:
 
 def _templates(tokens: Sequence[str], is_causal: bool) -> dict[str, Tensor]:
     count = len(tokens)
-    ones = torch.ones(count, count, dtype=torch.float64)
+    ones = torch.ones(count, count, dtype=torch.float64, device="cpu")
     first = torch.zeros_like(ones)
     first[:, 0] = 1
     reach = ones.tril() if is_causal else ones
-    marks = torch.tensor([_is_punctuation(token) for token in tokens], dtype=ones.dtype)
+    marks = torch.tensor(
+        [_is_punctuation(token) for token in tokens], dtype=ones.dtype, device="cpu"
+    )
     return {
-        "self": torch.eye(count, dtype=ones.dtype),
+        "self": torch.eye(count, dtype=ones.dtype, device="cpu"),
         "first": first,
         "previous": ones.diagonal()[1:].diag(-1),
         "next": ones.diagonal()[1:].diag(1),

@@ -24,7 +24,7 @@ class Contrast:
     def __init__(self, shuffles: int) -> None:
         self._shuffles = shuffles
         self._all: Tensor | None = None
-        self._positive = torch.empty(0)
+        self._positive = torch.empty(0, device="cpu")
         self.positive = self.negative = 0
 
     def add(self, query: Tensor, key: Tensor, edges: LabelledEdges, labels: Tensor) -> None:
@@ -47,7 +47,7 @@ class Contrast:
 
 def _product(query: Tensor, key: Tensor, edges: LabelledEdges, chosen: Tensor) -> Tensor:
     """Sum the products of chosen edges, first over the keys of each query."""
-    summed = torch.zeros(len(query), key.shape[1], dtype=key.dtype)
+    summed = torch.zeros(len(query), key.shape[1], dtype=key.dtype, device="cpu")
     for some in chosen.nonzero()[:, 0].split(_AT_ONCE):
         summed.index_add_(0, edges.query[some], key[edges.key[some]])
     return query.T @ summed

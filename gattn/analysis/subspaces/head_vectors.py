@@ -93,14 +93,19 @@ class HeadVectors:
 
     def _scores(self, query: Tensor, key: Tensor) -> Tensor:
         """Return the model's scores of edges, computed a few rows at a time."""
-        found = torch.full((len(query),), -torch.inf, dtype=torch.double)
+        found = torch.full((len(query),), -torch.inf, dtype=torch.double, device="cpu")
         (part,) = parts(self.reading, [self.head])
         for block in part.blocks():
             assert block.scores is not None
-            rows = torch.arange(len(self.tokens))[block.rows]
+            rows = torch.arange(len(self.tokens), device="cpu")[block.rows]
             chosen = ((query >= rows[0]) & (query <= rows[-1])).nonzero()[:, 0]
-            keys, at = list_keys(block.columns).cpu(), torch.arange(len(rows))[:, None]
-            dense = torch.full((len(rows), len(self.tokens)), -torch.inf, dtype=torch.double)
+            keys, at = (
+                list_keys(block.columns).cpu(),
+                torch.arange(len(rows), device="cpu")[:, None],
+            )
+            dense = torch.full(
+                (len(rows), len(self.tokens)), -torch.inf, dtype=torch.double, device="cpu"
+            )
             dense[at, keys] = block.scores[0, 0].cpu().double()
             found[chosen] = dense[query[chosen] - rows[0], key[chosen]]
         return found

@@ -224,7 +224,9 @@ class _Labelled:
         return {"computed_from": source, "notes": last.notes, "edits": open_edits(model)}
 
     def _shuffled(self, labels: Tensor) -> Tensor:
-        orders = torch.rand(SHUFFLES, len(labels), generator=self._generator).argsort(1)
+        orders = torch.rand(SHUFFLES, len(labels), generator=self._generator, device="cpu").argsort(
+            1
+        )
         return torch.cat([labels[None], labels[orders]])
 
 

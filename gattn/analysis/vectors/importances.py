@@ -67,8 +67,10 @@ def route_importances(
 
     def read(sublayer: Sublayer) -> Tensor:
         count, kind = len(sublayer), sublayer.values.dtype
-        whole = torch.zeros(sublayer.heads if by_head else 1, count, count, dtype=kind)
-        for some in importances(sublayer, torch.arange(count), norm):
+        whole = torch.zeros(
+            sublayer.heads if by_head else 1, count, count, dtype=kind, device="cpu"
+        )
+        for some in importances(sublayer, torch.arange(count, device="cpu"), norm):
             share = some.attention if by_head else some.attention.sum(0, keepdim=True)
             whole[:, some.rows, : share.shape[2]] = share.to(kind).cpu()
         return whole

@@ -110,7 +110,7 @@ def add_layer(
         streams, mlps = kept(near / near.sum(0), threshold).tolist()
         for token, stream, mlp in zip(reached.tolist(), streams, mlps, strict=True):
             builder.add_mlp(layer, token, stream, mlp)
-        reached = torch.tensor(builder.positions(layer, "middle"))
+        reached = torch.tensor(builder.positions(layer, "middle"), device="cpu")
     for some in importances(sublayer, reached, norm):
         heads, _, keys = some.attention.shape
         parts = [some.attention.transpose(1, 2).flatten(0, 1), some.residual[None]]
@@ -124,4 +124,4 @@ def add_layer(
                 of_key.setdefault(key, {})[head] = float(attention[head, key, row])
             mlp = None if some.mlp is None else float(shares[-1, row])
             builder.add_attention(layer, token, of_key, float(shares[heads * keys, row]), mlp)
-    return torch.tensor(builder.positions(layer, "residual"))
+    return torch.tensor(builder.positions(layer, "residual"), device="cpu")

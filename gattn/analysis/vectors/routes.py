@@ -110,7 +110,7 @@ def routes(
     count = len(found.tokens)
     target = find_token(position, range(count), found.tokens, "position")
     builder = Builder(found.tokens, found.layers[-1] + 1, target)
-    reached = torch.tensor([target])
+    reached = torch.tensor([target], device="cpu")
     device = found.results[0].residual.device.type
     with torch.no_grad(), torch.autocast(device, enabled=False):
         for sublayer in walk(found.results[::-1], "routes", "layer", progress=progress):

@@ -75,7 +75,9 @@ class PatternCells:
         ends = np.linspace(0, self.graph.num_keys, columns + 1)
         low = torch.from_numpy(np.floor(ends + 1e-9)).long()
         cut = np.maximum(ends - low.numpy(), 0.0)
-        for rows in torch.arange(self.graph.num_queries).split(max(_AT_ONCE // columns, 1)):
+        for rows in torch.arange(self.graph.num_queries, device="cpu").split(
+            max(_AT_ONCE // columns, 1)
+        ):
             query = rows + self.graph.query_offset
             whole = self._count(query, low[:-1], low[1:])
             part = cut * self._count(query, low, (low + 1).clamp_max(self.graph.num_keys))
@@ -92,5 +94,8 @@ class PatternCells:
         graph = self.graph
         if columns >= graph.num_keys or graph.num_queries * columns > tile_pairs(graph, _TILE):
             return False
-        few = torch.arange(graph.query_offset, graph.query_offset + 1)
-        return graph.rule.count(few, torch.zeros(1, dtype=torch.long), few + 1) is not None
+        few = torch.arange(graph.query_offset, graph.query_offset + 1, device="cpu")
+        return (
+            graph.rule.count(few, torch.zeros(1, dtype=torch.long, device="cpu"), few + 1)
+            is not None
+        )

@@ -135,7 +135,7 @@ def _edges_said(edges: int, graph: TokenGraph) -> str:
 
 def _head(graph: TokenGraph, edges: torch.Tensor | None, tokens: Sequence[str]) -> AttentionGraph:
     """Build a head of some edges, of one weight."""
-    key, row = torch.zeros(2, 0, dtype=torch.long) if edges is None else edges
+    key, row = torch.zeros(2, 0, dtype=torch.long, device="cpu") if edges is None else edges
     rule = Edges.from_pairs(row, key, graph.num_queries, graph.query_offset)
     listed = TokenGraph(
         rule, graph.num_queries, graph.num_keys, graph.query_offset, graph.is_bipartite

@@ -129,7 +129,10 @@ def _keys(found: Why) -> list[int]:
 
 def _held(found: Why) -> tuple[Tensor, list[Tensor]]:
     """Return which parts are not zero for what was asked about, and their vectors."""
-    asked = torch.tensor(sorted(found.query)), torch.tensor(sorted(_keys(found)))
+    asked = (
+        torch.tensor(sorted(found.query), device="cpu"),
+        torch.tensor(sorted(_keys(found)), device="cpu"),
+    )
     ends = zip((found.queries, found.keys), asked, strict=True)
     sides = [side.index_select(1, tokens) for side, tokens in ends]
     return torch.cat([_nonzero(side) for side in sides]).unique(), sides

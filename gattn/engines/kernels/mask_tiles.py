@@ -81,7 +81,7 @@ def _reached(graph: TokenGraph) -> tuple[Tensor, Tensor, Tensor]:
 
     Rows of tiles, rising; columns, rising in each row; booleans.
     """
-    start = torch.arange(0, graph.num_queries, SIZE)
+    start = torch.arange(0, graph.num_queries, SIZE, device="cpu")
     stop = (start + SIZE).clamp_max(graph.num_queries)
     first = graph.rule.interval(start + graph.query_offset)
     last = graph.rule.interval(stop - 1 + graph.query_offset)

@@ -20,7 +20,7 @@ def every_row_has_edges(graph: TokenGraph) -> bool:
 def tile_pairs(graph: TokenGraph, height: int) -> int:
     """Count the pairs in the tiles of `height` rows each and the keys that these reach."""
     graph = graph.on_host
-    start = torch.arange(0, graph.num_queries, height)
+    start = torch.arange(0, graph.num_queries, height, device="cpu")
     stop = (start + height).clamp_max(graph.num_queries)
     first_keys = graph.rule.interval(start + graph.query_offset)
     last_keys = graph.rule.interval(stop - 1 + graph.query_offset)
@@ -40,7 +40,9 @@ def partial_columns(graph: TokenGraph, rows: slice, columns: Keys) -> slice:
         Positions in `columns`; only these need a mask. All of them if nothing is known.
     """
     size = count_keys(columns)
-    keys = graph.rule.interval(torch.tensor([rows.start, rows.stop - 1]) + graph.query_offset)
+    keys = graph.rule.interval(
+        torch.tensor([rows.start, rows.stop - 1], device="cpu") + graph.query_offset
+    )
     if keys is None:
         return slice(0, size)
     shared = torch.stack([keys[0][1], keys[1][0]])

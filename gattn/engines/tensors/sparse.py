@@ -188,4 +188,4 @@ def _let_torch_warn_of_its_sparse_tensors() -> None:
     """Trigger and drop torch's warning, once, that compressed sparse tensors are in beta."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.zeros(1, 1).to_sparse_csr()
+        torch.zeros(1, 1, device="cpu").to_sparse_csr()

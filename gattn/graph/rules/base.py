@@ -91,7 +91,7 @@ class Rule(ABC):
             These keys and possibly others: a slice if they are one run, else int64, sorted,
             without duplicates, on the rule's device (the CPU for a rule without one).
         """
-        keys = self.interval(torch.tensor([first, last]))
+        keys = self.interval(torch.tensor([first, last], device="cpu"))
         if keys is None:
             return slice(0, num_keys)
         return run_of(int(keys[0][0]), int(keys[1][1]), num_keys)

@@ -26,7 +26,7 @@ def list_keys(keys: Keys, device: torch.device | None = None) -> Tensor:
     """List the keys of a run."""
     if isinstance(keys, Tensor):
         return keys
-    return torch.arange(keys.start, keys.stop, device=device)
+    return torch.arange(keys.start, keys.stop, device=device or "cpu")
 
 
 def within(keys: Span, low: Tensor, high: Tensor) -> Span:
@@ -68,7 +68,9 @@ def every(stride: int, first: int, last: int, span: slice) -> Keys:
     if rows >= stride:
         return span
     start = span.start - (span.start - first) % stride
-    keys = torch.arange(start, span.stop, stride)[:, None] + torch.arange(rows)
+    keys = torch.arange(start, span.stop, stride, device="cpu")[:, None] + torch.arange(
+        rows, device="cpu"
+    )
     keys = keys.flatten()
     return as_run(keys[(keys >= span.start) & (keys < span.stop)])
 

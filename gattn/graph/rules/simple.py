@@ -176,7 +176,9 @@ class Globals(Rule):
 
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
         positions = self.ordered
-        before, inside = torch.searchsorted(positions, torch.tensor([first, last + 1])).tolist()
+        before, inside = torch.searchsorted(
+            positions, torch.tensor([first, last + 1], device="cpu")
+        ).tolist()
         if before < inside:
             return slice(0, num_keys)
         return as_run(positions[positions < num_keys].cpu())

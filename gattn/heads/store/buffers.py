@@ -19,7 +19,7 @@ class Buffer:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self._size = dtype, 0
-        self._memory = torch.empty(0, dtype=dtype)
+        self._memory = torch.empty(0, dtype=dtype, device="cpu")
         self._array = self._memory.numpy()
         self._together: Tensor | None = None
 

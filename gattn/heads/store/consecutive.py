@@ -55,7 +55,9 @@ class ConsecutiveGraph(NamedTuple):
         Queries without keys have 0 for both.
         """
         graph = self.graph
-        keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
+        keys = graph.rule.interval(
+            torch.arange(graph.num_queries, device="cpu") + graph.query_offset
+        )
         if keys is None:
             return None
         ends = torch.stack(keys).clamp(0, graph.num_keys)
@@ -115,7 +117,7 @@ def _first_rows(graph: TokenGraph, count: int) -> Rule:
 
 def _last_key(graph: TokenGraph) -> int:
     """Find the last key that any query may attend to; -1 if there is none."""
-    keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
+    keys = graph.rule.interval(torch.arange(graph.num_queries, device="cpu") + graph.query_offset)
     if keys is None:
         return int(graph.edge_index[0].max()) if graph.num_edges else -1
     return int(keys[1].clamp(0, graph.num_keys).max()) - 1
@@ -140,7 +142,7 @@ def _common_rule(whole: TokenGraph, pieces: list[ConsecutiveGraph]) -> Rule | No
 def _narrowest_window(spans: Tensor, offset: int) -> Rule:
     """Find the narrowest window with all keys, as a sliding cache has after its first drop."""
     some = spans[0] < spans[1]
-    query = torch.arange(len(some))[some] + offset
+    query = torch.arange(len(some), device="cpu")[some] + offset
     before = max((query - spans[0, some]).tolist(), default=0)
     after = max((spans[1, some] - 1 - query).tolist(), default=0)
     return Window(max(before, 0), max(after, 0))

@@ -56,8 +56,8 @@ class KeptEdges:
         if not isinstance(keep, All):
             kinds["key"] = self._key_dtype
         self._kept = {name: [Buffer(kind) for _ in heads] for name, kind in kinds.items()}
-        self._degree = torch.zeros(len(heads), 0, dtype=torch.long)
-        self._mass = torch.zeros(len(heads), 0, dtype=self._dtype)
+        self._degree = torch.zeros(len(heads), 0, dtype=torch.long, device="cpu")
+        self._mass = torch.zeros(len(heads), 0, dtype=self._dtype, device="cpu")
         self._sum = torch.zeros_like(self._mass)
         self._pieces: list[ConsecutiveGraph] = []
 

@@ -110,7 +110,10 @@ def rotations(runs: LinearRuns, weights: list[LayerWeights], distance: int) -> l
     """
     size = weights[0].query.shape[-1]
     if not distance:
-        return [torch.eye(size).to(one.query).expand(len(one.query), -1, -1) for one in weights]
+        return [
+            torch.eye(size, device="cpu").to(one.query).expand(len(one.query), -1, -1)
+            for one in weights
+        ]
     given = runs.random(4 * size, runs.width)
     rows, found = given.to(weights[0].query), []
     for one, seen in zip(weights, runs.layers(given, distance + 1), strict=True):

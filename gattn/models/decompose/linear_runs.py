@@ -120,14 +120,16 @@ class LinearRuns:
     @property
     def tolerance(self) -> float:
         """How large errors may be in the model's precision, relative to the largest number."""
-        return tolerance(torch.empty(0, dtype=self.dtype))
+        return tolerance(torch.empty(0, dtype=self.dtype, device="cpu"))
 
     def inputs(self, rows: int, length: int) -> dict[str, Tensor]:
         """Return any token ids, as the model takes them: (rows, length)."""
         config: Any = self.model.config
         padding = getattr(config.get_text_config(), "pad_token_id", None)
         some = [n for n in range(_TOKENS + 1) if n != padding and n < self.embedding.num_embeddings]
-        ids = torch.tensor([some[n % len(some)] for n in range(length)]).repeat(rows, 1)
+        ids = torch.tensor([some[n % len(some)] for n in range(length)], device="cpu").repeat(
+            rows, 1
+        )
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return given | ({"decoder_input_ids": ids} if config.is_encoder_decoder else {})
 
@@ -169,13 +171,13 @@ class LinearRuns:
 
         Units are `UNIT` long, so that rounding of what is added hides less of them.
         """
-        units = UNIT * torch.eye(width).to(input_device(self.model), self.dtype)
+        units = UNIT * torch.eye(width, device="cpu").to(input_device(self.model), self.dtype)
         return torch.cat([units.new_zeros(1, width), units, self.random(4, width)])
 
     def random(self, rows: int, width: int) -> Tensor:
         """Return random rows, always the same."""
         generator = torch.Generator().manual_seed(0)
-        found = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+        found = torch.randn(rows, width, generator=generator, dtype=torch.float64, device="cpu")
         return found.to(input_device(self.model), self.dtype)
 
 

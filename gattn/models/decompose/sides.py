@@ -55,7 +55,7 @@ class Side:
         some, size = stream.dictionaries, self.vectors.shape[-1]
         whole = stream.parts.new_empty(*stream.parts.shape[:2], size)
         listed = [whole.new_empty(len(one.tokens), size) for one in some]
-        for rows in torch.arange(size).split(_ROWS):
+        for rows in torch.arange(size, device="cpu").split(_ROWS):
             maps = torch.stack([self._row(int(n)) for n in rows])
             whole[..., rows] = torch.einsum("pnd,knd->pnk", stream.parts, maps)
             for found, one in zip(listed, some, strict=True):
@@ -67,9 +67,9 @@ class Side:
     def _joined(whole: Tensor, stream: Stream, listed: list[Tensor]) -> Tensor:
         """Put the parts of dictionaries between the whole ones and the constant."""
         count, tokens, size = whole.shape
-        numbers = [torch.arange(count).repeat_interleave(tokens)]
+        numbers = [torch.arange(count, device="cpu").repeat_interleave(tokens)]
         numbers[0][-tokens:] = len(stream.all_writers)
-        places, first = [torch.arange(tokens).repeat(count)], count - 1
+        places, first = [torch.arange(tokens, device="cpu").repeat(count)], count - 1
         for one in stream.dictionaries:
             numbers.append(first + one.numbers.cpu())
             places.append(one.tokens.cpu())

@@ -170,8 +170,8 @@ def _attention_too(part: Part, weights: Tensor) -> Tensor:
     """Compute the output, and put the attention of the changed rows into `weights`."""
     reading, outputs = part.reading, []
     changed = part.changed
-    elements = torch.tensor(reading.elements)[:, None, None, None]
-    heads = torch.tensor(part.heads)[:, None, None]
+    elements = torch.tensor(reading.elements, device="cpu")[:, None, None, None]
+    heads = torch.tensor(part.heads, device="cpu")[:, None, None]
     for block in part.blocks():
         outputs.append(part.times_values(block))
         rows = changed[block.rows].nonzero()[:, 0]

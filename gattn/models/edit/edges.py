@@ -82,7 +82,7 @@ class AtTokens(Edit):
             numbers_in(side, where)
             for side, where in ((reading.queries, self.query), (reading.keys, self.key))
         )
-        changed = torch.zeros(len(reading.queries), dtype=torch.bool)
+        changed = torch.zeros(len(reading.queries), dtype=torch.bool, device="cpu")
         for rows in queries.split(max(_FEW_PAIRS // max(len(keys), 1), 1)):
             changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
         return changed

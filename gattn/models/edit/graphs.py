@@ -78,8 +78,10 @@ class Restrict(Edit):
         if is_told:
             row, key = _inside(given, queries, keys).nonzero(as_tuple=True)
         elif given.rule.device is None:
-            positions = torch.arange(rows.start, rows.stop)
-            inside = given.rule.allowed(positions[:, None], keys.first + torch.arange(len(keys)))
+            positions = torch.arange(rows.start, rows.stop, device="cpu")
+            inside = given.rule.allowed(
+                positions[:, None], keys.first + torch.arange(len(keys), device="cpu")
+            )
             row, key = inside.nonzero(as_tuple=True)
         else:
             row, key, _ = _edges(given, rows)
@@ -141,7 +143,7 @@ class Use(Edit):
         row, key, value = self._edges(block.rows, reading)
         columns = list_keys(block.columns).cpu()
         column = torch.searchsorted(columns, key)
-        given = torch.zeros(attention.shape[-2:], dtype=attention.dtype)
+        given = torch.zeros(attention.shape[-2:], dtype=attention.dtype, device="cpu")
         given[row, column] = value.to(attention.dtype)
         found = given.to(attention.device).expand_as(attention)
         are_tokens = reading.queries.are_tokens[block.rows].to(attention.device)
@@ -157,17 +159,18 @@ class Use(Edit):
     def _edges(self, rows: slice, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
         """List the edges of some rows of a call: row within these, key, attention."""
         queries, keys, graph = reading.queries, reading.keys, self.graph.graph
-        attention = torch.as_tensor(self.graph.attention)
+        attention = torch.as_tensor(self.graph.attention, device="cpu")
         if queries.positions is None and keys.positions is None:
             first = queries.first
             row, key, edges = _edges(graph, slice(first + rows.start, first + rows.stop))
             return row, key - keys.first, attention[edges]
-        number = torch.full((max(graph.num_keys, keys.end),), -1)
-        number[keys.at] = torch.arange(len(keys))
+        number = torch.full((max(graph.num_keys, keys.end),), -1, device="cpu")
+        number[keys.at] = torch.arange(len(keys), device="cpu")
         at = torch.where(queries.are_tokens, queries.at, graph.num_queries)  # No edges.
         found = [_edges(graph, slice(one, one + 1)) for one in at[rows].tolist()]
         row = torch.repeat_interleave(
-            torch.arange(len(found)), torch.tensor([len(key) for _, key, _ in found])
+            torch.arange(len(found), device="cpu"),
+            torch.tensor([len(key) for _, key, _ in found], device="cpu"),
         )
         key = torch.cat([key for _, key, _ in found])
         return row, number[key], torch.cat([attention[edges] for _, _, edges in found])
@@ -189,7 +192,7 @@ def _not_there(row: Tensor, key: Tensor, reading: Reading) -> str:
 
 def _inside(given: TokenGraph, queries: Side, keys: Side) -> Tensor:
     """Say which pairs of slots a graph allows; those of padding stay as they are."""
-    found = torch.ones(len(queries), len(keys), dtype=torch.bool)
+    found = torch.ones(len(queries), len(keys), dtype=torch.bool, device="cpu")
     row, column = (side.are_tokens.nonzero()[:, 0] for side in (queries, keys))
     found[row[:, None], column] = given.allowed(queries.at[row], keys.at[column]).cpu()
     return found
@@ -216,5 +219,5 @@ def _edges(graph: TokenGraph, rows: slice) -> tuple[Tensor, Tensor, slice]:
     """List the edges of some queries: row within these, key; and the slice of edges."""
     pointer = graph.pointer[rows.start : rows.stop + 1].cpu()
     edges = slice(int(pointer[0]), int(pointer[-1]))
-    row = torch.repeat_interleave(torch.arange(len(pointer) - 1), pointer.diff())
+    row = torch.repeat_interleave(torch.arange(len(pointer) - 1, device="cpu"), pointer.diff())
     return row, graph.edge_index[0, edges].cpu(), edges

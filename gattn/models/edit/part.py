@@ -50,7 +50,7 @@ class Part:
     @cached_property
     def changed(self) -> Tensor:
         """Which queries the edits change, as booleans."""
-        changed = torch.zeros(len(self.reading.queries), dtype=torch.bool)
+        changed = torch.zeros(len(self.reading.queries), dtype=torch.bool, device="cpu")
         for edit in self.edits:
             if isinstance(edit, Restrict):
                 some: Tensor | None = edit.loses(self.graph, self.reading.graph)

@@ -182,6 +182,6 @@ def _absence(edit: Edit, reading: Reading) -> Absence | None:
         return Absence.NOT_IN_GRAPH
     at = reading.keys.at
     is_later = at > reading.queries.at[rows][:, None]
-    every = graph.allowed(rows, torch.arange(len(at))).cpu()
+    every = graph.allowed(rows, torch.arange(len(at), device="cpu")).cpu()
     is_causal = not graph.is_bipartite and not bool((every & is_later).any())
     return Absence.LATER if is_causal and bool(is_later[:, columns].all()) else Absence.MASKED

@@ -135,7 +135,7 @@ class Measure:
         if self._metric == "kl":
             return _divergence(plain, rows)
         if self._metric == "loss":
-            return cross_entropy(rows, torch.tensor(self.following), reduction="none")
+            return cross_entropy(rows, torch.tensor(self.following, device="cpu"), reduction="none")
         target = self._numbers("target", rows.shape[-1])
         if self._metric == "probability":
             return rows.softmax(-1)[:, target].sum(-1)
@@ -228,7 +228,7 @@ def _divergence(plain: Tensor, edited: Tensor) -> Tensor:
 def _grouped(row: Tensor) -> list[Tensor]:
     """Return the logarithms of the largest probabilities, and of the sum of the others."""
     first = row.detach().topk(min(_SLOPES - 1, len(row))).indices
-    is_rest = torch.ones(len(row), dtype=torch.bool).index_fill(0, first, False)
+    is_rest = torch.ones(len(row), dtype=torch.bool, device="cpu").index_fill(0, first, False)
     rest = [row[is_rest].logsumexp(0)] if bool(is_rest.any()) else []
     return [*row[first], *rest]
 
@@ -246,7 +246,9 @@ def _listed(given: Token) -> list[Any]:
 def _one_number(found: Tensor | float) -> Tensor:
     try:
         number = (
-            found if isinstance(found, Tensor) else torch.tensor(float(found), dtype=torch.float64)
+            found
+            if isinstance(found, Tensor)
+            else torch.tensor(float(found), dtype=torch.float64, device="cpu")
         )
         return number.double().reshape(())
     except (TypeError, ValueError, RuntimeError) as error:

@@ -82,7 +82,9 @@ class Runner:
 
     def run(self, context: Context, count: int = 1) -> list[Any]:
         """Run copies of the sequence, and give the logits of each."""
-        fewer = {} if self._rows is None else {"logits_to_keep": torch.tensor(self._rows)}
+        fewer = (
+            {} if self._rows is None else {"logits_to_keep": torch.tensor(self._rows, device="cpu")}
+        )
         result, tracker = self.prompt.run(context, count, **fewer)
         logits = getattr(result, "logits", None)
         if not isinstance(logits, Tensor):

@@ -144,7 +144,7 @@ class Batch:
         """Count the placeholders in each text, and the runs of them."""
         if self._ids is None or self._ids.dim() != 2:
             return None
-        is_place = torch.isin(self._ids.cpu(), torch.tensor(tokens)).int()
+        is_place = torch.isin(self._ids.cpu(), torch.tensor(tokens, device="cpu")).int()
         begins = is_place.diff(dim=1, prepend=is_place.new_zeros(len(is_place), 1)) > 0
         return is_place.sum(1).tolist(), begins.sum(1).tolist()
 

@@ -127,11 +127,11 @@ def _encode_text(
     found = tokenizer(text, return_offsets_mapping=tokenizer.is_fast, verbose=False)
     ids: list[int] = found["input_ids"]
     tensors = {
-        name: torch.tensor(found[name])
+        name: torch.tensor(found[name], device="cpu")
         for name in tokenizer.model_input_names
         if name in found and len(found[name]) == len(ids)
     }
-    tensors["input_ids"] = torch.tensor(ids, dtype=torch.long)
+    tensors["input_ids"] = torch.tensor(ids, dtype=torch.long, device="cpu")
     if not tokenizer.is_fast:
         return Encoding(tensors, names_of(ids, tokenizer), text=text)
     texts = _slices(text, found["offset_mapping"])
@@ -199,7 +199,7 @@ def _told_words(inputs: Mapping[str, Any], ids: list[int], mask: Tensor | None) 
 
 def _as_ids(values: Any) -> Tensor:
     try:
-        ids = torch.as_tensor(values)
+        ids = values if isinstance(values, Tensor) else torch.as_tensor(values, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise CaptureError(
             "Expected a text, token ids or a mapping of numbers, one per token, not "
@@ -266,4 +266,6 @@ def pad(encodings: Sequence[Encoding], padding_id: int) -> dict[str, Tensor]:
 
 
 def _real(lengths: Sequence[int]) -> Tensor:
-    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    return (
+        torch.arange(max(lengths), device="cpu") < torch.tensor(lengths, device="cpu")[:, None]
+    ).long()

@@ -110,10 +110,10 @@ class Mask:
 
     def _reads_itself(self, count: int, offset: int, length: int) -> Tensor:
         if self.values is None:
-            return torch.ones(count, length, dtype=torch.bool)
+            return torch.ones(count, length, dtype=torch.bool, device="cpu")
         present = self.readable[..., offset : offset + length]
         if present.shape[-1] < length:
-            return torch.ones(count, length, dtype=torch.bool)
+            return torch.ones(count, length, dtype=torch.bool, device="cpu")
         if present.shape[2] == 1:
             return present.any(1)[:, 0].expand(count, -1).cpu()
         itself = present.diagonal(dim1=2, dim2=3).any(1)
@@ -136,7 +136,7 @@ class Mask:
     def is_used(self, count: int, offset: int, length: int) -> Tensor:
         """Find the queries that read anything or are read, as `reads_itself` gives them."""
         if self.values is None:
-            return torch.ones(count, length, dtype=torch.bool)
+            return torch.ones(count, length, dtype=torch.bool, device="cpu")
         present = self.readable.any(1)
         is_read = present[..., offset : offset + length].any(1)
         reads = present.any(2)
@@ -145,7 +145,7 @@ class Mask:
     def is_read(self, count: int, length: int) -> Tensor:
         """Find the keys that any query may read: (elements, keys), on the CPU."""
         if self.values is None:
-            return torch.ones(count, length, dtype=torch.bool)
+            return torch.ones(count, length, dtype=torch.bool, device="cpu")
         return self.readable.any(1).any(1).expand(count, length).cpu()
 
     def graph(self, element: int, queries: Side, keys: Side, is_bipartite: bool) -> TokenGraph:

@@ -40,7 +40,7 @@ class Side:
         """The positions of its tokens."""
         if self.positions is not None:
             return self.positions
-        return torch.arange(self.first, self.first + len(self))
+        return torch.arange(self.first, self.first + len(self), device="cpu")
 
     @cached_property
     def end(self) -> int:

@@ -142,9 +142,9 @@ class TokenMap:
         """Return the cell of each of a graph's tokens; padding of windows comes after the grid."""
         if self.cells is not None:
             return self.cells[:count] if count == self.num_given else self.cells
-        cells = torch.arange(count)
+        cells = torch.arange(count, device="cpu")
         cells[prod(self.grid) :] = NO_TOKEN
         return cells
 
     def _positions(self, told: Tensor | None, count: int) -> Iterable[Tensor]:
-        return [torch.arange(count)] * len(self.sequences) if told is None else told
+        return [torch.arange(count, device="cpu")] * len(self.sequences) if told is None else told

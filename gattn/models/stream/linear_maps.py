@@ -34,7 +34,7 @@ class LinearMap:
         """Return whether it maps some rows (rows, inputs) to the outputs (rows, outputs)."""
         if len(self.weight) != output.shape[-1] or self.weight.shape[1] != given.shape[-1]:
             return False
-        rows = torch.linspace(0, len(given) - 1, min(_PROVED, len(given))).long()
+        rows = torch.linspace(0, len(given) - 1, min(_PROVED, len(given)), device="cpu").long()
         wanted, numbers = widened(output[rows.to(output.device)]), given[rows.to(given.device)]
         weight = widened(self.weight)
         found = numbers.to(weight) @ weight.T + self.bias.to(weight)

@@ -199,7 +199,7 @@ class Runs:
         midpoints; `HERE` what the set loses without a unit, to first order. Units outside of the
         set have their slope there, too.
         """
-        total, shares = np.zeros(len(mask)), torch.tensor(where)
+        total, shares = np.zeros(len(mask)), torch.tensor(where, device="cpu")
         for some in shares.split(self.batch_size):
             slopes = self._slopes(some[:, None] * torch.from_numpy(mask), self.groups.spread)
             if slopes is None:

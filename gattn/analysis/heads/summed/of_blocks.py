@@ -45,8 +45,8 @@ class Marks:
         """Mark keys, (keys, marks) in float64, one column being positions; unknown marks are 0."""
         name = nodes, device
         if name not in self._keys:
-            found = torch.zeros(nodes.num_keys, len(_OF_KEYS), dtype=torch.float64)
-            found[:, _OF_KEYS.index("position")] = torch.arange(nodes.num_keys)
+            found = torch.zeros(nodes.num_keys, len(_OF_KEYS), dtype=torch.float64, device="cpu")
+            found[:, _OF_KEYS.index("position")] = torch.arange(nodes.num_keys, device="cpu")
             for mark, some in marks(nodes).items():
                 found[:, _OF_KEYS.index(mark)] = torch.from_numpy(some[: nodes.num_keys])
             self._keys[name] = found.to(device)

@@ -231,7 +231,7 @@ def _difference(plan: Plan, place: tuple[str, int], batch: int | None) -> str:
 
 
 def _is_same(one: Layout, other: Layout, lead: tuple[int, ...]) -> bool:
-    numbers = torch.arange(prod(lead)).reshape(*lead, 1, 1)
+    numbers = torch.arange(prod(lead), device="cpu").reshape(*lead, 1, 1)
     return torch.equal(*(x.fold(numbers, lead) for x in (one, other)))
 
 

@@ -76,7 +76,7 @@ def _are_side_by_side(
         parts: list[Tensor] = []
         for some in places:
             for index in some:  # A convolution with steps may skip every second one.
-                now = probe((torch.arange(size) == index).reshape(form)).parts
+                now = probe((torch.arange(size, device="cpu") == index).reshape(form)).parts
                 if now is not None and bool(now.any(2).all()):
                     parts.append(now)
                     break
@@ -94,7 +94,7 @@ def has_no_tokens(site: Site, run: Run, replays: Replays) -> bool:
     if run is not site.chain[0] or len(some) > MOST_SOURCES or site.keys == 1:
         return False
     probes = [partial(replays.reached, site, 0, run, n) for n in range(len(some))]
-    whole = torch.ones((), dtype=torch.bool)
+    whole = torch.ones((), dtype=torch.bool, device="cpu")
     reaching = [n for n, probe in enumerate(probes) if bool(probe(whole).keys.any())]
     return bool(reaching) and all(
         reaches_all_keys(tuple(some[n].shape), probes[n]) for n in reaching
@@ -123,10 +123,12 @@ def weighs_parts(
     run, some = site.chain[level], replays.sources(site.chain[level])
     if not 0 < len(some) <= _MOST_PARTS or any(_positions(x, images) <= batch for x in some):
         return False
-    keys = torch.zeros(prod(site.lead), site.keys, dtype=torch.bool)
+    keys = torch.zeros(prod(site.lead), site.keys, dtype=torch.bool, device="cpu")
     with suppress(UnprovedError):
         for n in range(len(some)):
-            now = replays.reached(site, level, run, n, torch.ones((), dtype=torch.bool))
+            now = replays.reached(
+                site, level, run, n, torch.ones((), dtype=torch.bool, device="cpu")
+            )
             if not torch.equal(now.queries.any(1), now.queries.all(1)):
                 return False
             keys |= now.keys | now.values

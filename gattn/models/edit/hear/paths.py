@@ -80,7 +80,7 @@ class OnlyPaths(Hears):
     def removed(self, stream: Stream, rows: Rows, heads: int) -> list[Removed]:
         """Sum all parts that a head does not hear of, for each side."""
         names = list(sources(stream, self.kinds))
-        lost = torch.ones(1, heads, len(SIDES), len(names))
+        lost = torch.ones(1, heads, len(SIDES), len(names), device="cpu")
         for part, layer, head, side in self.paths[rows.place.stack]:
             if layer == rows.place.layer:
                 if part not in names or not 0 <= head < heads:
@@ -167,7 +167,7 @@ def lacking(
     copies, heads, sides, parts = lost.shape
     flat = lost.permute(1, 2, 0, 3).reshape(heads * sides, copies, parts).to(vectors)
     if flat.requires_grad:
-        values, of = flat, torch.arange(heads * sides)
+        values, of = flat, torch.arange(heads * sides, device="cpu")
     else:
         values, of = flat.unique(dim=0, return_inverse=True)
     sequence = torch.tensor(rows.place.sequences, device=rows.device)[rows.element]

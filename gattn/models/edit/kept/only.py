@@ -16,7 +16,7 @@ from gattn.models.read.places import Place
 
 Rows: TypeAlias = "Sequence[Sequence[int]] | Tensor"
 """Edges as rows (layer, head, query, key)."""
-_NO_ROWS = torch.zeros(0, 4, dtype=torch.long)
+_NO_ROWS = torch.zeros(0, 4, dtype=torch.long, device="cpu")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -127,14 +127,16 @@ class Only(Edit):
         given = self.ablation if isinstance(self.ablation, Messages) else None
         if given is None and not is_zero(self.ablation):
             raise EditError(f"{self} was not run: use it in gattn.edited or gattn.effect.")
-        return kept_in_call(place, head, query, key, torch.ones(1, len(head)), given)
+        return kept_in_call(place, head, query, key, torch.ones(1, len(head), device="cpu"), given)
 
 
 def _rows(given: Any) -> Tensor:
     """Read edges as (edges, 4)."""
     try:
-        rows: Tensor = torch.as_tensor(
-            given if isinstance(given, Tensor) else [list(row) for row in given]
+        rows: Tensor = (
+            given
+            if isinstance(given, Tensor)
+            else torch.as_tensor([list(row) for row in given], device="cpu")
         )
         rows = rows.reshape(-1, 4) if rows.numel() == 0 else rows
         is_right = rows.dim() == 2 and rows.shape[1] == 4 and not rows.is_complex()

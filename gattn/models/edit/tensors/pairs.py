@@ -37,7 +37,7 @@ class CutPairs(Edit):
 
     def changes(self, reading: Reading) -> Tensor:
         """Return which queries of a call it changes."""
-        changed = torch.zeros(len(reading.queries), dtype=torch.bool)
+        changed = torch.zeros(len(reading.queries), dtype=torch.bool, device="cpu")
         changed[self._pairs(reading)[0]] = True
         return changed
 
@@ -70,13 +70,13 @@ class CutPairs(Edit):
 
     def _matrix(self, reading: Reading) -> Tensor:
         """Say of each pair whether it is cut."""
-        cut = torch.zeros(len(reading.queries), len(reading.keys), dtype=torch.bool)
+        cut = torch.zeros(len(reading.queries), len(reading.keys), dtype=torch.bool, device="cpu")
         cut[self._pairs(reading)] = True
         return cut
 
 
 def _numbers(positions: Tensor, side: Side) -> Tensor:
     """Count positions from a side's first token."""
-    table = torch.full((side.end,), -1)
-    table[side.at] = torch.arange(len(side))
+    table = torch.full((side.end,), -1, device="cpu")
+    table[side.at] = torch.arange(len(side), device="cpu")
     return table[positions]

@@ -91,12 +91,12 @@ class Patched(AtTokens):
             new = self.among(heads).values(own[:, heads], reading)
             differs = (new != own[:, heads]).any(-1).any(1).any(0).cpu()
             keys = (differs & chosen(reading.keys, self.key)).nonzero()[:, 0]
-            changed = torch.zeros(len(reading.queries), dtype=torch.bool)
-            for rows in torch.arange(len(changed)).split(1024):
+            changed = torch.zeros(len(reading.queries), dtype=torch.bool, device="cpu")
+            for rows in torch.arange(len(changed), device="cpu").split(1024):
                 changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
             return changed
         heads = self.heads(reading.heads)
-        changed = torch.zeros(len(reading.queries), dtype=torch.bool)
+        changed = torch.zeros(len(reading.queries), dtype=torch.bool, device="cpu")
         part = self.among(heads)
         if reading.lists_edges:
             key, query = reading.graph.edge_index
@@ -224,7 +224,7 @@ def check_heads(edit: Edit, given: Tensor, heads: Sequence[int]) -> None:
 
 def _where(numbers: Tensor, side: Side) -> Tensor:
     """Return which of a side's tokens are at these places."""
-    found = torch.zeros(len(side), dtype=torch.bool)
+    found = torch.zeros(len(side), dtype=torch.bool, device="cpu")
     found[numbers] = True
     return found
 

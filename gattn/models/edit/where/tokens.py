@@ -111,9 +111,9 @@ def check_tokens(name: str, where: Tokens) -> None:
 def chosen(side: Side, where: Tokens) -> Tensor:
     """Return which of a side's tokens are meant, as booleans."""
     if where is None:
-        return torch.ones(len(side), dtype=torch.bool)
+        return torch.ones(len(side), dtype=torch.bool, device="cpu")
     if side.positions is None and not isinstance(where, (slice, range)):
-        which = torch.zeros(len(side), dtype=torch.bool)
+        which = torch.zeros(len(side), dtype=torch.bool, device="cpu")
         which[numbers_in(side, where)] = True
         return which
     end = side.end  # numbers beyond may be too large for a tensor
@@ -122,9 +122,11 @@ def chosen(side: Side, where: Tokens) -> Tensor:
         start, stop = (end if n is None else min(n, end) for n in (where.start or 0, where.stop))
         return (positions >= start) & (positions < stop)
     if isinstance(where, range):
-        return torch.tensor([n in where for n in positions.tolist()], dtype=torch.bool)
+        return torch.tensor(
+            [n in where for n in positions.tolist()], dtype=torch.bool, device="cpu"
+        )
     there = [n for n in listed(where) if n < end]
-    return torch.isin(positions, torch.tensor(there, dtype=torch.long))
+    return torch.isin(positions, torch.tensor(there, dtype=torch.long, device="cpu"))
 
 
 def numbers_in(side: Side, where: Tokens) -> Tensor:
@@ -132,7 +134,7 @@ def numbers_in(side: Side, where: Tokens) -> Tensor:
     if side.positions is not None or where is None or isinstance(where, (slice, range)):
         return chosen(side, where).nonzero()[:, 0]
     found = {n - side.first for n in listed(where) if side.first <= n < side.end}
-    return torch.tensor(sorted(found), dtype=torch.long)
+    return torch.tensor(sorted(found), dtype=torch.long, device="cpu")
 
 
 def one_by_one(where: Tokens) -> set[int | str]:

@@ -39,8 +39,8 @@ class Merged:
     @cached_property
     def order(self) -> Tensor:
         """One edge of the model for each edge of the graph."""
-        order = torch.empty(self.graph.num_edges, dtype=torch.long)
-        order[self.places] = torch.arange(len(self.places))
+        order = torch.empty(self.graph.num_edges, dtype=torch.long, device="cpu")
+        order[self.places] = torch.arange(len(self.places), device="cpu")
         return order
 
     @cached_property

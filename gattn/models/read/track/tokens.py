@@ -44,7 +44,9 @@ class Tokens:
         before = repeated(self._progress.real.get(stack), count)
         told = self._told(stack, count, total)
         if start and (before is None or before.shape[1] < start):
-            before = torch.ones(count, start, dtype=torch.bool) if told is None else told
+            before = (
+                torch.ones(count, start, dtype=torch.bool, device="cpu") if told is None else told
+            )
         is_plain = mask.values is None and told is None and belonging.is_alone
         if is_plain and not start and slots >= length:
             self._progress.real[stack], whole = self._all_real(count, length)
@@ -72,8 +74,8 @@ class Tokens:
     def _all_real(self, count: int, length: int) -> tuple[Tensor, list[Side]]:
         """Find the real tokens where all are, once for all layers."""
         if (count, length) not in self._all:
-            real = torch.ones(count, length, dtype=torch.bool)
-            self._all[count, length] = real, [Side(torch.arange(length), 0)] * count
+            real = torch.ones(count, length, dtype=torch.bool, device="cpu")
+            self._all[count, length] = real, [Side(torch.arange(length, device="cpu"), 0)] * count
         return self._all[count, length]
 
     def _is_cached(self, stack: str) -> bool:
@@ -110,7 +112,7 @@ class Tokens:
         keys = sides(self._progress.read[stack], 0, call.key.shape[2])
         real, start = self._progress.real.get("decoder"), self._given.seen
         if stack != "cross" or real is None or real.shape != (count, start + length):
-            real, start = torch.ones(count, length, dtype=torch.bool), 0
+            real, start = torch.ones(count, length, dtype=torch.bool, device="cpu"), 0
             if call.extra_keys and call.reads_itself:
                 real = mask.reads_itself(count, 0, length)
         return sides(real, start, length), keys

@@ -50,8 +50,9 @@ class Positions:
         for name in _OF_QUERIES:
             values = getattr(graph, name)
             if values is not None:
-                whole = torch.zeros(self.num_queries, dtype=torch.as_tensor(values).dtype)
-                whole[rows[is_token]] = torch.as_tensor(values)[is_token]
+                known = torch.as_tensor(values, device="cpu")
+                whole = torch.zeros(self.num_queries, dtype=known.dtype, device="cpu")
+                whole[rows[is_token]] = known[is_token]
                 fields[name] = whole.numpy()
         return replace(graph, graph=found, **fields)
 
@@ -60,10 +61,10 @@ class Positions:
         if known is not None:
             return known[1], known[2]
         key, query = graph.edge_index.cpu()
-        stops = torch.tensor([len(own) for own in self.queries]).cumsum(0)
+        stops = torch.tensor([len(own) for own in self.queries], device="cpu").cumsum(0)
         element = torch.searchsorted(stops, query, right=True)
-        heights = torch.tensor([0, *stops[:-1].tolist()])
-        widths = torch.tensor([0, *(len(own) for own in self.keys[:-1])]).cumsum(0)
+        heights = torch.tensor([0, *stops[:-1].tolist()], device="cpu")
+        widths = torch.tensor([0, *(len(own) for own in self.keys[:-1])], device="cpu").cumsum(0)
         if not self.is_bipartite:
             key = key - heights[element]
         query, key = rows[query], torch.cat(self.keys)[widths[element] + key]

@@ -82,8 +82,8 @@ class _Trial:
     def key(self) -> int | None:
         """Return the dimension of the keys in what a mixture gives; None if it gives none."""
         size, keys = self._size, self._keys
-        order = torch.arange(size).reshape(-1, keys)
-        order = order[:, torch.randperm(keys, generator=self._generator)].flatten()
+        order = torch.arange(size, device="cpu").reshape(-1, keys)
+        order = order[:, torch.randperm(keys, generator=self._generator, device="cpu")].flatten()
         factors = self._factors(keys).repeat(size // keys)
 
         def moved(x: Tensor, dim: int) -> Tensor:
@@ -173,10 +173,12 @@ class _Trial:
         return self._drawn[id(x)]
 
     def _new(self, x: Tensor) -> Tensor:
-        return torch.randn(x.shape, generator=self._generator, dtype=torch.double).to(x.device)
+        return torch.randn(x.shape, generator=self._generator, dtype=torch.double, device="cpu").to(
+            x.device
+        )
 
     def _factors(self, count: int) -> Tensor:
-        return torch.rand(count, generator=self._generator, dtype=torch.double) + 0.5
+        return torch.rand(count, generator=self._generator, dtype=torch.double, device="cpu") + 0.5
 
 
 def _times(x: Tensor, factors: Tensor, dim: int) -> Tensor:

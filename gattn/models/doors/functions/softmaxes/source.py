@@ -121,5 +121,7 @@ class Region(NamedTuple):
 
     def of(self, taken: dict[int, Tensor]) -> Tensor:
         """Return booleans of these numbers, of all in their memory."""
-        whole = taken.setdefault(self.memory, torch.zeros(self.size, dtype=torch.bool))
+        whole = taken.setdefault(
+            self.memory, torch.zeros(self.size, dtype=torch.bool, device="cpu")
+        )
         return whole.as_strided(self.shape, self.strides, self.offset)

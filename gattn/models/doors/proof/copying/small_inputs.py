@@ -24,16 +24,18 @@ def small_input(model: nn.Module) -> dict[str, Tensor] | None:
     inputs: dict[str, Tensor] = {}
     if "input_ids" in names:
         vocabulary = getattr(config.get_text_config(), "vocab_size", _FEW_TOKENS)
-        inputs["input_ids"] = torch.randperm(vocabulary, generator=generator)[:_TOKENS][None]
+        inputs["input_ids"] = torch.randperm(vocabulary, generator=generator, device="cpu")[
+            :_TOKENS
+        ][None]
         if config.is_encoder_decoder:
             inputs["decoder_input_ids"] = inputs["input_ids"][:, :-2].flip(1)
     if "pixel_values" in names:
         size = _setting(config, "image_size", "input_size", "img_size") or _SIDE
         sides = size if isinstance(size, (list, tuple)) else (size, size)
         shape = (1, _setting(config, "num_channels", "in_channels", "in_chans") or 3, *sides)
-        inputs["pixel_values"] = torch.randn(shape, generator=generator)
+        inputs["pixel_values"] = torch.randn(shape, generator=generator, device="cpu")
     if "input_values" in names:
-        inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator)
+        inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator, device="cpu")
     weight = next(x for x in model.parameters() if x.is_floating_point())
     device = input_device(model)
     return {

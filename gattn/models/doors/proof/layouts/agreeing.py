@@ -104,7 +104,7 @@ class Agreement:
         if not inputs.are_any and not _are_all(_first(some), count, elements):
             return
         is_few = count <= _FEW
-        half = torch.rand(count, generator=torch.Generator().manual_seed(0)) < 0.5
+        half = torch.rand(count, generator=torch.Generator().manual_seed(0), device="cpu") < 0.5
         code = words(count) if is_few else torch.stack((half, ~half))
         self._run(some, inputs, code)
         if inputs.may_be_last and all(one.is_blind(code, everywhere=True) for one in some):
@@ -167,7 +167,7 @@ def _first(some: list[Told]) -> list[Told]:
 
 def _are_all(first: list[Told], count: int, elements: int) -> bool:
     """Return whether the queries of some calls are all tokens of all elements."""
-    found = torch.zeros(elements, count, dtype=torch.bool)
+    found = torch.zeros(elements, count, dtype=torch.bool, device="cpu")
     for one in first:
         if one.tokens.is_cross:
             return False
@@ -179,5 +179,7 @@ def _are_all(first: list[Told], count: int, elements: int) -> bool:
 
 def _unknown(one: Told) -> tuple[Pair, Pair]:
     elements, sizes = len(one.tokens.sequences), (one.site.queries, one.site.keys)
-    queries, keys = (torch.zeros(elements, slots, dtype=torch.bool) for slots in sizes)
+    queries, keys = (
+        torch.zeros(elements, slots, dtype=torch.bool, device="cpu") for slots in sizes
+    )
     return (queries, queries), (keys, keys)

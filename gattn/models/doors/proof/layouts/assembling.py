@@ -102,7 +102,7 @@ def _numbered(queries: Tokens, first: Tensor, sequences: Tensor) -> Tokens:
     """Give queries that are no tokens numbers, element after element of each sequence."""
     slots = queries.count if queries.positions is None else queries.positions.shape[1]
     rank = ranks(sequences)
-    positions = rank[:, None] * slots + torch.arange(slots)
+    positions = rank[:, None] * slots + torch.arange(slots, device="cpu")
     count = (int(rank.max()) + 1) * slots
     return Tokens(queries.names, positions, queries.sequences, count, ())
 
@@ -160,7 +160,7 @@ def without_token(sides: tuple[Tensor, ...], sequences: Tensor, count: int) -> i
             of = [side[element] for side in sides]
             sizes = [int((slots < 0).sum()) for slots in of]
             for slots, size in zip(of, sizes, strict=True):
-                slots[slots < 0] = torch.arange(number, number + size)
+                slots[slots < 0] = torch.arange(number, number + size, device="cpu")
             number += max(sizes)
         most = max(most, number)
     return most
@@ -187,7 +187,7 @@ def _in_order(side: Tokens, first: Tensor, sequences: Tensor) -> Tensor | None:
         return None
     positions = side.positions[first]
     is_all = has_own and positions.shape[1] == side.count
-    if is_all and bool((positions == torch.arange(side.count)).all()):
+    if is_all and bool((positions == torch.arange(side.count, device="cpu")).all()):
         return None
     return positions
 
@@ -203,7 +203,7 @@ def _folded(lead: tuple[int, ...], element: Tensor) -> tuple[Layout, Tensor]:
             if size > 1 and bool((shaped == shaped.narrow(n, 0, 1)).all())
         )
         if prod(size for n, size in enumerate(sizes) if n not in heads) == count:
-            numbers = torch.arange(len(element)).reshape(sizes)
+            numbers = torch.arange(len(element), device="cpu").reshape(sizes)
             for n in heads:
                 numbers = numbers.narrow(n, 0, 1)
             return Layout(() if sizes == lead else sizes, heads), numbers.flatten()

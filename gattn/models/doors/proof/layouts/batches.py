@@ -95,7 +95,7 @@ class Batches:
         if self._is_wrong:
             return None
         if self.size == 1:
-            return Owner(None, torch.zeros(1, dtype=torch.long))
+            return Owner(None, torch.zeros(1, dtype=torch.long, device="cpu"))
         name = run.place, source
         if name not in self._owners:
             self._owners[name] = self._found(*name)
@@ -115,7 +115,9 @@ class Batches:
         if self._changed is None:
             given = self._given
             for x in self._all:
-                given = replaced(given, x, changed(x, torch.ones((), dtype=torch.bool)))
+                given = replaced(
+                    given, x, changed(x, torch.ones((), dtype=torch.bool, device="cpu"))
+                )
             self._changed = self._levels(given, set(self._places))
         found = self._changed.get(run.place)
         return bool(found[source].any()) if found is not None else None
@@ -142,7 +144,7 @@ class Batches:
                 if own is not None and one is not None:
                     found.add((dim, *own[one.argsort()].tolist()))
         (dim, *elements) = found.pop() if len(found) == 1 else (-1,)
-        return None if dim < 0 else Owner(dim, torch.tensor(elements))
+        return None if dim < 0 else Owner(dim, torch.tensor(elements, device="cpu"))
 
     def _told(self, plain: Sequence[Tensor], runs: Sequence[list[Tensor]]) -> list[Tensor | None]:
         """Say which element each index of each dimension of each part of the answer belongs to."""
@@ -154,7 +156,7 @@ class Batches:
             for dim in range(before.dim()):
                 own = along_dim(marks, dim + 1)
                 elements = decoded(own, torch.ones_like(own), self._code)
-                is_each = torch.equal(elements.sort().values, torch.arange(self.size))
+                is_each = torch.equal(elements.sort().values, torch.arange(self.size, device="cpu"))
                 found.append(elements if is_each else None)
         return found
 
@@ -185,7 +187,9 @@ class Batches:
         if not self._vectors:
             other = self._given
             for x in self._all:
-                other = replaced(other, x, changed(x, torch.ones((), dtype=torch.bool)))
+                other = replaced(
+                    other, x, changed(x, torch.ones((), dtype=torch.bool, device="cpu"))
+                )
             self._vectors = [self._hashed(given) for given in (self._given, other)]
         before, after = (some.get(place) for some in self._vectors)
         return before is not None and before == after

@@ -33,7 +33,7 @@ def moved(
 ) -> set[Site]:
     """List calls that depend on other tokens than their own, and those that come after them."""
     runs = _Runs(some, inputs, outer, replays)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
     for token in order[:_MOST].tolist():
         runs.change(token, count)
     first = next((n for n, one in enumerate(some) if one.site in runs.moved), len(some))
@@ -65,7 +65,7 @@ class _Runs:
 
     def change(self, token: int, count: int) -> None:
         """Change a token in all elements of the batch; a call that is no longer as it was moved."""
-        row = torch.arange(count) == token
+        row = torch.arange(count, device="cpu") == token
         missing = self._known.keys() & self._outputs.keys()
         first = next(iter(self._known.values()))
 
@@ -86,7 +86,7 @@ class _Runs:
         self.moved |= missing
 
     def _compare(self, one: Told, now: Sequence[Tensor], token: int) -> None:
-        sequences = torch.tensor(one.tokens.sequences)
+        sequences = torch.tensor(one.tokens.sequences, device="cpu")
         for apart, positions in changes(one, now, self._given[one.site]):
             for sequence in sequences.unique():
                 slots, own = apart[sequences == sequence], positions[sequences == sequence] == token
@@ -141,6 +141,8 @@ def _changes(
 
 def nudged(x: Tensor, marks: Tensor) -> Tensor:
     """Change marked numbers slightly, more than they are rounded."""
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    noise = torch.randn(
+        x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double, device="cpu"
+    )
     size = x.detach().double().square().mean().sqrt() * torch.finfo(x.dtype).eps ** 0.4
     return torch.where(marks.to(x.device), x + (noise.to(x.device) * size).to(x.dtype), x.detach())

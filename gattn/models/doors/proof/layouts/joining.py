@@ -123,7 +123,9 @@ def _packed(whole: list[TokenMap]) -> list[TokenMap]:
     parts: list[TokenMap] = []
     start = 0
     for n, one in enumerate(whole):
-        own = torch.arange(start, start + (0 if one.keys is None else one.keys.shape[1]))
+        own = torch.arange(
+            start, start + (0 if one.keys is None else one.keys.shape[1]), device="cpu"
+        )
         is_next = all(x is not None and torch.equal(x, own[None]) for x in (one.queries, one.keys))
         if one.is_cross or not is_next:
             return []
@@ -137,5 +139,5 @@ def _rows(tokens: TokenMap) -> range | None:
     if tokens.queries is None:
         return range(tokens.num_queries)
     start, size = int(tokens.queries[0, 0]), tokens.queries.shape[1]
-    wanted = torch.arange(start, start + size).expand_as(tokens.queries)
+    wanted = torch.arange(start, start + size, device="cpu").expand_as(tokens.queries)
     return range(start, start + size) if torch.equal(tokens.queries, wanted) else None

@@ -68,7 +68,7 @@ def beside_ids(
         return set(), set()
     exchange = _Exchange(some, replays, module, are_first=are_first)
     count = ids.shape[0 if are_first else 1]
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu").tolist()
     chosen = list(dict.fromkeys((0, count - 1, *order)))[:_MOST]
     # Where nothing is moved, and no other input has numbers, NaN told in which order tokens are
     # looked up: that they are looked up by these ids is left to prove.
@@ -154,7 +154,7 @@ class _Exchange:
         return given
 
     def _compare(self, one: Told, call: RawCall, token: int | slice) -> None:
-        site, sequences = one.site, torch.tensor(one.tokens.sequences)
+        site, sequences = one.site, torch.tensor(one.tokens.sequences, device="cpu")
         for apart, positions in influence.changes(one, influence.given(call), self._given[site]):
             for sequence in sequences.unique():
                 slots, at = apart[sequences == sequence], positions[sequences == sequence]

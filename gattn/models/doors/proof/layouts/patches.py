@@ -97,7 +97,7 @@ def _image(site: Site, replays: Replays) -> int | None:
 def _count(site: Site, layout: Layout, replays: Replays, image: int) -> int:
     """Count the tokens that pixels reach, half by half: if all scores are NaN, none can be told."""
     width = replays.sources(site.chain[-1])[image].shape[-1]
-    left = torch.arange(width) < width // 2
+    left = torch.arange(width, device="cpu") < width // 2
     halves = [_of_tokens(site, layout, replays, image, half[None]) for half in (left, ~left)]
     return int((halves[0] | halves[1]).sum())
 
@@ -133,7 +133,7 @@ def _cells(
         return None
     cells = torch.where((rows == NONE) | (columns == NONE), NONE, rows * grid[1] + columns)
     patches = cells[cells != NONE]
-    is_whole = torch.equal(patches.sort().values, torch.arange(grid[0] * grid[1]))
+    is_whole = torch.equal(patches.sort().values, torch.arange(grid[0] * grid[1], device="cpu"))
     return cells if is_whole else None
 
 
@@ -155,7 +155,9 @@ def _of_tokens(site: Site, layout: Layout, replays: Replays, image: int, marks: 
     slots = layout.fold(seen.queries.reshape(*site.lead, -1, 1), site.lead)[..., 0]
     if not torch.equal(slots.any(1), slots.all(1)):
         raise UnprovedError("its heads read different tokens")
-    found = torch.zeros(max(tokens.sequences) + 1, tokens.num_queries, dtype=torch.bool)
+    found = torch.zeros(
+        max(tokens.sequences) + 1, tokens.num_queries, dtype=torch.bool, device="cpu"
+    )
     for sequence, own, at in zip(
         tokens.sequences, slots[:, 0], tokens.query_positions, strict=True
     ):

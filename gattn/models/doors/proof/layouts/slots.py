@@ -85,7 +85,7 @@ def owner_by(side: Side, sequences: Tensor) -> Owner | None:
         index = side.index[dim].amax(1)
         pairs = torch.stack((index, sequences), 1).unique(dim=0)
         numbers = pairs[:, 0]
-        if side.is_batch(dim) and torch.equal(numbers, torch.arange(len(pairs))):
+        if side.is_batch(dim) and torch.equal(numbers, torch.arange(len(pairs), device="cpu")):
             return Owner(dim, pairs[:, 1])
     return None
 
@@ -128,7 +128,7 @@ def _are_in_order(side: Side, source: Source, dims: Sequence[int], slots: int) -
     sizes = [source.shape[dim] for dim in dims]
     if prod(sizes) != slots or not dims:
         return False
-    places = torch.unravel_index(torch.arange(slots), sizes)
+    places = torch.unravel_index(torch.arange(slots, device="cpu"), sizes)
     if not all(side.has_own(dim, own) for dim, own in zip(dims, places, strict=True)):
         raise UnprovedError(
             "its tokens are mixed and moved before it attends, so that which token a slot "
@@ -146,7 +146,7 @@ def _sequences(side: Side, owner: Owner) -> Tensor:
     """Return the sequence of each of the leading indices."""
     lead = len(side.depends)
     if owner.dim is None:
-        return torch.zeros(lead, dtype=torch.long)
+        return torch.zeros(lead, dtype=torch.long, device="cpu")
     index = side.index[owner.dim]
     if bool((index == SEVERAL).any()):
         raise UnprovedError("a slot depends on several elements of the batch")
@@ -158,5 +158,5 @@ def ranks(elements: Tensor) -> Tensor:
     found = torch.zeros_like(elements)
     for one in elements.unique():
         own = elements == one
-        found[own] = torch.arange(int(own.sum()))
+        found[own] = torch.arange(int(own.sum()), device="cpu")
     return found

@@ -74,7 +74,9 @@ class Told:
         positions = torch.stack(list(self.tokens.query_positions))
         is_token = (positions >= 0) & (positions < len(row))
         marks = row[positions.clamp(0, len(row) - 1)] & is_token
-        heads = self.layout.fold(torch.ones(*self.site.lead, 1, 1), self.site.lead).shape[1]
+        heads = self.layout.fold(
+            torch.ones(*self.site.lead, 1, 1, device="cpu"), self.site.lead
+        ).shape[1]
         spread = marks[:, None, :, None].expand(-1, heads, -1, -1)
         return self.layout.unfold(spread, self.site.lead)
 
@@ -122,8 +124,8 @@ class Told:
             is_token = (positions >= 0) & (positions < count)
             if bool((own == SEVERAL)[is_token].any()):
                 raise UnprovedError(_MOVED.format(origin=origin))
-            found.append(own.where(is_token, torch.tensor(NONE)))
-        sequences = torch.tensor(tokens.sequences)
+            found.append(own.where(is_token, torch.tensor(NONE, device="cpu")))
+        sequences = torch.tensor(tokens.sequences, device="cpu")
         for positions in found:
             check_apart(positions, sequences)
         size = without_token(tuple(found), sequences, count)

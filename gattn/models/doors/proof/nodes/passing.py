@@ -116,7 +116,7 @@ class Passing(Deciding):
         with torch._C.DisableTorchFunction():
             queries, keys = (x.isnan().any(-1).any(1) for x in (call.query, call.key))
             is_graph = isinstance(call.graph, EdgeList) and len(queries) == 1
-            key, query = call.graph.edge_index if is_graph else torch.empty(2, 0)
+            key, query = call.graph.edge_index if is_graph else torch.empty(2, 0, device="cpu")
             sizes = keys.shape[1], queries.shape[1]
             ends = Ends(module, key, query, *sizes, call.graph.is_bipartite)
             how = {"is_own": True, "has_tokens": not is_graph}

@@ -72,14 +72,14 @@ def distinct(numbers: Tensor, size: int) -> tuple[Tensor, int] | None:
 
     Where the model puts other features into nodes that stay in place, they are those of the data.
     """
-    is_told, own = numbers != NONE, torch.arange(len(numbers))
+    is_told, own = numbers != NONE, torch.arange(len(numbers), device="cpu")
     if len(numbers) == size and torch.equal(numbers[is_told], own[is_told]):
         return own, size
     if len(numbers[is_told].unique()) < int(is_told.sum()):
         return None
     if not bool(is_told.all()) and int(is_told.sum()) < size:
         return None
-    added = torch.arange(size, size + int((~is_told).sum()))
+    added = torch.arange(size, size + int((~is_told).sum()), device="cpu")
     return numbers.masked_scatter(~is_told, added), size + len(added)
 
 
@@ -95,11 +95,11 @@ def of_tokens(seen: Tensor, code: Tensor) -> Tensor | None:
     is_plain = not bool((told.diff() < 0).any())
     if bool(are_mixed.any()):
         is_plain &= seen.shape == code.shape and not bool((code & ~seen)[:, are_mixed].any())
-    return torch.arange(len(numbers)) if is_plain else numbers
+    return torch.arange(len(numbers), device="cpu") if is_plain else numbers
 
 
 def _is_plain(numbers: Tensor, count: int) -> bool:
-    return torch.equal(numbers, torch.arange(count))
+    return torch.equal(numbers, torch.arange(count, device="cpu"))
 
 
 def _are_named(numbers: Tensor, sizes: Sequence[int]) -> bool:

@@ -25,7 +25,7 @@ def words(count: int) -> Tensor:
     Each run marks about half of the positions.
     """
     runs = next(n for n in range(1, count + 2) if comb(n, n // 2) >= count)
-    found = torch.zeros(runs, count, dtype=torch.bool)
+    found = torch.zeros(runs, count, dtype=torch.bool, device="cpu")
     weight = max(runs // 2, 1)
     for position, ones in enumerate(islice(combinations(range(runs), weight), count)):
         found[list(ones), position] = True
@@ -52,7 +52,7 @@ def decoded(marked: Tensor, known: Tensor, code: Tensor) -> Tensor:
     filled = (ones + (~known).sum(0) == weight) & ~known.all(0)
     marked = (marked & known) | (filled & ~known)
     total = marked.sum(0)
-    powers = 1 << torch.arange(len(code))
+    powers = 1 << torch.arange(len(code), device="cpu")
     names = (code.long() * powers[:, None]).sum(0)
     order = names.argsort()
     seen = (marked.long() * powers.reshape(-1, *(1,) * (marked.dim() - 1))).sum(0)

@@ -16,14 +16,14 @@ from gattn.models.doors.proof.probing.taints import Reached
 
 def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
     """Find which dimensions of an input tell slots apart, with one run for each."""
-    whole = probe(torch.ones((), dtype=torch.bool))
+    whole = probe(torch.ones((), dtype=torch.bool, device="cpu"))
     found = Dependence(
         shape,
         *(Side(seen | ~known, is_seen=bool((seen & known).any())) for seen, known in both(whole)),
     )
     for dim, size in enumerate(shape):
         if size > 1 and any(bool(side.depends.any()) for side in found.sides):
-            first = both(probe(found.along(dim, torch.arange(size) == size // 2)))
+            first = both(probe(found.along(dim, torch.arange(size, device="cpu") == size // 2)))
             others: list[Any] = []
             for n, side in enumerate(found.sides):
                 seen, known = first[n]
@@ -42,7 +42,7 @@ def _apart(
 
     Returns that run, or the first; None where the only slot is reached by all that reach any.
     """
-    indices, depends = torch.arange(found.shape[dim]), found.sides[n].depends
+    indices, depends = torch.arange(found.shape[dim], device="cpu"), found.sides[n].depends
     marks = [indices % 3 > 0]
     marks += [(indices >> bit) % 2 > 0 for bit in range((len(indices) - 1).bit_length())]
     for place, marked in enumerate(marks):
@@ -99,7 +99,7 @@ def refine(found: Dependence, probe: Probe) -> None:
         for dim, size in enumerate(found.shape):
             if size == 1 or dim in side.apart or not bool(side.depends.any()):
                 continue
-            one = torch.arange(size) == size // 2
+            one = torch.arange(size, device="cpu") == size // 2
             first, other = (both(probe(found.along(dim, marks)))[n] for marks in (one, ~one))
             if bool((first[0] & first[1] & other[0] & other[1]).any()):
                 continue
@@ -126,7 +126,7 @@ def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
     for dim, size in enumerate(shape):
         form = [-1 if n == dim else 1 for n in range(len(shape))]
         for index in sorted({0, size // 2, size - 1}) if size > 1 else ():
-            run = probe((torch.arange(size) == index).reshape(form))
+            run = probe((torch.arange(size, device="cpu") == index).reshape(form))
             sides = torch.stack((run.keys, run.values))
             is_whole = (sides.all(2) | ~sides.any(2)).all()
             if not bool(run.keys_known.all() & is_whole):
@@ -151,7 +151,7 @@ def are_of_one_each(
     reached: Any = False
     for shape, of, probe in zip(shapes, features, probes, strict=True):
         form = [1 if n == of else size for n, size in enumerate(shape)]
-        numbers = torch.arange(prod(form)).reshape(form)
+        numbers = torch.arange(prod(form), device="cpu").reshape(form)
         for bit in range(max(1, (prod(form) - 1).bit_length())):
             halves = [probe((numbers >> bit) % 2 == half) for half in (0, 1)]
             one, other = (_elements(run, with_values=with_values) for run in halves)
@@ -171,11 +171,11 @@ def _note_spread(found: Dependence, probe: Probe) -> None:
     """Mark one position, to see how many slots it reaches."""
     apart = set.union(*(side.apart for side in found.sides))
     if apart:
-        one = torch.ones((), dtype=torch.bool)
+        one = torch.ones((), dtype=torch.bool, device="cpu")
         for dim in apart:
             size = found.shape[dim]
             # Not in the middle, where windows begin: each would be reached once.
-            one = one & found.along(dim, torch.arange(size) == 2 * size // 5)
+            one = one & found.along(dim, torch.arange(size, device="cpu") == 2 * size // 5)
         for side, (seen, known) in zip(found.sides, both(probe(one)), strict=True):
             side.is_spread = bool(((seen & known).sum(1) > 1).any())
 
@@ -193,8 +193,10 @@ def plainly(shape: tuple[int, ...], lead: tuple[int, ...], probe: Probe) -> Depe
         for seen, known in both(probe(marks[..., None])):
             if seen.shape != wanted.shape or bool(((seen != wanted) & known).any()):
                 return None
-    element = torch.arange(batch).repeat_interleave(lead[1])[:, None].expand(-1, tokens)
-    index = {1: torch.arange(tokens).expand(len(element), -1)} if tokens > 1 else {}
+    element = (
+        torch.arange(batch, device="cpu").repeat_interleave(lead[1])[:, None].expand(-1, tokens)
+    )
+    index = {1: torch.arange(tokens, device="cpu").expand(len(element), -1)} if tokens > 1 else {}
     if batch > 1:
         index[0] = element
     batched = {0} & set(index)

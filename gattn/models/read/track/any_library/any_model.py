@@ -226,7 +226,7 @@ class AnyTracker(ProvedTracker):
         sizes = tokens.sizes(lambda: self.mask(call).is_read(len(belonging.ranks), slots))
         queries, keys = (
             [
-                Side(torch.arange(size), first, at, count=count)
+                Side(torch.arange(size, device="cpu"), first, at, count=count)
                 for first, at in zip(own_firsts, of, strict=True)
             ]
             for size, own_firsts, of, count in (
@@ -253,7 +253,7 @@ class AnyTracker(ProvedTracker):
         if tokens.is_told:
             start = joined.start
             queries, keys = (
-                [Side(torch.arange(size), first, at) for at in of]
+                [Side(torch.arange(size, device="cpu"), first, at) for at in of]
                 for size, first, of in (
                     (length, start, tokens.query_positions),
                     (slots, start, tokens.key_positions),
@@ -261,8 +261,8 @@ class AnyTracker(ProvedTracker):
             )
             sizes = tokens.num_queries, tokens.num_keys
             return Place(stack, layer, is_cross, queries, keys, sequences, is_cross, sizes)
-        queries = [Side(torch.arange(length), joined.start)] * len(sequences)
-        keys = [Side(torch.arange(slots), 0)] * len(sequences)
+        queries = [Side(torch.arange(length, device="cpu"), joined.start)] * len(sequences)
+        keys = [Side(torch.arange(slots, device="cpu"), 0)] * len(sequences)
         where = stack, layer, is_cross, queries, keys, sequences, is_cross
         return Place(*where, head=joined.head, heads=joined.heads)
 

@@ -122,8 +122,8 @@ class Continuing:
             self._anew.add(stack)
             if keys.are_all:
                 return self._whole(name, stack, keys)
-            rows = [Row(keys.codes[0, :0], torch.ones(0, dtype=torch.bool))]
-            steps = [Step(0, 0, torch.arange(0))] * len(keys.slots)
+            rows = [Row(keys.codes[0, :0], torch.ones(0, dtype=torch.bool, device="cpu"))]
+            steps = [Step(0, 0, torch.arange(0, device="cpu"))] * len(keys.slots)
         sides = [sides_of(keys, n, rows[step.row], step) for n, step in enumerate(steps)]
         after = [row for _, _, row in sides]
         self.progress.layers[name] = after
@@ -159,7 +159,9 @@ class Continuing:
         if steps is None and keys.others_are_read:
             raise CaptureError(other(call))
         if steps is None and stack in self.progress.cached | self._local(rows, stack, keys):
-            steps = [Step(step.row, step.stop, torch.arange(0)) for step in self._steps]
+            steps = [
+                Step(step.row, step.stop, torch.arange(0, device="cpu")) for step in self._steps
+            ]
         if steps is not None:
             self._check_order(call, stack)
             self.progress.cached.add(stack)

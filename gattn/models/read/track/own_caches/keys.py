@@ -74,7 +74,7 @@ class OwnKeys:
         firsts = {int(own[0]) for own in self.slots}
         first, elements = min(firsts), len(self.slots)
         if len(firsts) > 1 or first + self.length > self.size:
-            return torch.ones(elements, self.length, dtype=torch.bool)
+            return torch.ones(elements, self.length, dtype=torch.bool, device="cpu")
         return self.mask.reads_itself(elements, first, self.length)
 
     @property
@@ -108,8 +108,8 @@ class OwnKeys:
         own, size = self.slots[element], self.size
         after = self.is_read[element, int(own[-1]) + 1 :]
         if int(own[0]) <= int(own[-1]) and not bool(after.any()):
-            return torch.arange(int(own[0])), False
-        return (int(own[-1]) + 1 + torch.arange(size - len(own))) % size, True
+            return torch.arange(int(own[0]), device="cpu"), False
+        return (int(own[-1]) + 1 + torch.arange(size - len(own), device="cpu")) % size, True
 
 
 def _slots(call: SeenCall) -> list[Tensor] | None:
@@ -153,7 +153,7 @@ def codes_of(few: Tensor) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
         if not size:
             shape = (*few.shape[:-3], slots, 1 + len(_ROUNDED))
-            unlike = torch.tensor([next(_numbers) for _ in range(prod(shape[:-1]))])
+            unlike = torch.tensor([next(_numbers) for _ in range(prod(shape[:-1]))], device="cpu")
             return unlike.view(shape[:-1])[..., None].expand(shape)
         few = few.movedim((-3, -1), (0, 1))  # Sums over the first dimensions are faster.
         kinds = torch.stack([few, *(few.to(dtype) for dtype in _ROUNDED)]).double()
