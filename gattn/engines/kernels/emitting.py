@@ -135,16 +135,15 @@ class _Passes:
         if int(count.max()) > _ROOM:
             start = torch.cat([start[:1], count.cumsum(0)])
             count, key, score = self._collect(floor, start)
-        row = torch.repeat_interleave(count)
-        place = (
-            torch.arange(len(row), device=self.device) + (start[:-1] - count.cumsum(0) + count)[row]
-        )
+        row = torch.repeat_interleave(count.long())
+        before = count.cumsum(0) - count
+        place = torch.arange(len(row), device=self.device) + (start[:-1] - before)[row]
         key, score = key[place], score[place]
         attention = self._shared(score, row)
         kept = attention >= least
         row, attention = row[kept], attention[kept]
         code, order = (row * self.keys + key[kept]).sort()  # a row's edges come in any order
-        degree = torch.zeros_like(count).index_add_(0, row, torch.ones_like(row, dtype=torch.int32))
+        degree = torch.zeros_like(count).index_add_(0, row, torch.ones_like(key[kept]))
         return degree.view(self.shape), (code % self.keys).int(), attention[order]
 
     def largest(self, most: int, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
