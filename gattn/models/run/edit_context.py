@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Call:
-    """An edited call: located edits by id, sequence and the tokens that they were located among.
+    """An edited call.
 
-    The `given` edits are found by the ids of their parts `here`.
+    The `located` edits are found by id, stack, sequence, whether its tokens have names, and how
+    many they are. The `given` edits are found by the ids of their parts `here`.
 
     `may_checkpoint` says that a checkpoint in it would be computed again by the backward pass, and
     `is_checkpointed` that one was edited; if the model trains, it `awaits_backward`.
@@ -46,7 +47,7 @@ class _Call:
     is_checkpointed: bool = False
     stack: str = ""
     layer: int = 0
-    located: dict[tuple[Any, ...], Edit] = field(default_factory=dict)
+    located: dict[tuple[int, str, int, bool, tuple[int, int]], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
     here: dict[tuple[int, str, int, int], Edit | None] = field(default_factory=dict)
     heard: list[Edit] = field(default_factory=list)
@@ -188,7 +189,7 @@ class Editing(Context):
         now = self._calls[tracker]
         if id(edit) in self._relative:
             sizes = place.sizes or (call.query.shape[2], call.key.shape[2])
-            name = id(edit), sequence, place.stack, call.is_named, sizes
+            name = id(edit), place.stack, sequence, call.is_named, sizes
             if name not in now.located:
                 now.located[name] = self._find(edit, call, place, sequence, tracker)
             found = now.located[name]
