@@ -790,7 +790,7 @@ def test_located_edits_do_not_pile_up_while_generating(tiny, tokenizer):
         model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
     (call,) = context._calls.values()
     assert len(call.located) == len(call.given) == 4
-    assert all(of == "decoder" for _, of, _, _ in call.located)
+    assert all(of == "decoder" for _, of, *_ in call.located)
     context = Editing([[Cut(0, key=name), Cut(1, query=name)]], tokenizer)
     with opened(model, context), torch.no_grad():
         model(torch.tensor([[5, 7, 8], [6, 7, 9], [7, 7, 7]]))

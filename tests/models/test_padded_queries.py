@@ -89,3 +89,49 @@ def test_where_it_is_not_known_all_queries_stay_and_a_warning_says_so(make):
         warnings.simplefilter("error")
         with capturing(layer):
             layer(TARGET, SOURCE, tgt_key_padding_mask=torch.zeros_like(PADDED))
+
+
+class Twice(nn.Module):
+    """Runs one decoder several times in a call, with padding or without."""
+
+    def __init__(self, padded):
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerDecoderLayer(16, 2, 32, batch_first=True)
+        self.decoder, self.padded = nn.TransformerDecoder(layer, 1), padded
+
+    def forward(self, target, memory):
+        return sum(
+            self.decoder(target, memory, tgt_key_padding_mask=PADDED if padded else None)
+            for padded in self.padded
+        )
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("padded", [(True, False), (False, True), (True, True)])
+def test_each_run_of_a_decoder_has_padding_of_its_own(padded):
+    model = Twice(padded).eval()
+    layer = model.decoder.layers[0]
+    with capturing(model) as run:
+        before = model(TARGET, SOURCE)
+    for number, is_padded in enumerate(padded):
+        mask = PADDED if is_padded else None
+        own = {"average_attn_weights": False}
+        _, attention = layer.self_attn(TARGET, TARGET, TARGET, key_padding_mask=mask, **own)
+        queries = layer.norm1(TARGET + layer._sa_block(TARGET, None, mask))
+        _, crossing = layer.multihead_attn(queries, SOURCE, SOURCE, **own)
+        for n, trace in enumerate(run.traces):
+            real = ~PADDED[n] if is_padded else torch.ones(5, dtype=torch.bool)
+            for head in range(2):
+                found = trace.stacks["decoder.layers.self_attn"][number, head].to_dense()
+                expected = attention[n, head][real][:, real]
+                torch.testing.assert_close(torch.from_numpy(found), expected)
+                found = trace.stacks["decoder.layers.multihead_attn"][number, head].to_dense()
+                torch.testing.assert_close(torch.from_numpy(found), crossing[n, head][real])
+    with edited(model, Cut(stack="decoder.layers.self_attn", layer=1, query=0, key=1)):
+        changed = (model(TARGET, SOURCE) - before).abs().amax(-1) > 1e-6
+    assert changed.tolist() == [
+        [False] * 2 * padded[1] + [True] + [False] * (4 - 2 * padded[1]),
+        [True] + [False] * 4,
+    ]

@@ -8,7 +8,7 @@ from hand_written import Layer
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gattn import capturing
+from gattn import Cut, capturing, edited
 
 _D = 16
 
@@ -139,3 +139,65 @@ def test_vectors_that_are_a_token_each_are_read() -> None:
     for n, trace in enumerate(run.traces):
         own = model.senses.own[n].numpy()
         assert trace.only_stack[0, 0].to_dense() == pytest.approx(own, abs=1e-6)
+
+
+class Mixing(nn.Module):
+    """Two streams of each token, mixed before each layer by a method, not by a module's run."""
+
+    def __init__(self, views: int) -> None:
+        super().__init__()
+        self.views = views
+        self.norm, self.weigh = nn.LayerNorm(_D), nn.Linear(_D, views + 2)
+
+    def prepare(self, streams: Tensor) -> tuple[Tensor, Tensor]:
+        """Mix (2 * batch, tokens, dim) to what a layer reads, and to the streams after it."""
+        parts = streams.unflatten(0, (2, -1)).permute(1, 2, 0, 3)  # (batch, tokens, 2, dim)
+        weights = self.weigh(self.norm(parts)).mT.softmax(-1)
+        weights = F.normalize(weights, p=1, dim=-2)
+        mixed = torch.einsum("bnvs,bnsd->bnvd", weights, parts)
+        read, rest = mixed[:, :, : self.views].mean(2), mixed[:, :, self.views :]
+        return read, rest.permute(2, 0, 1, 3).flatten(0, 1)
+
+
+class Hyper(nn.Module):
+    """Each stream goes on through the weights that mix them, and nowhere else."""
+
+    def __init__(self, moves: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attends = nn.ModuleList(Attends() for _ in range(3))
+        self.mixes = nn.ModuleList(Mixing(views) for views in (3, 3, 1))
+        self.moves = moves
+
+    def forward(self, x: Tensor, left_out: int | None = None) -> Tensor:
+        streams = torch.cat([x, x + 1])
+        for layer, (attend, mix) in enumerate(zip(self.attends, self.mixes, strict=True)):
+            if self.moves and layer == 1:
+                streams = streams.flip(1)
+            read, rest = mix.prepare(streams)
+            added = attend(read)
+            if left_out is not None and layer == 1:
+                scores = attend.q(read) @ attend.k(read).mT / 4
+                scores[..., left_out] = -torch.inf
+                added = scores.softmax(-1) @ attend.v(read)
+            streams = rest + added.repeat(2, 1, 1)
+        return streams.unflatten(0, (2, -1)).sum(0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("moves", [False, True], ids=["in order", "flipped"])
+@torch.no_grad()
+def test_streams_that_are_mixed_carry_their_tokens_on(moves: bool) -> None:
+    model, x = Hyper(moves).double().eval(), torch.randn(2, 6, _D).double()
+    with capturing(model) as run:
+        expected = model(x)
+    for n, trace in enumerate(run.traces):
+        assert list(trace.stacks) == ["attends"]
+        for layer, attend in enumerate(model.attends):
+            own = attend.own[n].numpy()
+            own = own[::-1, ::-1] if moves and layer else own
+            assert trace[layer, 0].to_dense() == pytest.approx(own, abs=1e-12)
+    with edited(model, Cut(layer=1, key=1)):
+        found = model(x)
+    assert not torch.allclose(found, expected)
+    torch.testing.assert_close(found, model(x, 4 if moves else 1), rtol=1e-12, atol=1e-12)

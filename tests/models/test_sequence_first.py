@@ -104,3 +104,38 @@ def test_ids_that_come_tokens_first_name_the_tokens_of_their_text(tokens, texts)
         model(ids)
     found = [trace[0, 0].tokens for trace in run.traces]
     assert found == [tuple(tokenizer.convert_ids_to_tokens(row)) for row in ids.T.tolist()]
+
+
+class Folded(nn.Module):
+    """Attention over (tokens, texts, channels) whose heads are folded into the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        tokens, texts, _ = x.shape
+        query, key, value = (
+            f(x).reshape(tokens, texts * 2, WIDTH // 2).transpose(0, 1)
+            for f in (self.query, self.key, self.value)
+        )
+        attention = (query @ key.mT / 2).softmax(-1)
+        return x + self.out((attention @ value).transpose(0, 1).reshape(x.shape))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layers", [1, 2])
+def test_one_token_of_several_texts_is_seen_where_heads_are_folded(layers):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Folded() for _ in range(layers))).double().eval()
+    x = torch.randn(1, 3, WIDTH).double()
+    with gattn.capturing(model) as run:
+        plain = model(x)
+    found = [graph.to_dense() for trace in run.traces for graph in trace.heads()]
+    assert sum(map(len, found)) == 3 * 2 * layers  # texts, heads
+    for attention in found:
+        assert (attention == torch.eye(len(attention)).numpy()).all()
+    with gattn.edited(model, gattn.Cut(layer=layers - 1)):
+        cut = model(x)
+    torch.testing.assert_close(cut, model[:-1](x) + model[-1].out.bias, rtol=0, atol=1e-12)
+    assert not torch.allclose(cut, plain)

@@ -166,7 +166,44 @@ def test_what_is_called_attention_or_like_what_attends_is_told(way, kind):
     assert f"1 ({kind.__name__}) does not show its attention" in said
 
 
-@pytest.mark.parametrize("kind", [ChannelAttention, AttentionPool, Experts, Bank, Layer, bypassed])
+class Transform(nn.Module):
+    """Multiplies with a fixed matrix on both sides, as a cosine transform does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("matrix", torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x):
+        once = nn.functional.linear(x[:, None] * torch.ones(WIDTH, 1, 1), self.matrix)
+        return nn.functional.linear(once.transpose(1, 3), self.matrix).transpose(1, 3)[:, 0] + x
+
+
+class Buffered(nn.Module):
+    """Attends by sigmoids to each text's keys and values, which it writes to buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("keys", torch.zeros(6, WIDTH))
+        self.register_buffer("values", torch.zeros(6, WIDTH))
+
+    def forward(self, x):
+        return x + torch.stack([self.read(one) for one in x])
+
+    def read(self, x):
+        self.keys.copy_(self.project(x))
+        self.values.copy_(x)
+        return (self.project(x) @ self.keys.T).sigmoid() @ self.values
+
+
+def test_keys_and_values_in_buffers_are_told():
+    (said,) = told(Buffered())
+    assert "1 (Buffered) does not show its attention" in said
+
+
+@pytest.mark.parametrize(
+    "kind", [ChannelAttention, AttentionPool, Experts, Bank, Layer, Transform, bypassed]
+)
 def test_what_does_not_attend_or_shows_it_is_not_told(kind):
     assert told(kind()) == []
 

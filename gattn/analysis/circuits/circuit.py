@@ -17,7 +17,7 @@ from gattn.errors import SelectionError
 from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.load.loading import resolved
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Tokens
+from gattn.models.run.naming import Naming, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     seed: int
     progress: bool
     tokens: Tokens | None
+    grid: tuple[int, int] | None
 
 
 @overload
@@ -79,6 +80,7 @@ def circuit(
     seed: int = 0,
     progress: bool = True,
     tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Circuit | PathCircuit | Circuits:
     r"""Find a smallest set of attention edges on which alone a model keeps its answer.
 
@@ -134,8 +136,8 @@ def circuit(
     progress : bool
         Whether to print an estimate of the time and a progress bar on stderr, if it takes over a
         second.
-    tokens : sequence of str, or mapping of str to sequence of str, optional
-        The tokens' texts, as in `gattn.capturing`.
+    tokens, grid
+        The tokens' texts, and where patches lie, as in `gattn.capturing`.
 
     Returns
     -------
@@ -185,7 +187,7 @@ def circuit(
         whole("random, a number of sets,", random, 0, SelectionError),
         whole("seed", seed, 0, SelectionError),
         progress,
-        tokens,
+        Naming(tokens, grid),
     )
     if getattr(getattr(text, "dtype", None), "kind", "") in {"O", "U", "T"}:
         text = cast("Any", text).tolist()

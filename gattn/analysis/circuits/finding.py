@@ -27,7 +27,7 @@ from gattn.models.effects.metrics import Metric, Named, Position
 from gattn.models.run.capturing import capturing
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Tokens
+from gattn.models.run.naming import Naming
 from gattn.models.run.patching import Sources
 from gattn.models.watch.contexts import Context
 from gattn.progress import announce
@@ -61,7 +61,7 @@ class Wanted:
     random: int
     seed: int
     progress: bool
-    tokens: Tokens | None
+    naming: Naming
 
 
 @torch.inference_mode(False)
@@ -78,11 +78,10 @@ def find(
     default: Named = "logit_difference"
     if target is None or other is None:
         default = "kl" if target is None else "probability"
-    runner, measure = asked(
-        text, model, tokenizer, wanted.metric, wanted.position, target, other, default
-    )
+    goal = wanted.metric, wanted.position, target, other
+    runner, measure = asked(text, model, tokenizer, *goal, default, wanted.naming)
     check_units(wanted.units)
-    trace, sources = plain_run(runner, wanted.tokens), Sources(runner.model, runner.tokenizer)
+    trace, sources = plain_run(runner), Sources(runner.model, runner.tokenizer)
     groups: Grouping | PathList
     if wanted.units in AMONG:
         groups = PathList.of(trace, wanted.units)
@@ -121,12 +120,11 @@ def _written(ablation: Any) -> str:
     return json.dumps(ablation if is_told else None)
 
 
-def plain_run(runner: Runner, tokens: Tokens | None) -> AttentionTrace:
+def plain_run(runner: Runner) -> AttentionTrace:
     """Capture all edges of the plain run."""
-    with (
-        torch.no_grad(),
-        capturing(runner.model, runner.tokenizer, keep=All(), tokens=tokens) as run,
-    ):
+    naming = runner.prompt.naming
+    how: dict[str, Any] = {"keep": All(), "tokens": naming.tokens, "grid": naming.grid}
+    with torch.no_grad(), capturing(runner.model, runner.tokenizer, **how) as run:
         run.encodings = runner.prompt.encodings
         runner.run(Context())
     if len(run.traces) != 1:

@@ -74,8 +74,9 @@ def deletion_curve(
     **options
         What is measured: ``metric="kl"``, ``position=``, ``target=``, ``other=``,
         ``batch_size=`` and ``progress=True``, as in `gattn.effect`; which cut,
-        ``renormalize=True``, as in `gattn.Cut`; ``stack=``, if the model has several; and
-        ``seed=0``, which seeds what is random. The estimated time is printed first.
+        ``renormalize=True``, as in `gattn.Cut`; ``stack=``, if the model has several;
+        ``tokens=`` and ``grid=``, as in `gattn.capturing`; and ``seed=0``, which seeds what is
+        random. The estimated time is printed first.
 
     Returns
     -------

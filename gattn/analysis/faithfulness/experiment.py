@@ -22,6 +22,7 @@ from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.run.capturing import capture
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
+from gattn.models.run.naming import Naming, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,6 +42,8 @@ class CutOptions(TypedDict, total=False):
     seed: int
     batch_size: int | None
     progress: bool
+    tokens: Tokens | None
+    grid: tuple[int, int] | None
 
 
 ANY_ANSWER: CutOptions = {"metric": None, "position": None, "target": None, "other": None}
@@ -52,6 +55,8 @@ _DEFAULTS: CutOptions = ANY_ANSWER | {
     "seed": 0,
     "batch_size": None,
     "progress": True,
+    "tokens": None,
+    "grid": None,
 }
 
 
@@ -82,9 +87,17 @@ class Experiment:
             how["target"],
             how["other"],
             "kl",
+            Naming(how["tokens"], how["grid"]),
         )
         model = self._runner.model
-        trace = capture(text, model, self._runner.tokenizer, keep=All())
+        trace = capture(
+            text,
+            model,
+            self._runner.tokenizer,
+            keep=All(),
+            tokens=how["tokens"],
+            grid=how["grid"],
+        )
         edits = open_edits(model)
         self.edits = identities(edits)
         self._source = ", ".join(filter(None, [trace.model, in_words(edits)]))

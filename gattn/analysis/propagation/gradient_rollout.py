@@ -29,6 +29,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
 from gattn.models.run.functions import Runnable
+from gattn.models.run.naming import Naming, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,6 +51,8 @@ def gradient_rollout(
     other: Token = None,
     from_layer: int | None = None,
     stack: str | None = None,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Array:
     r"""Roll out attention weighted by the gradient of a metric: which tokens raise it.
 
@@ -73,6 +76,8 @@ def gradient_rollout(
         The layer to start from, by default the first.
     stack : str, optional
         Which stack of self-attention, such as "encoder", if the model has several.
+    tokens, grid
+        The tokens' texts, and where patches lie, as in `gattn.capturing`.
 
     Returns
     -------
@@ -95,9 +100,11 @@ def gradient_rollout(
             "The divergence from the plain model is at its minimum, 0, for the plain model, so its "
             "gradient there is zero: use metric='logit_difference', 'probability' or 'loss'."
         )
-    backward = Backward(text, model, tokenizer, metric, position, target, other)
+    naming = Naming(tokens, grid)
+    backward = Backward(text, model, tokenizer, metric, position, target, other, naming)
     outputs = Outputs(_read, lambda place: stack is None or place.stack == stack)
-    with capturing(backward.model, backward.tokenizer, keep=_FEWEST) as run:
+    known = backward.model, backward.tokenizer
+    with capturing(*known, keep=_FEWEST, tokens=tokens, grid=grid) as run:
         run.encodings = backward.runner.prompt.encodings
         (number,) = backward.run(outputs)
     chosen = run.trace.only_stack if stack is None else run.trace[stack]
@@ -113,7 +120,7 @@ def gradient_rollout(
         state = state.to(relevance)
         state = state + relevance @ state
         rolled.append(state)
-    known = {"target": target, "other": other}
+    wanted = {"target": target, "other": other}
     return array(
         torch.stack(rolled),
         layers.axes("layer", "query", "key") | {"layer": range(first, layers.layers[-1] + 1)},
@@ -126,7 +133,7 @@ def gradient_rollout(
         is_rolled_out=True,
         holds_residual=True,
         metric=backward.measure.name,
-        **{name: value for name, value in known.items() if value is not None},
+        **{name: value for name, value in wanted.items() if value is not None},
     )
 
 

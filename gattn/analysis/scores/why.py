@@ -27,6 +27,7 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
+from gattn.models.run.naming import Naming, Tokens
 from gattn.models.stream.parts import Stream, Writer
 from gattn.names.choices import Chosen, HeadChoice, numbered
 from gattn.names.tokens import find_tokens
@@ -55,6 +56,8 @@ def why(
     split: HeadChoice = None,
     stack: str | None = None,
     measure: int = 0,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Why:
     r"""Take the scores of one head apart, by who wrote its queries and its keys.
 
@@ -99,6 +102,8 @@ def why(
         Of how many parts of either side, those of the largest predicted changes, the change of
         attention is also measured: by running the model with `gattn.Without`, in batches. `without`
         then shows it beside the prediction, in which norms do not feel that the part is gone.
+    tokens, grid
+        The tokens' texts, and where patches lie, as in `gattn.capturing`.
 
     Returns
     -------
@@ -131,7 +136,7 @@ def why(
     >>> gattn.why(text, layer=2, head=0, query=-1, key=9, measure=5).without("key")
     """
     measure = whole("measure, a number of parts,", measure, 0, SelectionError)
-    prompt = prepared(text, model, tokenizer)
+    prompt = prepared(text, model, tokenizer, Naming(tokens, grid))
     _check_edits(open_edits(prompt.model), layer)
     layer, head = numbered("layer", layer), numbered("head", head)
     splits = _splits(split, layer, parts is None)
@@ -141,7 +146,7 @@ def why(
         if stream is None:
             assert parts is not None
             stream = stream_of(parts, found.residual, f"{layer}.{head}")
-        texts = prompt.texts(found.place.stack, None, len(found.residual))
+        texts = prompt.texts(found.call, found.place, None, len(found.residual))
         writers = [*(_named(one, texts) for one in stream.all_writers), Writer("bias")]
         sides, call = _sides(found, stream), found.call
         made = in_parts(call, found.place, found.reading, head, writers, sides, texts, found.terms)

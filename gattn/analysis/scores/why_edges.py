@@ -16,6 +16,7 @@ from gattn.analysis.vectors.route_graphs import Routes, heads_of_edge
 from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.models.run.functions import Runnable
+from gattn.models.run.naming import Tokens
 from gattn.names.text import visible
 from gattn.progress import walk
 
@@ -37,6 +38,8 @@ def why_edges(
     most: int = 3,
     stack: str | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> G:
     r"""Say of each edge of attention in a circuit, or in routes, who wrote its query and its key.
 
@@ -46,7 +49,7 @@ def why_edges(
     ----------
     graph : Circuit or Routes
         From `gattn.circuit` or `gattn.analysis.routes`.
-    text, model, tokenizer
+    text, model, tokenizer, tokens, grid
         What the graph was made from.
     most : int
         How many pairs of parts are named, the largest ones.
@@ -90,7 +93,8 @@ def why_edges(
         asked.setdefault(place, []).append(edge)
     for place in walk(sorted(asked, key=str), "why", "head", progress=progress):
         name, layer, head = place
-        found = why(text, model, tokenizer, layer=layer, head=head, stack=name)
+        where: dict[str, Any] = {"layer": layer, "head": head, "stack": name}
+        found = why(text, model, tokenizer, **where, tokens=tokens, grid=grid)
         _check(graph, found)
         for ends, query, key, attention in asked[place]:
             _check_attention(found, query, key, attention)

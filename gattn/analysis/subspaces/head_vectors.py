@@ -128,7 +128,7 @@ def head_vectors(
             getattr(reading.attention, side)[0, head].detach().cpu().double()
             for side in ("query", "key")
         )
-    tokens = prompt.texts(place.stack, seeing.ids, len(query))
+    tokens = prompt.texts(call, place, seeing.ids, len(query))
     return HeadVectors(call, place, reading, head, tokens, scale_of(call) * query, key)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from gattn.analysis.reading.results import Array
 from gattn.analysis.vectors.contributions import labelled, output_of
 from gattn.models.decompose.decomposing import decompose
+from gattn.models.run.naming import Naming, Tokens
 from gattn.names.choices import LayerChoice
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def alti(
     layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Array:
     r"""Measure how tokens mix in each layer, by the distance of each vector from their sum.
 
@@ -49,7 +52,7 @@ def alti(
 
     Parameters
     ----------
-    text, model, tokenizer, layers, stack, progress
+    text, model, tokenizer, layers, stack, progress, tokens, grid
         As in `gattn.analysis.contributions`.
 
     Returns
@@ -72,7 +75,14 @@ def alti(
         return _interactions(output_of(part)).cpu()
 
     found = decompose(
-        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
+        text,
+        model,
+        tokenizer,
+        read=read,
+        layers=layers,
+        stack=stack,
+        progress=progress,
+        naming=Naming(tokens, grid),
     )
     values = torch.stack(found.results)
     if empty := int((values.sum(-1) == 0).sum()):

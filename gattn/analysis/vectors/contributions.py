@@ -12,6 +12,7 @@ from gattn.analysis.reading.results import Array, array
 from gattn.errors import SelectionError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.decomposition import Decomposition
+from gattn.models.run.naming import Naming, Tokens
 from gattn.names.choices import LayerChoice
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def contributions(
     layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Array:
     r"""Measure what tokens add to each other, by the lengths of the vectors that travel.
 
@@ -56,6 +59,8 @@ def contributions(
         Which layers, by default all, and which stack, if the model has several.
     progress : bool
         Whether to show a progress bar.
+    tokens, grid
+        The tokens' texts, and where patches lie, as in `gattn.capturing`.
 
     Returns
     -------
@@ -90,7 +95,14 @@ def contributions(
         return measures[of](part).cpu()
 
     found = decompose(
-        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
+        text,
+        model,
+        tokenizer,
+        read=read,
+        layers=layers,
+        stack=stack,
+        progress=progress,
+        naming=Naming(tokens, grid),
     )
     values = torch.stack(found.results)
     heads = {"head": range(values.shape[1])} if of == "head" else {}
@@ -107,6 +119,8 @@ def residual_shares(
     layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Array:
     r"""Measure how much of each token stays its own in the attention sublayer of a layer.
 
@@ -117,7 +131,7 @@ def residual_shares(
 
     Parameters
     ----------
-    text, model, tokenizer, layers, stack, progress
+    text, model, tokenizer, layers, stack, progress, tokens, grid
         As in `contributions`.
 
     Returns
@@ -140,7 +154,14 @@ def residual_shares(
         return _share(output_of(part)).cpu()
 
     found = decompose(
-        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
+        text,
+        model,
+        tokenizer,
+        read=read,
+        layers=layers,
+        stack=stack,
+        progress=progress,
+        naming=Naming(tokens, grid),
     )
     return labelled(found, torch.stack(found.results), "residual_share", {"query": None})
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from gattn.analysis.reading.results import Array, array
 from gattn.errors import SelectionError
 from gattn.models.decompose.decomposing import decompose
+from gattn.models.run.naming import Naming, Tokens
 from gattn.models.stream.sublayers import Sublayer
 from gattn.names.choices import LayerChoice
 
@@ -40,12 +41,14 @@ def route_importances(
     layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Array:
     """Compute the importance of every edge in `gattn.analysis.routes`, before any threshold.
 
     Parameters
     ----------
-    text, model, tokenizer, norm, stack, progress
+    text, model, tokenizer, norm, stack, progress, tokens, grid
         As in `gattn.analysis.routes`.
     by_head : bool
         Whether to give each head rather than their sum.
@@ -76,7 +79,14 @@ def route_importances(
         return whole
 
     found = decompose(
-        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
+        text,
+        model,
+        tokenizer,
+        read=read,
+        layers=layers,
+        stack=stack,
+        progress=progress,
+        naming=Naming(tokens, grid),
     )
     values = torch.stack(found.results)
     positions = range(values.shape[-1])

@@ -18,6 +18,7 @@ from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.decomposition import Decomposition
 from gattn.models.load.token_texts import names_of
 from gattn.models.run.functions import Runnable, resolved_for
+from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
@@ -41,6 +42,8 @@ def routes(
     norm: Norm = 1,
     stack: str | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Routes:
     r"""Find the routes by which information flows to a prediction.
 
@@ -73,6 +76,8 @@ def routes(
         Which stack of self-attention, if the model has several.
     progress : bool
         Whether to show a progress bar.
+    tokens, grid
+        The tokens' texts, and where patches lie, as in `gattn.capturing`.
 
     Returns
     -------
@@ -106,7 +111,7 @@ def routes(
     """
     check_norm(norm)
     _check_threshold(threshold)
-    found, predicted = _decomposed(text, model, tokenizer, stack, progress)
+    found, predicted = _decomposed(text, model, tokenizer, stack, progress, Naming(tokens, grid))
     count = len(found.tokens)
     target = find_token(position, range(count), found.tokens, "position")
     builder = Builder(found.tokens, found.layers[-1] + 1, target)
@@ -152,12 +157,14 @@ def _decomposed(
     tokenizer: PreTrainedTokenizerBase | None,
     stack: str | None,
     progress: bool,
+    naming: Naming,
 ) -> tuple[Decomposition[Sublayer], Any]:
     """Take all layers apart; give a function, too, that names the prediction at a position."""
     model, tokenizer = resolved_for(text, model, tokenizer)
     prediction = _Prediction()
     with opened(model, prediction):
-        found = decompose(text, model, tokenizer, read=_itself, stack=stack, progress=progress)
+        known = text, model, tokenizer
+        found = decompose(*known, read=_itself, stack=stack, progress=progress, naming=naming)
 
     def predicted(position: int) -> str:
         config = getattr(model, "config", None)

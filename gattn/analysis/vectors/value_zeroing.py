@@ -20,6 +20,7 @@ from gattn.models.effects.copying import LayerCopies
 from gattn.models.load.loading import model_name
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, resolved_for
+from gattn.models.run.naming import Naming, Tokens
 from gattn.names.choices import LayerChoice, numbers_of
 from gattn.names.tokens import find_tokens
 from gattn.progress import walk
@@ -40,6 +41,8 @@ def value_zeroing(
     stack: str | None = None,
     batch_size: int | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Array:
     r"""Measure how much each layer needs each token's value.
 
@@ -75,6 +78,8 @@ def value_zeroing(
         free memory. One if a function runs the model.
     progress : bool
         Whether to show a progress bar.
+    tokens, grid
+        The tokens' texts, and where patches lie, as in `gattn.capturing`.
 
     Returns
     -------
@@ -101,7 +106,7 @@ def value_zeroing(
     >>> gattn.analysis.rollout(mixing).draw()
     """
     model, tokenizer = resolved_for(text, model, tokenizer)
-    copies = LayerCopies(text, model, tokenizer, stack)
+    copies = LayerCopies(text, model, tokenizer, stack, Naming(tokens, grid))
     keys = _tokens(zeroed, copies.tokens)
     depth = _chosen("layers", layers, copies.num_layers)
     size = copies.batch_size if batch_size is None else batch_size

@@ -36,6 +36,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
+from gattn.models.run.naming import Naming
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.layers import first_of, layers_of, several_groups
 from gattn.models.stream.streams import RunningLayer
@@ -60,6 +61,7 @@ def decompose(
     layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
+    naming: Naming | None = None,
 ) -> Decomposition[R]:
     """Run a model on one text and read each of its attention sublayers as a sum of vectors.
 
@@ -77,6 +79,8 @@ def decompose(
         Which layers, and which stack of self-attention; needed where the model has several.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
+    naming : Naming, optional
+        The tokens' texts.
 
     Raises
     ------
@@ -89,7 +93,7 @@ def decompose(
         As `capture` does.
     """
     numbers = numbers_of("layers", layers)
-    prompt = prepared(text, model, tokenizer)
+    prompt = prepared(text, model, tokenizer, naming)
     context: Decomposing[R] = Decomposing(prompt.model, read, numbers, stack, progress)
     with torch.no_grad():
         prompt.run(context)
@@ -128,6 +132,7 @@ class Decomposing(Context, Generic[R]):
         self.stack = stack or ""
         self._edits = open_edits(model)
         self.ids: list[int] | None = None
+        self._call: tuple[SeenCall, Place] | None = None
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -204,6 +209,8 @@ class Decomposing(Context, Generic[R]):
     def _end(self, layer: RunningLayer, output: Tensor | None) -> None:
         sublayer = layer.taken_apart(output)
         assert isinstance(sublayer, Sublayer)
+        assert layer.seen is not None
+        self._call = layer.seen[:2]
         self.stack, self._size = sublayer.stack, len(sublayer)
         self._error = max(self._error, sublayer.error)
         begun = time.perf_counter()
@@ -252,7 +259,7 @@ class Decomposing(Context, Generic[R]):
             [self._found[layer] for layer in layers],
             layers,
             self.stack,
-            prompt.texts(self.stack, self.ids, self._size),
+            () if self._call is None else prompt.texts(*self._call, self.ids, self._size),
             ", ".join(filter(None, source)),
             notes,
             self._error,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -14,11 +14,11 @@ from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.metrics import Measure, Metric, Named, Position
 from gattn.models.effects.runner import Runner, row_of
-from gattn.models.load.token_texts import names_of
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.functions import RunFunction
+from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
 
 _STEADY = 1e-4
@@ -40,6 +40,7 @@ class FunctionRunner(Runner):
         self._seen = _Seen(self.tokenizer is not None)
         with torch.no_grad():
             self._first = prompt.run(self._seen)
+        self._texts = self._seen.texts(prompt)
         self._reads_all = True
         self._plain: Any = None
 
@@ -84,12 +85,7 @@ class FunctionRunner(Runner):
     @property
     def tokens(self) -> list[str]:
         """The texts of the tokens, or their positions, if there is only one sequence of them."""
-        given = None if isinstance(self.naming.tokens, Mapping) else self.naming.of("").get("key")
-        if given is not None and len(given) == self._seen.count:
-            return list(given)
-        if self._seen.ids is not None and len(self._seen.ids) == self._seen.count:
-            return list(names_of(self._seen.ids, self.tokenizer))
-        return [str(n) for n in range(self._seen.count)]
+        return list(self._texts)
 
     @property
     def read_at(self) -> None:
@@ -162,14 +158,13 @@ class FunctionRunner(Runner):
 
 
 class _Seen(Context):
-    """Notes how many sequences run, and the token ids of the only one, or their number."""
+    """Notes how many sequences run, and of the only one a call, its token ids and their number."""
 
     def __init__(self, has_tokenizer: bool) -> None:
         self._has_tokenizer = has_tokenizer
-        self.calls = self.sequences = self.count = 0
-        self.ids: list[int] | None = None
-        self._stacks: set[str] = set()
-        self._longest = 0
+        self.calls = self.sequences = 0
+        self._ids: list[int] | None = None
+        self._stacks: dict[str, tuple[SeenCall, Place]] = {}
 
     def begin(self, tracker: Tracker) -> None:
         """Count the calls: several may be of several texts."""
@@ -178,16 +173,26 @@ class _Seen(Context):
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Note a call, and edit nothing."""
         self.sequences = max(self.sequences, len(set(place.sequences)))
-        self._stacks.add(place.stack)
-        self._longest = max((key.first + len(key) for key in place.keys), default=0)
+        self._stacks[place.stack] = call, place
         return []
 
+    @property
+    def _is_one(self) -> bool:
+        return self.calls == self.sequences == len(self._stacks) == 1
+
     def end(self, tracker: Tracker, result: Any) -> None:
-        """Note the tokens."""
-        is_one = self.calls == self.sequences == len(self._stacks) == 1
-        is_named = is_one and (self._has_tokenizer or not tracker.needs_tokenizer)
-        self.ids = tracker.tokens.ids(min(self._stacks), 0) if is_named else None
-        self.count = self._longest if is_one else 0
+        """Note the ids of the only sequence."""
+        is_named = self._is_one and (self._has_tokenizer or not tracker.needs_tokenizer)
+        self._ids = tracker.tokens.ids(min(self._stacks), 0) if is_named else None
+
+    def texts(self, prompt: Prompt) -> tuple[str, ...]:
+        """Name the tokens of the only sequence, and forget its call; () if there are several."""
+        is_one, stacks, self._stacks = self._is_one, self._stacks, {}
+        if not is_one:
+            return ()
+        ((call, place),) = stacks.values()
+        longest = max((key.first + len(key) for key in place.keys), default=0)
+        return prompt.texts(call, place, self._ids, longest - len(call.extra_keys))
 
 
 def _is_number(result: Any) -> bool:

@@ -8,6 +8,7 @@ from gattn.models.effects.answers import FunctionRunner
 from gattn.models.effects.metrics import Measure, Metric, Named, Position, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.run.functions import RunFunction, Runnable, prepared
+from gattn.models.run.naming import Naming
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,12 +25,13 @@ def asked(
     target: Token,
     other: Token,
     default: Named,
+    naming: Naming | None = None,
 ) -> tuple[Runner, Measure]:
     """Prepare a model's runs, and what is measured of their answers, as in `gattn.effect`.
 
     Without a metric it is `default`, or the number itself that a function returns.
     """
-    prompt = prepared(inputs, model, tokenizer)
+    prompt = prepared(inputs, model, tokenizer, naming)
     known = prompt.model, prompt.tokenizer
     if isinstance(prompt, RunFunction):
         of_function = FunctionRunner(prompt)

@@ -16,6 +16,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.edit_context import Editing
 from gattn.models.run.functions import Runnable, prepared
+from gattn.models.run.naming import Naming
 from gattn.models.stream.after_attention import AfterAttention, NotingLayers
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
@@ -33,13 +34,13 @@ class _Places(Context):
 
     def __init__(self) -> None:
         self.names: dict[str, list[str]] = {}
-        self.places: dict[str, Place] = {}
+        self.calls: dict[str, tuple[SeenCall, Place]] = {}
         self.ids: dict[str, list[int] | None] = {}
 
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         if not place.is_bipartite:
             self.names.setdefault(place.stack, []).append(call.name)
-            self.places.setdefault(place.stack, place)
+            self.calls.setdefault(place.stack, (call, place))
         return []
 
     def end(self, tracker: Tracker, result: Any) -> None:
@@ -60,6 +61,8 @@ class LayerCopies:
         As in `gattn.capture`.
     stack : str, optional
         Which stack of self-attention; needed where the model has several.
+    naming : Naming, optional
+        The tokens' texts.
     """
 
     def __init__(
@@ -68,19 +71,20 @@ class LayerCopies:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
         stack: str | None = None,
+        naming: Naming | None = None,
     ) -> None:
         self.model, self._tokenizer = model, tokenizer
-        self._prompt = prepared(inputs, model, tokenizer)
+        self._prompt = prepared(inputs, model, tokenizer, naming)
         self._settings = self._prompt.few_logits
         found = _Places()
         with torch.no_grad():
             self._prompt.run(found, **self._settings)
         self.stack = _stack(list(found.names), stack)
-        place = found.places[self.stack]
+        call, place = found.calls[self.stack]
         if len(place.queries) != 1:
             raise CaptureError(f"Expected one sequence, got a batch of {len(place.queries)}.")
         self._slots = place.queries[0].slots
-        self.tokens = self._prompt.texts(self.stack, found.ids[self.stack], len(self))
+        self.tokens = self._prompt.texts(call, place, found.ids[self.stack], len(self))
         names = found.names[self.stack]
         self._modules = [_layer(model, name, names) for name in names]
         # Where copies do not run side by side: what each layer is given and gives without edits.

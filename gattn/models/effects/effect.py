@@ -48,6 +48,7 @@ def effect(
     batch_size: int | None = None,
     progress: bool = True,
     tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Effects:
     r"""Measure what edits change in a model's answer: exactly, by running it with each of them.
 
@@ -85,8 +86,9 @@ def effect(
         the model.
     progress : bool
         Whether to print an estimate and a progress bar on stderr, if it takes over a second.
-    tokens : sequence of str, or mapping of str to sequence of str, optional
-        The tokens' texts, for edits that name them, as in `gattn.edited`.
+    tokens, grid
+        The tokens' texts, or the rows and columns of patches, for edits that name them, as in
+        `gattn.edited`.
 
     Returns
     -------
@@ -122,8 +124,8 @@ def effect(
     import pandas as pd
 
     together = _together(edits)
-    runner, measure = asked(text, model, tokenizer, metric, position, target, other, "kl")
-    runner.naming = Naming(tokens)
+    naming = Naming(tokens, grid)
+    runner, measure = asked(text, model, tokenizer, metric, position, target, other, "kl", naming)
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     sources = Sources(runner.model, runner.tokenizer)
     with_runs = [sources.run(some) for some in together]
@@ -210,7 +212,7 @@ def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] 
 
 
 def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:
-    editing = Editing(edits, runner.tokenizer, runner.naming)
+    editing = Editing(edits, runner.tokenizer, runner.prompt.naming)
     rows = runner.run(editing, len(edits))
     editing.check()
     return rows

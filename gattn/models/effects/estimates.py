@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -54,6 +54,7 @@ def estimate(
     batch_size: int | None = None,
     progress: bool = True,
     tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Effects:
     r"""Estimate what cutting each kept edge changes in a model's answer, from few backward passes.
 
@@ -101,8 +102,8 @@ def estimate(
         Seed for drawing the sample.
     batch_size, progress
         As in `effect`, for these runs.
-    tokens : sequence of str, or mapping of str to sequence of str, optional
-        The tokens' texts, which the table shows, as in `capturing`.
+    tokens, grid
+        The tokens' texts, which the table shows, and where patches lie, as in `capturing`.
 
     Returns
     -------
@@ -145,18 +146,17 @@ def estimate(
             "metric='kl' is estimated to second order at the plain model: leave out steps=."
         )
     chosen = Chosen.of(layers, heads)
-    backward = Backward(text, model, tokenizer, metric, position, target, other)
+    naming = Naming(tokens, grid)
+    backward = Backward(text, model, tokenizer, metric, position, target, other, naming)
     runner = backward.runner
-    runner.naming = Naming(tokens)
 
     def read(reading: Reading, place: Place) -> CutOutputs | CutEdges:
         some = chosen.in_layer(place.layer, reading.heads)
         return read_cuts(reading, some, renormalize, f"Layer {place.layer} of {place.stack!r}")
 
     outputs = Outputs(read, lambda place: chosen.has_layer(place.layer))
-    with capturing(
-        runner.model, runner.tokenizer, keep=keep, layers=layers, heads=heads, tokens=tokens
-    ) as run:
+    chosen_edges: dict[str, Any] = {"keep": keep, "layers": layers, "heads": heads}
+    with capturing(runner.model, runner.tokenizer, **chosen_edges, tokens=tokens, grid=grid) as run:
         run.encodings = runner.prompt.encodings
         slopes = backward.run(outputs)
     changes = _changes(run.trace, outputs, slopes)

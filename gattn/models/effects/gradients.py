@@ -18,6 +18,7 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.functions import Runnable
+from gattn.models.run.naming import Naming
 from gattn.models.watch.contexts import Context
 from gattn.normalizers.base import widened
 
@@ -185,9 +186,10 @@ class Backward:
         position: Position,
         target: Token,
         other: Token,
+        naming: Naming | None = None,
     ) -> None:
         self.runner, self.measure = asked(
-            text, model, tokenizer, metric, position, target, other, "logit_difference"
+            text, model, tokenizer, metric, position, target, other, "logit_difference", naming
         )
         self.model, self.tokenizer = self.runner.model, self.runner.tokenizer
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.models.run.naming import Naming
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
 from gattn.names.tokens import find_token
@@ -30,9 +29,6 @@ class Runner:
     positions : sequence of int or str, optional
         The tokens whose logits are wanted; by default all.
     """
-
-    naming = Naming()
-    """The tokens' texts, as the user gives them."""
 
     def __init__(self, prompt: Prompt, positions: Sequence[int | str] | None) -> None:
         self.prompt, self.encoding = prompt, prompt.encoding

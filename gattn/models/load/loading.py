@@ -239,12 +239,17 @@ def _kind_of(model: object) -> str:
 
 def check_tokenizer(tokenizer: object) -> None:
     """Refuse what is not a tokenizer of transformers."""
+    if tokenizer is None:  # What needs none does not wait for transformers to load.
+        return
     from transformers import PreTrainedTokenizerBase
 
-    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ModelError(
             "tokenizer must be a transformers tokenizer, such as "
-            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
+            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}. With one of "
+            "another library, encode the text yourself and name its tokens by tokens=; a "
+            "tokenizers.Tokenizer can be wrapped, as in "
+            "transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)."
         )
 
 

@@ -14,7 +14,7 @@ from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.models.load.encoding import Encoding, Inputs, encode
-from gattn.models.load.loading import check_module, is_any_model, resolved
+from gattn.models.load.loading import check_module, check_tokenizer, is_any_model, resolved
 from gattn.models.run.functions import RunFunction, Runnable, prepared
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
@@ -99,8 +99,8 @@ def capture(
     >>> gattn.capture(lambda: encoder(x), encoder, tokens=words)
     """
     options = Options(keep, layers, heads, scores, contributions)
-    prompt = prepared(inputs, model, tokenizer)
-    recording = _captured(prompt, options, keeps_logits=True, naming=Naming(tokens, grid))
+    prompt = prepared(inputs, model, tokenizer, Naming(tokens, grid))
+    recording = _captured(prompt, options, keeps_logits=True)
     if isinstance(prompt, RunFunction) and len(recording.traces) > 1:
         raise CaptureError(
             f"{prompt} ran {len(recording.traces)} sequences, but capture gives the trace of one: "
@@ -186,13 +186,16 @@ def _captured(
     options: Options,
     *,
     keeps_logits: bool = False,
-    naming: Naming | None = None,
 ) -> Recording:
     """Run a model once, and record it."""
     if prompt.encodings is not None:
         options.check_size(prompt.model, prompt.encodings)
     recording = Recording(
-        prompt.model, prompt.tokenizer, options, keeps_logits=keeps_logits, naming=naming
+        prompt.model,
+        prompt.tokenizer,
+        options,
+        keeps_logits=keeps_logits,
+        naming=prompt.naming,
     )
     recording.reads_one_call = not isinstance(prompt, RunFunction)
     with torch.no_grad():
@@ -268,6 +271,7 @@ def capturing(
     >>> run.trace[1, 3].draw()
     """
     check_module("capturing", model)
+    check_tokenizer(tokenizer)
     options = Options(keep, layers, heads, scores, contributions)
     if not is_any_model(model):
         model, tokenizer = resolved(cast("PreTrainedModel", model), tokenizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.hear.hearing import Hearing
 from gattn.models.run.naming import Naming
-from gattn.models.run.token_names import UNNAMED, TokenNames
+from gattn.models.run.token_names import TokenNames
 from gattn.models.watch.contexts import Context, tracker_of
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Call:
-    """An edited call: located edits by id, stack, sequence and whether it is named.
+    """An edited call.
 
-    The `given` edits are found by the ids of their parts `here`.
+    The `located` edits are found by id, stack, sequence, whether its tokens have names, and how
+    many they are. The `given` edits are found by the ids of their parts `here`.
 
     `may_checkpoint` says that a checkpoint in it would be computed again by the backward pass, and
-    `is_checkpointed` that one was edited; if the model trains, it `awaits_backward`. `names_of`
-    gives the names that a door knows; if it is not known which tokens it has, it `is_named` not.
+    `is_checkpointed` that one was edited; if the model trains, it `awaits_backward`.
     """
 
     awaits_backward: bool = False
@@ -47,10 +47,7 @@ class _Call:
     is_checkpointed: bool = False
     stack: str = ""
     layer: int = 0
-    names_of: Callable[[int], Mapping[str, tuple[str, ...]]] = lambda count: {}
-    spellings: tuple[str, ...] = ()
-    is_named: bool = True
-    located: dict[tuple[int, str, int, bool], Edit] = field(default_factory=dict)
+    located: dict[tuple[int, str, int, bool, tuple[int, int]], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
     here: dict[tuple[int, str, int, int], Edit | None] = field(default_factory=dict)
     heard: list[Edit] = field(default_factory=list)
@@ -109,8 +106,7 @@ class Editing(Context):
         """Return the edits of each element, with their tokens located."""
         now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
         now.awaits_backward &= tracker.is_calling
-        now.stack, now.layer, now.names_of = place.stack, place.layer, call.names_of
-        now.spellings, now.is_named = call.token_spellings, call.is_named
+        now.stack, now.layer = place.stack, place.layer
         self._seen.note(place)
         if call.is_foreign and not call.is_named and place.stack not in self._seen.unknown_nodes:
             self._seen.unknown_nodes.append(place.stack)
@@ -121,7 +117,7 @@ class Editing(Context):
                 self._note_stack(edit, place)
             if self._unclear is not None:
                 return []  # Refused at the end of the call, when all stacks are known.
-            here = [self._locate(edit, place, sequence, tracker) for edit in found]
+            here = [self._locate(edit, call, place, sequence, tracker) for edit in found]
             applied.append([edit for edit in here if edit is not None])
         if not any(applied):
             return []
@@ -187,12 +183,15 @@ class Editing(Context):
         """Forget a call that broke off."""
         self._hearing.end(tracker)
 
-    def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit | None:
+    def _locate(
+        self, edit: Edit, call: SeenCall, place: Place, sequence: int, tracker: Tracker
+    ) -> Edit | None:
         now = self._calls[tracker]
-        name = id(edit), place.stack, sequence, now.is_named
         if id(edit) in self._relative:
+            sizes = place.sizes or (call.query.shape[2], call.key.shape[2])
+            name = id(edit), place.stack, sequence, call.is_named, sizes
             if name not in now.located:
-                now.located[name] = self._find(edit, place, sequence, tracker)
+                now.located[name] = self._find(edit, call, place, sequence, tracker)
             found = now.located[name]
         else:
             found = edit
@@ -204,15 +203,11 @@ class Editing(Context):
             now.given[id(here)] = edit
         return here
 
-    def _find(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
+    def _find(
+        self, edit: Edit, call: SeenCall, place: Place, sequence: int, tracker: Tracker
+    ) -> Edit:
         """Replace texts of tokens and negative positions by positions."""
-        now = self._calls[tracker]
-        if now.is_named:
-            names, spellings, reasons = self._names.of(
-                place, sequence, tracker, now.names_of, now.spellings
-            )
-        else:
-            names, spellings, reasons = UNNAMED
+        names, spellings, reasons = self._names.of(call, place, sequence, tracker)
         self._seen.note_names(place.stack, names)
         query, key = (
             KnownTokens(

@@ -11,7 +11,7 @@ from torch import nn
 from gattn.edit_records import EditRecord
 from gattn.errors import EditError
 from gattn.models.edit.base import Edit
-from gattn.models.load.loading import check_module
+from gattn.models.load.loading import check_module, check_tokenizer
 from gattn.models.run.edit_context import Editing
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
@@ -58,6 +58,7 @@ def edited(
     *edits: Edit,
     tokenizer: PreTrainedTokenizerBase | None = None,
     tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Iterator[None]:
     """Run a live model with edits, within this context and thread.
 
@@ -80,6 +81,9 @@ def edited(
         The tokens' texts, for edits that name them: for all stacks that have as many tokens, by
         stack, or a list for each sequence of a batch, as in `gattn.capturing`. Nodes of several
         types have the names that graphs show, such as "paper 3".
+    grid : (int, int), optional
+        How many rows and columns of patches an image has, for edits that name patches as traces do,
+        such as "2,4" or "class", as in `gattn.capturing`.
 
     Yields
     ------
@@ -100,11 +104,12 @@ def edited(
     ...     logits = model(**inputs).logits
     """
     check_module("edited", model)
+    check_tokenizer(tokenizer)
     check_edits(edits)
     if not edits:
         raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
     edits = tuple(Sources(model, tokenizer).run(edits))
-    context = Editing([edits], tokenizer, Naming(tokens))
+    context = Editing([edits], tokenizer, Naming(tokens, grid))
     try:
         with opened(model, context):
             yield

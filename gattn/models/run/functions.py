@@ -13,6 +13,7 @@ from gattn.models.doors.attaching import attached
 from gattn.models.load.encoding import Inputs
 from gattn.models.load.loading import as_written, check_tokenizer, is_any_model, resolved
 from gattn.models.read.track.tracking import Tracker
+from gattn.models.run.naming import Naming
 from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
@@ -27,11 +28,16 @@ Runnable: TypeAlias = "Inputs | Callable[[], Any]"
 
 
 def prepared(
-    inputs: Runnable, model: Model, tokenizer: PreTrainedTokenizerBase | None = None
+    inputs: Runnable,
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    naming: Naming | None = None,
 ) -> Prompt:
     """Load a model if need be, and prepare what it is run on."""
     known = resolved_for(inputs, model, tokenizer)
-    return RunFunction(inputs, *known) if callable(inputs) else Prompt.of(inputs, *known)
+    prompt = RunFunction(inputs, *known) if callable(inputs) else Prompt.of(inputs, *known)
+    prompt.naming = naming or prompt.naming
+    return prompt
 
 
 def resolved_for(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
-from gattn.errors import CaptureError, GattnError
+from torch import Tensor
+
+from gattn.errors import CaptureError, GattnError, ShapeError
+from gattn.heads.geometry.grid import Grid
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
@@ -68,6 +72,25 @@ class Naming:
             )
         return given[sequence]
 
+    def grids(
+        self, proved: TokenMap | None, sizes: Mapping[str, int], *, is_bipartite: bool
+    ) -> dict[str, Grid]:
+        """Return where the tokens of a stack lie, by side: as given, or as proved of them.
+
+        `sizes` are the numbers of its tokens. A side whose tokens are on no grid is left out.
+        """
+        if self.grid is None:
+            cells = None if is_bipartite else _cells(proved, sizes["key"])
+            if proved is None or cells is None:
+                return {}
+            rows, columns = proved.grid
+            return dict.fromkeys(sizes, Grid(rows, columns, cells.numpy()))
+        found: dict[str, Grid] = {}
+        for side, size in sizes.items():
+            with suppress(ShapeError):
+                found[side] = Grid.regular(*self.grid, size if is_bipartite else sizes["key"])
+        return {} if is_bipartite and len(found) > 1 else found  # Either side may be meant.
+
     @property
     def stacks(self) -> set[str]:
         """The stacks that texts are given for by name."""
@@ -90,13 +113,11 @@ class Naming:
             trace = self._named(trace, sequence, unnamed)
         if self.grid is not None:
             return self._on_grid(trace, self.grid, unnamed)
-        for stack, tokens in grids.items():
+        for stack in grids.keys() - set(unnamed):
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
-            if len(sizes) == 1:
-                size = sizes.pop()
-                cells = tokens.cells_of(size)
-                if len(cells) == size:
-                    trace = trace.on_grid(*tokens.grid, cells=cells, stack=stack)
+            cells = _cells(grids[stack], sizes.pop()) if len(sizes) == 1 else None
+            if cells is not None:
+                trace = trace.on_grid(*grids[stack].grid, cells=cells, stack=stack)
         return trace
 
     def _named(
@@ -134,6 +155,14 @@ class Naming:
         if found is trace and error is not None:
             raise error
         return found
+
+
+def _cells(tokens: TokenMap | None, size: int) -> Tensor | None:
+    """Return the cell of each of so many tokens, if it was proved that they form a grid."""
+    if tokens is None or len(tokens.grid) != 2:
+        return None
+    cells = tokens.cells_of(size)
+    return cells if len(cells) == size else None
 
 
 def _is_nested(given: Sequence[object]) -> bool:

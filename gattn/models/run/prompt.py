@@ -14,6 +14,9 @@ from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.load.loading import input_device
 from gattn.models.load.token_texts import names_of
 from gattn.models.load.training import refuse_training
+from gattn.models.read.places import Place
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.run.naming import Naming
 from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context
 
@@ -31,6 +34,9 @@ class Prompt:
     `tensors` are the model's arguments by name; `encodings` the sequences, if they are texts or
     token ids.
     """
+
+    naming = Naming()
+    """The tokens' texts, or their grid, as the user gives them."""
 
     def __init__(
         self,
@@ -109,14 +115,32 @@ class Prompt:
         with opened(self.model, context) as calls:
             return self.model(**given), calls.last
 
-    def texts(self, stack: str, ids: Sequence[int] | None, count: int) -> tuple[str, ...]:
-        """Name the `count` tokens of a stack: by their texts if known, else by their positions."""
+    def texts(
+        self, call: SeenCall, place: Place, ids: Sequence[int] | None, count: int
+    ) -> tuple[str, ...]:
+        """Name the `count` tokens of a call, or number them.
+
+        The user's names come first, then those of a text or of `ids`, then those of patches.
+        """
+        if not call.is_named:
+            return tuple(map(str, range(count)))
+        if (given := self.naming.of(place.stack).get("key")) is not None:
+            if len(given) != count:
+                raise CaptureError(
+                    f"tokens= gives {len(given)} texts, but the stack {place.stack!r} has {count} "
+                    "tokens: give one text per token."
+                )
+            return tuple(given)
         names: Sequence[str] = ()
         if self.encoding is not None:
-            names = self.encoding.names(stack)["tokens"]
+            names = self.encoding.names(place.stack)["tokens"]
         elif ids is not None:
             names = names_of(ids, self.tokenizer)
-        return tuple(names if len(names) == count else map(str, range(count)))
+        if len(names) != count:
+            sizes = {"key": count}
+            grids = self.naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
+            names = grids["key"].names() if grids else list(map(str, range(count)))
+        return tuple(names)
 
     def most_copies(self, tokens: int, logits: int, memory: int) -> int:
         """Estimate how many copies fit in `memory` bytes, or in half of a GPU's free memory.

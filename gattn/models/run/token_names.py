@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from gattn.errors import EditError
@@ -10,6 +10,7 @@ from gattn.models.edit.unmet import Seen
 from gattn.models.load.loading import find_tokenizer
 from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.read.places import Place
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.naming import Naming, extra_of
 from gattn.models.watch.contexts import names_shown
@@ -28,7 +29,7 @@ _MOVED = (
     "the model moved, picked or mixed its tokens before, so that it is not known which are here: "
     "give positions, which count them as they come"
 )
-UNNAMED: tuple[Names, Spellings, dict[str, str]] = (
+_UNNAMED: tuple[Names, Spellings, dict[str, str]] = (
     {"query": None, "key": None},
     {"query": (), "key": ()},
     {"query": _MOVED, "key": _MOVED},
@@ -37,32 +38,39 @@ UNNAMED: tuple[Names, Spellings, dict[str, str]] = (
 
 
 class TokenNames:
-    """Names of tokens: the layer's, the user's, those that graphs show, and the tokenizer's."""
+    """Names of tokens: the layer's, the user's, those that graphs show, and the tokenizer's.
+
+    Tokens that none of these names are named as patches, where it is known which they are.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, naming: Naming) -> None:
         self._tokenizer, self._naming = tokenizer, naming
         self._given_more: dict[tuple[str, str], int] = {}
 
     def of(
-        self,
-        place: Place,
-        sequence: int,
-        tracker: Tracker,
-        names_of: Callable[[int], Mapping[str, tuple[str, ...]]],
-        by_node: tuple[str, ...],
+        self, call: SeenCall, place: Place, sequence: int, tracker: Tracker
     ) -> tuple[Names, Spellings, dict[str, str]]:
         """Name a sequence's queries and keys; also say why a side has no names.
 
-        Nodes have the names that the layer gives them; its keys may be named `by_node`, too.
+        Nodes have the names that the layer gives them; its keys may have other spellings, too.
         """
+        if not call.is_named:
+            return _UNNAMED
         names, spellings = self._of_tokenizer(place, sequence, tracker)
-        of_nodes = names_of(_count(place, sequence, "key"))
+        of_nodes = call.names_of(_count(place, sequence, "key"))
         for side, name in (("query", "query_tokens"), ("key", "tokens")):
             if name in of_nodes:
                 names[side], spellings[side] = of_nodes[name], ()
-        if by_node:
-            spellings["key"] = (by_node,)
+        if call.token_spellings:
+            spellings["key"] = (call.token_spellings,)
         reasons = self._as_given(place, sequence, names, spellings)
+        sizes = {side: _count(place, sequence, side) for side in names}
+        grids = self._naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
+        for side in [side for side, known in names.items() if known is None]:
+            if side in grids:
+                names[side] = grids[side].names()
+            elif self._naming.grid is not None:
+                reasons.setdefault(side, _other_grid(self._naming.grid, place, side, sizes[side]))
         return names, spellings, reasons
 
     def check(self, seen: Seen) -> None:
@@ -136,8 +144,19 @@ def _count(place: Place, sequence: int, side: str) -> int:
 
 
 def _other_count(given: int, stack: str, side: str, count: int) -> str:
-    sides = "queries" if side == "query" else "keys"
     return (
-        f"tokens= gives {given} texts, and the stack {stack!r} has {count} {sides}: give one text "
-        "per token"
+        f"tokens= gives {given} texts, and the stack {stack!r} has {count} {_plural(side)}: give "
+        "one text per token"
     )
+
+
+def _other_grid(grid: tuple[int, int], place: Place, side: str, count: int) -> str:
+    return (
+        f"grid= gives {' × '.join(map(str, grid))} patches, which are not the {count} "
+        f"{_plural(side)} of the stack {place.stack!r}, or not these alone: give tokens= or "
+        "positions"
+    )
+
+
+def _plural(side: str) -> str:
+    return "queries" if side == "query" else "keys"

@@ -84,7 +84,8 @@ class Kernels(TorchDispatchMode):
         self.events: list[Event] = []
         self._walk = walk
         self._parameters = _Parameters(model, walk)
-        self.products = Products(self._parameters)
+        matrices = {place_of(x) for x in model.buffers() if x.dim() == 2} - {0}
+        self.products = Products(self._parameters, matrices)
         self.takings = Takings(self._parameters)
         constants = self._parameters.known | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants, Constants(model))

@@ -45,9 +45,12 @@ class Products:
     ----------
     parameters : container of int
         Where the memory of the model's parameters begins.
+    matrices : iterable of int
+        Where that of buffers begins that may be fixed matrices, as of a cosine transform; one that
+        is written to, such as a cache, is none.
     """
 
-    def __init__(self, parameters: Container[int]) -> None:
+    def __init__(self, parameters: Container[int], matrices: Iterable[int] = ()) -> None:
         self.multiplying: set[str] = set()
         self.written_out: list[str] = []
         self.spreading: set[str] = set()
@@ -57,7 +60,7 @@ class Products:
         self.linear: set[str] = set()
         self.factored: set[str] = set()
         self.chained: set[str] = set()
-        self._parameters = parameters
+        self._parameters, self._matrices = parameters, set(matrices)
         self._normalized: Any = WeakTensorKeyDictionary()
         self._exponentials: Any = WeakTensorKeyDictionary()
         self._spread: Any = WeakTensorKeyDictionary()
@@ -76,6 +79,8 @@ class Products:
             found = self._exponential(tensors)
             if found is not None and not found.is_softmax:
                 self.by_node.add(where)
+        if kernel.endswith("_"):
+            self._matrices.difference_update(map(place_of, tensors[:1]))
         self._look_up(where, kernel, tensors, result)
         self._chain(where, kernel, tensors, result)
         self._note_total(kernel, tensors_in((given,)), result)
@@ -172,7 +177,7 @@ class Products:
         """Follow products of no parameters to the next one."""
         found = any(x in self._products for x in tensors)
         if kernel in _PRODUCTS:
-            if self._has_parameter(tensors):
+            if self._has_parameter(tensors) or any(place_of(x) in self._matrices for x in tensors):
                 return
             if found:
                 self.chained.add(where)

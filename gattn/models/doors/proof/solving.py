@@ -271,7 +271,10 @@ class Solver:
             for level in range(min(2, len(site.chain)))
         )
         images = self._noticed.images
-        return any(weighs_parts(one, n, self._replays, images, batch) for n, one in firsts)
+        found = any(weighs_parts(one, n, self._replays, images, batch) for n, one in firsts)
+        if found:
+            self._replays.carry(site)
+        return found
 
     def _assembled(
         self, site: Site, one: Candidate, batches: Batches, *, is_last: bool = False

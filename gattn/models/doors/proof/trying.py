@@ -48,6 +48,8 @@ class Trial:
         Why calls are proved to attend over something else than tokens.
     gates : set
         Sums that are proved to weigh what is made of the same tokens, such as experts.
+    of_one : dict
+        The layouts of gates that weigh a single number: attention of single tokens looks the same.
     untold : dict
         Why other sums could not be proved: they may weigh tokens, or not.
     unsettled : set
@@ -63,6 +65,7 @@ class Trial:
     reasons: dict[Place, str] = field(default_factory=dict)
     others: dict[Place, str] = field(default_factory=dict)
     gates: set[Place] = field(default_factory=set)
+    of_one: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     untold: dict[Place, str] = field(default_factory=dict)
     unsettled: set[Place] = field(default_factory=set)
     alone: set[Place] = field(default_factory=set)
@@ -160,6 +163,9 @@ class Trying:
                 trial.gates.add(site.place)
                 del trial.reasons[site.place]
                 trial.layouts.pop(site.place, None)
+        if not trial.layouts:  # These are attention, since nothing else is.
+            trial.layouts = trial.of_one
+            trial.gates -= set(trial.layouts)
         if not (or_nothing and trial.lacks_proofs):
             self._tried.append(trial)
         elif trial.reasons:
@@ -176,6 +182,8 @@ class Trying:
         layout, is_settled = self._solver.layout(site, batches)
         if _is_of_some(site, layout) and self._solver.weighs_parts(site, batches.size):
             trial.gates.add(site.place)
+            if site.keys == 1:
+                trial.of_one.setdefault(site.place, []).append((site.lead, layout))
             return
         sequences = () if layout.tokens is None else layout.tokens.sequences
         if len(sequences) > 1 and not self._has_tensors:

@@ -159,6 +159,7 @@ class Watching:
         shown = others.layers.shown
         mixing = {name for name, _ in plan.altered}  # Of heads, which is shown.
         across = kernels.across - mixing
+        kernels.products.by_node -= kernels.nodes.choosing
         plan.silent = silent(self._model, self._ran, sites, shown, kernels.products, across)
         takings = kernels.takings
         plan.unmet = not_in(takings.missed, shown)

@@ -44,8 +44,8 @@ class KnownTokens:
         if isinstance(wanted, str):
             if self.names is None:
                 reason = self.reason or (
-                    "the tokens are not known here: pass tokens= or tokenizer=, call the model "
-                    "with input_ids, or give positions"
+                    "the tokens are not known here: pass tokens= or tokenizer=, or the grid= of "
+                    "patches, call the model with input_ids, or give positions"
                 )
                 raise EditError(f"{edit} names a token by its text, but {reason}.")
             try:
@@ -103,8 +103,9 @@ def check_tokens(name: str, where: Tokens) -> None:
         is_right = False
     if not is_right:
         raise SelectionError(
-            f"{name} is a position that counts from 0, or from the end -1, -2 ..., a token's text, "
-            f"several of these, or a slice of step 1; not {where!r}."
+            f"{name} is a position that counts from 0, or from the end -1, -2 ..., a token's text "
+            'or, of a patch, its row and column, such as "2,4"; several of these, or a slice of '
+            f"step 1; not {where!r}."
         )
 
 

@@ -148,7 +148,7 @@ class Agreement:
                 if one is not None and switching.moves:
                     self.switched.add(site)
                 rows = None if one is None else one.look(call, row)
-                call.output.zero_()
+                self._replays.silence(site, call)
                 if one in first and one is not None and not inputs.are_any:
                     rows = one.marked(row)
                 if rows is not None:  # What has no residual stream carries positions, too.

@@ -57,6 +57,8 @@ def joined(calls: Sequence[Place], layouts: Layouts) -> dict[Place, list[Layout]
             continue
         has_turns = not all(_are_one(layouts[place]) for place in runs)
         own = own if has_turns else list(runs)
+        if len(own) < 2:  # Each run of the module is a layer by itself.
+            continue
         count: Counter[Place] = Counter()
         known = []
         for place in own:

@@ -131,7 +131,7 @@ def _in_place(
             with torch._C.DisableTorchFunction():
                 if site in known:
                     known[site].look(call, row)
-                call.output.zero_()
+                replays.silence(site, call)
 
         replays.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
     for one in some:

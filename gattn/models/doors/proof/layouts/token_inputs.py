@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,8 +17,8 @@ class TokenInputs:
     """What a model is given or makes of ids, (elements, tokens, ...) or (tokens, elements, ...).
 
     If there is none of these, it may be (elements, channels, tokens); if there are as many channels
-    as tokens, it `may_be_last`. `are_any` says whether there is any. Masks, such as adjacency
-    matrices, hold no tokens, unless there is nothing else.
+    as tokens, these or the pixels of an image `may_be_last`. `are_any` says whether there is any.
+    Masks, such as adjacency matrices, hold no tokens, unless there is nothing else.
     """
 
     def __init__(
@@ -30,9 +31,9 @@ class TokenInputs:
         are_last: bool = False,
     ) -> None:
         self._sizes, self._root, self._batches, self._given = sizes, root, batches, given
-        self._are_last = are_last
+        self._are_last = self._may_be_pixels = are_last
         lookups = [run for run in _inner(root) if run.looks_up]
-        self._ids = {run.place: run for run in lookups if self.dim(run, _shape(run)) is not None}
+        self._ids = {run.place: run for run in lookups if self.form(run, _shape(run)) is not None}
         some = self._some(given)
         if not (some or self._ids or are_last):
             self._are_last = True
@@ -42,32 +43,36 @@ class TokenInputs:
 
     @property
     def may_be_last(self) -> bool:
-        """Whether tokens may be the last dimension, of the same size as the one that is taken."""
+        """Whether tokens may be the last dimensions, of the same size as the one that is taken."""
         return not self._are_last and self.last().are_any
 
     def last(self) -> TokenInputs:
-        """Take the last dimension of what the model is given for tokens."""
+        """Take what comes after the channels of what the model is given for tokens."""
         return TokenInputs(self._root, self._given, self._sizes, self._batches, are_last=True)
 
     def _some(self, given: Sequence[Tensor]) -> list[Tensor]:
-        return [x for n, x in enumerate(given) if self.dim(self._root, x.shape, n) is not None]
+        return [x for n, x in enumerate(given) if self.form(self._root, x.shape, n) is not None]
 
-    def dim(self, run: Run, shape: tuple[int, ...], number: int = 0) -> int | None:
-        """Return the dimension of tokens in what a run is given; None if there is none.
+    def form(self, run: Run, shape: tuple[int, ...], number: int = 0) -> tuple[int, ...] | None:
+        """Return the shape of marks of tokens in what a run is given; None if it has no tokens.
 
-        Sizes do not tell it from the batch where there are as many elements as tokens.
+        Sizes do not tell them from the batch where there are as many elements as tokens.
         """
         elements, count = self._sizes
         if self._are_last:
-            is_last = len(shape) == 3 and (shape[0], shape[2]) == (elements, count)
-            return 2 if is_last else None
+            are_pixels = len(shape) == 3 or (len(shape) > 3 and self._may_be_pixels)
+            is_last = are_pixels and (shape[0], prod(shape[2:])) == (elements, count)
+            return (1, 1, *shape[2:]) if is_last else None
         are_first = tuple(shape[:2]) == (elements, count)
         are_second = tuple(shape[:1]) == (count,)
         are_second &= elements == 1 or tuple(shape[1:2]) == (elements,)
         if are_first and are_second and elements > 1:
             owner = self._batches.owner(run, number)
             are_first = owner is None or owner.dim != 1
-        return 1 if are_first else 0 if are_second else None
+        if not (are_first or are_second):
+            return None
+        dim = 1 if are_first else 0
+        return tuple(count if one == dim else 1 for one in range(len(shape)))
 
     def given_to(self, run: Run) -> Run | None:
         """Return the run that is given tokens here, the model's or an embedding's; None if none."""
@@ -86,9 +91,8 @@ class TokenInputs:
             for n, x in enumerate(sources(given)):
                 if self._has_others and may_be_mask(x):
                     continue
-                if (dim := self.dim(known, x.shape, n)) is not None:
-                    shape = [-1 if one == dim else 1 for one in range(x.dim())]
-                    given = replaced(given, x, change(x, row.reshape(shape)))
+                if (form := self.form(known, x.shape, n)) is not None:
+                    given = replaced(given, x, change(x, row.reshape(form)))
             return given
 
         return entered

@@ -70,6 +70,8 @@ class KeptRows:
         self._may_move = False
         self.places: list[tuple[str, int]] = []
         """The calls of attention over edges: the module, and how many of its calls came before."""
+        self.choosing: set[str] = set()
+        """The modules that choose nodes or edges by a softmax, which is no attention."""
         self.lookups: set[tuple[str, int]] = set()
         """The runs of embeddings that look up ids as they are given."""
 
@@ -124,8 +126,10 @@ class KeptRows:
     def softmax(
         self, module: nn.Module, ends: Ends | None, frame: FrameType, scores: Tensor, given: Tensor
     ) -> Tensor:
-        """Note a call of attention over edges."""
-        if ends is not None:
+        """Note a call of attention over edges, or a softmax by which nodes are chosen."""
+        if ends is None:
+            self.choosing.add(self._names[module])
+        else:
             with torch._C.DisableTorchFunction():
                 self._ends += [ends.key, ends.query]
                 rows = None if ends.names else self._of_call(ends, frame, scores)

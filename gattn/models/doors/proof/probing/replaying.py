@@ -74,10 +74,26 @@ class Replays:
         self._order = {site: n for n, site in enumerate(sites)}
         self.count = 0
         self._reads = reads
+        self._carrying: set[Site] = set()
 
     def ask(self, outer: Run, site: Site) -> None:
         """Note that a call will be asked about in runs of a module around it."""
         self._asking.setdefault(outer, []).append(site)
+
+    def carry(self, site: Site) -> None:
+        """Note that a call only weighs what one token has, so that it carries that token on."""
+        if site not in self._carrying:
+            self._carrying.add(site)
+            self._known.clear()
+
+    def silence(self, site: Site | None, call: RawCall) -> None:
+        """Let attention give zero, so that only residual streams bring tokens on."""
+        if not self.carries(site):
+            call.output.zero_()
+
+    def carries(self, site: Site | None) -> bool:
+        """Return whether what a call gives is part of the residual stream."""
+        return site in self._carrying
 
     def sources(self, run: Run) -> list[Tensor]:
         """Return the floating-point tensors that a run was given."""
@@ -155,19 +171,26 @@ class Replays:
         self, outer: Run, inject: Run, source: int, marks: Tensor, asking: Sequence[Site]
     ) -> dict[Site, Reached | None]:
         waiting = {(one.module, one.counts[one.chain.index(outer)]): one for one in asking}
+        carrying = {
+            (one.module, one.counts[one.chain.index(outer)])
+            for one in self._carrying
+            if outer in one.chain
+        }
         found: dict[Site, Reached | None] = dict.fromkeys(asking)
         counts: Counter[nn.Module] = Counter()
         begins = _numbers(outer)
         shared: list[tuple[Tensor, Tensor]] = []
 
         def see(call: RawCall) -> None:
-            site = waiting.pop((call.module, counts[call.module]), None)
+            place = call.module, counts[call.module]
+            site = waiting.pop(place, None)
             counts[call.module] += 1
             if site is not None and site.has_sizes_of(call) and has_value_per_key(call):
                 found[site] = reached(call, site.live, is_ranked=site.is_ranked)
             if not waiting:
                 raise Stop
-            call.output.zero_()
+            if place not in carrying:
+                call.output.zero_()
 
         def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
             if (run.name, run.number + begins.get(run.name, 0)) == inject.place:
