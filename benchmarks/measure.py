@@ -2,7 +2,7 @@
 
 A row's work is built by `Row.build(side, size, device)`, once for "peer" and once for "gattn", from
 the same seed. Every measurement runs in a process forked from a server that has imported everything
-and computed nothing.
+and computed nothing; on a machine with a GPU, in this one.
 """
 
 import ctypes

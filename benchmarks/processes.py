@@ -1,4 +1,4 @@
-"""Runs functions in fresh processes, and says how busy the machine is."""
+"""Runs functions in fresh processes where that matters, and says how busy the machine is."""
 
 import gc
 import multiprocessing

@@ -105,6 +105,15 @@ def test_softmax_on_edges_is_torch_geometrics():
     assert_close(Softmax().on_edges(scores, query, 6), expected)
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_a_sink_of_minus_infinity_takes_nothing_at_any_temperature(temperature):
+    scores = torch.tensor([[[0.0, 1.0], [-torch.inf, -torch.inf]]]).expand(2, 2, 2)
+    sink = torch.tensor([-torch.inf, 0.0])
+    found = Softmax(temperature, sink)(scores)
+    assert_close(found[0, 0], (scores[0, 0] / temperature).softmax(-1))
+    assert_close(found[:, 1], torch.zeros(2, 2))
+
+
 def test_sink_is_one_more_logit_dropped():
     scores = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     sinks = torch.tensor([0.5, -1.0, 3.0])

@@ -90,7 +90,7 @@ class Softmax(Normalizer):
         assert self.sink is not None
         logit = filled(self.sink, wide)
         # A sink of -inf takes nothing; with a row without edges it would give NaN.
-        return logit.reshape(-1, 1).clamp_min(torch.finfo(wide.dtype).min) / self.temperature
+        return (logit.reshape(-1, 1) / self.temperature).clamp_min(torch.finfo(wide.dtype).min)
 
     def extra_repr(self) -> str:
         """Show what differs from the plain softmax."""

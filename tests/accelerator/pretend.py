@@ -18,6 +18,7 @@ from pretend_memory import NAME, all_to_host, to_device, to_host
 from torch.utils import _pytree as trees
 
 import gattn
+from gattn.engines.tensors import moving
 
 _OWN = {__file__, pretend_memory.__file__}
 _GATTN = str(Path(gattn.__file__).parent)
@@ -65,6 +66,7 @@ def install() -> None:
     """Register the device with torch; a second call does nothing."""
     if _LIBRARIES:
         return
+    moving._COPY_FIRST.append(NAME)
     from torch.utils import backend_registration as registration
 
     class Module(registration._DummyBackendModule):

@@ -58,6 +58,17 @@ def put_and_added(scores, values, target, summed):
     return summed((powers / total[target])[:, None] * values)
 
 
+def weighed_by_density(scores, values, target, summed):
+    density = summed((-(scores**2)).exp())
+    return summed(values) + density[:, None]
+
+
+def largest_of_each_node(scores, values, target, summed):
+    powers = torch.sigmoid(scores).exp()
+    most = torch.zeros(7).scatter_reduce(0, target, powers, "amax")
+    return summed(values) / most[:, None].clamp_min(1)
+
+
 class Layers(nn.Module):
     def __init__(self, *ways):
         super().__init__()
@@ -90,3 +101,10 @@ def test_layers_that_are_all_seen_are_not():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert captured(plain, plain) == 2
+
+
+@pytest.mark.parametrize("way", [weighed_by_density, largest_of_each_node])
+def test_layers_that_sum_exponentials_up_for_something_else_are_not(way):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert captured(plain, way) == 1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gattn.caching import cached_operand, cached_property, cached_tensor
 from gattn.engines.call.edge_list import EdgeList, check_features
+from gattn.engines.tensors.moving import moved
 from gattn.errors import ShapeError
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.graph.token_graph import TokenGraph
@@ -71,7 +72,7 @@ class AttentionCall:
     @cached_tensor
     def edge_index(self) -> Tensor:
         """The edges ``[key; query]`` on the tensors' device; a rule lists its edges on the CPU."""
-        return self.graph.edge_index.to(self.query.device, non_blocking=True)
+        return moved(self.graph.edge_index, self.query.device)
 
     @property
     def edges(self) -> Neighbourhoods:

@@ -26,6 +26,7 @@ _LEAST_DIM = 16  # of a product in a kernel
 _MOST_BOUNDED = 32
 """The most edges of a query that are bounded by the largest scores of groups of keys."""
 
+_MOST_KEYS = (1 << 31) // _ROWS  # numbers of 32 bits count a program's edges
 _ROOM = 16  # at the least, for a row's list
 _ROWS_AT_ONCE = 1 << 16
 _LAST_KEY = 0x7FFFFFFF
@@ -64,6 +65,8 @@ def can_emit(call: AttentionCall, keep: Keep) -> str | None:
     if type(keep) is TopK:
         if min(keep.k, call.graph.num_keys) > MOST_SLOTS:
             return f"it keeps more than {MOST_SLOTS} edges of a query"
+    elif type(keep) is Threshold and call.graph.num_keys > _MOST_KEYS:
+        return f"a query has more than {_MOST_KEYS:,} keys"
     elif type(keep) is not Threshold:
         return f"{keep} is neither a Threshold nor a TopK"
     return scores.why_not(call) or mask_tiles.why_not(call.graph)
@@ -89,6 +92,7 @@ class _Passes:
         score = kernel_score(call)
         graph = call.token_graph
         self.shape = call.query.shape[:3]
+        self.rows = self.shape.numel()
         self.keys, self.device = graph.num_keys, call.query.device
         heads, width = call.query.shape[1], score.query.shape[-1]
         query, key = (side.flatten(0, 1).contiguous() for side in (score.query, score.key))
@@ -98,7 +102,7 @@ class _Passes:
             query, key, score.scale, tables[0], score.cap, tables[1], *tiles,
             graph.num_queries, graph.num_keys, width, heads,
         )  # fmt: skip
-        self.top, self.total = self._per_row(torch.float32), self._per_row(torch.float32)
+        self.top, self.total = self._per_row(), self._per_row()
         is_quick = torch.backends.cuda.matmul.allow_tf32
         self.options = {
             "ROWS": _ROWS,
@@ -131,10 +135,10 @@ class _Passes:
         """Find edges with attention of at least `least`: degrees, keys and attention."""
         floor = self._floor(self.top + torch.log((least * self.total).clamp_min(1e-37)))
         start = self._evenly(_ROOM)
-        count, key, score = self._collect(floor, start)
+        count, key, score = self._collect(floor, start, _ROOM * self.rows)
         if int(count.max()) > _ROOM:
             start = torch.cat([start[:1], count.cumsum(0)])
-            count, key, score = self._collect(floor, start)
+            count, key, score = self._collect(floor, start, int(start[-1]))
         row = torch.repeat_interleave(count.long())
         before = count.cumsum(0) - count
         place = torch.arange(len(row), device=self.device) + (start[:-1] - before)[row]
@@ -149,11 +153,18 @@ class _Passes:
     def largest(self, most: int, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Find the `most` largest edges of each row: degrees, keys and attention."""
         floor, room = self._floor(bound), max(_ROOM, _power_of_two(4 * most))
-        found = self._collect(floor, self._evenly(room)) if most <= _MOST_BOUNDED else None
-        if found is None or int(found[0].max()) > room:
-            key, attention = self._by_slots(most, floor)
+        if most > _MOST_BOUNDED:
+            key, attention = self._by_slots(
+                most, floor, self.top.new_ones(self.rows, dtype=torch.int32)
+            )
         else:
-            key, attention = self._of_lists(most, room, *found)
+            count, key, score = self._collect(floor, self._evenly(room), room * self.rows)
+            key, attention = self._of_lists(most, room, count, key, score)
+            is_crowded = count > room
+            if bool(is_crowded.any()):
+                others = self._by_slots(most, floor, is_crowded.int())
+                key = torch.where(is_crowded[:, None], others[0], key)
+                attention = torch.where(is_crowded[:, None], others[1], attention)
         key, order = key.sort(dim=-1)
         is_edge = key >= 0
         degree = is_edge.sum(-1, dtype=torch.int32)
@@ -169,8 +180,9 @@ class _Passes:
         """
         found = []
         slots = torch.arange(room, device=self.device)
-        for rows in torch.arange(len(count), device=self.device).split(_ROWS_AT_ONCE):
-            some = slice(int(rows[0]), int(rows[-1]) + 1)
+        for first in range(0, self.rows, _ROWS_AT_ONCE):
+            some = slice(first, min(first + _ROWS_AT_ONCE, self.rows))
+            rows = torch.arange(some.start, some.stop, device=self.device)
             attention = self._shared(score.view(-1, room)[some], rows[:, None])
             code = attention.view(torch.int32).long().bitwise_left_shift_(32)
             code.bitwise_or_(_LAST_KEY - key.view(-1, room)[some])
@@ -181,18 +193,20 @@ class _Passes:
         key = torch.where(is_edge, _LAST_KEY - (best & 0xFFFFFFFF), -1).int()
         return key, (best >> 32).int().view(torch.float32)
 
-    def _by_slots(self, most: int, floor: Tensor) -> tuple[Tensor, Tensor]:
-        """Do the same by a pass that holds each row's largest, however many come near them."""
-        key = torch.empty(self.top.numel(), most, dtype=torch.int32, device=self.device)
+    def _by_slots(self, most: int, floor: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """Do the same for wanted rows by a pass that holds each row's largest.
+
+        It takes longer, however few candidates there are, but needs no room for any.
+        """
+        key = torch.empty(self.rows, most, dtype=torch.int32, device=self.device)
         attention = torch.empty_like(key, dtype=torch.float32)
         options = {"SLOTS": _power_of_two(most), "LOWEST": _LOWEST}
-        self._run("largest", self.top, self.total, most, floor, key, attention, **options)
+        self._run("largest", self.top, self.total, most, floor, wanted, key, attention, **options)
         return key, attention
 
-    def _collect(self, floor: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _collect(self, floor: Tensor, start: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """List the edges of each row that reach its floor, as far as there is room."""
-        count = torch.zeros(self.top.numel(), dtype=torch.int32, device=self.device)
-        size = int(start[-1])
+        count = torch.zeros(self.rows, dtype=torch.int32, device=self.device)
         key = torch.empty(size, dtype=torch.int32, device=self.device)
         score = torch.empty_like(key, dtype=torch.float32)
         # The interpreter and other makers' GPUs know no PTX.
@@ -202,12 +216,13 @@ class _Passes:
 
     def _evenly(self, room: int) -> Tensor:
         """Give each row's list the same room."""
-        return torch.arange(self.top.numel() + 1, device=self.device) * room
+        return torch.arange(self.rows + 1, device=self.device) * room
 
     def _floor(self, score: Tensor) -> Tensor:
         """Lower scores by more than rounding adds: nothing below them is kept.
 
-        Scores so far below a row's largest that their attention may be 0 are all equal.
+        Scores so far below a row's largest that their attention may be 0 are all equal. The passes
+        compute a score in the same way, so that they round it alike.
         """
         score = score.masked_fill(score <= self.top - _VANISHES, -torch.inf)
         return score - _ROUNDING * torch.maximum(score.abs(), self.top.abs()).clamp_min(1)
@@ -216,10 +231,10 @@ class _Passes:
         """Turn scores of rows into attention."""
         return torch.exp(score - self.top.view(-1)[row]) / self.total.view(-1)[row]
 
-    def _per_row(self, dtype: torch.dtype) -> Tensor:
-        return torch.empty(self.shape, dtype=dtype, device=self.device)
+    def _per_row(self) -> Tensor:
+        return torch.empty(self.shape, dtype=torch.float32, device=self.device)
 
-    def _run(self, name: str, *more: Any, **options: int) -> None:
+    def _run(self, name: str, *more: Any, **options: Any) -> None:
         from gattn.engines.kernels import passes
 
         batch, heads, queries = self.shape

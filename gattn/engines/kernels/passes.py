@@ -139,17 +139,22 @@ def _append(found, number, score, count, begin, room, keys, scores, ROWS: tl.con
 @triton.jit
 def largest(
     query, key, scale, inside, cap, outside, pointer, column, bits, words,
-    num_queries, num_keys, dim, heads, top, total, most, floor, keys, attention,
+    num_queries, num_keys, dim, heads, top, total, most, floor, wanted, keys, attention,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr, WORD: tl.constexpr,
     PRECISION: tl.constexpr, SLOTS: tl.constexpr, LOWEST: tl.constexpr,
 ):  # fmt: skip
     """Find the `most` largest of each row, in any order; among equals those of smaller keys.
+
+    Programs of which no row is `wanted` write nothing.
 
     Attention and key of an edge are one number, so that no two are equal: attention, which is not
     negative, orders as its bits do, and comes first. The key of a slot without an edge is negative.
     """
     vectors, row = _queries(query, num_queries, dim, ROWS, WIDTH)
     base, divisor, place = _row_sums(top, total, row, num_queries)
+    is_wanted = tl.load(wanted + place, mask=row < num_queries, other=0)
+    if tl.max(is_wanted, 0) == 0:
+        return
     lowest = tl.load(floor + place, mask=row < num_queries, other=float("inf"))
     slots = tl.arange(0, SLOTS)
     empty = tl.where(slots < most, -1 - slots.to(tl.int64), -LOWEST)
@@ -204,7 +209,7 @@ def _row_sums(top, total, row, num_queries):
     there = row < num_queries
     base = tl.load(top + place, mask=there, other=0.0)
     divisor = tl.load(total + place, mask=there, other=1.0)
-    return tl.where(base == -float("inf"), 0.0, base), tl.where(divisor == 0, 1.0, divisor), place
+    return base, divisor, place
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from gattn.caching import cached_function
 from gattn.engines.call import AttentionCall
 from gattn.engines.shared.tiling import partial_columns, tile_pairs
 from gattn.engines.tensors.memory import Runs, take
+from gattn.engines.tensors.moving import moved
 from gattn.graph.rules.keys import Keys, count_keys, list_keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.graph.walking import reach
@@ -190,14 +191,14 @@ def _tiles(graph: TokenGraph, blocks: list[tuple[slice, Keys]], device: torch.de
     home = torch.device("cpu")
     if runs := _as_runs([keys for _, keys in blocks]):
         allowed = graph.allowed(*_tokens_of(rows, runs, home))
-        return Tiles(rows, runs, allowed.to(device, non_blocking=True))
+        return Tiles(rows, runs, moved(allowed, device))
     sizes = torch.tensor([count_keys(keys) for _, keys in blocks], device=home)
     gathered = torch.zeros(len(blocks), int(sizes.max()), dtype=torch.long, device=home)
     for row, (_, keys) in zip(gathered, blocks, strict=True):
         row[: count_keys(keys)] = list_keys(keys, home)
     allowed = graph.allowed(*_tokens_of(rows, gathered, home))
     allowed &= (torch.arange(gathered.shape[1], device=home) < sizes[:, None])[:, None]
-    gathered, allowed = (x.to(device, non_blocking=True) for x in (gathered, allowed))
+    gathered, allowed = (moved(x, device) for x in (gathered, allowed))
     return Tiles(rows, gathered, allowed)
 
 
@@ -237,5 +238,5 @@ def _run_of_keys(graph: TokenGraph, rows: slice, columns: slice, device: torch.d
         rows.stop - rows.start, count_keys(columns), dtype=torch.bool, device=device
     )
     some = slice(columns.start + part.start, columns.start + part.stop)
-    allowed[:, part] = graph.allowed(rows, some).to(device, non_blocking=True)
+    allowed[:, part] = moved(graph.allowed(rows, some), device)
     return Tiles(rows, columns, allowed, part)

@@ -22,7 +22,7 @@ from gattn.weights.pairs import Pairs
 PIECE_NUMBERS = 1 << 20
 """How many numbers a weight function handles at once: they should stay in the cache."""
 
-DEVICE_NUMBERS = 1 << 26
+DEVICE_NUMBERS = 1 << 24
 """The same on an accelerator, where a piece is a few kernels, each of which should fill it."""
 
 GRADIENT_SHARE = 4

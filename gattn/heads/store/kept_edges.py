@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines.kernels.emitting import EmittedEdges
+from gattn.engines.tensors.moving import moved
 from gattn.errors import CaptureError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.neighbourhoods import padded_rows, pointer_of
@@ -146,15 +147,11 @@ class KeptEdges:
             self._add(rows, *weighed, picked(values, allowed))
             return
         present = attention.new_ones((), dtype=torch.bool) if allowed is None else allowed
-        places = self._keep.places(attention, present.to(attention.device, non_blocking=True))
+        places = self._keep.places(attention, moved(present, attention.device))
         width = attention.shape[2]
         line = places // width
         key = places - line * width
-        key = (
-            key + columns.start
-            if isinstance(columns, slice)
-            else columns.to(key.device, non_blocking=True)[key]
-        )
+        key = key + columns.start if isinstance(columns, slice) else moved(columns, key.device)[key]
         self._add(rows, *weighed, *self._taken(rows, places, line, key, values))
 
     def add_edges(self, edges: slice, attention: Tensor, scores: Tensor | None) -> None:
@@ -167,14 +164,14 @@ class KeptEdges:
         rows = slice(int(query[0]), int(query[-1]) + 1)
         groups = padded_rows(query - rows.start, rows.stop - rows.start)
         device = attention.device
-        key, row = (x.to(device, non_blocking=True) for x in (key, query - rows.start))
+        key, row = (moved(x, device) for x in (key, query - rows.start))
         weighed = masses(attention, row, rows.stop - rows.start)
         if isinstance(self._keep, All):
             self._add(rows, *weighed, values)
             return
         chosen = torch.zeros(attention.shape, dtype=torch.bool, device=device)
         for padded in groups:
-            group, present, slot = (x.to(device, non_blocking=True) for x in padded)
+            group, present, slot = (moved(x, device) for x in padded)
             block = attention.index_select(1, group.flatten()).view(-1, *group.shape)
             kept = self._keep.select(block, present).flatten(1)
             edge = group.flatten().index_select(0, slot)

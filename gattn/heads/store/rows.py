@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from gattn.engines.tensors.moving import moved
 from gattn.heads.store import apart
 from gattn.keep import sizes_of
 from gattn.largest import flat_indices
@@ -32,5 +33,5 @@ def picked(values: dict[str, Tensor], allowed: Tensor | None) -> dict[str, Tenso
     if allowed is None:
         return {name: block.flatten(1) for name, block in values.items()}
     # much faster than masked_select with a broadcast mask
-    edge = flat_indices(allowed).to(values["attention"].device, non_blocking=True)
+    edge = moved(flat_indices(allowed), values["attention"].device)
     return {name: block.flatten(1).index_select(1, edge) for name, block in values.items()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_MOST_PINNED = 1 << 28
-"""torch keeps pinned memory for the next time."""
+_MOST_PINNED = 1 << 27
+"""The most bytes to copy so: torch keeps pinned memory, for the next time, as long as it runs."""
 
 
 def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

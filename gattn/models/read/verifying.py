@@ -12,6 +12,7 @@ from torch.linalg import vector_norm
 
 from gattn.engines import tiles
 from gattn.engines.call import AttentionCall
+from gattn.engines.tensors.moving import moved
 from gattn.errors import CaptureError
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.read.masks import taken
@@ -65,7 +66,7 @@ def verify(call: SeenCall, reading: Reading) -> None:
     count, device = len(reading.queries), call.query.device
     rows = ordered(count) if call.is_own else _few(count)
     elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
-    slots = reading.queries.slots.index_select(0, rows).to(device, non_blocking=True)
+    slots = moved(reading.queries.slots.index_select(0, rows), device)
     is_output = attention.value is not None and attention.value.shape[-1] > 0
     if is_output:
         expected = widened(call.output[elements].index_select(1, slots)).transpose(1, 2)
@@ -73,7 +74,7 @@ def verify(call: SeenCall, reading: Reading) -> None:
         assert call.weights is not None
         given = widened(call.weights[elements].index_select(2, slots))
         expected = taken(given, 3, reading.keys)
-    found = _computed(attention, rows.to(device, non_blocking=True), is_output)
+    found = _computed(attention, moved(rows, device), is_output)
     sizes = [vector_norm(x, torch.inf) for x in (expected, found - expected)]
     largest, error = torch.stack(sizes).tolist()
     if not math.isfinite(largest + error):

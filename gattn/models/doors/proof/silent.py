@@ -22,6 +22,8 @@ _DIFFERENCES = frozenset(("sub", "sub_"))
 _NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
 _PUTS = frozenset(("index_put", "index_put_", "_index_put_impl_"))  # They may add, if told.
+_EXTREMES = frozenset(("amax", "amin"))
+_DIVIDING = frozenset(("div", "div_", "reciprocal", "log", "log_"))
 _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
 _NAMES = ("attention", "attn")
 
@@ -31,10 +33,10 @@ class Products:
 
     `multiplying` names these modules; `written_out` those that do so with exponentials of which
     sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
-    pairs of a softmax's numbers and others, and then take sums; `by_node` those that sum
-    exponentials up by a list of nodes. `normalizing` holds the modules
-    that use a softmax's normalizer by itself, as to merge softmaxes of chunks, and of how many
-    queries and keys. `looking_up` names those that multiply a softmax with the parameter that
+    pairs of a softmax's numbers and others, and then take sums; `by_node` those that
+    divide by sums of exponentials that were taken by a list of nodes. `normalizing` holds the
+    modules that use a softmax's normalizer by itself, as to merge softmaxes of chunks, and of how
+    many queries and keys. `looking_up` names those that multiply a softmax with the parameter that
     its scores were made with, as a codebook. `linear` holds those that multiply what a softmax gave
     with numbers that are no softmax, as linear attention does; `factored` those that multiply it
     with another softmax, as efficient attention does. `chained`
@@ -69,16 +71,14 @@ class Products:
         self._products: Any = WeakTensorKeyDictionary()
         self._outer: Any = WeakTensorKeyDictionary()
         self._totals: Any = WeakTensorKeyDictionary()
+        self._node_sums: Any = WeakTensorKeyDictionary()
 
     def note(self, where: str, kernel: str, given: Sequence[Any], result: Any) -> None:
         """Look at a kernel that ran in a module."""
         tensors = [x for x in given if isinstance(x, Tensor)]
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
-        if kernel in SUMS or (kernel in _PUTS and any(x is True for x in given)):
-            found = self._exponential(tensors)
-            if found is not None and not found.is_softmax:
-                self.by_node.add(where)
+        self._note_node_sum(where, kernel, given, tensors, result)
         if kernel.endswith("_"):
             self._matrices.difference_update(map(place_of, tensors[:1]))
         self._look_up(where, kernel, tensors, result)
@@ -104,6 +104,24 @@ class Products:
         """Note that a door saw the softmax that was written out last."""
         if self.written_out:
             self.written_out.pop()
+
+    def _note_node_sum(
+        self, where: str, kernel: str, given: Sequence[Any], tensors: list[Tensor], result: Tensor
+    ) -> None:
+        """Follow sums of exponentials by a list of nodes to what is divided by them."""
+        adds = kernel in SUMS or (kernel in _PUTS and len(given) > 3 and given[3] is True)
+        found = self._exponential(tensors)
+        if adds and not _EXTREMES & {x for x in given if isinstance(x, str)}:
+            if found is not None and not found.is_softmax:
+                self._node_sums[result] = where
+            return
+        divides_by = tensors[-1:] if kernel in ("div", "div_") else tensors
+        summed = next((self._node_sums[x] for x in divides_by if x in self._node_sums), None)
+        if summed is None or kernel in _PRODUCTS:
+            return
+        if kernel in _DIVIDING:
+            self.by_node.add(summed)
+        self._node_sums[result] = summed
 
     def _note_use(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         is_sum, found = kernel == "sum", self._exponential(tensors)
