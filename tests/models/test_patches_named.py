@@ -198,3 +198,27 @@ def test_analyses_take_names_of_tokens():
         assert array.query_token.values.tolist() == _WORDS, name
     with pytest.raises(CaptureError, match="tokens= gives 3 texts, but the stack"):
         gattn.analysis.routes(run, model=model, tokens=["a", "b", "c"], progress=False)
+
+
+def test_a_grid_of_another_form_than_the_proved_one_is_refused():
+    model, image, run = built()
+    other = _COLUMNS, 3
+    with pytest.raises(CaptureError, match=r"grid=\(5, 3\) is not how the patches lie"):
+        gattn.capture(run, model, grid=other)
+    with pytest.raises(CaptureError, match=r"grid=\(5, 3\) is not how the patches lie"):
+        outputs(model, image, gattn.Cut(layer=1, key="1,2"), grid=other)
+    assert gattn.capture(run, model, grid=_GRID)[1, 0].labels()[-1] == "2,4"
+
+
+@pytest.mark.parametrize("grid", [8, "2x4", (2,), (0, 4), (2.0, 4)])
+def test_what_is_no_grid_is_refused(grid):
+    model, _, run = built()
+    with pytest.raises(CaptureError, match="numbers of rows and of columns"):
+        gattn.capture(run, model, grid=grid)
+
+
+def test_tokens_may_be_ids_as_tensors():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
+    with torch.no_grad(), gattn.capturing(encoder, tokens=torch.tensor([6, 1, 4])) as run:
+        encoder(torch.randn(1, 3, 8))
+    assert run.trace[0, 0].tokens == ("6", "1", "4")

@@ -170,13 +170,14 @@ class Decomposing(Context, Generic[R]):
             raise several_groups(call.name, len(call.query))
         if not readings[0].has_values:
             raise CaptureError(
-                f"{call.name} shows only its softmax, not its values, so what its edges add is "
-                "unknown."
+                f"The layer {call.name!r} shows only its softmax, not its values, so what its "
+                "edges add is unknown. effect, estimate and circuit need no values."
             )
         layer = self._running[-1] if self._running else None
         if layer is None or layer.given is None:
             raise CaptureError(
-                f"{call.name} is not in a list of layers that take the residual stream."
+                f"The layer {call.name!r} is not in a list of layers that take the residual "
+                "stream. effect, estimate and circuit need none."
             )
         if layer.seen is not None:
             raise CaptureError(

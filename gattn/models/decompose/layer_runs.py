@@ -218,7 +218,7 @@ class LayerRun(Context):
         given = None if layer is None else layer.given
         if layer is None or given is None:
             raise CaptureError(
-                f"{call.name} is not in a list of layers that take the residual stream."
+                f"The layer {call.name!r} is not in a list of layers that take the residual stream."
             )
         if is_half(call.query) or is_half(given):
             raise CaptureError(

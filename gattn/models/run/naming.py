@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
+from numbers import Integral
 from typing import TypeAlias, cast
 
 from torch import Tensor
@@ -37,6 +39,11 @@ class Naming:
             raise CaptureError(
                 f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
             )
+        if self.grid is not None and not _is_grid(self.grid):
+            raise CaptureError(
+                "grid= takes the numbers of rows and of columns of patches, such as (14, 14), not "
+                f"{self.grid!r}."
+            )
 
     def of(self, stack: str, sequence: int = 0) -> dict[str, list[str]]:
         """Return the texts that are given for a stack of a sequence, by side."""
@@ -58,7 +65,7 @@ class Naming:
                     f"stacks give one mapping per sequence, as in tokens=[{{{stack!r}: [...]}}, "
                     "...]."
                 )
-        return {side: [str(one) for one in some] for side, some in by_side.items()}
+        return {side: [_text(one) for one in some] for side, some in by_side.items()}
 
     def _of(self, sequence: int) -> ByStack | None:
         """Return what is given for a sequence."""
@@ -89,7 +96,19 @@ class Naming:
         for side, size in sizes.items():
             with suppress(ShapeError):
                 found[side] = Grid.regular(*self.grid, size if is_bipartite else sizes["key"])
+        if found and not is_bipartite:
+            self._check_grid(proved)
         return {} if is_bipartite and len(found) > 1 else found  # Either side may be meant.
+
+    def _check_grid(self, proved: TokenMap | None) -> None:
+        """Refuse a grid of as many patches as one that was proved, but of another form."""
+        if self.grid is None or proved is None or len(proved.grid) != 2:
+            return
+        if proved.grid != self.grid and prod(proved.grid) == prod(self.grid):
+            raise CaptureError(
+                f"grid={self.grid} is not how the patches lie, which is {proved.grid} as the model "
+                "was proved to read them: leave grid= out."
+            )
 
     @property
     def stacks(self) -> set[str]:
@@ -112,6 +131,8 @@ class Naming:
         if self.tokens is not None:
             trace = self._named(trace, sequence, unnamed)
         if self.grid is not None:
+            for stack in grids.keys() - set(unnamed):
+                self._check_grid(grids[stack])
             return self._on_grid(trace, self.grid, unnamed)
         for stack in grids.keys() - set(unnamed):
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
@@ -163,6 +184,17 @@ def _cells(tokens: TokenMap | None, size: int) -> Tensor | None:
         return None
     cells = tokens.cells_of(size)
     return cells if len(cells) == size else None
+
+
+def _is_grid(given: object) -> bool:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return False
+    return all(isinstance(one, Integral) and int(one) > 0 for one in given)
+
+
+def _text(one: object) -> str:
+    """Write a token's text; ids may come as tensors."""
+    return str(one.item() if isinstance(one, Tensor) and one.numel() == 1 else one)
 
 
 def _is_nested(given: Sequence[object]) -> bool:
