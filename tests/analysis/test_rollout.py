@@ -119,7 +119,7 @@ def test_heads_say_which_are_read(heads, read, reduce):
         ({"heads": [0, 0]}, "each once"),
         ({"heads": "0,0"}, "each once"),
         ({"heads": "2.*"}, r"places such as .* or '2.0,2.1', not '2.\*'"),
-        ({"heads": "1-"}, r"a number, several such as .*not .1-."),
+        ({"heads": "1-"}, r"a number from 0, several such as .*not .1-."),
         (
             {"heads": "decoder:2.1"},
             r"names a stack.*take one from the trace, as in trace\['decoder'\]",
