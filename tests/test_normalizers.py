@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -6,6 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch_geometric.utils import softmax as segment_softmax
 
+from gattn.attention import attention_graphs
 from gattn.engines import edges, fused, message_passing, tiles
 from gattn.engines.call import attention_call
 from gattn.errors import ContractError
@@ -106,12 +108,14 @@ def test_softmax_on_edges_is_torch_geometrics():
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_a_sink_of_minus_infinity_takes_nothing_at_any_temperature(temperature):
-    scores = torch.tensor([[[0.0, 1.0], [-torch.inf, -torch.inf]]]).expand(2, 2, 2)
-    sink = torch.tensor([-torch.inf, 0.0])
-    found = Softmax(temperature, sink)(scores)
-    assert_close(found[0, 0], (scores[0, 0] / temperature).softmax(-1))
-    assert_close(found[:, 1], torch.zeros(2, 2))
+def test_a_sink_of_minus_infinity_takes_nothing_also_of_rows_without_edges(temperature):
+    normalizer = Softmax(temperature, torch.tensor([-torch.inf, 0.0]))
+    graph = TokenGraph.from_edges([(0, 1), (2, 3)], 4)
+    query = torch.ones(2, 4, 3)
+    first, second = attention_graphs(query, query, graph, normalizer=normalizer)
+    assert first.attention.tolist() == [1.0, 1.0]
+    wanted = torch.tensor([3**0.5, 0.0]).div(temperature).softmax(0)[0]
+    np.testing.assert_allclose(second.attention, [wanted, wanted], rtol=1e-6)
 
 
 def test_sink_is_one_more_logit_dropped():

@@ -44,7 +44,7 @@ def given_axes(ax: Axes | None, figsize: tuple[float, float] | None) -> Axes | N
     Raises
     ------
     SelectionError
-        If both were given, or the size is none.
+        If both were given, or the size is not one.
     """
     check_one_place(ax, figsize)
     return ax if figsize is None else new_figure(figsize, "constrained").add_subplot()

@@ -116,7 +116,7 @@ def check_size(size: object) -> None:
 
 
 def check_one_size(figure: Figure | SubFigure | None, figsize: tuple[float, float] | None) -> None:
-    """Refuse a size for a figure that has one, and what is none."""
+    """Refuse a size beside a figure, which has its own, and what is no size."""
     if figure is not None and figsize is not None:
         raise SelectionError("Give figure= or figsize=, not both: a figure has a size of its own.")
     if figsize is not None:
