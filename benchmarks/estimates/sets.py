@@ -33,7 +33,7 @@ def along_the_cut(
     runner, measure = asked(
         *given, options["metric"], None, options["target"], options["other"], "kl"
     )
-    edges = EdgeList.of(plain_run(runner, None))
+    edges = EdgeList.of(plain_run(runner))
     runs = Runs(runner, measure, Grouping.of(edges, "edges"))
     found = gattn.estimate(
         *given, sample=0, renormalize=False, progress=False, keep=gattn.All(), **answer
