@@ -13,28 +13,26 @@ from torch import nn
 from gattn.models.watch.inside import inside
 
 
-class Hook:
-    """Calls a function when a module runs, but not when a copy of it runs; keeps neither alive.
+class Uncopied:
+    """A hook whose copies do nothing.
 
-    Copies of a module inherit its hooks, and nobody would remove those.
+    Copies of a module, which may also be made while it runs, inherit its hooks, and nobody would
+    remove those.
     """
 
-    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        self._module, self._function = ref(module), function
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
 
     def __call__(self, module: nn.Module, *args: Any) -> Any:
-        """Call the function, if the module is the one that the hook was made for."""
-        if self._module() is not module:
-            return None
-        with inside():  # What it computes is not the model's.
-            return self._function(module, *args)
+        """Call the function."""
+        return self._function(module, *args)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Make its copies do nothing."""
         return _Nothing, ()
 
 
-class _Nothing(Hook):
+class _Nothing(Uncopied):
     """The copy of a hook."""
 
     def __init__(self) -> None:
@@ -42,6 +40,21 @@ class _Nothing(Hook):
 
     def __call__(self, module: nn.Module, *args: Any) -> None:
         """Do nothing."""
+
+
+class Hook(Uncopied):
+    """Calls a function when a module runs, but not when a copy of it runs; keeps neither alive."""
+
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._module = ref(module)
+
+    def __call__(self, module: nn.Module, *args: Any) -> Any:
+        """Call the function, if the module is the one that the hook was made for."""
+        if self._module() is not module:
+            return None
+        with inside():  # What it computes is not the model's.
+            return self._function(module, *args)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
     if output.is_nested:
         plain = nested.padded(output)
         call = _call(module, plain, **nested.padded_arguments(*args, **kwargs))
-    elif passes(module, output, *args, **kwargs):
+    elif not output.numel() or passes(module, output, *args, **kwargs):
         return output
     else:
         plain = output

@@ -16,6 +16,7 @@ from gattn.graph.token_graph import TokenGraph
 from gattn.models.doors.graphs.segments import scaled
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.watch.contexts import takes_part
+from gattn.models.watch.hooks import Uncopied
 from gattn.models.watch.inside import inside
 from gattn.normalizers.base import widened
 
@@ -54,7 +55,7 @@ class Messages:
                 # gattn's own layers would change their engine, and show values anyway.
                 is_own = type(module).__module__.startswith("gattn.")
                 if isinstance(module, kinds) and not is_own:
-                    handles.append(module.register_message_forward_hook(self._see))
+                    handles.append(module.register_message_forward_hook(Uncopied(self._see)))
             yield
         finally:
             for handle in handles:

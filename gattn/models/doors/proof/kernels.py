@@ -112,11 +112,12 @@ class Kernels(TorchDispatchMode):
         result = func(*args, **given)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         tensors = tensors_in((args, given))
-        if name.startswith(_WHOLES):
+        is_empty = all(not x.numel() for x in tensors_in((result,)) or tensors)  # As texts may be.
+        if name.startswith(_WHOLES) and not is_empty:
             self._last = Event(self._walk.innermost, is_seen=_is_known())
             self.events.append(self._last)
             self.takings.forget()
-        elif name in _SOFTMAXES:
+        elif name in _SOFTMAXES and not is_empty:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tensors, result)
@@ -127,10 +128,11 @@ class Kernels(TorchDispatchMode):
         self.moves.note(name, self._walk.running)
         if self._walk.running:
             self.nodes.note(func, name, args, given, result, self._walk.running[-1].place)
-        self.products.note(self._walk.innermost, name, args, result)
-        is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
-        everything = (*args, *given.values())
-        self.takings.note(self._walk.innermost, name, everything, result, is_own=is_own)
+        if not is_empty:
+            self.products.note(self._walk.innermost, name, args, result)
+            is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
+            everything = (*args, *given.values())
+            self.takings.note(self._walk.innermost, name, everything, result, is_own=is_own)
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self.picks.note(name, args, given, result, is_random=is_random)
         self.origins.note(func, tensors, result, is_random=is_random)

@@ -187,16 +187,15 @@ def _key(
 ) -> int | None:
     """Find the dimension of the keys in what a function of shapes gave, by the way it treats sizes.
 
-    A tensor without memory, in which only the keys' dimension has more than one element, shows it.
+    A tensor without memory, in which the keys' dimension has a size of its own, shows it.
     """
     before = followed.scores
-    shape = [1] * before.dim()
-    shape[followed.key] = before.shape[followed.key]
-    if before.shape[followed.key] == 1 or func in _RESHAPES:
+    if func in _RESHAPES:
         return _last(before, followed.key, result)
-    marked = func(before.new_empty(shape, device="meta"), *args[1:], **kwargs)
-    found = [n for n, size in enumerate(marked.shape) if size > 1]
-    return found[0] if len(found) == 1 else None
+    shape, size = list(before.shape), max(before.shape) + 2
+    shape[followed.key] = size
+    marked = func(before.new_empty(shape, device="meta"), *args[1:], **kwargs).shape
+    return marked.index(size) if size in marked and len(marked) == result.dim() else None
 
 
 def _placed(

@@ -58,7 +58,7 @@ def see(
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if module is None or not isinstance(scores, Tensor) or not isinstance(dim, int):
         return attention
-    if scores.dim() < 2 or not isinstance(attention, Tensor):
+    if scores.dim() < 2 or not isinstance(attention, Tensor) or not attention.numel():
         return attention
     number, key = runs.next_softmax(module), dim % scores.dim()
     source = Source(module, number, ref(attention), scores, key, running())

@@ -32,6 +32,7 @@ from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.read.on_graphs.seen_edges import Ends
+from gattn.models.watch.hooks import Uncopied
 
 Rows = tuple[Tensor, ...]
 """Indices that must be ends of edges, lest the rows of a tensor are other than nodes."""
@@ -113,12 +114,12 @@ class KeptRows:
             layers: list[Any] = [x for x in self._names if is_a(x, "MessagePassing")]
             for layer in layers:
                 if is_own(layer):  # It would run in another way if its messages were looked at.
-                    stack.callback(layer.register_forward_pre_hook(self._given).remove)
-                    stack.callback(layer.register_forward_hook(self._left).remove)
+                    stack.callback(layer.register_forward_pre_hook(Uncopied(self._given)).remove)
+                    stack.callback(layer.register_forward_hook(Uncopied(self._left)).remove)
                 else:
-                    stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
+                    stack.callback(layer.register_propagate_forward_hook(Uncopied(self._passed)).remove)
             for module in filter(is_trusted, self._names):
-                stack.callback(module.register_forward_hook(self._left).remove)
+                stack.callback(module.register_forward_hook(Uncopied(self._left)).remove)
             yield
 
     # Calls of attention over edges

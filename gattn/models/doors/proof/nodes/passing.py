@@ -25,6 +25,7 @@ from gattn.models.doors.proof.nodes.ends_given import (
 from gattn.models.doors.proof.probing.failing import Stop
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.read.on_graphs.seen_edges import Ends
+from gattn.models.watch.hooks import Uncopied
 from gattn.models.watch.inside import is_inside
 
 _GATHERS = frozenset(("__getitem__", "index_select"))
@@ -87,9 +88,9 @@ class Passing(Deciding):
             for layer in layers:
                 if is_own(layer):  # It would run in another way if its messages were looked at.
                     continue
-                stack.callback(layer.register_propagate_forward_hook(self._passed).remove)
+                stack.callback(layer.register_propagate_forward_hook(Uncopied(self._passed)).remove)
             for module in filter(is_trusted, self._names):
-                stack.callback(module.register_forward_hook(self._mixed).remove)
+                stack.callback(module.register_forward_hook(Uncopied(self._mixed)).remove)
             yield
 
     # Calls of attention over edges

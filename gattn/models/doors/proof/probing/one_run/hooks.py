@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gattn.models.doors.proof.probing.one_run.state import State, content
-from gattn.models.watch.hooks import Hook
+from gattn.models.watch.hooks import Uncopied
 
 KINDS = ("_forward_pre_hooks", "_forward_hooks")
 """The hooks that may change what modules are given, and what they give."""
@@ -125,7 +125,7 @@ class _Writes(TorchDispatchMode):
 
 
 def _is_ours(hook: Any) -> bool:
-    return isinstance(hook, Hook)
+    return isinstance(hook, Uncopied)
 
 
 def acting(module: nn.Module) -> list[Acting]:
@@ -158,7 +158,7 @@ def _held(hook: Any) -> Iterator[Any]:
 def described(module: nn.Module) -> tuple[object, ...]:
     """Describe the user's hooks on a module: their code, and the plain values that they hold."""
     some = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    others = [hook for hook in some if not isinstance(hook, Hook)]
+    others = [hook for hook in some if not isinstance(hook, Uncopied)]
     return tuple(_described(hook) for hook in others if is_users(hook)) if others else ()
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from gattn.models.doors.proof.probing.one_run.hooks import acting, held_by
 from gattn.models.doors.proof.probing.one_run.state import State
+from gattn.models.watch.hooks import Uncopied
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -73,8 +74,8 @@ class Walk:
         self.state = State(model, held_by(hooks))
         self._counts: dict[str, int] = {}
         for module in self._names:
-            module.register_forward_pre_hook(self._enter, with_kwargs=True)
-            module.register_forward_hook(self._leave, always_call=True)
+            module.register_forward_pre_hook(Uncopied(self._enter), with_kwargs=True)
+            module.register_forward_hook(Uncopied(self._leave), always_call=True)
 
     @contextmanager
     def following(self, entered: Entered | None = None) -> Iterator[None]:
