@@ -110,6 +110,8 @@ class Agreement:
         if inputs.may_be_last and all(one.is_blind(code, everywhere=True) for one in some):
             inputs = inputs.last()
             self._run(some, inputs, code)
+        if self._replays.reads_values:  # Its code may have put tokens there, number by number.
+            self.switched |= {one.site for one in some if one.is_out_of_reach(count)}
         moved = [one for one in some if one.has_moved(code) and one.site not in self.switched]
         if blind := {one.site for one in some if one.is_blind(code)}:
             outer = self._outer(some, inputs)

@@ -103,6 +103,15 @@ class Told:
         told = is_token & ~own
         return 2 * int((alike & told).sum()) > int(told.sum())
 
+    def is_out_of_reach(self, count: int) -> bool:
+        """Return whether no NaN came to a side in any run."""
+        for n, positions in self.sides(count):
+            is_token = (positions >= 0) & (positions < count)
+            seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
+            if bool((known & is_token).any()) and not bool((seen & known & is_token).any()):
+                return True
+        return False
+
     def has_moved(self, code: Tensor) -> bool:
         """Return whether some slot depends on other tokens than its own."""
         for n, positions in self.sides(code.shape[1]):

@@ -154,19 +154,19 @@ class Switching(TorchFunctionMode):
         if plain in _OF_THE_FIRST:
             given = given[:1]
         elif plain in _INDEXES:
-            given = [x for n, x in enumerate(given) if not n or x.is_floating_point()]
-        elif not result.is_floating_point() or plain in _STEPS:
+            given = [x for n, x in enumerate(given) if not n or _is_numbers(x)]
+        elif not _is_numbers(result) or plain in _STEPS:
             if any(x in self._switches or _has_nan(x) for x in given):
                 self._switches[result] = True
             return
-        floats = [x for x in given if x.is_floating_point()]
+        floats = [x for x in given if _is_numbers(x)]
         self.moves |= result.dim() != 0 and self._gates.exchange(plain, floats, result)
         if plain == "einsum" and len(floats) == 2 and not any(map(is_followed, floats)):
             self.moves |= isinstance(args[0], str) and self._gates.contract(args[0], floats, result)
         ranked = [x for x in given if x in self._ranked]
         if plain in _PUTS and any(self._ranked[x] is y for x in ranked for y in given):
             return
-        if ranked and result.is_floating_point():
+        if ranked and _is_numbers(result):
             is_view = any(_share_memory(x, result) for x in ranked)
             self.moves = not is_view
             self._ranked[result] = ranked[0]
@@ -198,7 +198,12 @@ def _share_memory(one: Tensor, other: Tensor) -> bool:
 
 
 def _has_nan(x: Tensor) -> bool:
-    return x.is_floating_point() and bool(x.isnan().any())
+    return _is_numbers(x) and bool(x.isnan().any())
+
+
+def _is_numbers(x: Tensor) -> bool:
+    """Return whether a tensor holds numbers that may be NaN, rather than masks or indices."""
+    return x.is_floating_point() or x.is_complex()
 
 
 def _crosses(marks: Sequence[Tensor], are_gated: Sequence[bool]) -> bool:

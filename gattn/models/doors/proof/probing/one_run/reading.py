@@ -43,6 +43,8 @@ class Reads:
     are_by_values : bool
         Whether code read numbers that are no constants, nor integers that it made itself, which may
         decide what it does; those that were made of inputs alone are none.
+    are_any : bool
+        Whether code read numbers that are no constants, one by one, nor integers.
     inputs : set of int
         The inputs of which numbers were made alone that code read, by their numbers.
 
@@ -57,7 +59,7 @@ class Reads:
     """
 
     def __init__(self, walk: Walk, picks: Picks, origins: Origins) -> None:
-        self.are_by_values = False
+        self.are_by_values = self.are_any = False
         self.inputs: set[int] = set()
         self._walk, self._picks, self._origins = walk, picks, origins
         self._running: Sequence[Run] = ()
@@ -98,6 +100,7 @@ class Reads:
                 self._picks.saw(func.__name__, By.VALUES, self._running)
             return
         self._found[name] = result
+        self.are_any |= are_floats and not is_constant
         are_integers = not are_floats and all(x.dtype != torch.bool for x in given)
         self.are_by_values |= not (is_known or are_integers)
 

@@ -10,7 +10,10 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+_STEPS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
 IGNORED = frozenset(vars(nn.Module()))
+IGNORED |= {f"_{step}_forward{when}_hooks" for step in _STEPS for when in ("", "_pre")}
+"""What all modules have, and torch-geometric's layers, among it their hooks."""
 _DEPTH = 6
 """How deep lists and objects within attributes are followed."""
 _CODE = (FunctionType, MethodType, ModuleType)
