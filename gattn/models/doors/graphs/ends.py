@@ -251,7 +251,9 @@ def _of_listed_edges(
                         known.append((key, query))
         if one is called:
             break
-    found = found or beside
+    # Of an index of nodes that is repeated for two heads, both columns are the same.
+    apart = [(key, query) for key, query in found if not torch.equal(key, query)]
+    found = apart or beside or found
     if len(found) > 1:
         raise NotNeighboursError("several lists of edges fit its softmax over segments")
     if not found:
