@@ -66,9 +66,10 @@ def nothing_seen(kind: str, was_called: bool, broke: bool, unfollowed: Sequence[
         return (
             f"The attention of {kind} cannot be seen: {unfollowed[0]} multiplies a softmax with "
             f"values in a way that is not followed{more}, such as vector by vector (dot, vecdot), "
-            "in a loop over keys, by a convolution, sparse, or in a kernel of its own. Expected "
-            "a product of matrices (@, bmm, einsum), or scaled_dot_product_attention. There is "
-            "nothing to capture."
+            "in a loop over keys, by a convolution, sparse, in a kernel of its own, or summed over "
+            "another dimension than the softmax, as where queries compete for keys (slot "
+            "attention). Expected a product of matrices (@, bmm, einsum) that sums over the keys, "
+            "or scaled_dot_product_attention. There is nothing to capture."
         )
     return (
         f"The attention of {kind} cannot be seen: expected transformers' attention "

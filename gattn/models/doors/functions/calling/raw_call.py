@@ -192,6 +192,7 @@ def handed(call: RawCall) -> SeenCall | None:
     """Let the open contexts take part in a call; None if nothing of it changes."""
     observer = _observer.get()
     if observer is not None:
+        _check_dims(call)
         observer(call)
         return None
     calls = next(calls for calls, _ in present() if calls.owns(call.module))
@@ -214,11 +215,7 @@ def handed(call: RawCall) -> SeenCall | None:
             "ones: hold their real and imaginary parts side by side, as torch.view_as_real gives "
             "them. Nothing was captured or edited."
         )
-    if _is_batched(call.value) or _is_batched(call.output):
-        raise CaptureError(
-            f"{named(call.module)} attends inside torch.vmap, which hides its batch: run "
-            "the model on a batch instead."
-        )
+    _check_dims(call)
     if tracker.proves and not tracker.is_calling:
         tracker.layers.again(tracker.modules.name(call.module))  # Only a part that runs again may.
     proved = tracker.layout(call.module, call.ordinal, call.lead)
@@ -248,6 +245,16 @@ def handed(call: RawCall) -> SeenCall | None:
         weights = layout.unfold(weights, call.weights.shape[:-2])
     call.weights = weights
     return found
+
+
+def _check_dims(call: RawCall) -> None:
+    """Refuse tensors some of whose dimensions are hidden."""
+    if _is_batched(call.value) or _is_batched(call.output):
+        raise CaptureError(
+            f"{named(call.module)} attends inside torch.vmap, which hides dimensions of its "
+            "tensors: run it on a batch instead; products of matrices, einsum and "
+            "scaled_dot_product_attention take leading dimensions."
+        )
 
 
 def _check_parts(call: RawCall, layout: Layout | None, first: Tracker) -> None:
