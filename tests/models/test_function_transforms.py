@@ -48,6 +48,27 @@ def test_transforms_are_refused_in_words_and_no_refusal_is_kept(way, context):
             model(given)
 
 
+def over_heads(q, k, v):
+    return torch.vmap(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, -1, -1)(q, k, v)
+
+
+def over_texts(q, k, v):
+    return torch.vmap(torch.nn.functional.scaled_dot_product_attention)(q, k, v)
+
+
+@pytest.mark.parametrize("attend", [over_heads, over_texts])
+@torch.no_grad()
+def test_attention_inside_vmap_within_a_model_is_refused_in_words(attend):
+    class Mapped(Layer):
+        def forward(self, x):
+            return attend(*self.qkv(x).unflatten(-1, (3, 4, 2)).unbind(2))
+
+    model, x = Mapped().eval(), made()[1]
+    says = r"Mapped attends inside torch\.vmap, which hides dimensions of its tensors"
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(x)
+
+
 def test_gradients_by_autograd_pass_through_edits():
     model, x = made()
     x.requires_grad_()

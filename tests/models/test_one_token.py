@@ -66,3 +66,23 @@ def test_softmaxes_over_single_keys_that_are_merged_are_refused():
     model, x = model_of(by_single_keys), torch.randn(1, 4, WIDTH).double()
     with pytest.raises(CaptureError), gattn.capturing(model):
         model(x)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("batch", [1, 2])
+@torch.no_grad()
+def test_a_softmax_that_is_turned_round_or_squeezed_is_followed(tokens, batch):
+    def turned(scores, value):
+        return scores.mT.softmax(-2).mT @ value
+
+    def squeezed(scores, value):
+        return (scores[:, None].softmax(-1).squeeze() @ value.squeeze()).reshape(value.shape)
+
+    for attend in (turned, squeezed) if tokens > 1 else (turned,):
+        model, x = model_of(attend), torch.randn(batch, tokens, WIDTH).double()
+        with gattn.capturing(model) as run:
+            model(x)
+        wanted = (model[0].query(x) @ model[0].key(x).mT / WIDTH**0.5).softmax(-1)
+        for row, trace in enumerate(run.traces):
+            found = torch.tensor(trace.only_stack[0, 0].to_dense())
+            torch.testing.assert_close(found, wanted[row], rtol=0, atol=1e-12)

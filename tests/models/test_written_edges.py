@@ -469,3 +469,30 @@ def test_messages_that_are_averaged_are_refused(how):
     model = Averaged(how).eval()
     with pytest.raises(CaptureError, match="not added up"), edited(model, Cut(query=3, key=0)):
         model(X, EDGES)
+
+
+@pytest.mark.parametrize("repeat", [wide, lambda index, like: index[:, None].repeat(1, HEADS)])
+@pytest.mark.parametrize("are_apart", [False, True])
+@torch.no_grad()
+def test_an_index_that_is_repeated_for_two_heads_is_no_list_of_edges(repeat, are_apart):
+    class Repeating(Layer):
+        def forward(self, x, edge_index):
+            source, target = edge_index
+            value = self.lin(x).view(-1, HEADS, DIM)
+            scores = (value * self.of).sum(-1)[source] + (value * self.at).sum(-1)[target]
+            alpha, at = scores.exp(), repeat(target, scores)
+            if are_apart:
+                del edge_index
+            total = alpha.new_zeros(len(x), HEADS).scatter_add(0, at, alpha)
+            self.alpha = alpha / total.gather(0, at)
+            message = value[source] * self.alpha[..., None]
+            return torch.zeros_like(value).index_add(0, target, message).flatten(1)
+
+    torch.manual_seed(0)
+    model = Repeating().eval()
+    model(X, EDGES)
+    wanted = torch.zeros(NODES, NODES).index_put((EDGES[1], EDGES[0]), model.alpha[:, 1])
+    with capturing(model) as run:
+        model(X, EDGES)
+    found = torch.tensor(run.trace.only_stack[0, 1].to_dense())
+    torch.testing.assert_close(found, wanted)

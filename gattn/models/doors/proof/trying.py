@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gattn.models.doors.proof.layouts.batches import Batches
+from gattn.models.doors.proof.layouts.joining import joined
 from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.layouts.sameness import refuse_numbers
 from gattn.models.doors.proof.layouts.slots import AcrossBatchError
@@ -163,9 +164,12 @@ class Trying:
                 trial.gates.add(site.place)
                 del trial.reasons[site.place]
                 trial.layouts.pop(site.place, None)
-        if not trial.layouts:  # These are attention, since nothing else is.
-            trial.layouts = trial.of_one
-            trial.gates -= set(trial.layouts)
+        shown = set(trial.of_one)
+        if trial.layouts and shown:  # Else these are attention, since nothing else is.
+            shown &= joined([one.place for one in sites], trial.layouts | trial.of_one).keys()
+        for place in shown:
+            trial.layouts[place] = trial.of_one[place]
+            trial.gates.discard(place)
         if not (or_nothing and trial.lacks_proofs):
             self._tried.append(trial)
         elif trial.reasons:

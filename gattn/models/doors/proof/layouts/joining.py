@@ -94,7 +94,7 @@ def _parts(layouts: list[Layout], heads: list[int]) -> list[TokenMap]:
     if len({(one.num_queries, one.num_keys, one.is_cross, one.inputs) for one in whole}) > 1:
         return []
     if any(one.keys is not None for one in whole):
-        return _packed(whole)
+        return _of_some_keys(whole)
     done: dict[tuple[int, ...], list[int]] = {}
     parts: list[tuple[TokenMap, int, int]] = []
     for one in whole:
@@ -120,19 +120,21 @@ def _parts(layouts: list[Layout], heads: list[int]) -> list[TokenMap]:
     ]
 
 
-def _packed(whole: list[TokenMap]) -> list[TokenMap]:
-    """Return the parts of texts that are packed into a sequence, each of which reads itself."""
+def _of_some_keys(whole: list[TokenMap]) -> list[TokenMap]:
+    """Return the parts of a layer in which each query reads some keys, in one part alone.
+
+    So it is with texts that are packed into a sequence, each of which reads itself, and with
+    queries that read those before them.
+    """
     parts: list[TokenMap] = []
     start = 0
     for n, one in enumerate(whole):
-        own = torch.arange(
-            start, start + (0 if one.keys is None else one.keys.shape[1]), device="cpu"
-        )
-        is_next = all(x is not None and torch.equal(x, own[None]) for x in (one.queries, one.keys))
-        if one.is_cross or not is_next:
+        rows = _rows(one)
+        is_next = rows is not None and rows.start == start and one.sequences == whole[0].sequences
+        if rows is None or one.is_cross or not is_next:
             return []
         parts.append(replace(one, joined=Joined(0, start, n > 0)))
-        start += len(own)
+        start = rows.stop
     return parts if start == whole[0].num_queries else []
 
 

@@ -117,7 +117,9 @@ class KeptRows:
                     stack.callback(layer.register_forward_pre_hook(Uncopied(self._given)).remove)
                     stack.callback(layer.register_forward_hook(Uncopied(self._left)).remove)
                 else:
-                    stack.callback(layer.register_propagate_forward_hook(Uncopied(self._passed)).remove)
+                    stack.callback(
+                        layer.register_propagate_forward_hook(Uncopied(self._passed)).remove
+                    )
             for module in filter(is_trusted, self._names):
                 stack.callback(module.register_forward_hook(Uncopied(self._left)).remove)
             yield

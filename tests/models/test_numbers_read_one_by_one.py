@@ -1,0 +1,66 @@
+"""Tokens whose numbers code reads one by one and puts elsewhere have no names; complex ones do."""
+
+import pytest
+import torch
+from torch import nn
+
+import gattn
+
+WIDTH, NAMES = 4, tuple("abcde")
+
+
+class Layer(nn.Module):
+    def __init__(self, turns=lambda x: x):
+        super().__init__()
+        self.qkv, self.turns = nn.Linear(WIDTH, 3 * WIDTH), turns
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return x + (self.turns(q) @ self.turns(k).mT / 2).softmax(-1) @ v
+
+
+class Rebuilt(nn.Module):
+    def __init__(self, is_read):
+        super().__init__()
+        self.layers, self.is_read = nn.Sequential(Layer(), Layer()), is_read
+
+    def forward(self, x):
+        first, second = self.layers
+        x = first(x)
+        if self.is_read:
+            rows = [[number.item() for number in token] for token in x[0].flip(0)]
+            return second(torch.tensor(rows, dtype=x.dtype)[None])
+        return second(x * (2 if x.mean().item() > -9 else 1))
+
+
+def shown(model):
+    torch.manual_seed(0)
+    x = torch.randn(1, len(NAMES), WIDTH).double()
+    with torch.no_grad(), gattn.capturing(model.double().eval(), tokens=NAMES) as run:
+        model(x)
+    return run.trace
+
+
+def test_tokens_that_code_put_back_have_no_names():
+    with pytest.warns(UserWarning, match="picks or orders tokens"):
+        trace = shown(Rebuilt(is_read=True))
+    _, second = trace.heads()
+    assert second.tokens == ()
+
+
+def test_a_number_that_is_only_compared_takes_no_names():
+    assert [graph.tokens for graph in shown(Rebuilt(is_read=False)).heads()] == [NAMES] * 2
+
+
+def rotary(x):
+    """Turn pairs of channels as complex numbers, by the position of their token."""
+    angles = torch.arange(len(NAMES)).double()[:, None] * torch.tensor([1.0, 0.1]).double()
+    turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(
+        torch.ones_like(angles), angles
+    )
+    return torch.view_as_real(turned).flatten(-2)
+
+
+def test_rotary_positions_by_complex_numbers_take_no_names():
+    graphs = list(shown(nn.Sequential(Layer(rotary), Layer(rotary))).heads())
+    assert [graph.tokens for graph in graphs] == [NAMES] * 2
