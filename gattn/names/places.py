@@ -21,7 +21,7 @@ _RANGE = r"\d+(?:-\d+)?"
 _COMMA = r"\s*,\s*"
 NUMBERS = rf"(?:\*|{_RANGE}(?:{_COMMA}{_RANGE})*)"
 _HEADS = rf"{_RANGE}\.{_RANGE}(?:{_COMMA}{_RANGE}\.{_RANGE})+"
-_STACK = r"[^\W\d][\w.]*"
+_STACK = r"[^\W\d][\w.]*(?: [\w.]+)*"
 PLACE = rf"(?:{_STACK}:)?(?:{_HEADS}|{NUMBERS}(?:\.{NUMBERS})?)"
 _PARTS = re.compile(
     rf"(?:(?P<stack>{_STACK}):)?"

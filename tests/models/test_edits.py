@@ -679,7 +679,7 @@ def test_a_pair_or_its_text_is_a_head(place, named):
 
 
 WRITTEN = ["2", "0-2", "1,3", "2.1", "2.0-1", "0-2,5.1", "*.1", "*", "cross:2.1", "1.1,2.0"]
-WRITTEN += ["cross:1.0-1,2.0", "layers.blocks:0.1", "1.1, 2.0"]
+WRITTEN += ["cross:1.0-1,2.0", "layers.blocks:0.1", "1.1, 2.0", "decoder 2:1.0", "a to b:1.0,2.1"]
 
 
 @pytest.mark.parametrize("text", WRITTEN)
