@@ -99,6 +99,7 @@ test("labels, tables and sentences number tokens where names repeat, after the n
   const apart = tokens([...Array(500).keys()].map((n) => `n${n}`));
   assert.equal(viewer.fitLabels(apart, 1.5, [0, 45, 90]).texts[labels.stride], `n${labels.stride}`);
   assert.equal(viewer.named(apart[8]), "n8");
+  assert.equal(viewer.named(tokens([" a", "a"])[0]), "a (0)", "which look alike");
   assert.equal(viewer.named(tokens(["a", "b", "a"])[1]), "b (1)", "all of them, so that numbers are not read as part of some names");
 });
 

@@ -1,6 +1,7 @@
 // Decodes the blocks of a page into heads and their tokens.
 
 import { signsHeldBy } from "./signs.js";
+import { visible } from "./texts.js";
 
 /** Undo base64. */
 export function bytesOf(text) {
@@ -85,10 +86,10 @@ function withSink(head, sink, keys) {
   return { ...head, start, key, values, sinkKey: keys };
 }
 
-/** List the tokens of one side of a stack; they are numbered where names repeat. */
+/** List the tokens of one side of a stack; they are numbered where names repeat, as they are shown. */
 export function tokensOf(side, generatedFrom = null) {
   const special = new Set(side.special);
-  const isNumbered = new Set(side.tokens).size < side.tokens.length;
+  const isNumbered = new Set(side.tokens.map((text) => visible(text))).size < side.tokens.length;
   const tokens = side.tokens.map((text, index) => ({
     text,
     index,

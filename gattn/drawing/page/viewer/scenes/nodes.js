@@ -32,13 +32,14 @@ function bow([x1, y1], [x2, y2], radius) {
   return [x1, y1, x1 + (x2 - x1) / 3 + dx, y1 + (y2 - y1) / 3 + dy, x1 + (2 * (x2 - x1)) / 3 + dx, y1 + (2 * (y2 - y1)) / 3 + dy, x2, y2];
 }
 
-const MOST_COMPARED = 400;
+const MOST_COMPARED = 100;
 
 /** How far a place usually is from the next: the median of some. */
 function usualGap(places) {
   const step = Math.ceil(places.length / MOST_COMPARED);
-  const gaps = places.filter((_, n) => n % step === 0).map(([x, y]) => places.reduce((least, [u, v]) => Math.min(least, Math.hypot(u - x, v - y) || Infinity), Infinity));
-  return gaps.sort((a, b) => a - b)[gaps.length >> 1] ?? Infinity;
+  const toNext = ([x, y]) => places.reduce((least, [u, v]) => Math.min(least, (u - x) ** 2 + (v - y) ** 2 || Infinity), Infinity);
+  const gaps = places.filter((_, n) => n % step === 0).map(toNext).sort((a, b) => a - b);
+  return Math.sqrt(gaps[gaps.length >> 1] ?? Infinity);
 }
 
 /** Tokens where the data has them: edges as lines, solid for what the focus reads and dashed for what reads it. */
@@ -70,7 +71,7 @@ export function nodes(picture) {
   marks.push(...scaleMarks(picture, 8, tall + 6, true));
   const hit = (px, py) => {
     const [node, distance] = places.reduce((best, [x, y], n) => (Math.hypot(px - x, py - y) < best[1] ? [n, Math.hypot(px - x, py - y)] : best), [-1, Infinity]);
-    return distance <= radius + 6 ? all.place(node) : null;
+    return distance <= Math.max(radius + 6, 12) ? all.place(node) : null;
   };
   return { width, height: tall + 6 + KEY_HEIGHT, marks, hit, added: added(lines) };
 }
