@@ -19,7 +19,7 @@ import gattn
 
 trace = gattn.capture("The dog chased the cat, and the cat chased the dog")
 table = trace.summary()
-print(table.round(2).to_string())
+print(table[["entropy", "previous_token", "induction", "label"]].round(2).to_string())
 trace.draw().savefig("all_heads.png", dpi=110)
 
 # %%

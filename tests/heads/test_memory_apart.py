@@ -156,6 +156,9 @@ def test_a_pickled_head_brings_no_other_tokens_along() -> None:
     assert len(pickle.dumps(some)) < 2 * numbers
     twin = copy.deepcopy(some).graph.rule
     assert twin.key.untyped_storage().nbytes() == rule.key.nbytes
+    one_of_all = gattn.attention_graphs(query, query, graph)[3]
+    assert one_of_all.attention.base.untyped_storage().nbytes() > 10 * one_of_all.attention.nbytes
+    assert copy.deepcopy(one_of_all).attention.base is None
     file = io.BytesIO()
     torch.save(heads, file)
     file.seek(0)

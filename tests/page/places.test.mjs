@@ -30,7 +30,7 @@ test("patches are as opaque as what the focus gives them, from 0 to the largest 
   const top = Math.max(...row);
   assert.deepEqual(fills(scene).map(opacity), row.map((x) => Number((0.25 + 0.65 * (x / top)).toFixed(3))));
   const notes = flat(scene.marks).filter(({ text }) => text?.startsWith("shaded"));
-  assert.equal(notes[0].text, "shaded by what \u2068p3 (3)\u2069 reads");
+  assert.equal(notes[0].text, "shaded by what \u2068p3\u2069 reads");
 });
 
 test("pointing at a patch finds its token, and the class token stands above", () => {
@@ -98,16 +98,46 @@ test("nodes stand where the data has them, y upwards, and pointing finds them", 
   assert.equal(scene.hit(-100, -100), null);
 });
 
-test("any number of nodes, wherever they are, lies in the picture with labels that do not meet", () => {
+test("any number of nodes, wherever they are, lies in the picture, with labels on no node and no other label", () => {
+  const sizes = [];
   for (const n of [1, 2, 50, 400]) {
     const head = causal(n, (i) => 1 / (i + 1));
     head.keys.forEach((token, i) => (token.at = n === 2 ? [3, 3] : [Math.cos(i), 1e6 * Math.sin(i)]));
-    const scene = viewer.nodes(pictureOf(head));
-    const marks = flat(scene.marks).filter(({ mark }) => mark !== "curves");
-    assert.ok(marks.every(({ x, x1, y, y1 }) => Number.isFinite(x ?? x1) && (y ?? y1) <= scene.height));
-    const written = marks.filter(({ mark, text }) => mark === "text" && /^t\d+$/.test(text));
-    assert.ok(written.length >= 1 && written.length <= n);
+    for (const focus of [null, { key: n - 1, row: n - 1 }]) {
+      const scene = viewer.nodes(pictureOf(head, { focus }));
+      const marks = flat(scene.marks).filter(({ mark }) => mark !== "curves");
+      assert.ok(marks.every(({ x, x1, y, y1 }) => Number.isFinite(x ?? x1) && (y ?? y1) <= scene.height));
+      const dots = marks.filter(({ mark, w, radius }) => mark === "rect" && w === 2 * radius).map(({ x, y, w }) => [x, y, x + w, y + w]);
+      assert.equal(dots.length, n);
+      const written = marks.filter(({ mark, text }) => mark === "text" && /^t\d+$/.test(text));
+      const boxes = written.map(({ x, y, text, size, bold }) => [x - viewer.textWidth(text, size, bold) / 2, y - size / 2, x + viewer.textWidth(text, size, bold) / 2, y + size / 2]);
+      const meet = ([l, t, r, b], [u, v, w, x]) => l < w && u < r && t < x && v < b;
+      boxes.forEach((box, i) => {
+        const isFocus = focus && written[i].text === `t${n - 1}`;
+        if (!isFocus) assert.ok(!dots.some((dot) => meet(box, dot)), `${written[i].text} of ${n} lies on a node`);
+        assert.ok(!boxes.some((other, j) => j > i && meet(box, other)), `${written[i].text} of ${n} lies on a label`);
+      });
+      sizes.push(written.length);
+    }
   }
+  assert.deepEqual(sizes.slice(0, 2), [1, 1]);
+  assert.ok(sizes[4] > 30 && sizes[4] <= 50 && sizes[6] > 30, `${sizes}`);
+});
+
+test("a label moves aside for its neighbours, and stays there when another node is in focus", () => {
+  const places = [[0, 0], [0, 40], [0, -40], [200, 100]];
+  const sizes = places.map(() => [20, 14]);
+  const given = { places, sizes, radius: 5, loops: [], frame: [-50, -50, 250, 150] };
+  const usual = viewer.labelPlaces({ ...given, first: [] });
+  assert.deepEqual(usual[3], [200, 113], "below, where there is room");
+  assert.deepEqual(usual[0], [0, 13]);
+  const crowded = { ...given, places: [[0, 0], [0, 14], [200, 100], [200, 130]] };
+  assert.deepEqual(viewer.labelPlaces({ ...crowded, first: [] })[0], [16, 0], "on the right");
+  assert.deepEqual(viewer.labelPlaces({ ...crowded, first: [1] }).slice(2), viewer.labelPlaces({ ...crowded, first: [] }).slice(2));
+  const none = { ...given, places: places.map(() => [0, 0]) };
+  assert.equal(viewer.labelPlaces({ ...none, first: [3] }).filter(Boolean).length <= 8, true);
+  assert.ok(viewer.labelPlaces({ ...none, first: [3] })[3], "the first are labelled");
+  assert.deepEqual(viewer.labelPlaces({ ...given, frame: [0, 0, 1, 1], first: [] }), [null, null, null, null]);
 });
 
 test("a stack has the view of places only where all is known that it needs", () => {
@@ -121,11 +151,13 @@ test("a stack has the view of places only where all is known that it needs", () 
   assert.deepEqual(viewer.viewsOf({ keys: side("grid"), queries: null }).at(-1), "places");
 });
 
-test("a page opens on its circuit, or over its image where tokens lie on a grid, or else on arcs", () => {
-  const [grid, plain] = ["grid", null].map((kind) => ({ keys: { places: kind && { kind } }, queries: null }));
+test("a page opens on its circuit, over its image where tokens lie on a grid, on the layout of its nodes, or else on arcs", () => {
+  const [grid, layout, plain] = ["grid", "layout", null].map((kind) => ({ keys: { places: kind && { kind } }, queries: null }));
   const image = { block: 0 };
   assert.equal(viewer.firstView(grid, { circuit: null, image }), "places");
   assert.equal(viewer.firstView(plain, { circuit: null, image }), "arcs");
   assert.equal(viewer.firstView(grid, { circuit: null }), "arcs");
+  assert.equal(viewer.firstView(layout, { circuit: null }), "places");
+  assert.equal(viewer.firstView(layout, { circuit: {} }), "circuit");
   assert.equal(viewer.firstView(grid, { circuit: {}, image }), "circuit");
 });

@@ -92,10 +92,15 @@ test("no label is cut off on the left, however long", async () => {
   }
 });
 
-test("thinned labels say their positions", () => {
-  const labels = viewer.fitLabels(tokens(Array(500).fill("w")), 1.5, [0, 45, 90]);
+test("labels, tables and sentences number tokens where names repeat, after the name", () => {
+  const labels = viewer.fitLabels(tokens(Array(500).fill("w".repeat(12))), 1.5, [0, 45, 90], 60);
   assert.ok(labels.stride > 1);
-  assert.equal(labels.texts[labels.stride], `${labels.stride} w`);
+  assert.match(labels.texts[labels.stride], new RegExp(`^w+… ${labels.stride}$`));
+  const apart = tokens([...Array(500).keys()].map((n) => `n${n}`));
+  assert.equal(viewer.fitLabels(apart, 1.5, [0, 45, 90]).texts[labels.stride], `n${labels.stride}`);
+  assert.equal(viewer.named(apart[8]), "n8");
+  assert.equal(viewer.named(tokens([" a", "a"])[0]), "a (0)", "which look alike");
+  assert.equal(viewer.named(tokens(["a", "b", "a"])[1]), "b (1)", "all of them, so that numbers are not read as part of some names");
 });
 
 test("a focus draws what the token reads solid and what reads it dashed, over the others", () => {

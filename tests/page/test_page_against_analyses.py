@@ -13,10 +13,10 @@ from gattn.graph.token_graph import TokenGraph
 
 
 def read(page, which):
-    """The values of a table of numbers by position; text where there is none."""
+    """The values of a table of numbers by position, or by the number that is a token's name."""
     found = {}
     for name, value in readings(page, which).items():
-        place = int(re.search(r" (\d+)(?: ·|$)", name).group(1))
+        place = int(re.search(r"(?: |^)(\d+)(?: ·|$)", name).group(1))
         written = value.replace("−", "-").replace("< 0.001", "0").replace(",", "")
         found[place] = float(written) if re.fullmatch(r"-?[\d.]+(e-?\d+)?", written) else value
     return found
@@ -50,7 +50,7 @@ def test_scores_of_0_are_read(look_at):
     page = look_at(head, "weight=score&token=4")
     assert read(page, "reads")[4] == 0
     assert "attention shown" not in page.locator("#numbers caption").first.text_content()
-    assert "4) 0" in page.locator("#view-option").text_content()
+    assert "reads 4: 0," in page.locator("#view-option").text_content()
 
 
 def cut_run(**options):

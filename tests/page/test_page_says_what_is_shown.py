@@ -65,7 +65,9 @@ def stacked(*traces):
 def test_the_facts_are_those_of_the_stack_that_is_shown(look_at):
     encoder = trace_of(words(9), name="encoder", causal=False, weight_function="DotProduct()")
     decoder = trace_of(words(5), layers=1, heads=2, kept=gattn.TopK(2), weight_function="Cosine()")
-    page = look_at(stacked(encoder, decoder), "stack=encoder")
+    few = {place: head for place, head in trace_of(words(5)).only_stack.items() if sum(place) < 3}
+    uneven = AttentionTrace({"uneven": Stack("uneven", few)})
+    page = look_at(stacked(encoder, decoder, uneven), "stack=encoder")
     facts = page.locator("#facts")
     expect(facts).to_contain_text("2 layers × 3 heads · 9 tokens · DotProduct()")
     expect(facts).to_contain_text("all edges kept")
@@ -74,6 +76,8 @@ def test_the_facts_are_those_of_the_stack_that_is_shown(look_at):
     expect(facts).to_contain_text("1 layer × 2 heads · 5 tokens · Cosine()")
     expect(facts).to_contain_text("edges kept: TopK(2)")
     assert page.locator("#title").text_content() != title
+    page.locator("#stack").select_option("uneven")
+    expect(facts).to_contain_text("5 heads in 2 layers · 5 tokens")
 
 
 def test_the_facts_are_those_of_the_run_and_head_that_are_shown(look_at):

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { DEFAULTS, escaped, fromFragment, joined, number, placesOf, searched, settled, sideBySide, textWidth, ticks, toFragment, tokensOf, visible, withPin } from "./viewer.mjs";
+import { DEFAULTS, escaped, fromFragment, groupsOf, joined, named as nameOfToken, number, placesOf, searched, settled, sideBySide, textWidth, ticks, toFragment, tokensOf, visible, withPin } from "./viewer.mjs";
 
 test("numbers carry at most three significant digits", () => {
   const written = { 0: "0", 0.123456: "0.123", 12.345: "12.3", 123456: "123,456", "-0.5": "−0.5", 0.00001234: "1.2e-5" };
@@ -136,6 +136,19 @@ test("side by side, the token that begins a sign has it whole", () => {
   assert.deepEqual(written(["e", "\u0301"], [0, 1]), ["e", "\u0301"], "not over the border of a word");
   assert.deepEqual(written(bytesOfText("你").slice(0, 2)), ["<0xE4>", "<0xBD>"]);
   assert.deepEqual(written(["", "a"]), ["", "a"]);
+});
+
+test("a token that is a part of a character in bytes names it", () => {
+  const parts = (texts, words) => named(texts, words).map(({ partOf }) => partOf);
+  assert.deepEqual(parts([...bytesOfText("é"), "x", ...bytesOfText("你")]), ["é", "é", "", "你", "你", "你"]);
+  assert.deepEqual(parts(["x<0xE4>", "<0xBD><0xA0>y"]), ["你", "你"]);
+  assert.deepEqual(parts(["<0xE4><0xBD>", "<0xA0><0xE5>", "<0xA5><0xBD>"]), ["你", "你好", "好"]);
+  assert.deepEqual(parts(["<0xE4>", "<0xBD>", "a"]), ["", "", ""], "of no character");
+  assert.deepEqual(parts(["e", "\u0301"], [0, 0]), ["", ""], "not in bytes");
+  assert.equal(nameOfToken(named(bytesOfText("é"))[0]), "<0xC3> (part of é)");
+  assert.equal(nameOfToken(named([...bytesOfText("é"), ...bytesOfText("é")])[3]), "<0xA9> (3, part of é)");
+  const { nodes } = groupsOf(named(bytesOfText("é"), [0, 0]), { merge: true });
+  assert.deepEqual(nodes.map((node) => nameOfToken(node)), ["é"]);
 });
 
 test("a search finds characters that several tokens share, and their bytes", () => {

@@ -1,6 +1,7 @@
 // What the modules of the page's script export, those that run without a document.
 export * from "../../gattn/drawing/page/viewer/heads/texts.js";
 export * from "../../gattn/drawing/page/viewer/heads/state.js";
+export * from "../../gattn/drawing/page/viewer/heads/signs.js";
 export * from "../../gattn/drawing/page/viewer/heads/decoding.js";
 export * from "../../gattn/drawing/page/viewer/heads/regrouping.js";
 export * from "../../gattn/drawing/page/viewer/heads/readings.js";
@@ -15,6 +16,7 @@ export * from "../../gattn/drawing/page/viewer/scenes/columns.js";
 export * from "../../gattn/drawing/page/viewer/scenes/matrix.js";
 export * from "../../gattn/drawing/page/viewer/scenes/passage.js";
 export * from "../../gattn/drawing/page/viewer/scenes/patches.js";
+export * from "../../gattn/drawing/page/viewer/scenes/rooms.js";
 export * from "../../gattn/drawing/page/viewer/scenes/nodes.js";
 export * from "../../gattn/drawing/page/viewer/scenes/layered.js";
 export * from "../../gattn/drawing/page/viewer/scenes/grid.js";

@@ -17,6 +17,7 @@ _HERE = Path(__file__).parent
 MODULES = (
     "heads/texts.js",
     "heads/state.js",
+    "heads/signs.js",
     "heads/decoding.js",
     "heads/regrouping.js",
     "heads/readings.js",
@@ -33,6 +34,7 @@ MODULES = (
     "scenes/matrix.js",
     "scenes/passage.js",
     "scenes/patches.js",
+    "scenes/rooms.js",
     "scenes/nodes.js",
     "scenes/layered.js",
     "scenes/grid.js",

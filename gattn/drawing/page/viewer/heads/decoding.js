@@ -1,5 +1,8 @@
 // Decodes the blocks of a page into heads and their tokens.
 
+import { signsHeldBy } from "./signs.js";
+import { visible } from "./texts.js";
+
 /** Undo base64. */
 export function bytesOf(text) {
   const binary = atob(text.trim());
@@ -83,22 +86,26 @@ function withSink(head, sink, keys) {
   return { ...head, start, key, values, sinkKey: keys };
 }
 
-/** List the tokens of one side of a stack. */
+/** List the tokens of one side of a stack; they are numbered where names repeat, as they are shown. */
 export function tokensOf(side, generatedFrom = null) {
   const special = new Set(side.special);
-  return side.tokens.map((text, index) => ({
+  const isNumbered = new Set(side.tokens.map((text) => visible(text))).size < side.tokens.length;
+  const tokens = side.tokens.map((text, index) => ({
     text,
     index,
     position: side.positions[index],
+    isNumbered,
     word: side.words?.[index] ?? null,
     at: side.places?.at[index] ?? null,
     special: special.has(index),
     generated: generatedFrom !== null && index >= generatedFrom,
     virtual: false,
   }));
+  signsHeldBy(tokens).forEach((partOf, index) => (tokens[index].partOf = partOf));
+  return tokens;
 }
 
-export const SINK = { text: "<sink>", index: -1, position: -1, word: null, at: null, special: false, generated: false, virtual: true };
+export const SINK = { text: "<sink>", index: -1, position: -1, isNumbered: false, partOf: "", word: null, at: null, special: false, generated: false, virtual: true };
 
 /** Give a decoded head its tokens; in self-attention, `rowNode` says which key each query is. */
 export function withTokens(head, keys, queries, offset) {

@@ -1,6 +1,6 @@
 // Makes heads from heads: the difference of two, words instead of tokens, fewer tokens.
 
-import { SIGNS } from "./texts.js";
+import { joined } from "./signs.js";
 
 /** The values that are 0 for an edge that does not exist. */
 export const AMOUNTS = ["attention", "contribution"];
@@ -41,76 +41,7 @@ export function difference(before, after) {
   return { start, key: Uint32Array.from(key), values, mass, sinkKey, isChange: true, isPart: before.isPart || after.isPart };
 }
 
-const BYTES = /(?:<0x[0-9A-F]{2}>)+/g;
-const STRICT = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-
-/** Decode bytes; those that make no character are written as <0xE7>. */
-function decoded(given) {
-  const bytes = Uint8Array.from(given);
-  let text = "";
-  for (let at = 0; at < bytes.length; ) {
-    const size = bytes[at] < 0x80 ? 1 : bytes[at] < 0xe0 ? 2 : bytes[at] < 0xf0 ? 3 : 4;
-    try {
-      text += STRICT.decode(bytes.subarray(at, at + size));
-      at += size;
-    } catch {
-      text += `<0x${bytes[at].toString(16).toUpperCase().padStart(2, "0")}>`;
-      at++;
-    }
-  }
-  return text;
-}
-
-const PART = /(<0x[0-9A-F]{2}>)/;
-const [ENDS_IN_PART, BEGINS_IN_PART] = [/<0x[0-9A-F]{2}>$/, /^<0x[0-9A-F]{2}>/];
-const [ENDS_IN_SIGN, BEGINS_IN_SIGN] = [/\u200d$/u, /^[\p{M}\p{Emoji_Modifier}\u200d]/u];
-
-/** Write tokens that share a sign: it is the text of the token that begins it; null of those that only go on. */
-function withWholeSigns(texts) {
-  const encoder = new TextEncoder();
-  const owners = [];
-  const bytes = texts.flatMap((text, n) =>
-    text.split(PART).flatMap((piece) => {
-      const found = PART.test(piece) ? [parseInt(piece.slice(3, 5), 16)] : [...encoder.encode(piece)];
-      found.forEach(() => owners.push(n));
-      return found;
-    }),
-  );
-  const written = texts.map(() => "");
-  let at = 0;
-  for (const [sign] of decoded(bytes).matchAll(SIGNS)) {
-    const isByte = BEGINS_IN_PART.test(sign);
-    written[owners[at]] += sign;
-    at += isByte ? 1 : encoder.encode(sign).length;
-  }
-  return written.map((text) => text || null);
-}
-
-/** Give the texts of tokens side by side, in which signs that several share are whole; null for tokens that only go on. */
-export function sideBySide(tokens) {
-  const texts = tokens.map(({ text }) => text);
-  const isWithin = (n) => {
-    const [before, text] = [texts[n - 1], texts[n]];
-    return (ENDS_IN_PART.test(before) && BEGINS_IN_PART.test(text)) || (!beginsWord(tokens, n) && (ENDS_IN_SIGN.test(before) || BEGINS_IN_SIGN.test(text)));
-  };
-  for (let from = 0, to; from < texts.length; from = to) {
-    to = from + 1;
-    while (to < texts.length && isWithin(to)) to++;
-    if (to > from + 1) texts.splice(from, to - from, ...withWholeSigns(texts.slice(from, to)));
-  }
-  return texts;
-}
-
-/** Whether a token begins a word; if words are not known, every token does. */
-export const beginsWord = (tokens, n) => !n || tokens[n].word === null || tokens[n].word !== tokens[n - 1].word;
-
-/** Join the texts of the tokens of a word, without continuation marks, and with characters whole again. */
-export function joined(texts) {
-  const text = texts.map((text, i) => (i && text.length > 2 && text.startsWith("##") ? text.slice(2) : text)).join("");
-  return texts.length > 1 ? text.replace(BYTES, (written) => decoded(written.match(/[0-9A-F]{2}(?=>)/g).map((hex) => parseInt(hex, 16)))) : text;
-}
-
-const merged = (parts) => ({ ...parts[0], text: joined(parts.map((part) => part.text)), last: parts.at(-1).index });
+const merged = (parts) => ({ ...parts[0], text: joined(parts.map((part) => part.text)), partOf: "", last: parts.at(-1).index });
 
 /** Say which node each token becomes: -1 if hidden, one node per word if words merge. */
 export function groupsOf(tokens, { merge = false, hidden = new Set(), from = 0, to = Infinity } = {}) {

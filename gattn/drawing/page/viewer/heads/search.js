@@ -1,7 +1,7 @@
 // Searches a text, also across tokens.
 
 import { visible } from "./texts.js";
-import { joined, sideBySide } from "./regrouping.js";
+import { joined, sideBySide } from "./signs.js";
 
 /** Find all matches in a text, also across tokens: the tokens of each match, in order. */
 export function searched(tokens, query) {

@@ -108,8 +108,11 @@ const HAS = { layered: ({ queries }) => !queries, places: groundOf, circuit: (st
 /** The views that a stack has: layers only of self-attention, places only where they are known; and a circuit if there is one. */
 export const viewsOf = (stack, circuit = null) => VIEWS.filter((view) => !HAS[view] || HAS[view](stack, circuit));
 
-/** The view that a stack opens with: the circuit, the image over which its tokens lie, or arcs. */
-export const firstView = (stack, { circuit = null, image = null }) => (circuit ? "circuit" : image && groundOf(stack) === "grid" ? "places" : "arcs");
+/** The view that a stack opens with: the circuit, the places of its tokens over an image or on a layout, or arcs. */
+export function firstView(stack, { circuit = null, image = null }) {
+  const ground = groundOf(stack);
+  return circuit ? "circuit" : ground === "layout" || (image && ground === "grid") ? "places" : "arcs";
+}
 
 /** The entry of a head whose edges can be asked why; undefined if it has none. */
 export const askedHead = (why, { stack, layer, head }) => why.find((one) => one.stack === stack && one.layer === layer && one.head === head);

@@ -61,6 +61,9 @@ export function visible(token, limit = 16) {
 /** Write a token; a virtual one is written as it is. */
 export const spelled = (token, limit) => (token.virtual ? token.text : visible(token.text, limit));
 
+/** Tell a token apart: its position where names repeat, and the character that its bytes are a part of. */
+export const detailsOf = (token) => [token.isNumbered && String(token.position), token.partOf && `part of ${visible(token.partOf)}`].filter(Boolean);
+
 /** Isolate the writing direction of a token from the rest of the line. */
 export const isolated = (text) => `\u2068${text}\u2069`;
 

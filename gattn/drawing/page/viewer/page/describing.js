@@ -49,11 +49,12 @@ export function describe(page) {
   const generated = [...keyTokens, ...(queryTokens ?? [])].filter((token) => token.generated).length;
   const size = queryTokens ? `${count(queryTokens.length, "query").replace("querys", "queries")} on ${count(keyTokens.length, "key")}` : count(keyTokens.length, "token");
   const graphs = page.shownGraphs.flat();
+  const all = page.stack.graphs.length;
   const facts = [
     page.traces.length > 1 && "before and after",
     editsText(page),
     distinct(page.traces.map(({ model }) => model)),
-    `${count(layers.length, "layer")} × ${count(heads.length, "head")}`,
+    all === layers.length * heads.length ? `${count(layers.length, "layer")} × ${count(heads.length, "head")}` : `${count(all, "head")} in ${count(layers.length, "layer")}`,
     size + (generated ? `, the last ${generated} generated` : ""),
     ...["weightFunction", "normalizer"].map((name) => distinct(graphs.map((graph) => graph[name]))),
     distinct(graphs.map(keepOf)),

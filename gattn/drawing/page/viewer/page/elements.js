@@ -1,6 +1,6 @@
 // Finds, makes and fills elements of the document, or of the part of one that the page is in.
 
-import { spelled } from "../heads/texts.js";
+import { detailsOf, spelled } from "../heads/texts.js";
 
 /**
  * Where the page is: its `root`, the outermost element (`frame`), whether it is small (`isCompact`), its address
@@ -26,7 +26,8 @@ export function tokenElement(token) {
   const name = element("bdi", { dir: "auto" });
   name.textContent = spelled(token, 48);
   const place = element("small");
-  place.textContent = token.virtual ? "" : ` ${token.position}${token.generated ? " · generated" : ""}${token.special ? " · special" : ""}`;
+  const more = [...detailsOf(token), ...["generated", "special"].filter((fact) => token[fact])];
+  place.textContent = more.length ? ` ${more.join(" · ")}` : "";
   return [name, place];
 }
 

@@ -136,7 +136,7 @@ function sentenceOf(page) {
   const focus = head && page.focusIn(head);
   if (!focus) return "no token chosen";
   const { reads, readBy } = readingsOf(head, focus, page.state.weight);
-  const list = (readings) => readings.slice(0, 3).map(({ token, value }) => `${named(token)} ${valueText(value, head)}`).join(", ") || "nothing";
+  const list = (readings) => readings.slice(0, 3).map(({ token, value }) => `${named(token)}: ${valueText(value, head)}`).join(", ") || "nothing";
   const name = focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key];
   const parts = [named(name) + (name.generated ? ", generated," : "")];
   if (focus.row >= 0) parts.push(`reads ${list(reads)}`);

@@ -1,6 +1,7 @@
 // Scenes drawn: on a canvas, and as SVG.
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif";
+const HALO = 3;
 const images = new WeakMap();
 
 export function imageOf({ pixels, columns: wide, rows }) {
@@ -58,6 +59,10 @@ const PAINT = {
     context.textAlign = { start: "left", middle: "center", end: "right" }[m.anchor];
     context.textBaseline = "alphabetic";
     context.direction = "ltr";
+    if (m.halo) {
+      [context.strokeStyle, context.lineWidth, context.lineJoin] = [m.halo, HALO, "round"];
+      context.strokeText(m.text, m.x, m.y + 0.35 * m.size);
+    }
     context.fillText(m.text, m.x, m.y + 0.35 * m.size);
   },
   cells(context, m) {
@@ -126,7 +131,8 @@ function svgOf(mark, encode) {
   if (mark.mark === "rect") return `<rect${attributes({ x: r2(mark.x), y: r2(mark.y), width: r2(mark.w), height: r2(mark.h), rx: mark.radius, fill: mark.fill ?? "none", ...pen })}/>`;
   if (mark.mark === "text") {
     const own = { x: r2(mark.x), y: r2(mark.y + 0.35 * mark.size), "font-size": mark.size, "font-weight": mark.bold ? 600 : undefined, "text-anchor": mark.anchor, fill: mark.fill, transform: turn };
-    return `<text${attributes(own)}>${escaped(mark.text)}</text>`;
+    const halo = mark.halo && { stroke: mark.halo, "stroke-width": HALO, "stroke-linejoin": "round", "paint-order": "stroke" };
+    return `<text${attributes({ ...own, ...halo })}>${escaped(mark.text)}</text>`;
   }
   if (mark.mark === "group") return `<g transform="translate(${r2(mark.x)} ${r2(mark.y)})">${mark.marks.map((m) => svgOf(m, encode)).join("\n")}</g>`;
   return cellsSVG(mark, encode);

@@ -1,6 +1,6 @@
 // The marks that scenes consist of: lines, boxes, notes, scales and labels.
 
-import { cutTo, number, spelled, textWidth, visible } from "../heads/texts.js";
+import { cutTo, detailsOf, number, spelled, textWidth } from "../heads/texts.js";
 import { hueText, inkOn } from "./colours.js";
 
 export const lineMark = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
@@ -20,7 +20,7 @@ const labelsOf = new WeakMap();
 const widest = (labels) => labels.reduce((most, label) => Math.max(most, label && textWidth(label, SIZE)), 0);
 
 /**
- * Fit labels to the distance between neighbours: turned, then numbered and thinned out; and cut to the room that each has.
+ * Fit labels to the distance between neighbours: turned, then thinned out and, where names repeat, numbered; and cut to the room that each has.
  *
  * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number, room: number}}
  */
@@ -30,7 +30,6 @@ export function fitLabels(tokens, pitch, angles, most = Infinity) {
     labelsOf.set(tokens, { all, wide: widest(all) });
   }
   const { all, wide } = labelsOf.get(tokens);
-  const texts = [...all];
   const room = { 0: wide + 8, 45: 1.5 * SIZE, 90: 1.2 * SIZE };
   let angle = angles.find((a) => pitch >= room[a]);
   let size = SIZE;
@@ -39,15 +38,20 @@ export function fitLabels(tokens, pitch, angles, most = Infinity) {
     angle = angles.at(-1);
     size = Math.min(SIZE, Math.max(9, pitch / 1.2));
     stride = THIN.find((k) => k * pitch >= 1.2 * size) ?? THIN.at(-1);
-    if (stride > 1) tokens.forEach((t, i) => (texts[i] = t.virtual ? t.text : i % stride ? "" : `${t.position} ${texts[i]}`));
   }
-  const long = Math.min(most, (stride > 1 ? widest(texts) : wide) * (size / SIZE));
+  const isShown = (i) => i % stride === 0 || tokens[i].virtual;
+  const texts = stride > 1 ? all.map((text, i) => (isShown(i) ? text : "")) : all;
+  const ends = tokens.map((token, i) => (stride > 1 && token.isNumbered && isShown(i) ? ` ${token.position}` : ""));
+  const long = Math.min(most, (stride > 1 ? widest(texts.map((text, i) => text + ends[i])) : wide) * (size / SIZE));
   const extent = { 0: size + 6, 45: 0.72 * long + size, 90: long + 6 }[angle];
-  return { texts: texts.map((text) => cutTo(text, most, size)), angle, size, extent, stride, wide: long, room: most };
+  return { texts: texts.map((text, i) => cutTo(text, most - textWidth(ends[i], size, true), size) + ends[i]), angle, size, extent, stride, wide: long, room: most };
 }
 
-/** The full label of a token, with its position. */
-export const named = (token) => (token.virtual ? token.text : `${visible(token.text, 24)} (${token.position})`);
+/** The full label of a token, with what tells it apart. */
+export function named(token) {
+  const details = detailsOf(token);
+  return spelled(token, 24) + (details.length ? ` (${details.join(", ")})` : "");
+}
 
 /** Draw a scale: its colours, for lines their widths, and round values; if hues are heads, how pale they are. */
 export function scaleMarks({ scale, look, overlaid }, x, y, isLine) {
@@ -85,8 +89,9 @@ function labelStyle({ look, focus, matches, tint }, token, isFocus, isLinked) {
  * Write a row of labels; those with a background come last, on top of the others.
  *
  * A token whose label is thinned out is still named if it is the focus, and gets a sign if it matches the search.
+ * A halo parts labels from lines below them.
  */
-export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLinked, sign = "●", angle = labels.angle }) {
+export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLinked, sign = "●", angle = labels.angle, halo }) {
   const shown = tokens.flatMap((token, i) => {
     const isSign = !labels.texts[i] && !isFocus(i) && picture.matches.has(token);
     const style = isSign ? { fill: picture.look.accent } : labelStyle(picture, token, isFocus(i), isLinked(i));
@@ -94,18 +99,18 @@ export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLi
     return text ? [{ token, text, style, place: place(i) }] : [];
   });
   const ordered = [...shown.filter(({ style }) => !style.ground), ...shown.filter(({ style }) => style.ground)];
-  return ordered.flatMap((label) => labelMarks(label, { angle, anchor, size: labels.size }));
+  return ordered.flatMap((label) => labelMarks(label, { angle, anchor, size: labels.size, halo }));
 }
 
 /** Write a label on its background; generated tokens are underlined. */
-function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size }) {
+function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size, halo }) {
   const wide = textWidth(text, size, style.bold) + 6;
   const left = { start: x - 3, middle: x - wide / 2, end: x - wide + 3 }[anchor];
   const turn = angle ? { angle: -angle, cx: x, cy: y } : {};
   const ground = style.ground && rectMark(left, y - size * 0.72, wide, size * 1.44, { ...style.ground, ...turn });
   const under = y + size * 0.62;
   const underline = token.generated && lineMark(left + 3, under, left + wide - 3, under, style.fill, 1, { dash: [2, 2], ...turn });
-  return [ground, textMark(x, y, text, style.fill, { anchor, size, bold: style.bold, ...turn }), underline].filter(Boolean);
+  return [ground, textMark(x, y, text, style.fill, { anchor, size, bold: style.bold, halo: ground ? undefined : halo, ...turn }), underline].filter(Boolean);
 }
 
 /** How far slanted labels reach to the left of the first token. */

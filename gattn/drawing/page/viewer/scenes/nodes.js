@@ -1,7 +1,9 @@
 // Nodes: tokens at places of their own, such as those of a graph.
 
+import { indexOf } from "../heads/readings.js";
 import { textWidth } from "../heads/texts.js";
 import { KEY_HEIGHT, fitLabels, labelRow, noteMarks, rectMark, scaleMarks } from "./marks.js";
+import { labelPlaces } from "./rooms.js";
 import { added, isSame, lineMarks, linesOf, linked, nodesOf } from "./lines.js";
 
 const [TOP, SIDE] = [30, 50];
@@ -14,7 +16,7 @@ function fitted(tokens, width, height) {
     return [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)];
   });
   const [wide, tall] = span.map(([low, high]) => (high > low ? high - low : 1));
-  const unit = Math.min((width - 2 * SIDE) / wide, (height - TOP - 40) / tall);
+  const unit = Math.min((width - 2 * SIDE) / wide, (height - TOP - 52) / tall);
   const middle = span.map(([low, high]) => (low + high) / 2);
   const lower = [middle[0] - wide / 2, middle[1] - tall / 2];
   return tokens.map(({ at }) => {
@@ -30,19 +32,14 @@ function bow([x1, y1], [x2, y2], radius) {
   return [x1, y1, x1 + (x2 - x1) / 3 + dx, y1 + (y2 - y1) / 3 + dy, x1 + (2 * (x2 - x1)) / 3 + dx, y1 + (2 * (y2 - y1)) / 3 + dy, x2, y2];
 }
 
-/** Leave out the labels that would lie on one before; those of the focus and its links come first. */
-function withRoom(texts, places, order, size) {
-  const written = [];
-  const shown = Array(texts.length).fill("");
-  for (const node of order) {
-    if (!texts[node]) continue;
-    const [x, y] = places[node];
-    const half = textWidth(texts[node], size) / 2 + 2;
-    if (written.some(([ox, oy, other]) => Math.abs(x - ox) < half + other && Math.abs(y - oy) < 1.2 * size)) continue;
-    written.push([x, y, half]);
-    shown[node] = texts[node];
-  }
-  return shown;
+const MOST_COMPARED = 100;
+
+/** How far a place usually is from the next: the median of some. */
+function usualGap(places) {
+  const step = Math.ceil(places.length / MOST_COMPARED);
+  const toNext = ([x, y]) => places.reduce((least, [u, v]) => Math.min(least, (u - x) ** 2 + (v - y) ** 2 || Infinity), Infinity);
+  const gaps = places.filter((_, n) => n % step === 0).map(toNext).sort((a, b) => a - b);
+  return Math.sqrt(gaps[gaps.length >> 1] ?? Infinity);
 }
 
 /** Tokens where the data has them: edges as lines, solid for what the focus reads and dashed for what reads it. */
@@ -51,7 +48,7 @@ export function nodes(picture) {
   const all = nodesOf(head);
   const tall = Math.max(height - KEY_HEIGHT, 240);
   const places = fitted(all.tokens, width, tall);
-  const radius = Math.max(2.5, Math.min(7, 90 / Math.sqrt(all.tokens.length + 1)));
+  const radius = Math.max(2.5, Math.min(7, 90 / Math.sqrt(places.length + 1), 0.25 * usualGap(places)));
   const lines = linesOf(picture);
   const marks = lineMarks(picture, lines, ({ key, row }) => bow(places[key], places[all.ofRow(row)], radius));
   const near = linked(lines);
@@ -62,16 +59,19 @@ export function nodes(picture) {
     marks.push(rectMark(x - radius, y - radius, 2 * radius, 2 * radius, { fill: look.paper, radius, ...stroke }));
   });
   const labels = fitLabels(all.tokens, Infinity, [0]);
-  const under = places.map(([x, y]) => [x, y + radius + 9]);
-  const rank = (node) => (isFocus(node) ? 0 : isLinked(node) ? 1 : 2);
-  const order = places.map((_, node) => node).sort((a, b) => rank(a) - rank(b) || a - b);
-  const texts = withRoom(labels.texts, under, order, labels.size);
-  marks.push(...labelRow(picture, all.tokens, { ...labels, texts }, { place: (node) => under[node], anchor: "middle", isFocus, isLinked }));
+  const order = [...all.tokens.keys()];
+  const sizes = labels.texts.map((text) => [text && textWidth(text, labels.size, true) + 4, 1.15 * labels.size]);
+  const loops = [...picture.chosen.edges].filter((e) => all.ofRow(indexOf(head).row[e]) === head.key[e]).map((e) => head.key[e]);
+  const first = [...order.filter(isFocus), ...order.filter((node) => !isFocus(node) && isLinked(node))];
+  const rooms = labelPlaces({ places, sizes, radius, loops, first, frame: [0, 24, width, tall] });
+  const texts = labels.texts.map((text, node) => (rooms[node] ? text : ""));
+  const place = (node) => rooms[node] ?? [places[node][0], places[node][1] + radius + 9];
+  marks.push(...labelRow(picture, all.tokens, { ...labels, texts }, { place, anchor: "middle", isFocus, isLinked, halo: picture.look.paper }));
   marks.push(...noteMarks(look, 12, width, focus ? "solid: what it reads; dashed: what reads it" : "point at a node: solid is what it reads, dashed what reads it"));
   marks.push(...scaleMarks(picture, 8, tall + 6, true));
   const hit = (px, py) => {
     const [node, distance] = places.reduce((best, [x, y], n) => (Math.hypot(px - x, py - y) < best[1] ? [n, Math.hypot(px - x, py - y)] : best), [-1, Infinity]);
-    return distance <= radius + 6 ? all.place(node) : null;
+    return distance <= Math.max(radius + 6, 12) ? all.place(node) : null;
   };
   return { width, height: tall + 6 + KEY_HEIGHT, marks, hit, added: added(lines) };
 }

@@ -1,7 +1,8 @@
 // Text with shaded tokens.
 
 import { cutTo, isolated, spelled, textWidth } from "../heads/texts.js";
-import { AMOUNTS, beginsWord, sideBySide } from "../heads/regrouping.js";
+import { AMOUNTS } from "../heads/regrouping.js";
+import { beginsWord, sideBySide } from "../heads/signs.js";
 import { readingsOf } from "../heads/readings.js";
 import { inkOn, rgb } from "./colours.js";
 import { KEY_HEIGHT, lineMark, named, noteMarks, rectMark, scaleMarks, textMark } from "./marks.js";
