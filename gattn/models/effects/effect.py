@@ -226,7 +226,7 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     """List the edits of each run."""
     if isinstance(edits, Edit):
         raise EditError(f"effect takes a list of edits, one per row: pass [{edits!r}].")
-    if not isinstance(edits, Iterable):
+    if not isinstance(edits, Iterable) or isinstance(edits, str):
         raise EditError(
             "effect takes a text or function, then a list of edits, then the model; the edits are "
             f"{type(edits).__name__}."
