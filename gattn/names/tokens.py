@@ -112,7 +112,7 @@ def described(tokens: Sequence[str], wanted: object = None) -> str:
     if not tokens:
         return "there are no tokens"
     known = list(dict.fromkeys(tokens))
-    if isinstance(wanted, str) and _TWO_NUMBERS.fullmatch(wanted) and (size := _grid_of(known)):
+    if isinstance(wanted, str) and _TWO_NUMBERS.fullmatch(wanted) and (size := grid_of(known)):
         return _patches_described(size)
     alike = get_close_matches(wanted, known, 3) if isinstance(wanted, str) else []
     if alike:
@@ -121,12 +121,12 @@ def described(tokens: Sequence[str], wanted: object = None) -> str:
     return f"the {len(tokens)} tokens are {', '.join(map(repr, tokens[:_LISTED]))}{more}"
 
 
-def _grid_of(tokens: Sequence[str]) -> tuple[int, int] | None:
+def grid_of(tokens: Sequence[str]) -> tuple[int, int] | None:
     """Return how many rows and columns of patches tokens are named by; None if by something else.
 
     Examples
     --------
-    >>> _grid_of(["class", "0,0", "0,1", "1,0", "1,1"])
+    >>> grid_of(["class", "0,0", "0,1", "1,0", "1,1"])
     (2, 2)
     """
     found = [one for one in map(_PATCH.fullmatch, tokens) if one is not None]
@@ -183,7 +183,7 @@ def _no_place(
 ) -> SelectionError:
     if not positions:
         return SelectionError(f"{name} must be a token, but there are no tokens.")
-    size = _grid_of(tokens)
+    size = grid_of(tokens)
     return SelectionError(
         f"{name} must be a token's position, here {positions[0]} .. {positions[-1]} (-1, -2 ... "
         f"from the end), or its text, not {wanted!r}"

@@ -1,0 +1,111 @@
+"""The token in whose last stream a model reads its answer is proved, or has to be named."""
+
+import pytest
+import torch
+from torch import nn
+
+import gattn
+from gattn.errors import SelectionError
+
+_POSITIONS = {"first": 0, "third": 2, "last": 6}
+
+
+class Reader(nn.Module):
+    """Layers, and an answer that is read from some of the tokens after the last."""
+
+    def __init__(self, read, is_causal=False):
+        super().__init__()
+        layers = [nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(2)]
+        self.layers, self.head = nn.ModuleList(layers), nn.Linear(16, 5)
+        self.read, self.is_causal = read, is_causal
+
+    def forward(self, x):
+        mask = torch.full((7, 7), -torch.inf).triu(1) if self.is_causal else None
+        for layer in self.layers:
+            x = layer(x, mask, is_causal=self.is_causal)
+        return self.read(self.head(x))
+
+
+_READ = {
+    "first": lambda x: x[:, 0],
+    "third": lambda x: x[:, 2],
+    "last": lambda x: x[:, -1],
+    "mean": lambda x: x.mean(1),
+    "two": lambda x: (x[:, 0] + x[:, 1]) / 2,
+    "largest": lambda x: x.amax(1),
+    "each": lambda x: x,
+    "none": lambda x: torch.zeros(1, 5),
+}
+
+
+def found_by(model, answer=lambda out: out, **options):
+    torch.manual_seed(0)
+    x = torch.randn(1, 7, 16)
+    return gattn.analysis.routes(lambda: answer(model(x)), model, progress=False, **options)
+
+
+def built(read, **options):
+    torch.manual_seed(0)
+    return Reader(_READ[read], **options).eval()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("read", _READ)
+def test_routes_lead_to_the_token_that_the_answer_is_read_from(read, is_causal):
+    model = built(read, is_causal=is_causal)
+    wanted = 6 if read == "each" and is_causal else _POSITIONS.get(read)
+    if wanted is None:
+        with pytest.raises(
+            SelectionError, match=r"from one token of 'layers.self_attn' alone.*posi"
+        ):
+            found_by(model)
+        assert found_by(model, position=3).graph["position"] == 3
+    else:
+        assert found_by(model).graph["position"] == wanted
+
+
+def test_what_a_function_returns_is_the_answer():
+    model = built("each")
+    assert found_by(model, lambda out: out[0, 4]).graph["position"] == 4
+    assert found_by(model, lambda out: out[0, 0, 1].item()).graph["position"] == 0
+    assert found_by(model, lambda out: {"answer": [out[:, 5]]}).graph["position"] == 5
+    assert found_by(built("third"), lambda out: None).graph["position"] == 2
+
+
+def test_a_classifier_of_texts_is_read_where_it_reads():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 30}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    bert = transformers.BertConfig(**sizes, **layers)
+    gpt = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=30, pad_token_id=0)
+    for kind, config, position in (
+        (transformers.BertForSequenceClassification, bert, 0),
+        (transformers.GPT2ForSequenceClassification, gpt, 5),
+        (transformers.GPT2LMHeadModel, gpt, 5),
+        (transformers.BertForMaskedLM, bert, None),
+        (transformers.BertForTokenClassification, bert, None),
+        (transformers.BertModel, bert, None),
+    ):
+        given = [4, 7, 9, 4, 8, 3], kind(config).eval()
+        if position is not None:
+            found = gattn.analysis.routes(*given, progress=False)
+            assert found.graph["position"] == position, kind
+        else:
+            with pytest.raises(SelectionError, match="Pass position="):
+                gattn.analysis.routes(*given, progress=False)
+
+
+def test_pictures_name_the_token_that_routes_lead_to():
+    def title(position, **names):
+        found = found_by(built("mean"), position=position, **names)
+        return found.draw().get_title(loc="left") or found.draw().get_title()
+
+    patches = ["class", *(f"{row},{column}" for row in range(2) for column in range(3))]
+    words = ["a", "dog", "sat", "on", "the", "old", "mat"]
+    assert "routes to patch 1,0" in title(4, tokens=patches)
+    assert "routes to “class”" in title(0, tokens=patches)
+    assert "routes to position 1 “dog”" in title(1, tokens=words)
+    assert "routes to position 3" in title(3)
+    influence = gattn.analysis.oversquashing(torch.ones(1, 1, 7, 7) / 7, tokens=patches)
+    assert "output at position 6 “1,2”" in influence.attrs["notes"][0]
