@@ -65,6 +65,7 @@ class FunctionRunner(Runner):
                 "on inputs of its own: let it return the loss, which then is the metric."
             )
         self._positions = self._found(measure.positions(position))
+        self._are_given = position is not None
         self._reads_all = measure.reads_all
         result, tracker = self._first
         self._first = None, tracker
@@ -105,6 +106,8 @@ class FunctionRunner(Runner):
         if logits.dim() == 1:
             rows = logits[None]
         else:
+            if logits is not result:
+                self._check_named(logits)
             rows = logits[[row_of(n, len(logits)) for n in self._positions]]
         for row in rows:
             _check_logits(row, str(self.prompt))
