@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import gattn
-from gattn.errors import SelectionError
+from gattn.errors import CaptureError, SelectionError
 
 _POSITIONS = {"first": 0, "third": 2, "last": 6}
 
@@ -109,3 +109,40 @@ def test_pictures_name_the_token_that_routes_lead_to():
     assert "routes to position 3" in title(3)
     influence = gattn.analysis.oversquashing(torch.ones(1, 1, 7, 7) / 7, tokens=patches)
     assert "output at position 6 “1,2”" in influence.attrs["notes"][0]
+
+
+@pytest.mark.parametrize("kind", ["BertForMaskedLM", "BertForTokenClassification"])
+def test_an_answer_for_each_token_needs_a_position(kind):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 30}
+    config = transformers.BertConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)
+    model, ids = getattr(transformers, kind)(config).eval(), [4, 7, 9, 4]
+    options = {"metric": "probability", "target": 1, "progress": False}
+    given = [gattn.Cut(layer=0)], model
+    for run in (ids, lambda: model(torch.tensor([ids]))):
+        with pytest.raises(SelectionError, match=f"{kind} gives logits for each of 4 tokens: pass"):
+            gattn.effect(run, *given, **options)
+        found = gattn.effect(run, *given, position=1, **options)
+        with torch.no_grad():
+            wanted = model(torch.tensor([ids])).logits[0, 1].softmax(-1)[1]
+        assert float(found["plain"][0]) == pytest.approx(float(wanted), rel=1e-5)
+    assert len(gattn.effect(ids, *given, metric=lambda rows: rows.sum(), progress=False)) == 1
+
+
+def test_the_nodes_of_a_graph_have_no_last_one():
+    layers = pytest.importorskip("torch_geometric.nn")
+    data = pytest.importorskip("torch_geometric.data")
+    torch.manual_seed(0)
+    layer, x, edges = layers.GATConv(8, 3).eval(), torch.randn(4, 8), torch.tensor([[0, 1], [1, 2]])
+    cut = [gattn.Cut(layer=0, query=2, key=1)]
+    with pytest.raises(SelectionError, match=r"4 rows of logits, and the nodes of a graph have no"):
+        gattn.effect(lambda: layer(x, edges), cut, layer, progress=False)
+    tables = [
+        gattn.effect(lambda: layer(x, edges)[2], cut, layer, progress=False),
+        gattn.effect(lambda: layer(x, edges), cut, layer, position=2, progress=False),
+    ]
+    assert tables[0]["effect"][0] == tables[1]["effect"][0] > 0
+    with pytest.raises(
+        CaptureError, match=r"lambda: model\(data.x, data.edge_index\), not the Data"
+    ):
+        gattn.effect(data.Data(x=x, edge_index=edges), cut, layer)

@@ -14,6 +14,7 @@ from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.metrics import Measure, Metric, Named, Position
 from gattn.models.effects.runner import Runner, row_of
+from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
@@ -108,6 +109,12 @@ class FunctionRunner(Runner):
         else:
             if logits is not result:
                 self._check_named(logits)
+            elif self._seen.reads_nodes and len(logits) > 1 and not self._are_given:
+                raise SelectionError(
+                    f"{self.prompt} returned {len(logits)} rows of logits, and the nodes of a "
+                    "graph have no last one: return the row of one node, as in lambda: "
+                    "model(x, edge_index)[5], or pass position=5."
+                )
             rows = logits[[row_of(n, len(logits)) for n in self._positions]]
         for row in rows:
             _check_logits(row, str(self.prompt))
@@ -166,6 +173,7 @@ class _Seen(Context):
     def __init__(self, has_tokenizer: bool) -> None:
         self._has_tokenizer = has_tokenizer
         self.calls = self.sequences = 0
+        self.reads_nodes = False
         self._ids: list[int] | None = None
         self._stacks: dict[str, tuple[SeenCall, Place]] = {}
 
@@ -176,6 +184,7 @@ class _Seen(Context):
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Note a call, and edit nothing."""
         self.sequences = max(self.sequences, len(set(place.sequences)))
+        self.reads_nodes |= isinstance(call, SeenEdges)
         self._stacks[place.stack] = call, place
         return []
 
