@@ -146,3 +146,17 @@ def test_the_nodes_of_a_graph_have_no_last_one():
         CaptureError, match=r"lambda: model\(data.x, data.edge_index\), not the Data"
     ):
         gattn.effect(data.Data(x=x, edge_index=edges), cut, layer)
+
+
+def test_where_tokens_read_later_ones_none_is_the_last():
+    torch.manual_seed(0)
+    x, cut = torch.randn(1, 7, 16), [gattn.Cut(layer=0)]
+    ahead, causal = built("each"), built("each", is_causal=True)
+    with pytest.raises(SelectionError, match="7 rows of logits, and tokens read later ones"):
+        gattn.effect(lambda: ahead(x)[0], cut, ahead, progress=False)
+    last = gattn.effect(lambda: ahead(x)[0], cut, ahead, position=6, progress=False)
+    one = gattn.effect(lambda: ahead(x)[0, 6], cut, ahead, progress=False)
+    assert last["effect"][0] == one["effect"][0] > 0
+    usual = gattn.effect(lambda: causal(x)[0], cut, causal, progress=False)
+    one = gattn.effect(lambda: causal(x)[0, 6], cut, causal, progress=False)
+    assert usual["effect"][0] == one["effect"][0] > 0

@@ -109,12 +109,8 @@ class FunctionRunner(Runner):
         else:
             if logits is not result:
                 self._check_named(logits)
-            elif self._seen.reads_nodes and len(logits) > 1 and not self._are_given:
-                raise SelectionError(
-                    f"{self.prompt} returned {len(logits)} rows of logits, and the nodes of a "
-                    "graph have no last one: return the row of one node, as in lambda: "
-                    "model(x, edge_index)[5], or pass position=5."
-                )
+            elif not self._are_given and len(logits) > 1:
+                self._seen.check_last(len(logits), str(self.prompt))
             rows = logits[[row_of(n, len(logits)) for n in self._positions]]
         for row in rows:
             _check_logits(row, str(self.prompt))
@@ -173,7 +169,7 @@ class _Seen(Context):
     def __init__(self, has_tokenizer: bool) -> None:
         self._has_tokenizer = has_tokenizer
         self.calls = self.sequences = 0
-        self.reads_nodes = False
+        self._reads_nodes = self._reads_ahead = False
         self._ids: list[int] | None = None
         self._stacks: dict[str, tuple[SeenCall, Place]] = {}
 
@@ -184,9 +180,24 @@ class _Seen(Context):
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Note a call, and edit nothing."""
         self.sequences = max(self.sequences, len(set(place.sequences)))
-        self.reads_nodes |= isinstance(call, SeenEdges)
+        self._reads_nodes |= isinstance(call, SeenEdges)
+        self._reads_ahead |= not place.is_bipartite and _reads_last(call)
         self._stacks[place.stack] = call, place
         return []
+
+    def check_last(self, rows: int, name: str) -> None:
+        """Refuse the last of several rows of logits, where it has not read all that came before.
+
+        So it is in a graph, and where tokens read later ones; then any row may be meant.
+        """
+        if self._reads_nodes or self._reads_ahead:
+            why = "the nodes of a graph have no last one"
+            if not self._reads_nodes:
+                why = "tokens read later ones, so that none of them is the last"
+            raise SelectionError(
+                f"{name} returned {rows} rows of logits, and {why}: pass position=, the row that "
+                "is measured, or return one row, as in lambda: model(x)[0]."
+            )
 
     @property
     def _is_one(self) -> bool:
@@ -205,6 +216,17 @@ class _Seen(Context):
         ((call, place),) = stacks.values()
         longest = max((key.first + len(key) for key in place.keys), default=0)
         return prompt.texts(call, place, self._ids, longest - len(call.extra_keys))
+
+
+def _reads_last(call: SeenCall) -> bool:
+    """Return whether the first of several queries reads the last key."""
+    if isinstance(call, SeenEdges) or min(call.query.shape[2], call.key.shape[2]) < 2:
+        return False
+    if call.mask is None:
+        return not call.is_causal
+    corner = call.mask[..., 0, -1]
+    is_there = corner if corner.dtype == torch.bool else corner > call.least
+    return bool(is_there.any())
 
 
 def _is_number(result: Any) -> bool:
