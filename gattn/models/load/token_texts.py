@@ -35,18 +35,23 @@ def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> t
 
 def names_of_run(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
     """Name the tokens that a model was given; warn if a tokenizer cannot have made these ids."""
-    if tokenizer is not None:
-        lost = sorted({i for i in ids if _written(i, tokenizer) is None})
-        if lost:
-            some = ", ".join(map(str, lost[:_SHOWN])) + " ..." * (len(lost) > _SHOWN)
-            warnings.warn(
-                f"The tokenizer has {len(tokenizer):,} tokens, but none with the ids {some} that "
-                "the model is given: it is probably that of another model, and then other tokens "
-                "have wrong names, too. Pass the tokenizer that made these ids, or name tokens by "
-                "tokens=.",
-                stacklevel=2,
-            )
+    warn_of_unknown(ids, tokenizer)
     return names_of(ids, tokenizer)
+
+
+def warn_of_unknown(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> None:
+    """Warn if a tokenizer cannot have made the ids that a model is given."""
+    lost = [] if tokenizer is None else [i for i in ids if _written(i, tokenizer) is None]
+    if tokenizer is None or not lost:
+        return
+    numbers = sorted(set(lost))
+    some = ", ".join(map(str, numbers[:_SHOWN])) + " ..." * (len(numbers) > _SHOWN)
+    warnings.warn(
+        f"The tokenizer has {len(tokenizer):,} tokens, but none with the ids {some} that the model "
+        "is given: it is probably that of another model, and then other tokens have wrong names, "
+        "too. Pass the tokenizer that made these ids, or name tokens by tokens=.",
+        stacklevel=3,
+    )
 
 
 def _written(number: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
