@@ -160,3 +160,16 @@ def test_where_tokens_read_later_ones_none_is_the_last():
     usual = gattn.effect(lambda: causal(x)[0], cut, causal, progress=False)
     one = gattn.effect(lambda: causal(x)[0, 6], cut, causal, progress=False)
     assert usual["effect"][0] == one["effect"][0] > 0
+
+
+def test_the_last_row_of_a_decoder_is_one_though_its_encoder_reads_ahead():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=30, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2
+    )
+    model, ids = transformers.T5ForConditionalGeneration(config).eval(), torch.tensor([[4, 7, 9]])
+    given = {"input_ids": ids, "decoder_input_ids": ids}
+    cut = [gattn.Cut(layer=0, stack="encoder")]
+    rows = gattn.effect(lambda: model(**given).logits[0], cut, model, progress=False)
+    last = gattn.effect(lambda: model(**given).logits[0, -1], cut, model, progress=False)
+    assert rows["effect"][0] == last["effect"][0] > 0

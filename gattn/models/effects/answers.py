@@ -169,7 +169,8 @@ class _Seen(Context):
     def __init__(self, has_tokenizer: bool) -> None:
         self._has_tokenizer = has_tokenizer
         self.calls = self.sequences = 0
-        self._reads_nodes = self._reads_ahead = False
+        self._reads_nodes = False
+        self._reads_ahead: set[bool] = set()
         self._ids: list[int] | None = None
         self._stacks: dict[str, tuple[SeenCall, Place]] = {}
 
@@ -181,16 +182,17 @@ class _Seen(Context):
         """Note a call, and edit nothing."""
         self.sequences = max(self.sequences, len(set(place.sequences)))
         self._reads_nodes |= isinstance(call, SeenEdges)
-        self._reads_ahead |= not place.is_bipartite and _reads_last(call)
+        if not place.is_bipartite and min(call.query.shape[2], call.key.shape[2]) > 1:
+            self._reads_ahead.add(_reads_last(call))
         self._stacks[place.stack] = call, place
         return []
 
     def check_last(self, rows: int, name: str) -> None:
         """Refuse the last of several rows of logits, where it has not read all that came before.
 
-        So it is in a graph, and where tokens read later ones; then any row may be meant.
+        So it is in a graph, and where tokens of all layers read later ones; any row may be meant.
         """
-        if self._reads_nodes or self._reads_ahead:
+        if self._reads_nodes or self._reads_ahead == {True}:
             why = "the nodes of a graph have no last one"
             if not self._reads_nodes:
                 why = "tokens read later ones, so that none of them is the last"
@@ -219,8 +221,8 @@ class _Seen(Context):
 
 
 def _reads_last(call: SeenCall) -> bool:
-    """Return whether the first of several queries reads the last key."""
-    if isinstance(call, SeenEdges) or min(call.query.shape[2], call.key.shape[2]) < 2:
+    """Return whether the first query reads the last key."""
+    if isinstance(call, SeenEdges):
         return False
     if call.mask is None:
         return not call.is_causal

@@ -76,7 +76,8 @@ def effect(
         end where negative, or its text; of several, the mean of the metric. By default the last of
         a text that the model continues, and for the loss all that have a next token. Models that
         classify texts have a single row of logits; those with an answer for each token, as for
-        masked words, need a position. Of logits that a function returns, the row.
+        masked words, need a position. Of logits that a function returns, the row; several rows
+        need one, too, where tokens read later ones, or are the nodes of a graph.
     target, other : int or str, or sequence of these, optional
         The id of a token or a class; text that is one token, usually with its space, such as
         " cat"; or a label. Of several, the sum of the probabilities, and the mean of the logits.
