@@ -158,6 +158,8 @@ def test_every_name_is_tested_above():
         ("--cut", "5.1:9->4", "5.1:9<-4"),
         ("--cut", "5.1:cat<-4", "5.1:9<-4"),
         ("--cut", "-1", "5.1:9<-4"),
+        ("--cut", "-1.1", "each a number from 0"),
+        ("--cut", "-1.1", "a token, but no layer or head, can also be -1 for the last"),
         ("--cut", "1,,2", "5.1:9<-4"),
         ("--cut", "4-2", "4-2 is empty"),
         ("--cut", "²", "5.1:9<-4"),

@@ -165,7 +165,7 @@ def _routes(commands: Commands) -> None:
         commands, "routes", run_routes, "find the paths by which a prediction gets its information"
     )
     add_text(parser)
-    add_position(parser)
+    add_position(parser, "the one that the answer is read from, in a text the last")
     parser.add_argument(
         "--threshold",
         type=real,

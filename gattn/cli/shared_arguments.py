@@ -39,7 +39,7 @@ def add_text(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
 
 
-def add_position(parser: argparse.ArgumentParser, default: str = "-1, the last") -> None:
+def add_position(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --position, where `default` says what is read without it."""
     parser.add_argument(
         "--position",

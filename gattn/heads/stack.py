@@ -13,6 +13,7 @@ from gattn.heads.drawn.traces import DrawnHeads
 from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice, is_number
+from gattn.names.places import read_heads
 
 if TYPE_CHECKING:
     from gattn.analysis.propagation.unrolled import Unrolled
@@ -53,6 +54,8 @@ class Stack(Located, DrawnHeads, door.Pictured, Mapping[tuple[int, int], Attenti
             layer = place if place in self.layers else self.layers[0]
             one = min(head for at, head in self.heads if at == layer)
             return f" Take a head by both, as in trace[{layer}, {one}]."
+        if isinstance(place, str | float):
+            return how_to_take_a_head(str(place))
         if isinstance(place, tuple) and all(map(is_number, place)) and min(place, default=0) < 0:
             return f" They do not count from the end: the last is {list(max(self.heads))}."
         return ""
@@ -128,3 +131,15 @@ class Stack(Located, DrawnHeads, door.Pictured, Mapping[tuple[int, int], Attenti
             If attention is negative, or `residual` is not from 0 to 1.
         """
         return door.unroll(self, heads=heads, reduce=reduce, residual=residual)
+
+
+def how_to_take_a_head(written: str) -> str:
+    """Say how a head is taken that was named as text, such as "2.1"; "" if it names none."""
+    try:
+        named = read_heads(written)
+    except ValueError:
+        return ""
+    layer, head = next(iter(named.heads), (named.layer, named.head))
+    of = f"trace[{named.stack!r}]" if named.stack else "trace"
+    place = [one if isinstance(one, int) else 0 for one in (layer, head)]
+    return f" A head is taken by its numbers, as in {of}{place}."

@@ -14,9 +14,8 @@ from gattn.heads import arrays, tables
 from gattn.heads.drawn.traces import DrawnTrace
 from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
-from gattn.heads.stack import Reduction, Stack
+from gattn.heads.stack import Reduction, Stack, how_to_take_a_head
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
-from gattn.names.places import list_places
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,8 +87,9 @@ class AttentionTrace(Located, DrawnTrace, door.Shown):
         """Take a stack by name, or a head of the only stack by (layer, head)."""
         if isinstance(place, str):
             if place not in self.stacks:
+                hint = how_to_take_a_head(place)
                 raise SelectionError(
-                    f"No stack {place!r}; there are {sorted(self.stacks)}.{_hint(place)}"
+                    f"No stack {place!r:.80}; there are {sorted(self.stacks)}.{hint}"
                 )
             return self.stacks[place]
         return self.only_stack[place]
@@ -196,16 +196,6 @@ def _named(stack: Stack) -> Stack:
         for place, head in stack.items()
     }
     return Stack(stack.name, heads)
-
-
-def _hint(place: str) -> str:
-    """Return how to take a head that was named as text."""
-    try:
-        stack, ((layer, head), *_) = list_places(place)
-    except ValueError:
-        return ""
-    of = f"trace[{stack!r}]" if stack else "trace"
-    return f" A head is taken as {of}[{layer}, {head}]."
 
 
 def _size_of(stack: Stack) -> str:

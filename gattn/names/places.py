@@ -65,7 +65,7 @@ def read_heads(text: str) -> Named:
     """
     found = _PARTS.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"a place [STACK:]LAYER[.HEAD], such as {EXAMPLES}")
+        raise ValueError(f"a place [STACK:]LAYER[.HEAD], both from 0, such as {EXAMPLES}")
     if found["heads"]:
         pairs = (one.split(".") for one in found["heads"].split(","))
         heads = [place for pair in pairs for place in _product(*map(read_numbers, pair))]

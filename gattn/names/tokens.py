@@ -17,6 +17,8 @@ from gattn.errors import SelectionError
 _BEFORE, _AFTER = ("##", "Ġ", "▁"), ("</w>", "@@")
 _SHOWN = {"␣": " ", "↵": "\n", "\\t": "\t", "\\r": "\r"}
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
+_PATCH = re.compile(r"(\d+),(\d+)")
+_TWO_NUMBERS = re.compile(r"\D*\d+\D+\d+\D*")
 _LISTED = 20
 
 
@@ -110,11 +112,36 @@ def described(tokens: Sequence[str], wanted: object = None) -> str:
     if not tokens:
         return "there are no tokens"
     known = list(dict.fromkeys(tokens))
+    if isinstance(wanted, str) and _TWO_NUMBERS.fullmatch(wanted) and (size := grid_of(known)):
+        return _patches_described(size)
     alike = get_close_matches(wanted, known, 3) if isinstance(wanted, str) else []
     if alike:
         return f"the most similar tokens are {', '.join(map(repr, alike))}"
     more = ", ..." if len(tokens) > _LISTED else ""
     return f"the {len(tokens)} tokens are {', '.join(map(repr, tokens[:_LISTED]))}{more}"
+
+
+def grid_of(tokens: Sequence[str]) -> tuple[int, int] | None:
+    """Return how many rows and columns of patches tokens are named by; None if by something else.
+
+    Examples
+    --------
+    >>> grid_of(["class", "0,0", "0,1", "1,0", "1,1"])
+    (2, 2)
+    """
+    found = [one for one in map(_PATCH.fullmatch, tokens) if one is not None]
+    if 2 * len(found) <= len(tokens):
+        return None
+    rows, columns = (1 + max(int(one[side]) for one in found) for side in (1, 2))
+    return rows, columns
+
+
+def _patches_described(size: tuple[int, int]) -> str:
+    rows, columns = size
+    return (
+        f"patches are '0,0' .. '{rows - 1},{columns - 1}', rows 0 .. {rows - 1} and columns "
+        f"0 .. {columns - 1}"
+    )
 
 
 def find_tokens(
@@ -131,7 +158,7 @@ def find_tokens(
         return found
     if isinstance(wanted, str):
         raise SelectionError(f"No {name} {wanted!r}; {described(tokens, wanted)}.")
-    raise _no_place(wanted, positions, name)
+    raise _no_place(wanted, positions, tokens, name)
 
 
 def places_of(
@@ -145,18 +172,22 @@ def places_of(
         if isinstance(wanted, (bool, np.bool_)):
             raise TypeError
     except (TypeError, ValueError) as error:
-        raise _no_place(wanted, positions, name) from error
+        raise _no_place(wanted, positions, tokens, name) from error
     if number < 0:
         return [len(positions) + number] if number >= -len(positions) else []
     return [n for n, position in enumerate(positions) if position == number]
 
 
-def _no_place(wanted: object, positions: Sequence[int], name: str) -> SelectionError:
+def _no_place(
+    wanted: object, positions: Sequence[int], tokens: Sequence[str], name: str
+) -> SelectionError:
     if not positions:
         return SelectionError(f"{name} must be a token, but there are no tokens.")
+    size = grid_of(tokens)
     return SelectionError(
         f"{name} must be a token's position, here {positions[0]} .. {positions[-1]} (-1, -2 ... "
-        f"from the end), or its text, not {wanted!r}."
+        f"from the end), or its text, not {wanted!r}"
+        + (f"; {_patches_described(size)}." if size else ".")
     )
 
 

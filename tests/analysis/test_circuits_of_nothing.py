@@ -25,7 +25,12 @@ class Ignoring(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "answer", [{"target": 3}, {}, {"metric": lambda z: 1e3 + z[-1].double().square().sum()}]
+    "answer",
+    [
+        {"target": 3, "position": -1},
+        {"position": -1},
+        {"metric": lambda z: 1e3 + z[-1].double().square().sum()},
+    ],
 )
 def test_rounding_is_no_dependence(answer):
     torch.manual_seed(1)

@@ -175,8 +175,14 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
         trace[5]
     with pytest.raises(SelectionError, match=r"No stack 'cross'; there are \['decoder'\]"):
         trace["cross"]
-    with pytest.raises(SelectionError, match=r"A head is taken as trace\['decoder'\]\[1, 0\]"):
+    takes = "A head is taken by its numbers, as in trace"
+    with pytest.raises(SelectionError, match=rf"{takes}\['decoder'\]\[1, 0\]"):
         trace["decoder:1.0"]
+    for of, place in ((trace, "1.0"), (trace, 1.0), (trace["decoder"], "1.0")):
+        with pytest.raises(SelectionError, match=rf"{takes}\[1, 0\]"):
+            of[place]
+    with pytest.raises(SelectionError, match=rf"{takes}\[1, 0\]"):
+        trace["1"]
     with pytest.raises(SelectionError, match="not 'median'"):
         trace.unroll(reduce="median")
     with pytest.raises(ShapeError, match=r"share from 0 to 1, not 1\.5"):

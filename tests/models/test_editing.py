@@ -20,6 +20,7 @@ from gattn import (
     capture,
     capturing,
     edited,
+    load_model,
 )
 from gattn.errors import EditError, SelectionError
 from gattn.models.run.edit_context import Editing
@@ -671,6 +672,20 @@ def test_something_else_than_an_edit_is_refused(tiny, wrong):
         edited(tiny("llama"), wrong).__enter__()
     with pytest.raises(EditError, match="at least one edit"):
         edited(tiny("llama")).__enter__()
+
+
+def test_what_was_passed_in_the_place_of_an_edit_is_told_where_it_goes():
+    model, tokenizer = load_model()
+    for given, says in (
+        (tokenizer, "pass the tokenizer by name, tokenizer=tokenizer"),
+        ([Cut(0)], r"pass edits one by one, as in gattn\.edited\(model, \*edits\)"),
+        ("2.1", r"such as gattn\.Cut\('2\.1'\)"),
+        (model, "the model comes before its edits"),
+    ):
+        with pytest.raises(EditError, match=says):
+            edited(model, Cut(0), given).__enter__()
+    with pytest.raises(EditError, match="takes the model before its edits"):
+        edited(Cut(0), model).__enter__()
 
 
 # Generation

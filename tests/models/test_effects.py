@@ -217,6 +217,7 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
         ([[]], EditError, "at least one"),
         (Cut(layer=0), EditError, r"pass \[Cut\(layer=0\)\]"),
         ([3], EditError, "An edit is one of"),
+        ("2.1", EditError, "then a list of edits, then the model; the edits are str"),
         ([Cut(layer=0), Cut(layer=0, query=2, key=4)], EditError, "query=2, key=4.*nothing to"),
         ([Cut(layer=0), Cut(layer=7)], EditError, "layer=7.*nothing to edit"),
         ([Cut(layer=0, head=4)], SelectionError, "head 4"),

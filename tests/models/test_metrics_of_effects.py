@@ -196,7 +196,9 @@ def test_a_text_is_a_label_only_where_logits_are_of_labels(tiny, tokenizer):
     model.config.label2id = {"dog": 0, "cat": 1}
     dog = tokenizer.convert_tokens_to_ids("dog")
     by_text, by_id = (
-        gattn.effect(IDS, [Cut(0)], model, tokenizer, metric="probability", target=target)
+        gattn.effect(
+            [5, 7, 12, 7, 8, 3], [Cut(0)], model, tokenizer, metric="probability", target=target
+        )
         for target in ("dog", dog)
     )
     assert by_text["effect"][0] == by_id["effect"][0] != 0

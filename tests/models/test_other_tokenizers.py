@@ -90,3 +90,58 @@ def test_the_advice_is_good():
             found = run()
         with gattn.edited(model, gattn.Cut(layer=1, key=4)):
             assert torch.equal(found, run())
+
+
+def worded(count):
+    """A tokenizer of so many words, which says [UNK] of whatever it does not have."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"[UNK]": 0, **{f"w{n}": n for n in range(1, count)}}
+    model = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    return PreTrainedTokenizerFast(tokenizer_object=model, unk_token="[UNK]")
+
+
+class Embedded(torch.nn.Module):
+    """A model of one's own that is given ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(60, 16)
+        self.layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, input_ids):
+        return self.layer(self.embed(input_ids))
+
+
+_GIVEN = [5, 17, 42, 8, 0]
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert", None])
+def test_a_tokenizer_without_some_of_the_ids_is_warned_of(tiny, kind):
+    """Many tokenizers call all that they do not have [UNK], whose own id is another."""
+    model = Embedded().eval() if kind is None else tiny(kind)
+    expected = ["w5", "<17>", "<42>", "w8", "[UNK]"]
+    said = "has 10 tokens, but none with the ids 17, 42 that.*of another model.*tokens="
+    with gattn.capturing(model, worded(10)) as run:
+        model(input_ids=torch.tensor([_GIVEN]))
+    with pytest.warns(UserWarning, match=said):
+        assert run.trace.tokens == expected
+    if kind is not None:
+        with pytest.warns(UserWarning, match=said):
+            assert gattn.capture(_GIVEN, model, worded(10)).tokens == expected
+    with gattn.capturing(model, worded(60)) as run:  # its own: nothing is said
+        model(input_ids=torch.tensor([_GIVEN]))
+    assert run.trace.tokens == ["w5", "w17", "w42", "w8", "[UNK]"]
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_is_warned_of(tiny):
+    model = tiny("bert")
+    known = model.get_input_embeddings().num_embeddings
+    said = rf"has {known + 1} tokens, and the BertModel only {known}: it is that of another model"
+    with pytest.warns(UserWarning, match=said):
+        gattn.capture(_GIVEN, model, worded(known + 1))
+    own = worded(known)
+    own.add_tokens(["added"])  # which a model may be given later
+    gattn.capture(_GIVEN, model, own)

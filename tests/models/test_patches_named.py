@@ -167,6 +167,14 @@ def test_a_pair_of_numbers_is_two_tokens_and_nested_ones_are_refused():
         gattn.Cut(layer=1, key=[(2, 4)])
 
 
+def test_an_edit_of_a_patch_that_is_not_there_says_which_rows_and_columns_are():
+    model, image, _ = built(prefix=1)
+    rows = rf"rows 0 \.\. 2 and columns 0 \.\. {_COLUMNS - 1}\. A"
+    for name in (f"3,{_COLUMNS}", "9,9"):
+        with pytest.raises(EditError, match=rows):
+            outputs(model, image, gattn.Cut(layer=1, key=name))
+
+
 _OF_TEXTS = {"shared_subspace": "it runs several texts, and labels their tokens itself"}
 
 

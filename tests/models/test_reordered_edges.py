@@ -8,7 +8,7 @@ from torch.nn.functional import leaky_relu
 
 from gattn import Cut, Scale, capturing, edited, estimate
 from gattn.errors import CaptureError
-from tests.models.test_written_edges import DIM, EDGES, HEADS, NODES, PAIRS, Layer, X, dense, left
+from tests.written_edges import DIM, EDGES, HEADS, NODES, PAIRS, Layer, X, dense, left
 
 
 def sorted_edges(target):

@@ -19,7 +19,7 @@ from gattn.analysis import (
 from gattn.cli.arguments.edits import read_place
 from gattn.errors import SelectionError
 from gattn.names.text import visible
-from gattn.names.tokens import find_text, find_token, find_tokens
+from gattn.names.tokens import described, find_text, find_token, find_tokens
 
 TEXT = "The dog chased the cat"
 TOKENS = ["<|endoftext|>", "The", "dog", "chased", "the", "cat"]
@@ -170,3 +170,20 @@ def test_a_text_in_another_case_names_each_token_of_one_text():
     assert find_text("DOG", tokens) == [1, 3]
     with pytest.raises(SelectionError, match="may mean several"):
         find_text("DOG", [*tokens, "Dog"])
+
+
+_PATCHES = ["class", *(f"{row},{column}" for row in range(3) for column in range(12))]
+
+
+@pytest.mark.parametrize("wanted", ["3,1", "1,12", "2, 4", "(2,4)", "9 9"])
+def test_a_patch_that_is_not_there_says_which_rows_and_columns_are(wanted):
+    with pytest.raises(SelectionError, match=r"rows 0 \.\. 2 and columns 0 \.\. 11"):
+        find_tokens(wanted, range(37), _PATCHES)
+    assert find_tokens("2,11", range(37), _PATCHES) == [36]
+
+
+def test_only_the_names_of_patches_make_a_grid():
+    assert "similar tokens are 'class'" in described(_PATCHES, "clas")
+    assert "the 4 tokens are" in described(["In", "3,5", "of", "cases"], "9,9")
+    with pytest.raises(SelectionError, match=r"not \(3, 1\); patches are '0,0' \.\. '2,11'"):
+        find_tokens((3, 1), range(37), _PATCHES)

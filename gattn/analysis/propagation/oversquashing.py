@@ -16,6 +16,7 @@ from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Table, column
 from gattn.errors import SelectionError
 from gattn.names.choices import HeadChoice
+from gattn.names.text import placed
 
 
 def oversquashing(
@@ -84,7 +85,8 @@ def oversquashing(
             "A token graph has no heads: leave heads= and reduce= out, or give attention."
         )
     number = _walks_to(stack, row)
-    notes = [f"influence on the output at position {stack.positions[row]}", *stack.notes]
+    at = placed(stack.positions[row], stack.tokens[row])
+    notes = [f"influence on the output at position {at}", *stack.notes]
     if has_heads:
         mixed = Mixed.of(
             layers_of(cast(Attention, given), tokens), heads, reduce, None if residual else 0.0

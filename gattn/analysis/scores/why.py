@@ -85,10 +85,11 @@ def why(
     layer, head : int
         The head.
     query, key : int, str, or sequence of these, optional
-        Tokens by position, negative from the end, or by text, which names every token of that text:
-        the edges from these keys to these queries. Without queries, all are meant. Without keys,
-        the question is what brings each query to the keys that it attends to, and all edges count;
-        see `gattn.analysis.scores.taken_apart.Why.table`.
+        Tokens as in `gattn.Cut`, so that "2,3" is a patch of an image, and (2, 3) are two tokens:
+        by position, negative from the end, or by text, which names every token of that text. They
+        are the ends of the edges that are asked about. Without queries, all are meant. Without
+        keys, the question is what brings each query to the keys that it attends to, and all edges
+        count; see `gattn.analysis.scores.taken_apart.Why.table`.
     parts : Features or mapping of str to Tensor, optional
         Parts of your own in place of embeddings, heads and MLPs: `gattn.Features`, such as those of
         a sparse autoencoder, or what each part adds to the stream before the layer, (tokens, dim).

@@ -16,13 +16,16 @@ from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.decomposition import Decomposition
+from gattn.models.decompose.read_out import read_out
 from gattn.models.load.token_texts import names_of
-from gattn.models.run.functions import Runnable, resolved_for
+from gattn.models.run.functions import RunFunction, Runnable, prepared, resolved_for
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
+from gattn.models.run.prompt import Prompt
+from gattn.models.run.record.predictions import shift_of
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
-from gattn.names.tokens import find_token
+from gattn.names.tokens import described, find_token
 from gattn.progress import walk
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ def routes(
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    position: int | str = -1,
+    position: int | str | None = None,
     threshold: float = 0.04,
     norm: Norm = 1,
     stack: str | None = None,
@@ -65,8 +68,11 @@ def routes(
     ----------
     text, model, tokenizer
         As in `gattn.capture`, but one text.
-    position : int or str
+    position : int or str, optional
         The token whose prediction is asked for: its position, negative from the end, or its text.
+        By default the token in whose last stream the model reads its answer, if that is one alone:
+        the last of a text that a model continues, the class token of an image. Runs with NaN in
+        other tokens prove which it is.
     threshold : float
         The importance that a part must exceed, at least 0 and below 1. With 0 the graph has an edge
         for nearly every pair of tokens and layer; `route_importances` gives these as an array.
@@ -87,7 +93,8 @@ def routes(
     Raises
     ------
     SelectionError
-        If there is no such position, norm, threshold or stack.
+        If there is no such position, norm, threshold or stack; if no position is given, and the
+        answer is not read from one token alone.
     CaptureError, ModelError
         As in `gattn.capture`; also if the parts of a layer cannot be found, or do not sum to its
         output.
@@ -111,9 +118,10 @@ def routes(
     """
     check_norm(norm)
     _check_threshold(threshold)
-    found, predicted = _decomposed(text, model, tokenizer, stack, progress, Naming(tokens, grid))
-    count = len(found.tokens)
-    target = find_token(position, range(count), found.tokens, "position")
+    naming = Naming(tokens, grid)
+    known = text, *resolved_for(text, model, tokenizer)
+    found, ids = _decomposed(*known, stack, progress, naming)
+    target = _target(found, position, prepared(*known, naming), ids)
     builder = Builder(found.tokens, found.layers[-1] + 1, target)
     reached = torch.tensor([target], device="cpu")
     device = found.results[0].residual.device.type
@@ -131,7 +139,7 @@ def routes(
         norm=int(norm),
         layers=len(found.layers),
         error=found.error,
-        predicted=predicted(target),
+        predicted=names_of([ids[target]], known[2])[0] if ids else "",
         tokens=json.dumps(found.tokens),
     )
     return graph
@@ -153,27 +161,41 @@ class _Prediction(Context):
 
 def _decomposed(
     text: Runnable,
-    model: Model,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     stack: str | None,
     progress: bool,
     naming: Naming,
-) -> tuple[Decomposition[Sublayer], Any]:
-    """Take all layers apart; give a function, too, that names the prediction at a position."""
-    model, tokenizer = resolved_for(text, model, tokenizer)
+) -> tuple[Decomposition[Sublayer], list[int]]:
+    """Take all layers apart; give the ids, too, that the model predicts at each token, if any."""
     prediction = _Prediction()
     with opened(model, prediction):
         known = text, model, tokenizer
         found = decompose(*known, read=_itself, stack=stack, progress=progress, naming=naming)
+    config = getattr(model, "config", None)
+    is_read = found.stack == "decoder" or not getattr(config, "is_encoder_decoder", False)
+    is_named = is_read and len(prediction.ids) == len(found.tokens) and _speaks(model)
+    return found, prediction.ids if is_named else []
 
-    def predicted(position: int) -> str:
-        config = getattr(model, "config", None)
-        is_read = found.stack == "decoder" or not getattr(config, "is_encoder_decoder", False)
-        if not is_read or len(prediction.ids) != len(found.tokens) or not _speaks(model):
-            return ""
-        return names_of([prediction.ids[position]], tokenizer)[0]
 
-    return found, predicted
+def _target(
+    found: Decomposition[Sublayer], position: int | str | None, prompt: Prompt, ids: list[int]
+) -> int:
+    """Find the token whose last stream routes lead to."""
+    count = len(found.tokens)
+    if position is not None:
+        return find_token(position, range(count), found.tokens, "position")
+    if ids and not isinstance(prompt, RunFunction) and shift_of(prompt.model) == 1:
+        return count - 1
+    target = read_out(prompt, found.results)
+    if target is None:
+        raise SelectionError(
+            f"{type(prompt.model).__name__} does not read its answer from one token of "
+            f"{found.stack!r} alone: it reads several, as a mean or an attention pool does, or "
+            "gives each token an answer. Pass position=, the token that the routes lead to; "
+            f"{described(found.tokens)}."
+        )
+    return target
 
 
 def _itself(sublayer: Sublayer) -> Sublayer:

@@ -19,9 +19,9 @@ Make: TypeAlias = "Callable[[int, int], Edit]"
 _TOKENS = rf'{NUMBERS}|-\d+|"[^"]+"'
 _EDGES = re.compile(rf"(?P<place>{PLACE})(?::(?P<query>{_TOKENS})<-(?P<key>{_TOKENS}))?")
 GRAMMAR = (
-    "[STACK:]LAYER[.HEAD][:QUERY<-KEY], each a number, a range 2-4, a list 1,4 or * for all; a "
-    'token can also be -1 for the last, or a word in quotes: 5.1:9<-4, *:-1<-"cat", 5.1 for a '
-    "whole head, 1.1,2.0 for heads of several layers"
+    "[STACK:]LAYER[.HEAD][:QUERY<-KEY], each a number from 0, a range 2-4, a list 1,4 or * for "
+    "all; a token, but no layer or head, can also be -1 for the last, or a word in quotes: "
+    '5.1:9<-4, *:-1<-"cat", 5.1 for a whole head, 1.1,2.0 for heads of several layers'
 )
 
 WEIGHTS: Mapping[str, Callable[..., Any]] = {

@@ -152,7 +152,7 @@ def run_routes(options: argparse.Namespace) -> None:
     say("decomposing layers ...")
     found = routes(
         *loaded,
-        position=-1 if options.position is None else written_token(options.position),
+        position=None if options.position is None else written_token(options.position),
         threshold=options.threshold,
         progress=False,
     )

@@ -25,7 +25,8 @@ from gattn.drawing.layers.layered import (
 )
 from gattn.drawing.layers.numbered import layered_axes, name_end, set_up
 from gattn.errors import SelectionError
-from gattn.names.text import quoted, visible
+from gattn.names.text import placed, quoted, visible
+from gattn.names.tokens import grid_of
 
 _MOST_TOKENS = 64
 _NAMED = 12
@@ -95,11 +96,19 @@ def draw_routes(
         _name_prediction(ax, routes, place)
     kinds = "stream", "mlp", *["path"] * bool(bright)
     add_line_key(ax, pen, *key_of_kinds(pen, *kinds))
-    predicted = str(routes.graph.get("predicted", ""))
-    end = quoted(predicted, has_glyph=fonts.has_glyph) if predicted else f"position {routes.end[1]}"
-    title = f"routes to {end}"
-    describe(ax, routes.graph, title)
+    describe(ax, routes.graph, f"routes to {_end_said(routes)}")
     return ax
+
+
+def _end_said(routes: Routes) -> str:
+    """Name what the routes lead to: the prediction, or the token that the answer is read from."""
+    if predicted := str(routes.graph.get("predicted", "")):
+        return quoted(predicted, has_glyph=fonts.has_glyph)
+    position = routes.end[1]
+    token = routes.tokens[position] if routes.tokens else str(position)
+    if grid_of(routes.tokens):
+        return f"patch {token}" if grid_of([token]) else quoted(token)
+    return f"position {placed(position, token, has_glyph=fonts.has_glyph)}"
 
 
 def _tokens_shown(routes: Routes) -> dict[int, str]:

@@ -14,6 +14,7 @@ from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.metrics import Measure, Metric, Named, Position
 from gattn.models.effects.runner import Runner, row_of
+from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
@@ -65,6 +66,7 @@ class FunctionRunner(Runner):
                 "on inputs of its own: let it return the loss, which then is the metric."
             )
         self._positions = self._found(measure.positions(position))
+        self._are_given = position is not None
         self._reads_all = measure.reads_all
         result, tracker = self._first
         self._first = None, tracker
@@ -105,6 +107,10 @@ class FunctionRunner(Runner):
         if logits.dim() == 1:
             rows = logits[None]
         else:
+            if logits is not result:
+                self._check_named(logits)
+            elif not self._are_given and len(logits) > 1:
+                self._seen.check_last(len(logits), str(self.prompt))
             rows = logits[[row_of(n, len(logits)) for n in self._positions]]
         for row in rows:
             _check_logits(row, str(self.prompt))
@@ -163,6 +169,8 @@ class _Seen(Context):
     def __init__(self, has_tokenizer: bool) -> None:
         self._has_tokenizer = has_tokenizer
         self.calls = self.sequences = 0
+        self._reads_nodes = False
+        self._reads_ahead: set[bool] = set()
         self._ids: list[int] | None = None
         self._stacks: dict[str, tuple[SeenCall, Place]] = {}
 
@@ -173,8 +181,25 @@ class _Seen(Context):
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Note a call, and edit nothing."""
         self.sequences = max(self.sequences, len(set(place.sequences)))
+        self._reads_nodes |= isinstance(call, SeenEdges)
+        if not place.is_bipartite and min(call.query.shape[2], call.key.shape[2]) > 1:
+            self._reads_ahead.add(_reads_last(call))
         self._stacks[place.stack] = call, place
         return []
+
+    def check_last(self, rows: int, name: str) -> None:
+        """Refuse the last of several rows of logits, where it has not read all that came before.
+
+        So it is in a graph, and where tokens of all layers read later ones; any row may be meant.
+        """
+        if self._reads_nodes or self._reads_ahead == {True}:
+            why = "the nodes of a graph have no last one"
+            if not self._reads_nodes:
+                why = "tokens read later ones, so that none of them is the last"
+            raise SelectionError(
+                f"{name} returned {rows} rows of logits, and {why}: pass position=, the row that "
+                "is measured, or return one row, as in lambda: model(x)[0]."
+            )
 
     @property
     def _is_one(self) -> bool:
@@ -193,6 +218,17 @@ class _Seen(Context):
         ((call, place),) = stacks.values()
         longest = max((key.first + len(key) for key in place.keys), default=0)
         return prompt.texts(call, place, self._ids, longest - len(call.extra_keys))
+
+
+def _reads_last(call: SeenCall) -> bool:
+    """Return whether the first query reads the last key."""
+    if isinstance(call, SeenEdges):
+        return False
+    if call.mask is None:
+        return not call.is_causal
+    corner = call.mask[..., 0, -1]
+    is_there = corner if corner.dtype == torch.bool else corner > call.least
+    return bool(is_there.any())
 
 
 def _is_number(result: Any) -> bool:

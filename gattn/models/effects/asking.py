@@ -40,7 +40,7 @@ def asked(
         of_function.read(measure, position)
         return of_function, measure
     measure = Measure(default if metric is None else metric, target, other, *known)
-    runner = Runner(prompt, measure.positions(position))
+    runner = Runner(prompt, measure.positions(position), are_given=position is not None)
     if measure.is_loss:
         measure.following = runner.following()
     return runner, measure

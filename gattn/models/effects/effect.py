@@ -73,9 +73,11 @@ def effect(
         the softmax over classes; or anything at all, for a function of it.
     position : int or str, or sequence of these, optional
         The token whose logits the named metrics read: its position, counting real tokens, from the
-        end where negative, or its text; of several, the mean of the metric. By default the last,
-        and for the loss all that have a next token. Models that classify texts have a single row
-        of logits. Of logits that a function returns, the row.
+        end where negative, or its text; of several, the mean of the metric. By default the last of
+        a text that the model continues, and for the loss all that have a next token. Models that
+        classify texts have a single row of logits; those with an answer for each token, as for
+        masked words, need a position. Of logits that a function returns, the row; several rows
+        need one, too, where tokens read later ones, or are the nodes of a graph.
     target, other : int or str, or sequence of these, optional
         The id of a token or a class; text that is one token, usually with its space, such as
         " cat"; or a label. Of several, the sum of the probabilities, and the mean of the logits.
@@ -226,7 +228,7 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     """List the edits of each run."""
     if isinstance(edits, Edit):
         raise EditError(f"effect takes a list of edits, one per row: pass [{edits!r}].")
-    if not isinstance(edits, Iterable):
+    if not isinstance(edits, Iterable) or isinstance(edits, str):
         raise EditError(
             "effect takes a text or function, then a list of edits, then the model; the edits are "
             f"{type(edits).__name__}."

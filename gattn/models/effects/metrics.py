@@ -186,13 +186,15 @@ class Measure:
         number = None if is_bool or not hasattr(token, "__index__") else token
         if number is None or not 0 <= index(number) < size:
             raise SelectionError(
-                f"{name} is a token's id from 0 to {size - 1}, or its text; not {token!r}."
+                f"{name} is a token's or class's id from 0 to {size - 1}, or a text; not {token!r}."
             )
         return index(number)
 
     def _id(self, name: str, text: str) -> int:
         if self._tokenizer is None:
-            raise ModelError(f"{name}={text!r} needs a tokenizer: pass tokenizer=, or a token id.")
+            raise ModelError(
+                f"{name}={text!r} needs a tokenizer: pass tokenizer=, or a token's or class's id."
+            )
         for written in (text, from_shown(text)):
             ids: list[int] = self._tokenizer(written, add_special_tokens=False)["input_ids"]
             if len(ids) == 1 and (ids[0] != self._unknown or text == self._tokenizer.unk_token):

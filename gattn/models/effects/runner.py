@@ -13,7 +13,7 @@ from torch import Tensor
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
-from gattn.names.tokens import find_token
+from gattn.names.tokens import described, find_token
 
 # A CPU gains nothing from larger batches.
 _MEMORY = 1 << 28
@@ -28,12 +28,17 @@ class Runner:
         What the model is run on.
     positions : sequence of int or str, optional
         The tokens whose logits are wanted; by default all.
+    are_given : bool
+        Whether the user named them.
     """
 
-    def __init__(self, prompt: Prompt, positions: Sequence[int | str] | None) -> None:
+    def __init__(
+        self, prompt: Prompt, positions: Sequence[int | str] | None, *, are_given: bool = True
+    ) -> None:
         self.prompt, self.encoding = prompt, prompt.encoding
         self.model, self.tokenizer = prompt.model, prompt.tokenizer
         self._rows: list[int] | None = None
+        self._are_given = are_given
         self._is_of_text = False  # as the answer of a classifier is, which has no rows of tokens
         self._positions = self._found(positions)
         takes = inspect.signature(self.model.forward).parameters
@@ -98,10 +103,25 @@ class Runner:
         if logits.dim() < 2:
             self._is_of_text = self._rows is None
             return logits[None]
+        self._check_named(logits)
         if self._rows is not None:
             return logits
         rows: Tensor = logits[[row_of(n, len(logits)) for n in self._positions]]
         return rows
+
+    def _check_named(self, logits: Tensor) -> None:
+        """Refuse the last row of logits in place of a token, if the last is none to be predicted.
+
+        A model that does not generate, as of masked words, has an answer for each token.
+        """
+        generates: Any = getattr(self.model, "can_generate", None)
+        if self._are_given or len(logits) == 1 or generates is None or generates():
+            return
+        known = f": {described(self.tokens)}" if self.tokens else ""
+        raise SelectionError(
+            f"{type(self.model).__name__} gives logits for each of {len(logits)} tokens: pass "
+            f"position=, the token whose answer is measured, or several{known}."
+        )
 
     def plain(self) -> Any:
         """Run the model without further edits."""

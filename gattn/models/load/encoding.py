@@ -14,7 +14,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.models.load.limits import check_ids, check_length, check_takes_text, longest
-from gattn.models.load.token_texts import Words, names_of, trimmed, words_of
+from gattn.models.load.token_texts import Words, names_of, trimmed, warn_of_unknown, words_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -105,6 +105,7 @@ def encode(
     for name in ("input_ids", "decoder_input_ids"):
         if name in encoding.tensors:
             check_ids(name, encoding.tensors[name], model, limit)
+            warn_of_unknown(encoding.tensors[name].tolist(), tokenizer)
     return encoding
 
 

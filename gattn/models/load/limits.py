@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -33,16 +34,35 @@ def check_ids(name: str, ids: Tensor, model: PreTrainedModel, limit: int | None)
             f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "
             "split it."
         )
-    try:
-        table: nn.Module | None = model.get_input_embeddings()
-    except NotImplementedError:  # Some models hash their tokens, or have several tables.
-        table = None
-    known = table.num_embeddings if isinstance(table, nn.Embedding) else None
+    known = _number_of_tokens(model)
     if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
         raise CaptureError(
             f"{name} runs from {int(ids.min())} to {int(ids.max())}, but the model's tokens are "
             f"0 .. {known - 1}; use the tokenizer that belongs to the model."
         )
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Warn of a tokenizer that has more tokens than its model, tokens that were added left out."""
+    known = _number_of_tokens(model)
+    if known is not None and tokenizer.vocab_size > known:
+        warnings.warn(
+            f"The tokenizer has {tokenizer.vocab_size:,} tokens, and the {type(model).__name__} "
+            f"only {known:,}: it is that of another model, so names of tokens are probably wrong. "
+            "Pass the tokenizer that belongs to the model.",
+            stacklevel=2,
+        )
+
+
+def _number_of_tokens(model: PreTrainedModel) -> int | None:
+    """Return how many ids a model takes, if one table says so."""
+    if not hasattr(model, "get_input_embeddings"):
+        return None
+    try:
+        table: nn.Module | None = model.get_input_embeddings()
+    except NotImplementedError:  # Some models hash their tokens, or have several tables.
+        return None
+    return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
 
 def check_length(text: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:

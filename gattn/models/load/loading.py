@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gattn.errors import ModelError
+from gattn.models.load.limits import check_vocabulary
 from gattn.models.load.offline import EMBEDDED, offline_models
 from gattn.models.load.trusting import check_files
 from gattn.models.load.walking import modules_of
@@ -211,7 +212,10 @@ def resolved(
             "such as lambda: model(x), in place of the text; or open gattn.capturing(model) and "
             "call the model inside."
         )
-    return model, find_tokenizer(model) if tokenizer is None else tokenizer
+    if tokenizer is None:
+        return model, find_tokenizer(model)
+    check_vocabulary(tokenizer, model)
+    return model, tokenizer
 
 
 def check_module(function: str, model: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,26 +13,62 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_SHOWN = 3
+
 Words: TypeAlias = tuple[int | None, ...]
 
 
 def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
-    """Name tokens by their texts, or without a tokenizer by their ids."""
+    """Name tokens by their texts, or without a tokenizer by their ids.
+
+    An id that the tokenizer does not have is named like ``<17>``.
+    """
     if tokenizer is None:
         return tuple(str(i) for i in ids)
-    raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
+    raw = [_written(i, tokenizer) for i in ids]
     special = set(tokenizer.all_special_ids)
     return tuple(
-        token if i in special else _readable(token, tokenizer)
+        f"<{i}>" if token is None else token if i in special else _readable(token, tokenizer)
         for i, token in zip(ids, raw, strict=True)
     )
+
+
+def names_of_run(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
+    """Name the tokens that a model was given; warn if a tokenizer cannot have made these ids."""
+    warn_of_unknown(ids, tokenizer)
+    return names_of(ids, tokenizer)
+
+
+def warn_of_unknown(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> None:
+    """Warn if a tokenizer cannot have made the ids that a model is given."""
+    lost = [] if tokenizer is None else [i for i in ids if _written(i, tokenizer) is None]
+    if tokenizer is None or not lost:
+        return
+    numbers = sorted(set(lost))
+    some = ", ".join(map(str, numbers[:_SHOWN])) + " ..." * (len(numbers) > _SHOWN)
+    warnings.warn(
+        f"The tokenizer has {len(tokenizer):,} tokens, but none with the ids {some} that the model "
+        "is given: it is probably that of another model, and then other tokens have wrong names, "
+        "too. Pass the tokenizer that made these ids, or name tokens by tokens=.",
+        stacklevel=3,
+    )
+
+
+def _written(number: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return how a tokenizer writes an id; None if it does not have it.
+
+    Many write what they do not have as the unknown token, which has an id of its own.
+    """
+    token: str | None = tokenizer.convert_ids_to_tokens([number])[0]
+    is_unknown = token == tokenizer.unk_token and number != tokenizer.unk_token_id
+    return None if not token or is_unknown else token
 
 
 def spellings_of(
     ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[str]]:
     """Return a tokenizer's names of tokens: as it writes them, and with spaces for its marks."""
-    raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
+    raw = [_written(i, tokenizer) or f"<{i}>" for i in ids]
     return raw, [token.replace("Ġ", " ").replace("▁", " ") for token in raw]
 
 

@@ -47,9 +47,21 @@ def check_edits(edits: Iterable[object]) -> None:
     if wrong:
         raise EditError(
             "An edit is one of Cut, Scale, Restrict, Use, Swap, Only, Patch, Ablate or "
-            "Without, not "
-            f"{wrong[0]!r:.60}."
+            f"Without, not {wrong[0]!r:.60}{_instead(wrong[0])}."
         )
+
+
+def _instead(given: object) -> str:
+    """Say how to pass what was taken for an edit."""
+    if isinstance(given, str):
+        return ": write an edit of these heads, such as gattn.Cut('2.1')"
+    if isinstance(given, (list, tuple)):
+        return ": pass edits one by one, as in gattn.edited(model, *edits)"
+    if hasattr(given, "convert_ids_to_tokens"):
+        return ": pass the tokenizer by name, tokenizer=tokenizer"
+    if isinstance(given, nn.Module):
+        return ": the model comes before its edits, as in gattn.edited(model, *edits)"
+    return ""
 
 
 @contextmanager
@@ -103,6 +115,8 @@ def edited(
     >>> with gattn.edited(model, gattn.Cut(layer=5, head=1, query=9, key=4)):
     ...     logits = model(**inputs).logits
     """
+    if isinstance(model, Edit):
+        raise EditError("edited takes the model before its edits, as in gattn.edited(model, edit).")
     check_module("edited", model)
     check_tokenizer(tokenizer)
     check_edits(edits)

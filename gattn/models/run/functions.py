@@ -123,6 +123,11 @@ class _Counting(Context):
 def _check_function(function: Callable[..., Any]) -> None:
     """Refuse what cannot be called without arguments."""
     kind = type(function).__name__
+    if hasattr(function, "edge_index"):  # torch-geometric's data can be called, too
+        raise CaptureError(
+            "A run is a function without arguments that calls the model, such as lambda: "
+            f"model(data.x, data.edge_index), not the {kind} itself."
+        )
     if isinstance(function, nn.Module):
         raise CaptureError(
             f"A run is a function without arguments that calls the model, such as lambda: "

@@ -12,7 +12,7 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.load.loading import input_device
-from gattn.models.load.token_texts import names_of
+from gattn.models.load.token_texts import names_of_run
 from gattn.models.load.training import refuse_training
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
@@ -135,7 +135,7 @@ class Prompt:
         if self.encoding is not None:
             names = self.encoding.names(place.stack)["tokens"]
         elif ids is not None:
-            names = names_of(ids, self.tokenizer)
+            names = names_of_run(ids, self.tokenizer)
         if len(names) != count:
             sizes = {"key": count}
             grids = self.naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)

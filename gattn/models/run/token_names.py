@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from gattn.errors import EditError
 from gattn.models.edit.unmet import Seen
 from gattn.models.load.loading import find_tokenizer
-from gattn.models.load.token_texts import names_of, spellings_of
+from gattn.models.load.token_texts import names_of_run, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
@@ -96,7 +96,7 @@ class TokenNames:
             ids = tracker.tokens.ids(place.stack, sequence, is_query=side == "query")
             if ids is None or self._tokenizer is None:
                 continue
-            plain = names_of(ids, self._tokenizer)
+            plain = names_of_run(ids, self._tokenizer)
             shown = names_shown(tracker, place.stack, sequence, is_query=side == "query")
             names[side] = shown if shown is not None and len(shown) == len(ids) else plain
             spellings[side] = (*spellings_of(ids, self._tokenizer), plain)

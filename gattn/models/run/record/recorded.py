@@ -16,7 +16,7 @@ from gattn.heads.stack import Stack
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.models.load.encoding import Encoding
-from gattn.models.load.token_texts import names_of, words_of_run
+from gattn.models.load.token_texts import names_of_run, words_of_run
 from gattn.models.read.following import Progress
 from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.read.places import Place
@@ -216,7 +216,7 @@ def _names(
     """Name the tokens of a stack, as far as their ids are known."""
     keys, queries = (sequence.ids.get((stack, is_query)) for is_query in (False, True))
     names: dict[str, Any] = {
-        name: names_of(ids, tokenizer)
+        name: names_of_run(ids, tokenizer)
         for name, ids in (("tokens", keys), ("query_tokens", queries))
         if ids is not None
     }
