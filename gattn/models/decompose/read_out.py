@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.read.places import Place
@@ -100,18 +101,19 @@ class _Hiding(Context):
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    ) -> Any:
         if not self._running or module is not self._running[-1] or not takes_part(self):
-            return
+            return None
         self._running.pop()
         stream = first_of(result)
-        if stream is not None and self._ends is not None and self._ends[0] is module:
-            at = self._ends[1].at
-            which = torch.zeros(stream.shape[:-1].numel(), dtype=torch.bool, device=at.device)
-            which[at] = self._hidden.to(at.device)
-            where = which.to(stream.device).reshape(*stream.shape[:-1], 1)
-            stream.detach().masked_fill_(where, torch.nan)
-            self._ends = None
+        if stream is None or self._ends is None or self._ends[0] is not module:
+            return None
+        at = self._ends[1].at
+        which = torch.zeros(stream.shape[:-1].numel(), dtype=torch.bool, device=at.device)
+        which[at] = self._hidden.to(at.device)
+        where = which.to(stream.device).reshape(*stream.shape[:-1], 1)
+        self._ends, hidden = None, stream.masked_fill(where, torch.nan)
+        return tree_map(lambda one: hidden if one is stream else one, result)
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note what the model returned."""
