@@ -15,7 +15,7 @@ from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas import fonts
-from gattn.names.text import visible
+from gattn.names.text import numbered, visible
 
 _SMALLEST = 5.0
 """The size of the smallest text in points, or the user's own if that is smaller."""
@@ -215,12 +215,6 @@ def _width(text: str, families: tuple[str, ...]) -> float:
     font = FontProperties(family=list(families), size=_MEASURED_AT)
     across, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
     return HINTED * float(across) / _MEASURED_AT
-
-
-def numbered(node: Any, text: str) -> str:
-    """Put a node's position before its text, if not every token has a label."""
-    position = str(node[1] if isinstance(node, tuple) else node)
-    return position if text == position else f"{position} {text}"
 
 
 def in_digits(value: float, form: str = ".3g") -> str:
