@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from seen import bars, texts, words
 
+import gattn
 from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithfulness.agreement import Agreement
 from gattn.analysis.reading.results import Table, array
@@ -267,3 +268,46 @@ def test_all_of_a_figure_of_an_analysis_is_within_it_in_any_font_size(last, size
     assert -0.01 <= low < high <= tall + 0.01
     boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
     assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+
+
+def causal(**facts):
+    values = np.tril(np.random.default_rng(0).random((2, 5, 5)))
+    axes = {"layer": range(2), "query": range(5), "key": range(5)}
+    tokens = {"query": TOKENS, "key": TOKENS}
+    return array(values, axes, name="some_score", computed_from="a toy", tokens=tokens, **facts)
+
+
+def test_later_tokens_that_nothing_reads_are_hatched_not_drawn_as_0():
+    ax = causal().draw()
+    shown = ax.images[0].get_array()
+    assert (np.ma.getmaskarray(shown) == np.triu(np.ones((5, 5), bool), 1)).all()
+    assert ax.patch.get_hatch()
+    assert "hatched: later tokens" in words(ax)
+    read = causal()
+    read[-1, 1, 3] = 1e-9
+    ax = read.draw()
+    assert not np.ma.getmaskarray(ax.images[0].get_array()).any()
+    assert "hatched" not in words(ax)
+
+
+def test_a_rollout_of_a_causal_model_is_hatched_above_its_diagonal():
+    trace = gattn.capture("The dog chased the cat")
+    shown = gattn.analysis.rollout(trace).draw().images[0].get_array()
+    masked = np.ma.getmaskarray(shown)
+    assert (masked == np.triu(np.ones(masked.shape, bool), 1)).all()
+
+
+def test_the_title_names_the_numbers_and_no_bar_or_axis_repeats_it():
+    ax = causal().draw()
+    assert ax.get_title() == "some score · layer 1"
+    assert bars(ax)[0].get_ylabel() == ""
+    assert bars(causal().draw(title="mine"))[0].get_ylabel() == "some score"
+    line = causal().isel(layer=-1, query=-1).draw()
+    assert line.get_ylabel() == ""
+    skewed = array(
+        np.r_[np.full(99, 1e-3), 1.0].reshape(10, 10), {"a": range(10), "b": range(10)},
+        name="some_score", computed_from="a toy",
+    )  # fmt: skip
+    assert bars(skewed.draw())[0].get_ylabel().split() == ["square-root", "scale"]
+    reach = gattn.analysis.reach(gattn.TokenGraph.window(6, 2)).draw()
+    assert bars(reach)[0].get_ylabel() == "layers"

@@ -99,7 +99,7 @@ class _Drawing:
     def draw(self) -> None:
         """Draw the panels and all that stands around them."""
         plan, grid = self._plan, self._grid
-        x, style = plan.left, {"va": "top", "linespacing": 1.25}
+        x, style = plan.beside, {"va": "top", "linespacing": 1.25}
         at, named = self._top + MARGIN, {"size": font_size(), "gid": "gattn-title"}
         self._sheet.write(x, at, plan.title, **named, **style)
         at, said = self._top + plan.over_caption, {"alpha": 0.75, "gid": "gattn-caption"}

@@ -43,14 +43,15 @@ def draw_heatmap(
     sizes = np.abs(finite)
     signed = bool((finite < 0).any())
     top = float(sizes.max(initial=0)) or 1.0
-    norm = Normalize(-top if signed else 0.0, top)
+    norm, how = Normalize(-top if signed else 0.0, top), ""
     if sizes.any() and "norm" not in options and np.quantile(sizes[sizes > 0], 0.9) < top / 20:
-        norm, name = Scale(top, signed, widest=1).norm, f"{name}, square-root scale"
+        norm, how = Scale(top, signed, widest=1).norm, "square-root scale"
     style: dict[str, Any] = {"cmap": colour_map(cmap, is_signed=signed, is_area=True), "norm": norm}
     cells = ArrayCells(values.astype(np.float64), pool)
     image = fill_axes(ax, cells, **(style | options))
     hatch_missing(ax, values)
-    add_colour_bar(image, name, ax, ticks=MaxNLocator(integer=True) if are_whole(values) else None)
+    ticks = MaxNLocator(integer=True) if are_whole(values) else None
+    add_colour_bar(image, name, ax, how=how, ticks=ticks)
 
 
 def fill_axes(
