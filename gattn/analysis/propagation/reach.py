@@ -166,9 +166,7 @@ def _unpacked(bits: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
     return np.unpackbits(bits.view(np.uint8), axis=1, count=count)
 
 
-def _by_pairs(
-    name: str, values: NDArray[Any], stack: Layered, *notes: str, **facts: Any
-) -> Array:
+def _by_pairs(name: str, values: NDArray[Any], stack: Layered, *notes: str, **facts: Any) -> Array:
     return array(
         values,
         {"query": stack.positions, "key": stack.positions},

@@ -15,6 +15,7 @@ from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas import fonts
+from gattn.names.pieces import spelled
 from gattn.names.text import numbered, visible
 
 _SMALLEST = 5.0
@@ -131,7 +132,7 @@ def fit(
         How far turned labels may reach, in points; longer ones are shortened.
     """
     has_glyph = cache(fonts.has_glyph)
-    texts = [visible(token, has_glyph=has_glyph) for token in tokens.values()]
+    texts = [visible(token, has_glyph=has_glyph) for token in spelled(tokens.values())]
     size = 0.9 * font_size()
     for rotation in rotations:
         if rotation == 0:

@@ -196,7 +196,7 @@ def _number_axis(ax: Axes, labels: Sequence[Any], side: str) -> None:
     wide = widest_of(map(str, labels)) + 1.0 if side == "x" else 1.5
     most = int(np.clip(long / (wide * size), 1, 9))
     found = MaxNLocator(nbins=most, integer=True).tick_values(0, max(len(labels) - 1, 0))
-    shown = [int(tick) for tick in found if 0 <= tick < len(labels)]
+    shown = [int(tick) for tick in found if 0 <= tick < len(labels) and tick == int(tick)]
     ticks.set_ticks(shown, [str(labels[i]) for i in shown])
 
 
