@@ -115,7 +115,7 @@ def _picked(every: Graphs, heads: HeadChoice) -> Graphs:
     numbers = sorted({number for *_, number in every})
     found: dict[Place, AttentionGraph] = {}
     for place in heads_among(heads, layers)[1]:
-        if min(place) < 0:
+        if place[1] < 0:
             raise SelectionError(
                 f"heads={heads!r:.80}: layers and heads count from 0, not from the end; there are "
                 f"layers {layers} with heads {numbers}."
