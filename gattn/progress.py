@@ -31,17 +31,17 @@ def silence() -> Iterator[None]:
 
 
 def bar(
-    items: Iterable[T] | None = None,
+    items: Iterable[Any] | None = None,
     *,
     desc: str,
     unit: str,
     total: int | None = None,
     progress: bool = True,
-) -> tqdm[T]:
+) -> tqdm[Any]:
     """Make a progress bar on stderr, which appears after one second, or never."""
     made: Any = _patient()
     some = {"desc": desc, "unit": unit, "total": total, "disable": not progress}
-    found: tqdm[T] = made(items, delay=_PATIENCE, **some)
+    found: tqdm[Any] = made(items, delay=_PATIENCE, **some)
     return found
 
 
