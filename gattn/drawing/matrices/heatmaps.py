@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, Normalize
-from matplotlib.patches import PathPatch
+from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
@@ -103,17 +103,17 @@ def mark_negative(ax: Axes, values: NDArray[Any], image: CellsImage) -> None:
     In grey their colours are like those of positive numbers. Numbers near 0, below a twentieth of
     the scale, have no dashes, and none have where numbers are written in cells.
     """
-    least = _NEAR_ZERO * float(image.norm.vmax or 1.0)
+    least = _NEAR_ZERO * float(np.max(image.norm.vmax or 1.0))
     cells = np.argwhere(np.nan_to_num(values) < -least)
     inks = [ink_on(image.to_rgba(values[row, column])) for row, column in cells]
 
-    def mark() -> list[PathPatch]:
+    def mark() -> list[Patch]:
         rows, columns = values.shape
         are_written = any(text.get_gid() == "gattn-numbers" for text in ax.texts)
         apart = min(pitch(ax, rows, "y"), pitch(ax, columns, "x"))
         is_seen = apart >= _DASHED and not are_written
         Fitting.of(ax).note("dashed", "dashed: negative" * bool(is_seen and len(cells)))
-        found = []
+        found: list[Patch] = []
         for ink in dict.fromkeys(inks) if is_seen else ():
             own = [cell for cell, one in zip(cells, inks, strict=True) if one == ink]
             boxes = [Bbox.from_bounds(x - 0.5, y - 0.5, 1, 1) for y, x in own]

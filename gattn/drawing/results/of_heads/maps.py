@@ -119,7 +119,8 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
         )
         order = found["leaves"] or []
         for lines in ax.collections:
-            if to_hex(lines.get_edgecolor()[0]) == _BETWEEN:
+            (colour, *_) = np.atleast_2d(np.asarray(lines.get_edgecolor()))
+            if to_hex(tuple(colour.tolist())) == _BETWEEN:
                 lines.set(linestyle=DASHES, linewidth=0.8)
     else:
         ax.plot(5, 0, "o", color="0.6", clip_on=False)
