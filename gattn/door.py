@@ -6,8 +6,10 @@ They are loaded by name when first needed, so that no module imports one above i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
+from inspect import Parameter, signature
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from gattn.checks import check_call, check_options
@@ -40,6 +42,38 @@ def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
     """Draw a result on Axes; see `gattn.drawing.pictures`."""
     axes: Axes = import_module("gattn.drawing.pictures").draw(shown, *arguments, **options)
     return axes
+
+
+class DrawnByKind:
+    """The method ``draw`` of what has one picture, that of its class in `gattn.drawing.pictures`.
+
+    It has that function's signature and docstring, which ``help`` shows, with ``figsize=`` beside
+    ``ax=``. They are loaded when the method is looked up.
+    """
+
+    def __get__(self, shown: object, kind: type) -> Callable[..., Axes]:
+        method = _draws(kind)
+        return method if shown is None else MethodType(method, shown)
+
+
+@cache
+def _draws(kind: type) -> Callable[..., Axes]:
+    def method(self: object, *arguments: Any, **options: Any) -> Axes:
+        return draw(self, *arguments, **options)
+
+    picture = import_module("gattn.drawing.pictures").picture_of(kind)
+    method.__name__, method.__qualname__ = "draw", f"{kind.__qualname__}.draw"
+    method.__module__, method.__doc__ = kind.__module__, picture.__doc__
+    found = signature(picture)
+    own, *rest = found.parameters.values()
+    if "ax" in found.parameters and "figsize" not in found.parameters:
+        at = [one.name for one in rest].index("ax")
+        rest.insert(at, rest[at].replace(name="figsize", annotation="tuple[float, float] | None"))
+    changed = found.replace(
+        parameters=[own.replace(name="self", annotation=Parameter.empty), *rest]
+    )
+    method.__signature__ = changed  # type: ignore[attr-defined] # what `inspect` looks for
+    return method
 
 
 def checked(method: Callable[P, R]) -> Callable[P, R]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 T = TypeVar("T")
 _PATIENCE = 1.0
@@ -24,6 +28,35 @@ def silence() -> Iterator[None]:
         yield
     finally:
         _silent.reset(token)
+
+
+def bar(
+    items: Iterable[Any] | None = None,
+    *,
+    desc: str,
+    unit: str,
+    total: int | None = None,
+    progress: bool = True,
+) -> tqdm[Any]:
+    """Make a progress bar on stderr, which appears after one second, or never."""
+    made: Any = _patient()
+    some = {"desc": desc, "unit": unit, "total": total, "disable": not progress}
+    found: tqdm[Any] = made(items, delay=_PATIENCE, **some)
+    return found
+
+
+@cache
+def _patient() -> type[tqdm[Any]]:
+    """Make the class of bars that keep their delay when a line is written above them."""
+    from tqdm import tqdm
+
+    class Patient(tqdm):  # type: ignore[type-arg]
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            """Show the bar, or `msg`, unless it is too early."""
+            if time.time() >= self.start_t + _PATIENCE:
+                super().display(msg, pos)
+
+    return Patient
 
 
 def walk(
@@ -43,12 +76,9 @@ def walk(
         How a user asks for less, such as "choose some with queries=". If given, an estimated time
         of more than a second is printed after the first item.
     """
-    from tqdm import tqdm
-
     progress &= not _silent.get()
     begun = time.perf_counter()
-    bar = tqdm(items, desc=desc, unit=unit, delay=_PATIENCE, disable=not progress)
-    for count, item in enumerate(bar):
+    for count, item in enumerate(bar(items, desc=desc, unit=unit, progress=progress)):
         yield item
         if progress and fewer and count == 0:
             announce(desc, unit, len(items), time.perf_counter() - begun, fewer)

@@ -11,6 +11,7 @@ the same file, and returns the axes. Only gattn's own types are looked up here: 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +57,22 @@ def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
     OptionError
         If the picture has no such option.
     """
-    for kind in type(shown).__mro__:
-        if kind.__module__.startswith("gattn.") and kind.__name__ in PICTURES:
-            module, _, name = PICTURES[kind.__name__].rpartition(".")
-            picture = getattr(import_module(f"gattn.drawing.{module}"), name)
-            drawn = import_module("gattn.drawing.chosen.given").drawn
-            axes: Axes = drawn(picture, shown, arguments, options)
-            return axes
-    raise TypeError(f"{type(shown).__name__} has no picture.")
+    drawn = import_module("gattn.drawing.chosen.given").drawn
+    axes: Axes = drawn(picture_of(type(shown)), shown, arguments, options)
+    return axes
+
+
+def picture_of(kind: type) -> Callable[..., Axes]:
+    """Load the function that draws a kind of thing.
+
+    Raises
+    ------
+    TypeError
+        If it has no picture.
+    """
+    for one in kind.__mro__:
+        if one.__module__.startswith("gattn.") and one.__name__ in PICTURES:
+            module, _, name = PICTURES[one.__name__].rpartition(".")
+            picture: Callable[..., Axes] = getattr(import_module(f"gattn.drawing.{module}"), name)
+            return picture
+    raise TypeError(f"{kind.__name__} has no picture.")

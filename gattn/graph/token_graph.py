@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gattn.caching import cached_property, cached_tensor, fields_alone
 from gattn.checks import check_memory, whole
-from gattn.door import Pictured, draw
+from gattn.door import DrawnByKind, Pictured
 from gattn.errors import GraphError
 from gattn.graph import cycles, drawn, explicit, networks, ordering, structured
 from gattn.graph.counting import degrees_of, number_of_edges
@@ -24,9 +24,7 @@ from gattn.graph.rules.simple import Window
 from gattn.graph.walking import blocks_of_rows
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from gattn.drawing.one_head.draw_head import Layout
+    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,13 +292,4 @@ class TokenGraph(Pictured):
     arrange = ordering.arrange
     to_networkx = networks.to_networkx
 
-    def draw(
-        self,
-        layout: Layout = "matrix",
-        *,
-        figsize: tuple[float, float] | None = None,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> Axes:
-        """Draw who may attend to whom; see `gattn.drawing.draw_token_graph`."""
-        return draw(self, layout, figsize=figsize, ax=ax, **options)
+    draw = DrawnByKind()

@@ -54,6 +54,12 @@ def quoted(token: str, *, limit: int = 24, has_glyph: Callable[[str], bool] = al
     return f"“{visible(token, limit=limit, has_glyph=has_glyph)}”"
 
 
+def numbered(node: Any, text: str) -> str:
+    """Put a node's position before its text, unless it is there: ``5 lamp``, or only ``5``."""
+    position = str(node[1] if isinstance(node, tuple) else node)
+    return text if f"{text} ".startswith(f"{position} ") else f"{position} {text}"
+
+
 def placed(position: Any, token: str, *, has_glyph: Callable[[str], bool] = always) -> str:
     """Name a token within a sentence: ``5 “lamp”``, or ``5`` if that is its text, too."""
     return f"{position}" + f" {quoted(token, has_glyph=has_glyph)}" * (token != str(position))

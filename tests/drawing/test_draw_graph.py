@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from scenes import attention
 from seen import axes, caption, drawn_edges, texts
 
+import gattn
 from gattn import AttentionGraph, AttentionTrace, TokenGraph, TopK
 from gattn.drawing import draw_graph
 from gattn.errors import SelectionError, ShapeError
@@ -252,3 +253,29 @@ def test_a_mean_of_kept_edges_counts_each_pair_once(query, edges):
 def test_a_mean_of_all_edges_is_all_even_if_signs_cancel():
     assert caption(draw_graph(mean_of_two())) == "all 16 edges"
     assert caption(draw_graph(mean_of_two(sign=-1.0), threshold=0)) == "all 16 edges"
+
+
+def crowd():
+    """Nodes that are more than can be named, each reading its neighbours and itself."""
+    graph = nx.random_geometric_graph(120, 0.2, seed=1)
+    reads = nx.DiGraph(graph.to_directed())
+    reads.add_edges_from((node, node) for node in graph)
+    generator = np.random.default_rng(0)
+    for node in reads:
+        keys = list(reads.predecessors(node))
+        for key, share in zip(keys, generator.dirichlet(np.ones(len(keys))), strict=True):
+            reads.edges[key, node]["weight"] = float(share)
+    return AttentionGraph.from_networkx(reads).with_layout(nx.spring_layout(graph, seed=0))
+
+
+@pytest.mark.parametrize("query", [0, 30, 60])
+def test_the_query_is_named_before_all_others_and_then_what_it_reads_most(query):
+    head = crowd()
+    with gattn.style("paper"):
+        ax = head.draw_graph(query, figsize=(3.3, 2.2))
+    ax.figure.draw_without_rendering()
+    given = head.to_dense()[query]
+    named = set(map(int, texts(ax, "gattn-label")))
+    assert {query, *np.argsort(-given)[:3].tolist()} <= named
+    assert given[sorted(named)].sum() > 0.9
+    assert f"labels of {len(named)} of 120 nodes have room" in caption(ax)

@@ -8,13 +8,15 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from seen import bars, texts, words
 
+import gattn
 from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithfulness.agreement import Agreement
 from gattn.analysis.reading.results import Table, array
-from gattn.drawing.canvas.colours import KINDS, Scale
+from gattn.drawing.canvas.colours import KINDS_OF_AREAS, REST_OF_KINDS, Scale
 from gattn.drawing.matrices.heatmaps import cell_text
 from gattn.drawing.results.of_heads.tables import draw_head_table
 from gattn.errors import SelectionError
@@ -65,7 +67,9 @@ def test_communities_have_colours_without_order_and_their_numbers():
     ax = found.draw()
     image = ax.images[0]
     painted = {tuple(image.cmap(image.norm(number))[:3]) for number in (0, 1)}
-    assert painted == {tuple(int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)) for c in KINDS[:2]}
+    assert painted == {
+        tuple(int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)) for c in KINDS_OF_AREAS[:2]
+    }
     assert texts(ax, "gattn-numbers") == list("000111")
     assert "colours compare within a head" in words(ax)
 
@@ -76,7 +80,7 @@ def test_more_kinds_than_colours_share_the_last_and_keep_their_numbers():
     many = array(numbers, axes, name="community", computed_from="a toy", are_kinds=True)
     ax = many.draw()
     painted = ax.images[0].cmap(ax.images[0].norm(ax.images[0].get_array()))
-    assert len({tuple(colour) for colour in painted[0]}) == len(KINDS) + 1
+    assert len({tuple(colour) for colour in painted[0]}) == len(KINDS_OF_AREAS) + 1
     assert texts(ax, "gattn-numbers") == 2 * [str(n) for n in range(12)]
 
 
@@ -267,3 +271,86 @@ def test_all_of_a_figure_of_an_analysis_is_within_it_in_any_font_size(last, size
     assert -0.01 <= low < high <= tall + 0.01
     boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
     assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+
+
+def causal(**facts):
+    values = np.tril(np.random.default_rng(0).random((2, 5, 5)))
+    axes = {"layer": range(2), "query": range(5), "key": range(5)}
+    tokens = {"query": TOKENS, "key": TOKENS}
+    return array(values, axes, name="some_score", computed_from="a toy", tokens=tokens, **facts)
+
+
+def test_later_tokens_that_nothing_reads_are_hatched_not_drawn_as_0():
+    ax = causal().draw()
+    shown = ax.images[0].get_array()
+    assert (np.ma.getmaskarray(shown) == np.triu(np.ones((5, 5), bool), 1)).all()
+    assert ax.patch.get_hatch()
+    assert "hatched: later tokens" in words(ax)
+    read = causal()
+    read[-1, 1, 3] = 1e-9
+    ax = read.draw()
+    assert not np.ma.getmaskarray(ax.images[0].get_array()).any()
+    assert "hatched" not in words(ax)
+
+
+def test_a_rollout_of_a_causal_model_is_hatched_above_its_diagonal():
+    trace = gattn.capture("The dog chased the cat")
+    shown = gattn.analysis.rollout(trace).draw().images[0].get_array()
+    masked = np.ma.getmaskarray(shown)
+    assert (masked == np.triu(np.ones(masked.shape, bool), 1)).all()
+
+
+def test_the_title_names_the_numbers_and_no_bar_or_axis_repeats_it():
+    ax = causal().draw()
+    assert ax.get_title() == "some score · layer 1"
+    assert bars(ax)[0].get_ylabel() == ""
+    assert bars(causal().draw(title="mine"))[0].get_ylabel() == "some score"
+    line = causal().isel(layer=-1, query=-1).draw()
+    assert line.get_ylabel() == ""
+    skewed = array(
+        np.r_[np.full(99, 1e-3), 1.0].reshape(10, 10), {"a": range(10), "b": range(10)},
+        name="some_score", computed_from="a toy",
+    )  # fmt: skip
+    assert bars(skewed.draw())[0].get_ylabel().split() == ["square-root", "scale"]
+    reach = gattn.analysis.reach(gattn.TokenGraph.window(6, 2)).draw()
+    assert bars(reach)[0].get_ylabel() == "layers"
+
+
+def test_kinds_and_signs_are_told_apart_in_grey():
+    def lightness(colour):
+        red, green, blue = to_rgb(colour)
+        return 0.299 * red + 0.587 * green + 0.114 * blue
+
+    levels = sorted(map(lightness, (*KINDS_OF_AREAS, REST_OF_KINDS)))
+    assert np.diff(levels).min() > 0.05
+    values = np.array([[0.9, -0.9, 0.01], [-0.01, -0.5, 0.3]])
+    signed = array(values, {"a": range(2), "b": range(3)}, name="x", computed_from="a toy")
+    ax = signed.draw()
+    dashed = [patch for patch in ax.patches if patch.get_gid() == "gattn-negative"]
+    boxes = np.concatenate([patch.get_path().vertices for patch in dashed])
+    assert {(round(x), round(y)) for x, y in boxes.reshape(-1, 5, 2)[:, :4].mean(1)} == {
+        (1, 0), (1, 1),
+    }  # fmt: skip
+    assert all(patch.get_hatch() for patch in dashed)
+    assert "dashed: negative" in words(ax)
+    of_heads = array(values, {"layer": range(2), "head": range(3)}, name="x", computed_from="it")
+    ax = of_heads.draw()  # the numbers stand in the cells
+    assert texts(ax, "gattn-numbers")
+    assert not [patch for patch in ax.patches if patch.get_gid() == "gattn-negative"]
+
+
+def test_branches_between_clusters_are_dashed():
+    from gattn.analysis import head_clusters, head_distances
+
+    trace = gattn.capture("The dog chased the cat")
+    ax = head_clusters(head_distances(trace, progress=False), 4).draw()
+    dashes = [lines.get_linestyle()[0][1] for lines in ax.collections for _ in lines.get_segments()]
+    assert sum(dash is not None for dash in dashes) == 3
+    assert "4 clusters; dashed: between them" in words(ax)
+
+
+def test_a_number_is_written_once_where_there_is_one_row():
+    one = array(
+        np.arange(4.0), {"token": range(4)}, name="x", computed_from="a toy", are_kinds=True
+    )
+    assert [label.get_text() for label in one.draw().get_yticklabels()] == ["0"]

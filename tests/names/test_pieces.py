@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gattn.names.pieces import from_bytes, joined
+from gattn.names.pieces import first_whole, from_bytes, joined, spelled
 
 
 @given(st.text(st.characters(exclude_characters="<> ", exclude_categories=["Cs"])), st.data())
@@ -40,3 +40,14 @@ def test_words_are_joined_with_a_space(tokens, words, text):
 def test_marks_of_continued_pieces_go() -> None:
     assert joined(["walk", "##ed", "##", "#"], [0, 0, 1, 2]) == "walked ## #"
     assert joined(["a", "##b"], [0, 1]) == "a ##b"
+
+
+def test_tokens_that_share_a_character_name_it_and_their_part_of_it():
+    assert spelled(["F", "<0xC3>", "<0xBC>", "n"]) == ["F", "ü 1/2", "ü 2/2", "n"]
+    assert spelled([" <0xF0><0x9F>", "<0x99><0x82>", "!"]) == ["  🙂 1/2", "🙂 2/2", "!"]
+    assert spelled(["<0xE4>", "<0xBD>", "<0xA0><0xE5>", "<0xA5><0xBD>"]) == [
+        "你 1/3", "你 2/3", "你 3/3 好 1/2", "好 2/2",
+    ]  # fmt: skip
+    assert spelled(["<0xC3>", "<0xC3>", "a"]) == ["<0xC3>", "<0xC3>", "a"]
+    assert spelled(["<0xC3>", "a"]) == ["<0xC3>", "a"]
+    assert spelled(["caf", "<0xC3>", "<0xA9>"], first_whole) == ["caf", "é", "·"]

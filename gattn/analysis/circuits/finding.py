@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from gattn.analysis.circuits.building import built
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units, check_units
@@ -30,9 +29,10 @@ from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Naming
 from gattn.models.run.patching import Sources
 from gattn.models.watch.contexts import Context
-from gattn.progress import announce
+from gattn.progress import announce, bar
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
     from transformers import PreTrainedTokenizerBase
 
     from gattn.heads.trace import AttentionTrace
@@ -90,8 +90,8 @@ def find(
         groups = Grouping.of(EdgeList.of(trace), wanted.units)
         messages = sources.messages(ablation)
     runs = Runs(runner, measure, groups, messages)
-    with tqdm(desc="circuit", unit="run", delay=1, disable=not wanted.progress) as bar:
-        proof, notes = _found(runs, wanted, bar)
+    with bar(desc="circuit", unit="run", progress=wanted.progress) as shown:
+        proof, notes = _found(runs, wanted, shown)
     facts = {
         "metric": str(measure),
         "ablation": _written(ablation),
@@ -135,7 +135,7 @@ def plain_run(runner: Runner) -> AttentionTrace:
     return run.trace
 
 
-def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list[str]]:
+def _found(runs: Runs, wanted: Wanted, shown: tqdm[NoReturn]) -> tuple[Proof, list[str]]:
     """Search, and test what was found."""
     limits, random = wanted.limits, wanted.random
     if runs.is_constant:
@@ -147,10 +147,10 @@ def _found(runs: Runs, wanted: Wanted, bar: tqdm[NoReturn]) -> tuple[Proof, list
         return Proof(nan, nan, no_unit, np.zeros(0), np.zeros(0), no_edge), [note]
 
     def ran(count: int) -> None:
-        bar.update(count)
+        shown.update(count)
 
     def say(what: str, count: int, each: float) -> None:
-        if not bar.disable:
+        if not shown.disable:
             announce(f"circuit, {what}", "run", count, each, "for less, pass seconds=")
 
     def tell(units: int) -> None:

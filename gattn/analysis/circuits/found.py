@@ -17,6 +17,7 @@ from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.kept.only import Only
+from gattn.names.text import numbered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,7 +128,8 @@ class Circuit(Measured):
                     "edges": len(some),
                     "offset": int((some["query"] - some["key"]).mode()[0]),
                     "attention": float(some["attention"].mean()),
-                    "edge": f"{first.key_token} {first.key} → {first.query_token} {first['query']}",
+                    "edge": f"{numbered(first.key, first.key_token)} → "
+                    f"{numbered(first['query'], first.query_token)}",
                 }
             )
         columns = ["stack", "layer", "head", "edges", "offset", "attention", "edge"]

@@ -15,10 +15,10 @@ from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Table
 from gattn.analysis.reading.sources import counted
-from gattn.door import Pictured, draw
+from gattn.door import DrawnByKind, Pictured
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 ROLE = ["stack", "layer", "head", "role"]
 ROLES = "itself", "previous", "next", "after same token", "same token", "first", "other"
@@ -149,18 +149,7 @@ class Circuits(Pictured, Sequence[Measured]):
         roles = self.roles()
         return self._told(pd.DataFrame(roles[roles["share"] == 1]), "roles")
 
-    def draw(
-        self,
-        *,
-        figsize: tuple[float, float] | None = None,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> Axes:
-        """Draw in how many circuits each head reads what; ``several[0].draw()`` draws one of them.
-
-        See `gattn.drawing.results.circuits.draw_circuits`.
-        """
-        return draw(self, figsize=figsize, ax=ax, **options)
+    draw = DrawnByKind()
 
     @property
     def stability(self) -> float:

@@ -67,7 +67,7 @@ def reach(
     most = len(stack.layers) or size
     for block in walk(_blocks(size, _KEYS), "reach", "block of keys", progress=progress):
         found[:, block] = _layers_until(block, runs, most, size)
-    return _by_pairs("reach", found, stack)
+    return _by_pairs("reach", found, stack, units="layers")
 
 
 def walks(
@@ -166,7 +166,7 @@ def _unpacked(bits: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
     return np.unpackbits(bits.view(np.uint8), axis=1, count=count)
 
 
-def _by_pairs(name: str, values: NDArray[Any], stack: Layered, *notes: str) -> Array:
+def _by_pairs(name: str, values: NDArray[Any], stack: Layered, *notes: str, **facts: Any) -> Array:
     return array(
         values,
         {"query": stack.positions, "key": stack.positions},
@@ -176,4 +176,5 @@ def _by_pairs(name: str, values: NDArray[Any], stack: Layered, *notes: str) -> A
         notes=[*stack.notes, *notes],
         tokens={"query": stack.tokens, "key": stack.tokens},
         residual=stack.residual,
+        **facts,
     )

@@ -29,6 +29,11 @@ def rows_of(
         return None
     for one in numbers_or_places(heads) or ():
         layer, head = one if isinstance(one, tuple) else (layers[0], one)
+        if head < 0:
+            raise SelectionError(
+                f"heads={heads!r:.80}: layers and heads count from 0, not from the end; there are "
+                f"layers {list(layers)} with heads {list(numbers)}."
+            )
         if layer not in layers or head not in numbers:
             raise SelectionError(
                 f"No head {written(one)}; there are layers {list(layers)} with heads "

@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 from torch import Tensor
 
-from gattn.door import Pictured, draw, drawn_by
+from gattn.door import DrawnByKind, Pictured, drawn_by
 from gattn.edit_records import Described, Edits, from_text, identities, to_text
 from gattn.heads.drawn.heads import IMAGE
 from gattn.heads.geometry import Geometry
@@ -44,25 +44,7 @@ class _Told(Pictured):
         notes = self._facts().get("notes", ())
         return notes.splitlines() if isinstance(notes, str) else list(notes)
 
-    def draw(
-        self,
-        *choices: Any,
-        figsize: tuple[float, float] | None = None,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> Axes:
-        """Draw it on Axes, by the function that `gattn.drawing.pictures` names for its class.
-
-        That function says which choices and options there are.
-
-        Parameters
-        ----------
-        figsize : (float, float), optional
-            The width and height in inches of a new figure.
-        ax : Axes, optional
-            Where to draw. By default a new pyplot figure with room for all names.
-        """
-        return draw(self, *choices, figsize=figsize, ax=ax, **options)
+    draw = DrawnByKind()
 
 
 class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from gattn.analysis.reading.results import Table
 from gattn.analysis.scores.taken_apart import Why
 from gattn.analysis.scores.why import Token, in_parts, places
 from gattn.analysis.subspaces.head_vectors import HeadVectors
-from gattn.door import Pictured, draw
+from gattn.door import DrawnByKind, Pictured
 from gattn.models.run.functions import Runnable
 from gattn.models.stream.parts import Writer
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,15 +110,7 @@ class SharedSubspace(Pictured):
             asked, None if key is None else places("key", key, seen.tokens)
         )
 
-    def draw(
-        self,
-        *,
-        figsize: tuple[float, float] | None = None,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> Axes:
-        """Draw it as `gattn.drawing.results.subspaces.draw_shared_subspace` does."""
-        return draw(self, figsize=figsize, ax=ax, **options)
+    draw = DrawnByKind()
 
     def __repr__(self) -> str:
         said = f"SharedSubspace({self.layer}.{self.head}, rank {self.rank})"

@@ -36,6 +36,12 @@ RAMPS = {
 
 KINDS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89a00", "#7b5ea7")
 """Colours without an order, which everyone can tell apart."""
+KINDS_OF_AREAS = (
+    "#0a3f7f", "#ffe9a8", "#c94f0a", "#84c0ea", "#7d2f82", "#3cbf8c", "#f3c3a0", "#1d1a2b",
+)  # fmt: skip
+"""The same for areas side by side: each has its own lightness, so that grey tells them apart."""
+REST_OF_KINDS = "#7f7f7f"
+"""The colour of all further kinds."""
 KINDS_ON_DARK = (
     "#6fb1e8", "#f0b44c", "#4fc79c", "#e09cc4", "#a8d8f5", "#ef7d3c", "#d0c43a", "#ab95d6",
 )  # fmt: skip

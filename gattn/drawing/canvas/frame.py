@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox, ScaledTranslation
 
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.fitting import Fitting, fitted, points
+from gattn.drawing.canvas.fitting import Fitting, fitted, is_titled, points
 from gattn.drawing.canvas.labels import font_size, larger, small_size, text_style, width_of
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.styles.figures import new_figure, within_page
@@ -194,14 +194,16 @@ class _Texts:
 
 
 def name_side(ax: Axes, side: str, text: str) -> None:
-    """Name the side "x" or "y" of axes, in lines that are no longer than it."""
+    """Name the side "x" or "y" of axes, in lines no longer than it, unless the title does."""
     label = (ax.xaxis if side == "x" else ax.yaxis).label
     label.set(text=text, **text_style([text]))
+    written = [text]
 
     def step() -> None:
-        if label.get_text().split() == text.split():
+        if label.get_text() == written[0]:
             room = max(points(ax)[side == "y"], 60) / float(label.get_fontsize())
-            label.set_text(wrapped(text, room, width_of))
+            written[0] = "" if is_titled(ax, text) else wrapped(text, room, width_of)
+            label.set_text(written[0])
 
     fitted(ax, step)
 

@@ -15,7 +15,8 @@ from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas import fonts
-from gattn.names.text import visible
+from gattn.names.pieces import spelled
+from gattn.names.text import numbered, visible
 
 _SMALLEST = 5.0
 """The size of the smallest text in points, or the user's own if that is smaller."""
@@ -131,7 +132,7 @@ def fit(
         How far turned labels may reach, in points; longer ones are shortened.
     """
     has_glyph = cache(fonts.has_glyph)
-    texts = [visible(token, has_glyph=has_glyph) for token in tokens.values()]
+    texts = [visible(token, has_glyph=has_glyph) for token in spelled(tokens.values())]
     size = 0.9 * font_size()
     for rotation in rotations:
         if rotation == 0:
@@ -215,12 +216,6 @@ def _width(text: str, families: tuple[str, ...]) -> float:
     font = FontProperties(family=list(families), size=_MEASURED_AT)
     across, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
     return HINTED * float(across) / _MEASURED_AT
-
-
-def numbered(node: Any, text: str) -> str:
-    """Put a node's position before its text, if not every token has a label."""
-    position = str(node[1] if isinstance(node, tuple) else node)
-    return position if text == position else f"{position} {text}"
 
 
 def in_digits(value: float, form: str = ".3g") -> str:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
+from gattn.names.pieces import spelled
 
 Node: TypeAlias = Hashable
 Positions: TypeAlias = dict[Node, tuple[float, float]]
@@ -37,10 +38,10 @@ def node_labels(head: AttentionGraph, *, split: bool = False) -> dict[Node, str]
     """Map each node, keys before queries, to its token's text; the sink is not among them."""
     keys, queries = ends(head, split=split)
     if split or head.graph.is_bipartite:
-        texts = [*head.labels()[: len(keys)], *head.query_labels()]
+        texts = [*spelled(head.labels()[: len(keys)]), *spelled(head.query_labels())]
         return dict(zip([*keys, *queries], texts, strict=True))
     every = range(head.graph.num_tokens) if head.positions is None else head.positions.tolist()
-    return dict(zip(every, head.labels(), strict=True))
+    return dict(zip(every, spelled(head.labels()), strict=True))
 
 
 def generated(head: AttentionGraph, *, split: bool = False) -> list[Node]:

@@ -115,6 +115,11 @@ def _picked(every: Graphs, heads: HeadChoice) -> Graphs:
     numbers = sorted({number for *_, number in every})
     found: dict[Place, AttentionGraph] = {}
     for place in heads_among(heads, layers)[1]:
+        if place[1] < 0:
+            raise SelectionError(
+                f"heads={heads!r:.80}: layers and heads count from 0, not from the end; there are "
+                f"layers {layers} with heads {numbers}."
+            )
         if (spot := (name, *place)) not in every:
             raise SelectionError(
                 f"No head {place[0]}.{place[1]}; there are layers {layers} with heads {numbers}. "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gattn.analysis.circuits.found import Circuit, Node, key_side
+from gattn.names.text import numbered
 
 MOST_TOKENS = 40
 """The most columns of tokens if those that are not in the circuit are shown."""
@@ -143,4 +144,4 @@ def _shown(texts: Sequence[str], used: set[int], whole: bool) -> dict[int, str]:
     """Choose the tokens, by position; if some are left out, their texts say it."""
     if whole or len(used) == len(texts):
         return dict(enumerate(texts))
-    return {at: texts[at] if texts[at] == str(at) else f"{texts[at]} {at}" for at in sorted(used)}
+    return {at: numbered(at, texts[at]) for at in sorted(used)}

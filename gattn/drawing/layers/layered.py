@@ -37,6 +37,8 @@ MOST_HEADS = 3
 """How many heads of an edge are named."""
 _NODE = 1.5
 """How far a name stays above or below a node, in points."""
+_BESIDE = 2.0
+"""How far names may reach beyond axes, in points, beside which there is the key."""
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
@@ -159,7 +161,8 @@ class _Names:
         nodes: NDArray[np.float64],
     ) -> None:
         self._ax, self._unit, self._texts = ax, unit, texts
-        self._nodes, self._left = nodes * unit, ax.get_xlim()[0] * unit[0]
+        self._nodes = nodes * unit
+        self._left, self._right = (end * unit[0] for end in ax.get_xlim())
         self._size = 0.7 * font_size()
         self._courses = {id(line): _points_of(line.path, _COURSE) * unit for line in lines}
         self._taken = np.zeros((0, 3))
@@ -178,7 +181,7 @@ class _Names:
         free = [
             (spot, not _is_near(at, others, wide, high))
             for spot, at in zip(spots, spots * self._unit, strict=True)
-            if at[0] - wide / 2 > self._left
+            if self._left < at[0] - wide / 2 < at[0] + wide / 2 < self._right + _BESIDE
             and not _is_near(at, self._nodes, wide / 2, high / 2 + _NODE)
             and not _is_near(at, self._taken[:, :2], (wide + self._taken[:, 2]) / 2, high)
             and not any(low < spot[1] < top for low, top in self._texts)

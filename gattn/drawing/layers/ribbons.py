@@ -23,7 +23,6 @@ from gattn.drawing.canvas.frame import new_axes
 from gattn.drawing.canvas.labels import (
     font_size,
     in_percent,
-    numbered,
     shortened,
     text_style,
     width_of,
@@ -31,7 +30,7 @@ from gattn.drawing.canvas.labels import (
 from gattn.drawing.layers.layered import write_over
 from gattn.drawing.layers.numbered import layers_apart, number_layers
 from gattn.errors import SelectionError
-from gattn.names.text import visible
+from gattn.names.text import numbered, visible
 
 Floats = NDArray[np.float64]
 

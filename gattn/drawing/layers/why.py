@@ -20,14 +20,14 @@ from gattn.drawing.canvas.fitting import fitted, points, room
 from gattn.drawing.canvas.fonts import has_glyph
 from gattn.drawing.canvas.frame import LARGEST, describe, given_axes, name_side, new_axes
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import font_size, in_digits, numbered, shortened, text_style
+from gattn.drawing.canvas.labels import font_size, in_digits, shortened, text_style
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import REACH, label_tokens
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.layers.layered import LayeredEdges, Line
 from gattn.errors import SelectionError
 from gattn.models.stream.parts import Writer
-from gattn.names.text import visible
+from gattn.names.text import numbered, visible
 
 Point: TypeAlias = tuple[float, float]
 

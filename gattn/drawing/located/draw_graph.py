@@ -184,7 +184,8 @@ def _draw(
         named = free_labels(head, split=False)
         if len(set(named.values())) < len(named):
             named = with_numbers(named)
-        picture.name({node: named[node] for node in dict.fromkeys([*asked, *named])})
+        chief = dict.fromkeys([*asked, *_read(head, rows)])
+        picture.name({node: named[node] for node in chief | dict.fromkeys(named)}, len(chief))
     fitted(ax, picture.place)
 
 
@@ -192,13 +193,23 @@ def _fills(
     head: AttentionGraph, positions: Positions, rows: list[int], pen: Pen
 ) -> NDArray[np.float64]:
     """Shade nodes by what the queries give them, on average; without queries all alike."""
-    weights = dict.fromkeys(positions, 0.0)
-    keys, _ = layouts.ends(head)
-    if rows:
-        chosen = np.isin(head.query, rows)
-        amounts = np.bincount(head.key[chosen], head.attention[chosen], head.graph.num_keys)
-        weights |= dict(zip(keys, (amounts / len(rows)).tolist(), strict=True))
+    weights = dict.fromkeys(positions, 0.0) | _given(head, rows)
     return pen.colours(list(weights.values()))
+
+
+def _given(head: AttentionGraph, rows: list[int]) -> dict[Any, float]:
+    """Return what each key gives some queries, on average; nothing if there are none."""
+    if not rows:
+        return {}
+    chosen = np.isin(head.query, rows)
+    amounts = np.bincount(head.key[chosen], head.attention[chosen], head.graph.num_keys)
+    return dict(zip(layouts.ends(head)[0], (amounts / len(rows)).tolist(), strict=True))
+
+
+def _read(head: AttentionGraph, rows: list[int]) -> list[Any]:
+    """List the keys that some queries read, those of the most attention first."""
+    given = {node: abs(amount) for node, amount in _given(head, rows).items() if amount}
+    return sorted(given, key=given.__getitem__, reverse=True)
 
 
 def _draw_faint(ax: Axes, head: AttentionGraph, positions: Positions) -> None:

@@ -20,7 +20,7 @@ from gattn.drawing.many_heads.sheet import (
     line_height,
 )
 from gattn.drawing.matrices.cells import EdgeCells, sink_columns
-from gattn.drawing.styles.figures import new_figure
+from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.errors import ShapeError
 from gattn.heads.head import AttentionGraph
 
@@ -55,10 +55,20 @@ def draw_grids(
 
 
 def _usual(grids: Sequence[Grid]) -> tuple[tuple[float, float], list[Plan]]:
-    """Plan grids in their usual size, all equally wide."""
+    """Plan grids in their usual size, all equally wide, on a page if they have room there."""
     wide = max(Plan(grid).width for grid in grids)
     plans = [Plan(grid, wide) for grid in grids]
-    return (wide, sum(plan.height for plan in plans)), plans
+    size = wide, sum(plan.height for plan in plans)
+    narrow = within_page(*size)[0]
+    slim = [Plan(grid, narrow) for grid in grids]
+    page = within_page(narrow, sum(plan.height for plan in slim))
+    if page == size:
+        return size, plans
+    for some in (slim, _filling(grids, page)):
+        used = narrow, sum(plan.height for plan in some)
+        if used[1] <= page[1] + 1e-6 and all(plan.has_room for plan in some):
+            return used, some
+    return size, plans
 
 
 def _filling(grids: Sequence[Grid], size: tuple[float, float]) -> list[Plan]:
@@ -99,7 +109,7 @@ class _Drawing:
     def draw(self) -> None:
         """Draw the panels and all that stands around them."""
         plan, grid = self._plan, self._grid
-        x, style = plan.left, {"va": "top", "linespacing": 1.25}
+        x, style = plan.beside, {"va": "top", "linespacing": 1.25}
         at, named = self._top + MARGIN, {"size": font_size(), "gid": "gattn-title"}
         self._sheet.write(x, at, plan.title, **named, **style)
         at, said = self._top + plan.over_caption, {"alpha": 0.75, "gid": "gattn-caption"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from gattn.drawing.canvas import layouts
 from gattn.drawing.canvas.labels import (
@@ -38,6 +39,8 @@ _MOST_LINES = 2
 """How many lines a name may have, where there is room for them."""
 _APART = 0.5
 """The least distance between the names of two panels, in font sizes."""
+_REACH = 0.18
+"""The share of the width or height of a given figure that tokens beside matrices may take."""
 _FEWEST = 2.5
 """The room in font sizes below which no name is shortened: it is left out."""
 
@@ -57,10 +60,24 @@ class Plan:
 
     def __init__(self, grid: Grid, width: float | None = None, height: float | None = None) -> None:
         self.grid = grid
+        self._reach = inf, inf
+        if width is not None and height is not None:
+            self._reach = _REACH * width / as_inches(1), _REACH * height / as_inches(1)
+        self._plan(width, height, self._left())
+        for _ in range(_TRIES if height is not None and grid.is_labelled else 0):
+            left = MARGIN + as_inches(self.queries.widest + 6)
+            if abs(left - self.left) < as_inches(1):
+                break
+            self._plan(width, height, left)
+
+    def _plan(self, width: float | None, height: float | None, left: float) -> None:
+        """Plan with so many inches left of the panels."""
+        grid = self.grid
         rows, columns = grid.size
         across = grid.shape[0]
         count, usual = columns * len(grid.blocks), _usual_side(grid)
-        self.left = self._left()
+        self.left = left
+        self.beside = MARGIN if grid.is_labelled and height is not None else left
         around = self.left + BETWEEN * (len(grid.blocks) - 1)
         around += key_width() * len(grid.keys) + MARGIN
         if width is None:
@@ -105,7 +122,8 @@ class Plan:
             names = [*grid.rows, "head", *["key-value"] * bool(grid.groups)]
             widest = widest_of(names) * small_size()
         if grid.is_labelled:
-            tokens = fit(dict(enumerate(grid.head.query_labels())), 99, rotations=(90,))
+            named = dict(enumerate(grid.head.query_labels()))
+            tokens = fit(named, 99, rotations=(90,), reach=self._reach[0])
             widest = tokens.widest + width_of("0000 ") * tokens.size
         return MARGIN + as_inches(widest + 6)
 
@@ -114,7 +132,7 @@ class Plan:
         size = 0.9 * font_size() if grid.is_strip else small_size()
         self.panel = side * grid.shape[0], side * grid.shape[1]
         self.step = self.panel[0] / _FILLED
-        room = (self.width - self.left - MARGIN) / as_inches(1)
+        room = (self.width - self.beside - MARGIN) / as_inches(1)
         self.title = wrapped(grid.title, room / font_size(), width_of)
         self.names = [
             PanelNames.fitting(block, self._room_of_names(size), size, self._lines)
@@ -161,16 +179,18 @@ class Plan:
         if head.sink is not None:
             named["sink"] = "<sink>"
         apart = across / as_inches(1)
-        fitted = fit(named, apart, rotations=(0, 90))
+        reach = self._reach[1]
+        fitted = fit(named, apart, rotations=(0, 90), reach=reach)
         if self.grid.size[1] > 1:
             between = (self.step - self.panel[0]) / as_inches(1)
             if fitted.rotation == 0 and not fitted.is_clear_of_next(apart, between):
-                fitted = fit(named, apart, rotations=(90,))
+                fitted = fit(named, apart, rotations=(90,), reach=reach)
             fitted = fitted.clear_of_next(apart, between)
         if head.sink is not None:
             fitted.texts[-1] = "<sink>"
         named = dict(zip(queries, head.query_labels(), strict=True))
-        return fitted, fit(named, down / as_inches(1), rotations=(90,))
+        beside = fit(named, down / as_inches(1), rotations=(90,), reach=self._reach[0])
+        return fitted, beside
 
     def token(self, head: AttentionGraph) -> tuple[float, float]:
         """Measure the width of a key and the height of a query."""

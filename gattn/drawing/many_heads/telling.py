@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure, SubFigure
 from gattn.analysis.reading.heads import Place
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.one_head.draw_head import draw_head
-from gattn.drawing.styles.figures import new_figure
+from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.heads.head import AttentionGraph
 
 _MOST_TOKENS = 24
@@ -51,7 +52,7 @@ def two_sides(size: tuple[float, float]) -> Figure | SubFigure:
     If there is no room for a graph, it is a figure of this size.
     """
     (wide, tall), own = size, _WIDE * larger()
-    if wide + own > _MOST * larger():
+    if wide + own > min(_MOST * larger(), within_page(inf, inf)[0]):
         return new_figure(size)
     figure = new_figure((wide + own, max(tall, _HIGH * larger())))
     figure.subfigures(1, 2, width_ratios=[wide, own])

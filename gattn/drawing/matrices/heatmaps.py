@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, Normalize
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox, BboxTransformTo
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.colours import KINDS, Scale, colour_map, ink_on
+from gattn.drawing.canvas.colours import KINDS_OF_AREAS, REST_OF_KINDS, Scale, colour_map, ink_on
 from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, points, rewritten
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import in_digits, small_size, smallest, widest_of
@@ -20,6 +23,8 @@ from gattn.drawing.matrices.arrays import ArrayCells, KindCells
 from gattn.drawing.matrices.cells import Cells, Pool, Pooling, pooling_said
 from gattn.drawing.matrices.images import CellsImage, add_cells
 
+_NEAR_ZERO, _DASHED = 0.05, 5.0
+"""The share of a scale that is near 0, and from how many points on cells have dashes."""
 _HATCH, _HATCHED = "/////", "#8886"
 """What shows where there is no number: in grey, too, it is like no number's colour."""
 
@@ -43,14 +48,17 @@ def draw_heatmap(
     sizes = np.abs(finite)
     signed = bool((finite < 0).any())
     top = float(sizes.max(initial=0)) or 1.0
-    norm = Normalize(-top if signed else 0.0, top)
+    norm, how = Normalize(-top if signed else 0.0, top), ""
     if sizes.any() and "norm" not in options and np.quantile(sizes[sizes > 0], 0.9) < top / 20:
-        norm, name = Scale(top, signed, widest=1).norm, f"{name}, square-root scale"
+        norm, how = Scale(top, signed, widest=1).norm, "square-root scale"
     style: dict[str, Any] = {"cmap": colour_map(cmap, is_signed=signed, is_area=True), "norm": norm}
     cells = ArrayCells(values.astype(np.float64), pool)
     image = fill_axes(ax, cells, **(style | options))
     hatch_missing(ax, values)
-    add_colour_bar(image, name, ax, ticks=MaxNLocator(integer=True) if are_whole(values) else None)
+    if signed:
+        mark_negative(ax, values, image)
+    ticks = MaxNLocator(integer=True) if are_whole(values) else None
+    add_colour_bar(image, name, ax, how=how, ticks=ticks)
 
 
 def fill_axes(
@@ -89,14 +97,48 @@ def hatch_missing(ax: Axes, values: NDArray[Any]) -> None:
         ax.patch.set(hatch=_HATCH, edgecolor=_HATCHED, linewidth=0)
 
 
+def mark_negative(ax: Axes, values: NDArray[Any], image: CellsImage) -> None:
+    """Hatch the negative cells of a matrix with dashes, where they are large enough to be seen.
+
+    In grey their colours are like those of positive numbers. Numbers near 0, below a twentieth of
+    the scale, have no dashes, and none have where numbers are written in cells.
+    """
+    least = _NEAR_ZERO * float(np.max(image.norm.vmax or 1.0))
+    cells = np.argwhere(np.nan_to_num(values) < -least)
+    inks = [ink_on(image.to_rgba(values[row, column])) for row, column in cells]
+
+    def mark() -> list[Patch]:
+        rows, columns = values.shape
+        are_written = any(text.get_gid() == "gattn-numbers" for text in ax.texts)
+        apart = min(pitch(ax, rows, "y"), pitch(ax, columns, "x"))
+        is_seen = apart >= _DASHED and not are_written
+        Fitting.of(ax).note("dashed", "dashed: negative" * bool(is_seen and len(cells)))
+        found: list[Patch] = []
+        for ink in dict.fromkeys(inks) if is_seen else ():
+            own = [cell for cell, one in zip(cells, inks, strict=True) if one == ink]
+            boxes = [Bbox.from_bounds(x - 0.5, y - 0.5, 1, 1) for y, x in own]
+            whole = Path.make_compound_path(*map(_box_path, boxes))
+            style: dict[str, Any] = {"fill": False, "linewidth": 0, "alpha": 0.6, "hatch": "---"}
+            patch = PathPatch(whole, edgecolor=ink, gid="gattn-negative", **style)
+            found.append(ax.add_patch(patch))
+        return found
+
+    rewritten(ax, mark)
+
+
+def _box_path(box: Bbox) -> Path:
+    return Path.unit_rectangle().transformed(BboxTransformTo(box))
+
+
 def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:
     """Draw a matrix of numbers that are labels: each has a colour, and is written where it fits.
 
     From the ninth on they share the last colour.
     """
-    shown = np.minimum(values, len(KINDS)).astype(np.float64)
-    colours = ListedColormap([*KINDS, "#8c8c8c"]).with_extremes(bad="none")
-    norm = Normalize(-0.5, len(KINDS) + 0.5)
+    count = len(KINDS_OF_AREAS)
+    shown = np.minimum(values, count).astype(np.float64)
+    colours = ListedColormap([*KINDS_OF_AREAS, REST_OF_KINDS]).with_extremes(bad="none")
+    norm = Normalize(-0.5, count + 0.5)
     fill_axes(ax, KindCells(shown), cmap=colours, norm=norm)
     hatch_missing(ax, values)
     write_cells(ax, values, colours(norm(np.ma.masked_invalid(shown))))

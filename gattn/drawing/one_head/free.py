@@ -18,7 +18,6 @@ from gattn.drawing.canvas.frame import clear
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import (
     font_size,
-    numbered,
     smallest,
     text_style,
     widest_of,
@@ -34,7 +33,7 @@ from gattn.drawing.one_head.sides import Side, Sides
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
-from gattn.names.text import visible
+from gattn.names.text import numbered, visible
 
 _GAP, _LOOP = 4.0, 14.0
 _FEW = 60
@@ -91,13 +90,15 @@ class FreeGraph:
         self._sized: list[tuple[PathCollection, Callable[[float], float]]] = []
         self._texts: Texts | None = None
         self._named: dict[Node, str] = {}
+        self._chief = 0
 
     def add_nodes(self, drawn: PathCollection, size: Callable[[float], float]) -> None:
         """Let markers have a size that follows from the radius of nodes in points."""
         self._sized.append((drawn, size))
 
-    def name(self, named: Mapping[Node, str]) -> None:
-        """Write labels, those that come first before others."""
+    def name(self, named: Mapping[Node, str], chief: int = 0) -> None:
+        """Write labels, those that come first before others; the first `chief` at any price."""
+        self._chief = chief
         self._named = {n: visible(text, has_glyph=fonts.has_glyph) for n, text in named.items()}
         style = text_style(list(self._named.values())) | {"ha": "center", "va": "center"}
         ax, back = self._ax, ground(self._ax)
@@ -176,7 +177,9 @@ class FreeGraph:
         for size in (0.9 * font_size(), smallest())[: 1 + has_few]:
             half = np.stack([widths / 2, np.full_like(widths, 0.6)], axis=1) * size + 0.5
             sides = Sides((self._places - corner) / unit, slot(self._ax), radius, gap, edges)
-            found = sides.placed((own - corner) / unit, half, above, lines=has_few)
+            found = sides.placed(
+                (own - corner) / unit, half, above, lines=has_few, chief=self._chief
+            )
             if None not in found:
                 break
         return size, found

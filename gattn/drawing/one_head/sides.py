@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -75,7 +75,7 @@ class Sides:
         self._ink = np.pad(np.minimum(ink, 1), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
 
     def placed(
-        self, own: Points, half: Points, above: Sequence[bool], *, lines: bool
+        self, own: Points, half: Points, above: Sequence[bool], *, lines: bool, chief: int = 0
     ) -> list[Side | None]:
         """Return where each label stands; None if it has no room.
 
@@ -89,24 +89,37 @@ class Sides:
             Whether a label would rather stand above its node than below.
         lines : bool
             Whether labels may stand at the ends of lines.
+        chief : int
+            How many of the first labels none of the others may displace, nor one of them an earlier
+            one; these may always stand at the ends of lines.
         """
         beside = cache(lambda i: self._beside(own[i], half[i], above[i]))
         afar = cache(lambda i: self._afar(own[i], half[i]))
         ways = (beside, afar) if lines else (beside,)
+
+        def tried(order: Iterable[tuple[Callable[[int], _Options], int]]) -> dict[int, Side]:
+            found: dict[int, Side] = {}
+            taken = _Taken()
+            for options, i in order:
+                if i not in found and (side := self._best(own[i], half[i], options(i), taken)):
+                    found[i] = side
+            return found
+
         best: dict[int, Side] = {}
         first: list[int] = []
         for _ in range(_ROUNDS):
-            found: dict[int, Side] = {}
             rest = [i for i in range(len(own)) if i not in first]
-            taken = _Taken()
-            for options, i in ((way, i) for some in (first, rest) for way in ways for i in some):
-                if i not in found and (side := self._best(own[i], half[i], options(i), taken)):
-                    found[i] = side
+            found = tried((way, i) for some in (first, rest) for way in ways for i in some)
             best = max(best, found, key=len)
             missing = [i for i in range(len(own)) if i not in found]
             if not lines or not missing or len(missing) > _MOST_LEFT * len(own):
                 break
             first = missing + [i for i in first if i not in missing]
+        if any(i not in best for i in range(chief)):
+            over = cache(lambda i: self._afar(own[i], half[i], over=True))
+            in_turn = [(way, i) for i in range(chief) for way in (beside, afar, over)]
+            others = [(way, i) for way in ways for i in range(chief, len(own))]
+            best = tried([*in_turn, *others])
         return [best.get(i) for i in range(len(own))]
 
     def _best(
@@ -138,8 +151,10 @@ class Sides:
         nearest = np.maximum(own + _NEARER, self._radius + _CLEAR)
         return _Options(places, None, np.where(others < nearest, np.inf, costs))
 
-    def _afar(self, node: NDArray[np.float64], half: NDArray[np.float64]) -> _Options:
-        """Return the places at the ends of lines, which meet no other node on their way."""
+    def _afar(
+        self, node: NDArray[np.float64], half: NDArray[np.float64], *, over: bool = False
+    ) -> _Options:
+        """Return the places at the ends of lines, which lead over no other node, or may do so."""
         angles = np.arange(_TURNS) * (2 * np.pi / _TURNS)
         turns = np.stack([np.sin(angles), np.cos(angles)], axis=1)
         towards = np.tile(turns, (len(_LENGTHS), 1))
@@ -152,7 +167,8 @@ class Sides:
         costs = self._costs(node + offsets, half) + _FARTHER * lengths
         costs[self._distances(node, node + offsets, half) < self._radius + _CLEAR] = np.inf
         others = self._nodes[(self._nodes != node).any(1)]
-        costs[(_to_lines(lines, others) < self._radius + _CLEAR).any(1)] = np.inf
+        met = (_to_lines(lines, others) < self._radius + _CLEAR).sum(1)
+        costs = costs + met if over else np.where(met, np.inf, costs)
         return _Options(node + offsets, lines, costs)
 
     def _distances(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure, SubFigure
@@ -20,7 +21,7 @@ from gattn.drawing.many_heads.sheet import (
 from gattn.drawing.over_image.draw_image import ImagePen, blocks, faded, over_grey
 from gattn.drawing.over_image.images import Image
 from gattn.drawing.over_image.patches import Patches
-from gattn.drawing.styles.figures import new_figure
+from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.errors import ShapeError
 from gattn.names.text import width, wrapped
 
@@ -70,13 +71,15 @@ class Panels:
         given = figsize if figure is None else inches_of(figure)
         if given is None:
             wide = max(around + self._columns * (side + _GAP), 3.0 * larger())
+            wide, most = within_page(wide, inf)[0], within_page(inf, inf)[1]
+            side = min(side, (wide - around) / self._columns - _GAP)
         else:
             wide, tall = given
             side = min((wide - around) / self._columns - _GAP, large * 2)
         self._measure(wide, side)
         if given is None:
-            tall = self._height
-        elif self._height > tall:
+            tall = min(self._height, most)
+        if self._height > tall:
             side -= (self._height - tall) / self._rows / self._ratio
             self._measure(wide, side)
         if side < _LEAST:

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from gattn.drawing.canvas.colours import given_map, layer_colours
 from gattn.drawing.canvas.fitting import fitted, points
-from gattn.drawing.canvas.frame import LARGEST, describe, new_axes, width_of_tokens
+from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes, width_of_tokens
 from gattn.drawing.canvas.keys import label_layers
 from gattn.drawing.canvas.labels import font_size, widest_of
 from gattn.drawing.canvas.sides import label_rows, label_tokens
@@ -58,8 +58,7 @@ def draw_array(
     array = _selected(array, chosen)
     if array.size == 0 or array.ndim == 0:
         raise SelectionError(f"There is nothing to draw in an array of shape {array.shape}.")
-    array = last_places(array)
-    notes = []
+    array, notes = without_later(last_places(array))
     if array.attrs.get("are_kinds"):
         array = array.expand_dims("head") if array.ndim == 1 else array
         notes.append("colours compare within a head")
@@ -88,6 +87,17 @@ def last_places(array: xr.DataArray) -> xr.DataArray:
     return array
 
 
+def without_later(array: xr.DataArray) -> tuple[xr.DataArray, list[str]]:
+    """Leave out the pairs that a causal mask leaves out, all of whose numbers are 0; say so."""
+    if array.dims != ("query", "key") or not {"query", "key"} <= set(array.coords):
+        return array, []
+    is_later = array["key"] > array["query"]
+    is_causal = is_later.any() and bool((array.where(is_later, 0) == 0).all())
+    if not (is_causal and bool((array != 0).any())):
+        return array, []
+    return array.where(~is_later), ["hatched: later tokens, of which none is read"]
+
+
 def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any]) -> Axes:
     """Draw one number per place: a line over counts, stems over tokens."""
     (axis,) = map(str, array.dims)
@@ -102,7 +112,7 @@ def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any
     else:
         ax.plot(np.arange(array.size), values, **style)
     _label_axis(ax, array, axis, "x", array.size)
-    ax.set_ylabel(array_name(array))
+    name_side(ax, "y", array_name(array))
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -120,7 +130,8 @@ def _draw_spectra(
     for layer, some in zip(layers, heads.to_numpy(), strict=True):
         style: dict[str, Any] = {"color": colours(norm(layer)), "lw": 1, "marker": ".", "ms": 4}
         ax.plot(index, some.T, **(style | dict(options)))
-    ax.set(xlabel="index", ylabel=array_name(array))
+    ax.set_xlabel("index")
+    name_side(ax, "y", array_name(array))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     if len(layers) > 1:
@@ -138,7 +149,8 @@ def _draw_array_heatmap(
     if array.attrs.get("are_kinds"):
         draw_kinds(ax, values)
     else:
-        draw_heatmap(ax, values, array_name(array), cmap, **options)
+        name = str(array.attrs.get("units", array_name(array)))
+        draw_heatmap(ax, values, name, cmap, **options)
         if "head" in array.dims and not any(f"{axis}_token" in array.coords for axis in array.dims):
             write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
     _label_axis(ax, array, across, "x", array.shape[-1])
@@ -184,7 +196,7 @@ def _number_axis(ax: Axes, labels: Sequence[Any], side: str) -> None:
     wide = widest_of(map(str, labels)) + 1.0 if side == "x" else 1.5
     most = int(np.clip(long / (wide * size), 1, 9))
     found = MaxNLocator(nbins=most, integer=True).tick_values(0, max(len(labels) - 1, 0))
-    shown = [int(tick) for tick in found if 0 <= tick < len(labels)]
+    shown = [int(tick) for tick in found if 0 <= tick < len(labels) and tick == int(tick)]
     ticks.set_ticks(shown, [str(labels[i]) for i in shown])
 
 

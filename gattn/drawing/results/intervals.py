@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import KINDS, colour_map, ink_on, is_dark
 from gattn.drawing.canvas.fitting import pitch
-from gattn.drawing.canvas.frame import LARGEST, describe, new_axes, shown_text
-from gattn.drawing.canvas.labels import text_style
+from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes, shown_text
 from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 from gattn.errors import SelectionError
@@ -261,8 +260,7 @@ def _draw_ranked(shown: _Shown, ax: Axes | None, count: int, options: Mapping[st
         ax, [f"{stack} {n}.{m}" if shown.has_stacks else f"{n}.{m}" for stack, n, m in places]
     )
     ax.set(ylim=(len(order) - 0.4, -0.6), ylabel="head")
-    name = shown_text(shown.name.replace("_", " "))
-    ax.set_xlabel(name, **text_style([name]))
+    name_side(ax, "x", shown_text(shown.name.replace("_", " ")))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.grid(axis="y", color="0.5", alpha=0.2)
     notes = []

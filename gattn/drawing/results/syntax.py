@@ -73,7 +73,7 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     ax.set_xlabel("share of the dependencies found")
     ax.spines[["top", "right"]].set_visible(False)
     entries: list[Entry] = [(bars, "best head"), (offset, "best fixed offset")]
-    add_key(ax, entries, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2)
+    add_key(ax, entries, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3))
     describe(ax, table.attrs)
     return ax
 

@@ -21,7 +21,7 @@ from gattn.drawing.canvas.sides import REACH, label_rows
 from gattn.drawing.matrices.arrays import ColourCells
 from gattn.drawing.matrices.heatmaps import fill_axes, hatch_missing, write_cells
 from gattn.errors import SelectionError
-from gattn.names.text import visible
+from gattn.names.text import numbered, visible
 
 
 def draw_table(
@@ -114,7 +114,7 @@ def _row_names(table: pd.DataFrame) -> list[str]:
     names = [_place(label) for label in table.index]
     if "token" in table.columns:
         tokens = [visible(str(token)) for token in table["token"]]
-        return [f"{name} {token}" for name, token in zip(names, tokens, strict=True)]
+        return [numbered(name, token) for name, token in zip(names, tokens, strict=True)]
     return names
 
 

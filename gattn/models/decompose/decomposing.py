@@ -44,7 +44,7 @@ from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
 from gattn.names.choices import LayerChoice, no_such, numbers_of
-from gattn.progress import announce
+from gattn.progress import announce, bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -114,14 +114,10 @@ class Decomposing(Context, Generic[R]):
         stack: str | None,
         progress: bool,
     ) -> None:
-        from tqdm import tqdm
-
         config: Any = getattr(model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else None
         count = getattr(text, "num_hidden_layers", None) if layers is None else len(layers)
-        self._bar = tqdm(
-            total=count, desc="decomposing", unit="layer", delay=1, disable=not progress
-        )
+        self._bar = bar(total=count, desc="decomposing", unit="layer", progress=progress)
         self._name = model_name(model)
         self._is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
         self._read, self._layers, self._asked = read, layers, stack

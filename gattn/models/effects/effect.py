@@ -24,7 +24,7 @@ from gattn.models.run.editing import check_edits, open_edits
 from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.patching import Sources
-from gattn.progress import announce
+from gattn.progress import announce, bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -167,15 +167,13 @@ def measured(
     `fewer` tells users how to ask for less, as in `progress.walk`; if given, a few edits run first
     to estimate the time.
     """
-    from tqdm import tqdm
-
     size = runner.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, EditError)
     size = size if runner.prompt.repeats else 1
     found: list[float] = []
     with (
         torch.no_grad(),
-        tqdm(total=len(edits), desc="effects", unit="edit", delay=1, disable=not progress) as bar,
+        bar(total=len(edits), desc="effects", unit="edit", progress=progress) as shown,
     ):
         plain = runner.plain()
         before = _number(measure, plain, plain)
@@ -193,7 +191,7 @@ def measured(
             found += [
                 _number(measure, row, plain, made) for row, made in zip(rows, some, strict=True)
             ]
-            bar.update(len(rows))
+            shown.update(len(rows))
             if fewer and progress and len(found) == len(rows):
                 seconds = (time.perf_counter() - begun) / len(rows)
                 announce("effects", "edit", len(edits), seconds, fewer)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from gattn.door import Pictured, draw
+from gattn.door import DrawnByKind, Pictured
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 
 class Effects(Pictured, pd.DataFrame):
@@ -23,13 +23,4 @@ class Effects(Pictured, pd.DataFrame):
     def _constructor(self) -> type[Effects]:
         return type(self)
 
-    def draw(
-        self,
-        layout: str | None = None,
-        *,
-        figsize: tuple[float, float] | None = None,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.results.effects.draw_effects.draw_effects`."""
-        return draw(self, layout, figsize=figsize, ax=ax, **options)
+    draw = DrawnByKind()

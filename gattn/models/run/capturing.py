@@ -22,6 +22,7 @@ from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt
 from gattn.models.run.recording import Recording
 from gattn.names.choices import HeadChoice, LayerChoice
+from gattn.progress import bar
 
 if TYPE_CHECKING:
     from torch import nn
@@ -148,8 +149,6 @@ def capture_many(
     CaptureError, ModelError, SelectionError, GraphError
         As `capture` does.
     """
-    from tqdm import tqdm
-
     if isinstance(inputs, (str, Mapping)):
         raise CaptureError(
             "capture_many takes several inputs, such as a list of texts; capture takes one."
@@ -158,7 +157,7 @@ def capture_many(
     batch_size = whole("batch_size", batch_size, 1, CaptureError)
     model, tokenizer = resolved(model, tokenizer)
     total = len(inputs) if isinstance(inputs, Sequence) else None
-    with tqdm(total=total, desc="capturing", unit="text", delay=1, disable=not progress) as bar:
+    with bar(total=total, desc="capturing", unit="text", progress=progress) as shown:
         numbered = enumerate(inputs)
         while batch := list(islice(numbered, batch_size)):
             encodings = [
@@ -167,7 +166,7 @@ def capture_many(
             # A batch has the same tensors for each of its sequences.
             for _, alike in groupby(encodings, lambda encoding: encoding.tensors.keys()):
                 for trace in capture_encoded(list(alike), model, tokenizer, options):
-                    bar.update()
+                    shown.update()
                     yield trace
 
 

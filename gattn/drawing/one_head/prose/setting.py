@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.labels import HINTED, widths_of
+from gattn.names.pieces import first_whole, spelled
 from gattn.names.text import visible
 
 PAD = 0.14
@@ -78,7 +79,7 @@ class Words:
         has_glyph = cache(fonts.has_glyph)
         texts = [
             visible(token, limit=_LONGEST, has_glyph=has_glyph).removeprefix("##")
-            for token in tokens
+            for token in spelled(tokens, first_whole)
         ]
         ends_line = [token.rstrip(" ").endswith("\n") for token in tokens]
         return cls(texts, (widths_of(texts) / HINTED).tolist(), _spaces(tokens, words), ends_line)

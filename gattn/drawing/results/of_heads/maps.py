@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, Normalize, to_hex
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
@@ -19,11 +19,14 @@ from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, rewritten
 from gattn.drawing.canvas.frame import describe, new_axes
 from gattn.drawing.canvas.keys import label_layers
 from gattn.drawing.canvas.labels import font_size, smallest, width_of
+from gattn.drawing.canvas.pen import DASHES
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 
 if TYPE_CHECKING:
     from gattn.analysis.heads.head_groups import HeadClusters, HeadMap
 
+_BETWEEN = "#999999"
+"""The colour of branches between clusters."""
 _SIDES = ((0, 1), (1, 0), (0, -1), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))
 """Where a name may stand beside its point, the best place first."""
 
@@ -93,7 +96,7 @@ def _name_points(ax: Axes, places: NDArray[np.float64], names: Sequence[str]) ->
 def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options: Any) -> Axes:
     """Draw the tree of heads: the lower two branches meet, the more alike they attend.
 
-    Branches of a cluster share a colour.
+    Branches of a cluster share a colour; those between clusters are dashed.
 
     Parameters
     ----------
@@ -115,6 +118,10 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
             tree, ax=ax, no_labels=True, link_color_func=colours.__getitem__, **options
         )
         order = found["leaves"] or []
+        for lines in ax.collections:
+            (colour, *_) = np.atleast_2d(np.asarray(lines.get_edgecolor()))
+            if to_hex(tuple(colour.tolist())) == _BETWEEN:
+                lines.set(linestyle=DASHES, linewidth=0.8)
     else:
         ax.plot(5, 0, "o", color="0.6", clip_on=False)
         ax.set(xlim=(0, 10), ylim=(0, FARTHEST))
@@ -123,7 +130,8 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
     count = heads["cluster"].nunique()
-    describe(ax, heads.attrs, notes=[f"{count} cluster" + "s" * (count > 1)])
+    said = f"{count} clusters; dashed: between them" if count > 1 else "1 cluster"
+    describe(ax, heads.attrs, notes=[said])
     return ax
 
 
@@ -147,5 +155,5 @@ def _branch_colours(tree: NDArray[np.float64], cluster: NDArray[Any]) -> dict[in
         one, other = clusters[int(left)], clusters[int(right)]
         clusters[number] = one if one == other else None
         same = clusters[number]
-        colours[number] = "0.6" if same is None else mpl.colors.to_hex(cycle[same % len(cycle)])
+        colours[number] = _BETWEEN if same is None else mpl.colors.to_hex(cycle[same % len(cycle)])
     return colours
