@@ -17,6 +17,7 @@ from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithfulness.agreement import Agreement
 from gattn.analysis.reading.results import Table, array
 from gattn.drawing.canvas.colours import KINDS_OF_AREAS, REST_OF_KINDS, Scale
+from gattn.drawing.matrices import heatmaps
 from gattn.drawing.matrices.heatmaps import cell_text
 from gattn.drawing.results.of_heads.tables import draw_head_table
 from gattn.errors import SelectionError
@@ -285,7 +286,7 @@ def test_later_tokens_that_nothing_reads_are_hatched_not_drawn_as_0():
     shown = ax.images[0].get_array()
     assert (np.ma.getmaskarray(shown) == np.triu(np.ones((5, 5), bool), 1)).all()
     assert ax.patch.get_hatch()
-    assert "hatched: later tokens" in words(ax)
+    assert "hatched: later tokens, all 0" in words(ax)
     read = causal()
     read[-1, 1, 3] = 1e-9
     ax = read.draw()
@@ -337,6 +338,17 @@ def test_kinds_and_signs_are_told_apart_in_grey():
     ax = of_heads.draw()  # the numbers stand in the cells
     assert texts(ax, "gattn-numbers")
     assert not [patch for patch in ax.patches if patch.get_gid() == "gattn-negative"]
+
+
+def test_no_cell_is_looked_at_by_itself_where_cells_are_too_small_for_dashes(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(heatmaps, "ink_on", looked_at.append)
+    values = np.random.default_rng(0).normal(size=(200, 200))
+    axes = {"a": range(200), "b": range(200)}
+    ax = array(values, axes, name="x", computed_from="a toy").draw()
+    ax.figure.canvas.draw()
+    assert not looked_at
+    assert "dashed" not in words(ax)
 
 
 def test_branches_between_clusters_are_dashed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -104,20 +105,28 @@ def mark_negative(ax: Axes, values: NDArray[Any], image: CellsImage) -> None:
     the scale, have no dashes, and none have where numbers are written in cells.
     """
     least = _NEAR_ZERO * float(np.max(image.norm.vmax or 1.0))
-    cells = np.argwhere(np.nan_to_num(values) < -least)
-    inks = [ink_on(image.to_rgba(values[row, column])) for row, column in cells]
+    is_negative = np.nan_to_num(values) < -least
+
+    @cache
+    def paths() -> dict[str, Path]:
+        """Outline the negative cells, by the ink on them."""
+        cells = np.argwhere(is_negative)
+        inks = [ink_on(colour) for colour in image.to_rgba(values[is_negative])]
+        found: dict[str, Path] = {}
+        for ink in dict.fromkeys(inks):
+            own = [cell for cell, one in zip(cells, inks, strict=True) if one == ink]
+            boxes = [Bbox.from_bounds(x - 0.5, y - 0.5, 1, 1) for y, x in own]
+            found[ink] = Path.make_compound_path(*map(_box_path, boxes))
+        return found
 
     def mark() -> list[Patch]:
         rows, columns = values.shape
         are_written = any(text.get_gid() == "gattn-numbers" for text in ax.texts)
         apart = min(pitch(ax, rows, "y"), pitch(ax, columns, "x"))
         is_seen = apart >= _DASHED and not are_written
-        Fitting.of(ax).note("dashed", "dashed: negative" * bool(is_seen and len(cells)))
+        Fitting.of(ax).note("dashed", "dashed: negative" * bool(is_seen and is_negative.any()))
         found: list[Patch] = []
-        for ink in dict.fromkeys(inks) if is_seen else ():
-            own = [cell for cell, one in zip(cells, inks, strict=True) if one == ink]
-            boxes = [Bbox.from_bounds(x - 0.5, y - 0.5, 1, 1) for y, x in own]
-            whole = Path.make_compound_path(*map(_box_path, boxes))
+        for ink, whole in paths().items() if is_seen else ():  # Large matrices have no such cells.
             style: dict[str, Any] = {"fill": False, "linewidth": 0, "alpha": 0.6, "hatch": "---"}
             patch = PathPatch(whole, edgecolor=ink, gid="gattn-negative", **style)
             found.append(ax.add_patch(patch))

@@ -88,14 +88,17 @@ def last_places(array: xr.DataArray) -> xr.DataArray:
 
 
 def without_later(array: xr.DataArray) -> tuple[xr.DataArray, list[str]]:
-    """Leave out the pairs that a causal mask leaves out, all of whose numbers are 0; say so."""
+    """Leave out the pairs of a query and a later key if the numbers of all are 0; say so.
+
+    Mostly that is a causal mask; but other numbers may be 0, too, such as those of dropped edges.
+    """
     if array.dims != ("query", "key") or not {"query", "key"} <= set(array.coords):
         return array, []
     is_later = array["key"] > array["query"]
-    is_causal = is_later.any() and bool((array.where(is_later, 0) == 0).all())
-    if not (is_causal and bool((array != 0).any())):
+    are_zero = is_later.any() and bool((array.where(is_later, 0) == 0).all())
+    if not (are_zero and bool((array != 0).any())):
         return array, []
-    return array.where(~is_later), ["hatched: later tokens, of which none is read"]
+    return array.where(~is_later), ["hatched: later tokens, all 0"]
 
 
 def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any]) -> Axes:
