@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,9 +21,6 @@ from gattn.graph.rules.keys import FARTHEST, Keys, list_keys
 from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
 from gattn.graph.rules.simple import Window
 from gattn.graph.walking import blocks_of_rows
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,6 @@ from gattn.analysis.reading.results import Table
 from gattn.analysis.reading.sources import counted
 from gattn.door import DrawnByKind, Pictured
 
-if TYPE_CHECKING:
-    pass
-
 ROLE = ["stack", "layer", "head", "role"]
 ROLES = "itself", "previous", "next", "after same token", "same token", "first", "other"
 """What a key is to a query."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,9 +15,6 @@ from gattn.analysis.subspaces.head_vectors import HeadVectors
 from gattn.door import DrawnByKind, Pictured
 from gattn.models.run.functions import Runnable
 from gattn.models.stream.parts import Writer
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, eq=False, repr=False)

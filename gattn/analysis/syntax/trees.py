@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import networkx as nx
 import numpy as np
@@ -18,9 +18,6 @@ from gattn.analysis.reading.results import Graph, Table, column, told_in_graph
 from gattn.analysis.syntax.words import Matrix, words_of
 from gattn.errors import SelectionError
 from gattn.progress import walk
-
-if TYPE_CHECKING:
-    pass
 
 Direction: TypeAlias = Literal["dependent_to_head", "head_to_dependent"]
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
 
 from gattn.door import DrawnByKind, Pictured
-
-if TYPE_CHECKING:
-    pass
 
 
 class Effects(Pictured, pd.DataFrame):
