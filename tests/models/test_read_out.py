@@ -1,5 +1,7 @@
 """The token in whose last stream a model reads its answer is proved, or has to be named."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -13,16 +15,16 @@ _POSITIONS = {"first": 0, "third": 2, "last": 6}
 class Reader(nn.Module):
     """Layers, and an answer that is read from some of the tokens after the last."""
 
-    def __init__(self, read, is_causal=False):
+    def __init__(self, read, is_causal=False, masks=None):
         super().__init__()
         layers = [nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(2)]
         self.layers, self.head = nn.ModuleList(layers), nn.Linear(16, 5)
-        self.read, self.is_causal = read, is_causal
+        self.read, self.is_causal, self.masks = read, is_causal, masks
 
     def forward(self, x):
         mask = torch.full((7, 7), -torch.inf).triu(1) if self.is_causal else None
-        for layer in self.layers:
-            x = layer(x, mask, is_causal=self.is_causal)
+        for layer, one in zip(self.layers, self.masks or (mask, mask), strict=True):
+            x = layer(x, one, is_causal=self.is_causal)
         return self.read(self.head(x))
 
 
@@ -33,6 +35,7 @@ _READ = {
     "mean": lambda x: x.mean(1),
     "two": lambda x: (x[:, 0] + x[:, 1]) / 2,
     "largest": lambda x: x.amax(1),
+    "last, and the mean of those above 0": lambda x: x[:, -1] + torch.where(x > 0, x, 0).mean(1),
     "each": lambda x: x,
     "none": lambda x: torch.zeros(1, 5),
 }
@@ -148,18 +151,58 @@ def test_the_nodes_of_a_graph_have_no_last_one():
         gattn.effect(data.Data(x=x, edge_index=edges), cut, layer)
 
 
-def test_where_tokens_read_later_ones_none_is_the_last():
+def near(distance):
+    places = torch.arange(7)
+    return (places[:, None] - places).abs() <= distance
+
+
+CAUSAL = torch.ones(7, 7, dtype=torch.bool).tril()
+PREFIX = CAUSAL | (torch.arange(7) < 4)
+TEXTS = torch.block_diag(torch.ones(3, 3), torch.ones(4, 4)).bool()
+PADDED = (torch.arange(7) < 6).expand(7, 7)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_last"),
+    [
+        ((CAUSAL, CAUSAL), True),
+        ((PREFIX, PREFIX), True),
+        ((near(9), near(9)), False),
+        ((near(1), near(1)), False),
+        ((near(1), near(9)), False),
+        ((CAUSAL, near(1)), False),
+        ((PADDED, PADDED), False),
+        ((TEXTS, TEXTS), False),
+    ],
+)
+@pytest.mark.parametrize("is_output", [False, True])
+def test_where_tokens_read_the_last_one_it_comes_after_none(allowed, is_last, is_output):
     torch.manual_seed(0)
     x, cut = torch.randn(1, 7, 16), [gattn.Cut(layer=0)]
-    ahead, causal = built("each"), built("each", is_causal=True)
-    with pytest.raises(SelectionError, match="7 rows of logits, and tokens read later ones"):
-        gattn.effect(lambda: ahead(x)[0], cut, ahead, progress=False)
-    last = gattn.effect(lambda: ahead(x)[0], cut, ahead, position=6, progress=False)
-    one = gattn.effect(lambda: ahead(x)[0, 6], cut, ahead, progress=False)
-    assert last["effect"][0] == one["effect"][0] > 0
-    usual = gattn.effect(lambda: causal(x)[0], cut, causal, progress=False)
-    one = gattn.effect(lambda: causal(x)[0, 6], cut, causal, progress=False)
-    assert usual["effect"][0] == one["effect"][0] > 0
+    masks = [torch.zeros(7, 7).masked_fill(~one, -torch.inf) for one in allowed]
+    model = built("each", masks=masks)
+
+    def rows():
+        return SimpleNamespace(logits=model(x)) if is_output else model(x)[0]
+
+    if not is_last:
+        with pytest.raises(SelectionError, match="7 rows of logits, and tokens read later ones"):
+            gattn.effect(rows, cut, model, progress=False)
+    found = gattn.effect(rows, cut, model, position=None if is_last else 6, progress=False)
+    one = gattn.effect(lambda: model(x)[0, 6], cut, model, progress=False)
+    assert found["effect"][0] == one["effect"][0] > 0
+
+
+def test_a_run_that_holds_an_index_of_edges_is_a_run():
+    class Run:
+        edge_index = torch.tensor([[0, 1], [1, 2]])
+
+        def __call__(self):
+            return model(x)[0, 6]
+
+    torch.manual_seed(0)
+    x, model = torch.randn(1, 7, 16), built("each")
+    assert gattn.effect(Run(), [gattn.Cut(layer=0)], model, progress=False)["effect"][0] > 0
 
 
 def test_the_last_row_of_a_decoder_is_one_though_its_encoder_reads_ahead():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.read.masks import is_last_read
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -28,8 +29,9 @@ def read_out(prompt: Prompt, sublayers: Sequence[Sublayer]) -> int | None:
     """Find the token that an answer is read from: the position, or None if it is not one alone.
 
     The answer must stay as it is with NaN in the streams of all other tokens after the last layer,
-    and not with NaN in this one's. Where each token has an answer of its own, it is the last token,
-    if all others come before it: no token reads a later one.
+    and not with NaN in this one's. What else it may be read from, such as an earlier layer's
+    streams, does not count. Where each token has an answer of its own, it is the last token, if all
+    others come before it: none of them reads it.
 
     Parameters
     ----------
@@ -39,32 +41,37 @@ def read_out(prompt: Prompt, sublayers: Sequence[Sublayer]) -> int | None:
         The layers of one stack, as `gattn.models.decompose.decomposing` gives them.
     """
     last = sublayers[-1]
-    size, is_causal = len(last), not any(map(_reads_ahead, sublayers))
+    size = len(last)
+    readings = [sublayer.reading for sublayer in sublayers]
+    comes_last = not any(is_last_read(one.graph, one.queries, one.keys) for one in readings)
 
-    def breaks(hidden: Tensor) -> tuple[bool, bool]:
+    def answer(hidden: Tensor) -> Tensor:
         hiding = _Hiding(last.stack, last.layer, hidden)
         with torch.no_grad():
             returned, _ = prompt.run(hiding)
         numbers = list(_numbers(returned)) or list(_numbers(hiding.result))
-        lost = torch.cat([one.isnan().reshape(-1).cpu() for one in numbers] or [torch.ones(1)])
+        none = torch.zeros(0, device="cpu")
+        return torch.cat([none, *(one.reshape(-1).double().cpu() for one in numbers)])
+
+    plain = answer(torch.zeros(size, dtype=torch.bool, device="cpu"))
+
+    def changes(hidden: Tensor) -> tuple[bool, bool]:
+        found = answer(hidden)
+        if found.shape != plain.shape or not len(plain):
+            return True, True
+        lost = found != plain  # NaN is no number, not even itself.
         return bool(lost.any()), bool(lost.all())
 
     every = torch.arange(size, device="cpu")
     for one in (size - 1, 0):
-        is_some, is_all = breaks(every != one)
-        has_own = is_causal and one == size - 1 and not is_all
-        if (has_own or not is_some) and breaks(every == one)[0]:
+        is_some, is_all = changes(every != one)
+        has_own = comes_last and one == size - 1 and not is_all
+        if (has_own or not is_some) and changes(every == one)[0]:
             return one
     code = words(size)
-    marked = torch.tensor([breaks(hidden)[0] for hidden in code], device="cpu")[:, None]
+    marked = torch.tensor([changes(hidden)[0] for hidden in code], device="cpu")[:, None]
     found = int(decoded(marked, torch.ones_like(marked), code))
     return found if found >= 0 else None
-
-
-def _reads_ahead(sublayer: Sublayer) -> bool:
-    """Return whether a token reads a later one."""
-    every = torch.arange(len(sublayer), device="cpu")
-    return bool(sublayer.reading.graph.allowed(every, every).cpu().triu(1).any())
 
 
 class _Hiding(Context):

@@ -14,6 +14,7 @@ from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.metrics import Measure, Metric, Named, Position
 from gattn.models.effects.runner import Runner, row_of
+from gattn.models.read.masks import is_last_read
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
@@ -109,7 +110,7 @@ class FunctionRunner(Runner):
         else:
             if logits is not result:
                 self._check_named(logits)
-            elif not self._are_given and len(logits) > 1:
+            if not self._are_given and len(logits) > 1:
                 self._seen.check_last(len(logits), str(self.prompt))
             rows = logits[[row_of(n, len(logits)) for n in self._positions]]
         for row in rows:
@@ -170,7 +171,8 @@ class _Seen(Context):
         self._has_tokenizer = has_tokenizer
         self.calls = self.sequences = 0
         self._reads_nodes = False
-        self._reads_ahead: set[bool] = set()
+        self._answering = ""
+        self._read_ahead: set[str] = set()
         self._ids: list[int] | None = None
         self._stacks: dict[str, tuple[SeenCall, Place]] = {}
 
@@ -181,18 +183,24 @@ class _Seen(Context):
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Note a call, and edit nothing."""
         self.sequences = max(self.sequences, len(set(place.sequences)))
-        self._reads_nodes |= isinstance(call, SeenEdges)
-        if not place.is_bipartite and min(call.query.shape[2], call.key.shape[2]) > 1:
-            self._reads_ahead.add(_reads_last(call))
+        if isinstance(call, SeenEdges):
+            self._reads_nodes = True
+        elif not place.is_bipartite:
+            self._answering = place.stack
+            mask = tracker.mask(call)
+            for n, sides in enumerate(zip(place.queries, place.keys, strict=True)):
+                if is_last_read(mask.graph(n, *sides, is_bipartite=False), *sides):
+                    self._read_ahead.add(place.stack)
         self._stacks[place.stack] = call, place
         return []
 
     def check_last(self, rows: int, name: str) -> None:
-        """Refuse the last of several rows of logits, where it has not read all that came before.
+        """Refuse the last of several rows of logits, whose token does not come after all others.
 
-        So it is in a graph, and where tokens of all layers read later ones; any row may be meant.
+        So it is in a graph, and where other tokens read the last one in the stack that ran last, as
+        a decoder runs after its encoder.
         """
-        if self._reads_nodes or self._reads_ahead == {True}:
+        if self._reads_nodes or self._answering in self._read_ahead:
             why = "the nodes of a graph have no last one"
             if not self._reads_nodes:
                 why = "tokens read later ones, so that none of them is the last"
@@ -218,17 +226,6 @@ class _Seen(Context):
         ((call, place),) = stacks.values()
         longest = max((key.first + len(key) for key in place.keys), default=0)
         return prompt.texts(call, place, self._ids, longest - len(call.extra_keys))
-
-
-def _reads_last(call: SeenCall) -> bool:
-    """Return whether the first query reads the last key."""
-    if isinstance(call, SeenEdges):
-        return False
-    if call.mask is None:
-        return not call.is_causal
-    corner = call.mask[..., 0, -1]
-    is_there = corner if corner.dtype == torch.bool else corner > call.least
-    return bool(is_there.any())
 
 
 def _is_number(result: Any) -> bool:

@@ -171,6 +171,17 @@ class Mask:
         return _named(allowed, offset, is_bipartite)
 
 
+def is_last_read(graph: TokenGraph, queries: Side, keys: Side) -> bool:
+    """Return whether another token than a sequence's last one reads it."""
+    at = keys.at.masked_fill(~keys.are_tokens, -1)
+    if not len(at):
+        return False
+    last = at.argmax()
+    every = torch.arange(len(queries), device="cpu")
+    reads = graph.allowed(every, last.reshape(1))[:, 0].cpu()
+    return bool((reads & (queries.at < at[last])).any())
+
+
 def taken(values: Tensor, dim: int, side: Side) -> Tensor:
     """Take a side's real tokens along a dimension; the tensor itself if that is all of them."""
     if side.in_order and len(side) == values.shape[dim]:

@@ -123,7 +123,8 @@ class _Counting(Context):
 def _check_function(function: Callable[..., Any]) -> None:
     """Refuse what cannot be called without arguments."""
     kind = type(function).__name__
-    if hasattr(function, "edge_index"):  # torch-geometric's data can be called, too
+    is_data = type(function).__module__.startswith("torch_geometric.data")
+    if is_data:  # It can be called, too, and gives its tensors.
         raise CaptureError(
             "A run is a function without arguments that calls the model, such as lambda: "
             f"model(data.x, data.edge_index), not the {kind} itself."
