@@ -71,8 +71,8 @@ def routes(
     position : int or str, optional
         The token whose prediction is asked for: its position, negative from the end, or its text.
         By default the token in whose last stream the model reads its answer, if that is one alone:
-        the last of a text that a model continues, the class token of an image. Runs with NaN in
-        other tokens prove which it is.
+        the last of a text that a model continues; otherwise runs with NaN in the last streams of
+        other tokens tell which it is, such as the class token of an image.
     threshold : float
         The importance that a part must exceed, at least 0 and below 1. With 0 the graph has an edge
         for nearly every pair of tokens and layer; `route_importances` gives these as an array.
