@@ -622,7 +622,7 @@ def test_circuit_prints_what_it_found_and_writes_pictures_and_graphs(tmp_path, c
     assert run(*given, "-o", tmp_path / "circuit.graphml") == 0
     said = capsys.readouterr().out
     assert str(found) in said
-    assert "lamp 5 → green 12" in said
+    assert "5 lamp → 12 green" in said
     again = gattn.load(tmp_path / "circuit.graphml")
     assert set(again.edges) == set(found.edges)
     assert again.faithfulness == found.faithfulness
