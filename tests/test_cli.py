@@ -553,7 +553,7 @@ def test_tokens_lists_positions(capsys):
         (["effect", TEXT, "--cut", "9.1"], "had nothing to edit"),
         (["effect", TEXT, "--cut", "1.9"], "the heads are 0 .. 3"),
         (["effect", TEXT, "--cut", '1:"zebra"<-*'], "had nothing to edit"),
-        (["effect", TEXT, "--cut", "1", "--target", " dog"], "does not take target"),
+        (["effect", TEXT, "--cut", "1", "--other", " dog"], "does not take other"),
         (["effect", TEXT, "--cut", "1", "--metric", "probability"], "takes target"),
         (["effect", TEXT, "--cut", "1", "--position", "99"], "No position 99"),
         (["effect", TEXT, "--cut", "1", "-o", "table.xlsx"], "one of .csv"),

@@ -11,7 +11,7 @@ EFFECT = ["effect", "The dog chased the", "--cut", "1.1"]
     ("arguments", "said"),
     [
         ([*EFFECT, "--metric", "probability"], "'probability' takes target: pass --target"),
-        ([*EFFECT, "--target", " cat"],
+        ([*EFFECT, "--metric", "kl", "--target", " cat"],
          "got --target ' cat'; --metric 'probability' takes "
          "target, --metric 'logit_difference'"),
         (["compare", "The dog", "--cut", "9.1"], "Cut(layer=9, head=1) had nothing to edit"),

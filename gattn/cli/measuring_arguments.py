@@ -9,6 +9,9 @@ from gattn.cli.shared_arguments import add_output, add_position, add_text
 from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
 
 METRICS = ("kl", "logit_difference", "probability", "loss")
+DEFAULT_METRIC = (
+    "default: logit_difference with --target and --other, probability with --target, otherwise kl"
+)
 UNITS = ("edges", "pairs", "tokens", "heads", "paths", "all paths")
 
 
@@ -30,8 +33,7 @@ def add_circuit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric",
         choices=METRICS,
-        help="what to keep (default: logit_difference with --target and --other, probability with "
-        "--target, otherwise kl)",
+        help=f"what to keep ({DEFAULT_METRIC})",
     )
     add_answer(parser)
     parser.add_argument(

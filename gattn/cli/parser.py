@@ -15,7 +15,14 @@ from gattn.cli.commands.listing import run_export, run_models, run_tokens
 from gattn.cli.commands.measuring import run_circuit, run_effect, run_flow, run_routes
 from gattn.cli.commands.querying import TABLES, run_examples, run_query, run_statistics
 from gattn.cli.commands.surveying import run_survey
-from gattn.cli.measuring_arguments import METRICS, add_answer, add_circuit, add_flow, add_why
+from gattn.cli.measuring_arguments import (
+    DEFAULT_METRIC,
+    METRICS,
+    add_answer,
+    add_circuit,
+    add_flow,
+    add_why,
+)
 from gattn.cli.shared_arguments import (
     add_capture,
     add_edits,
@@ -143,9 +150,7 @@ def _effect(commands: Commands) -> None:
     parser.add_argument(
         "--each-head", action="store_true", help="cut (ablate) each head in turn, one row per head"
     )
-    parser.add_argument(
-        "--metric", choices=METRICS, default="kl", help="what to measure (default: kl)"
-    )
+    parser.add_argument("--metric", choices=METRICS, help=f"what to measure ({DEFAULT_METRIC})")
     add_answer(parser)
     add_output(parser, (".csv", *PICTURES))
 

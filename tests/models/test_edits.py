@@ -722,8 +722,8 @@ def test_places_cut_their_heads_and_no_others(tiny):
     [
         ((2, 1), 0, r"write a list, as in layer=\[2, 1\]"),
         ("2.1", 0, "already names heads"),
-        ("one", None, r"a place \[STACK:\]LAYER\[.HEAD\], such as 2.1"),
-        ("-2", None, r"a place \[STACK:\]LAYER\[.HEAD\], such as 2.1"),
+        ("one", None, r"a place \[STACK:\]LAYER\[.HEAD\], both from 0, such as 2.1"),
+        ("-2", None, r"a place \[STACK:\]LAYER\[.HEAD\], both from 0, such as 2.1"),
         ("3-2.1", None, "rising ranges"),
         (["2"], None, "heads with their layers"),
         ("0-99999.0-99999,1.1", None, "at most 100,000 heads"),

@@ -215,7 +215,8 @@ def test_a_text_is_a_label_only_where_logits_are_of_labels(tiny, tokenizer):
         ({"metric": "probability", "target": [3, 3]}, SelectionError, "names a token twice"),
         ({"position": []}, SelectionError, "list of these, not \\[\\]"),
         ({"position": [0, 6]}, SelectionError, "No position 6"),
-        ({"target": 3}, SelectionError, "does not take target.*probability"),
+        ({"metric": "kl", "target": 3}, SelectionError, "does not take target.*probability"),
+        ({"other": 3}, SelectionError, "does not take other.*logit_difference"),
         ({"metric": "probability"}, SelectionError, "pass target="),
         ({"metric": "logit_difference", "target": 3}, SelectionError, "pass other="),
         ({"metric": "probability", "target": 60}, SelectionError, "0 to 59"),
@@ -256,3 +257,16 @@ def test_numbers_of_numpy_name_tokens_and_sizes(llama):
         batch_size=np.int64(2), position=np.int64(-1), progress=False,
     )  # fmt: skip
     assert found["effect"].tolist() == plain["effect"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("named", "metric"),
+    [({"target": 3}, "probability"), ({"target": 3, "other": [4, 5]}, "logit_difference")],
+)
+def test_named_tokens_say_which_metric_is_meant(llama, named, metric):
+    edits = [Cut(0, 1, 3, 2)]
+    found, wanted = (
+        gattn.effect(IDS, edits, llama, **given, **named) for given in ({}, {"metric": metric})
+    )
+    assert found.attrs == wanted.attrs
+    np.testing.assert_array_equal(found["effect"], wanted["effect"])

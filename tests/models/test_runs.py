@@ -585,7 +585,7 @@ def test_answers_that_are_no_logits_are_refused(llama, made, says):
         (lambda m: m.sum(), {"metric": "kl"}, SelectionError, "returns one number, which is the"),
         (lambda m: m.sum(), NAMED, SelectionError, "leave out metric="),
         (lambda m: m, {"metric": "entropy"}, SelectionError, "one of.*'entropy'"),
-        (lambda m: m, {"target": 3}, SelectionError, "does not take target"),
+        (lambda m: m, {"metric": "kl", "target": 3}, SelectionError, "does not take target"),
         (lambda m: m, {"position": 6}, SelectionError, "No position 6"),
         (lambda m: m, {"position": "cat"}, SelectionError, "give position= as a number"),
         (lambda m: m, {"metric": "probability", "target": "cat"}, ModelError, "tokenizer="),

@@ -101,8 +101,7 @@ def circuit(
         As in `gattn.effect`; a function must call the model once, on one sequence or graph. A list
         of texts has a circuit for each.
     metric, position, target, other
-        As in `gattn.effect`. The default is "logit_difference" with a target and an other token,
-        "probability" with a target, otherwise "kl", or the number that a function returns.
+        As in `gattn.effect`.
         For several texts, `target`, `other` and `ablation` may be lists, one for each; an entry
         of the latter may be a list of texts.
     keep : float

@@ -22,7 +22,7 @@ from gattn.errors import CaptureError
 from gattn.keep import All
 from gattn.models.edit.kept.kept import are_texts, is_zero
 from gattn.models.effects.asking import asked
-from gattn.models.effects.metrics import Metric, Named, Position
+from gattn.models.effects.metrics import Metric, Position
 from gattn.models.run.capturing import capturing
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
@@ -75,11 +75,8 @@ def find(
     wanted: Wanted,
 ) -> Circuit | PathCircuit:
     """Find the circuit of one text."""
-    default: Named = "logit_difference"
-    if target is None or other is None:
-        default = "kl" if target is None else "probability"
     goal = wanted.metric, wanted.position, target, other
-    runner, measure = asked(text, model, tokenizer, *goal, default, wanted.naming)
+    runner, measure = asked(text, model, tokenizer, *goal, "kl", wanted.naming)
     check_units(wanted.units)
     trace, sources = plain_run(runner), Sources(runner.model, runner.tokenizer)
     groups: Grouping | PathList

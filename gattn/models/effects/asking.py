@@ -29,8 +29,10 @@ def asked(
 ) -> tuple[Runner, Measure]:
     """Prepare a model's runs, and what is measured of their answers, as in `gattn.effect`.
 
-    Without a metric it is `default`, or the number itself that a function returns.
+    Without a metric it is that of the tokens that are named, as `named_by` gives it, or the number
+    itself that a function returns.
     """
+    default = named_by(target, other, default)
     prompt = prepared(inputs, model, tokenizer, naming)
     known = prompt.model, prompt.tokenizer
     if isinstance(prompt, RunFunction):
@@ -44,3 +46,10 @@ def asked(
     if measure.is_loss:
         measure.following = runner.following()
     return runner, measure
+
+
+def named_by(target: Token, other: Token, default: Named) -> Named:
+    """Return the metric of the tokens that are named, or `default` if none is."""
+    if target is None:
+        return default
+    return "probability" if other is None else "logit_difference"

@@ -63,14 +63,15 @@ def effect(
     model, tokenizer
         As in `capture`; for a function, the PyTorch module that it calls.
     metric : str or callable, optional
-        "kl", the default: the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited
-        distribution q of the next token from the plain one p; "logit_difference": the logit of
-        `target` minus the logit of `other`; "probability": that of `target`; "loss": the cross
-        entropy :math:`-\ln p_t` in nats of the text's own next token t; or a function of the logits
-        (tokens, vocabulary) that returns a number. What a function that runs the model
-        returns may be a number, which is the metric; logits, (classes,) or (tokens, classes),
-        or an output that has such ``logits``, for the named metrics, whose distributions are
-        the softmax over classes; or anything at all, for a function of it.
+        "kl", the default if no token is named: the divergence
+        :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited distribution q of the next token
+        from the plain one p; "logit_difference", the default if two are: the logit of `target`
+        minus the logit of `other`; "probability", the default if `target` alone is: that of
+        `target`; "loss": the cross entropy :math:`-\ln p_t` in nats of the text's own next token
+        t; or a function of the logits (tokens, vocabulary) that returns a number. What a function
+        that runs the model returns may be a number, which is the metric; logits, (classes,) or
+        (tokens, classes), or an output that has such ``logits``, for the named metrics, whose
+        distributions are the softmax over classes; or anything at all, for a function of it.
     position : int or str, or sequence of these, optional
         The token whose logits the named metrics read: its position, counting real tokens, from the
         end where negative, or its text; of several, the mean of the metric. By default the last of

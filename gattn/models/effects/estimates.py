@@ -78,7 +78,7 @@ def estimate(
     text, model, tokenizer
         As in `effect`; a function must call the model once, on one sequence, with gradients.
     metric, position, target, other
-        As in `effect`. The default is "logit_difference", or the number that a function returns.
+        As in `effect`, but there must be a `target`, or a number that a function returns.
         Functions must be made of torch's operations.
     keep, layers, heads
         Which edges, as in `capture`.
