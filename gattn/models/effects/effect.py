@@ -90,7 +90,7 @@ def effect(
         Whether to print an estimate and a progress bar on stderr, if it takes over a second.
     tokens, grid
         The tokens' texts, or the rows and columns of patches, for edits that name them, as in
-        `gattn.edited`.
+        `gattn.edited`; `position` may name a token by these texts, too.
 
     Returns
     -------
