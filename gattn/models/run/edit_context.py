@@ -188,6 +188,7 @@ class Editing(Context):
         self, edit: Edit, call: SeenCall, place: Place, sequence: int, tracker: Tracker
     ) -> Edit | None:
         now = self._calls[tracker]
+        self._names.check_pairs(edit, call, place, sequence)
         if id(edit) in self._relative:
             sizes = place.sizes or (call.query.shape[2], call.key.shape[2])
             name = id(edit), place.stack, sequence, call.is_named, sizes
