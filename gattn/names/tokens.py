@@ -152,7 +152,7 @@ def unclear_pair(name: str, given: object) -> str | None:
     """
     if not isinstance(given, tuple) or len(given) != 2:
         return None
-    if not all(isinstance(one, Integral) and one >= 0 for one in given):
+    if not all(isinstance(one, Integral) and int(one) >= 0 for one in given):
         return None
     row, column = given
     return (
