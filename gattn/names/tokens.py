@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Integral
 from operator import index
 
 import numpy as np
@@ -141,6 +142,23 @@ def _patches_described(size: tuple[int, int]) -> str:
     return (
         f"patches are '0,0' .. '{rows - 1},{columns - 1}', rows 0 .. {rows - 1} and columns "
         f"0 .. {columns - 1}"
+    )
+
+
+def unclear_pair(name: str, given: object) -> str | None:
+    """Say what to write for a tuple of two positions, where patches lie in rows and columns.
+
+    Pictures take such a pair for a patch, edits for two tokens. None for anything else.
+    """
+    if not isinstance(given, tuple) or len(given) != 2:
+        return None
+    if not all(isinstance(one, Integral) and int(one) >= 0 for one in given):
+        return None
+    row, column = given
+    return (
+        f"{name}=({row}, {column}) may mean a patch or two tokens: write "
+        f'{name}="{row},{column}" for the patch in row {row} and column {column}, or '
+        f"{name}=[{row}, {column}] for the tokens {row} and {column}."
     )
 
 

@@ -1,7 +1,9 @@
 """Patches have one name everywhere: the one that traces show, such as "2,4" or "class"."""
 
 import inspect
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -159,12 +161,41 @@ def test_tokens_that_values_order_are_no_patches():
         outputs(model, image, gattn.Cut(layer=1, key="0,0"))
 
 
-def test_a_pair_of_numbers_is_two_tokens_and_nested_ones_are_refused():
+@pytest.mark.parametrize("side", ["query", "key"])
+@pytest.mark.parametrize("tokens", [None, [f"w{n}" for n in range(16)]])
+def test_a_tuple_of_two_numbers_is_refused_where_tokens_lie_on_a_grid(side, tokens):
+    """In pictures it is a patch, in edits it would be two tokens."""
+    model, image, run = built()
+    says = rf'{side}="2,4" for the patch.* {side}=\[2, 4\] for the tokens 2 and 4'
+    for kind in (gattn.Cut, partial(gattn.Scale, 0.5)):
+        with pytest.raises(EditError, match=says):
+            outputs(model, image, kind(layer=1, **{side: (2, np.int64(4))}), tokens=tokens)
+    with pytest.raises(EditError, match=says):
+        gattn.effect(run, [gattn.Cut(layer=1, **{side: (2, 4)})], model=model, tokens=tokens)
+    with pytest.raises(SelectionError, match=says):
+        gattn.why(run, model, layer=1, head=0, **{side: (2, 4)}, tokens=tokens)
+    whole = gattn.capture(run, model)[1, 0].labels()
+    number = whole.index("2,4")
+    named, counted = (gattn.Cut(layer=1, **{side: one}) for one in ("2,4", number))
+    assert torch.equal(*(outputs(model, image, edit) for edit in (named, counted)))
+
+
+def test_other_tuples_are_tokens_and_nested_ones_are_refused():
     model, image, _ = built()
-    pair, each = gattn.Cut(layer=1, key=(2, 4)), gattn.Cut(layer=1, key=[2, 4])
-    assert torch.equal(*(outputs(model, image, edit) for edit in (pair, each)))
+    for pair in ((2, -1), (2,), (2, 4, 5), ("2,4", 3)):
+        one, each = (gattn.Cut(layer=1, key=kind(pair)) for kind in (tuple, list))
+        assert torch.equal(*(outputs(model, image, edit) for edit in (one, each)))
     with pytest.raises(SelectionError, match='its row and column, such as "2,4"'):
         gattn.Cut(layer=1, key=[(2, 4)])
+
+
+def test_a_tuple_of_two_numbers_is_two_tokens_of_a_text():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
+    x = torch.randn(1, 6, 8)
+    pair, each = (gattn.Cut(layer=0, key=kind((2, 4))) for kind in (tuple, list))
+    assert torch.equal(*(outputs(encoder, x, edit) for edit in (pair, each)))
+    with pytest.raises(EditError, match='key="2,4" for the patch'):
+        outputs(encoder, x, pair, grid=(2, 3))
 
 
 def test_an_edit_of_a_patch_that_is_not_there_says_which_rows_and_columns_are():

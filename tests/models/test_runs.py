@@ -587,7 +587,7 @@ def test_answers_that_are_no_logits_are_refused(llama, made, says):
         (lambda m: m, {"metric": "entropy"}, SelectionError, "one of.*'entropy'"),
         (lambda m: m, {"metric": "kl", "target": 3}, SelectionError, "does not take target"),
         (lambda m: m, {"position": 6}, SelectionError, "No position 6"),
-        (lambda m: m, {"position": "cat"}, SelectionError, "give position= as a number"),
+        (lambda m: m, {"position": "cat"}, SelectionError, "No position 'cat'; the 6 tokens"),
         (lambda m: m, {"metric": "probability", "target": "cat"}, ModelError, "tokenizer="),
         (lambda m: m, {"metric": "probability", "target": 60}, SelectionError, "0 to 59"),
         (lambda m: m, {"metric": lambda x: x}, ContractError, "one number"),

@@ -30,7 +30,7 @@ from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.stream.parts import Stream, Writer
 from gattn.names.choices import Chosen, HeadChoice, numbered
-from gattn.names.tokens import find_tokens
+from gattn.names.tokens import find_tokens, unclear_pair
 from gattn.normalizers import Normalizer, Softmax
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def why(
     layer, head : int
         The head.
     query, key : int, str, or sequence of these, optional
-        Tokens as in `gattn.Cut`, so that "2,3" is a patch of an image, and (2, 3) are two tokens:
+        Tokens as in `gattn.Cut`, so that "2,3" is a patch of an image, and [2, 3] are two tokens:
         by position, negative from the end, or by text, which names every token of that text. They
         are the ends of the edges that are asked about. Without queries, all are meant. Without
         keys, the question is what brings each query to the keys that it attends to, and all edges
@@ -148,6 +148,9 @@ def why(
             assert parts is not None
             stream = stream_of(parts, found.residual, f"{layer}.{head}")
         texts = prompt.texts(found.call, found.place, None, len(found.residual))
+        sizes = {"key": len(texts)}
+        if prompt.naming.grids(found.call.tokens, sizes, is_bipartite=False):
+            _check_pairs(query=query, key=key)
         writers = [*(_named(one, texts) for one in stream.all_writers), Writer("bias")]
         sides, call = _sides(found, stream), found.call
         made = in_parts(call, found.place, found.reading, head, writers, sides, texts, found.terms)
@@ -160,6 +163,13 @@ def why(
         return made
     made.check_softmax(queries)
     return replace(made, measured=measured_changes(made, prompt, stream, measure))
+
+
+def _check_pairs(**ends: Token) -> None:
+    """Refuse pairs of tokens that may be meant as patches."""
+    for name, given in ends.items():
+        if (text := unclear_pair(name, given)) is not None:
+            raise SelectionError(text)
 
 
 def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.metrics import Measure, Metric, Named, Position
-from gattn.models.effects.runner import Runner, row_of
+from gattn.models.effects.runner import Runner
 from gattn.models.read.masks import is_last_read
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
@@ -42,7 +42,7 @@ class FunctionRunner(Runner):
         self._seen = _Seen(self.tokenizer is not None)
         with torch.no_grad():
             self._first = prompt.run(self._seen)
-        self._texts = self._seen.texts(prompt)
+        self._seen_texts = self._seen.texts(prompt)
         self._reads_all = True
         self._plain: Any = None
 
@@ -91,6 +91,10 @@ class FunctionRunner(Runner):
         return list(self._texts)
 
     @property
+    def _texts(self) -> Sequence[str]:
+        return self._seen_texts
+
+    @property
     def read_at(self) -> None:
         """The position of the token whose logits are wanted: a row need not be a token."""
 
@@ -112,7 +116,7 @@ class FunctionRunner(Runner):
                 self._check_named(logits)
             if not self._are_given and len(logits) > 1:
                 self._seen.check_last(len(logits), str(self.prompt))
-            rows = logits[[row_of(n, len(logits)) for n in self._positions]]
+            rows = self._picked(logits)
         for row in rows:
             _check_logits(row, str(self.prompt))
         return rows.clone()

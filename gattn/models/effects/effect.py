@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _FIRST = 4
 """How many edits run first, to estimate the time."""
+_PLACES = ("layer", "head", "query", "key")
 
 
 def effect(
@@ -91,7 +92,7 @@ def effect(
         Whether to print an estimate and a progress bar on stderr, if it takes over a second.
     tokens, grid
         The tokens' texts, or the rows and columns of patches, for edits that name them, as in
-        `gattn.edited`.
+        `gattn.edited`; `position` may name a token by these texts, too.
 
     Returns
     -------
@@ -132,11 +133,13 @@ def effect(
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     sources = Sources(runner.model, runner.tokenizer)
     with_runs = [sources.run(some) for some in together]
-    plain, edited = measured(runner, measure, with_runs, batch_size, progress, fewer)
-    places = {
-        name: pd.array([_plain(some, name, len(runner.tokens)) for some in together], dtype="Int64")
-        for name in ("layer", "head", "query", "key")
-    }
+    rows: list[dict[str, int | None]] = []
+
+    def look(editing: Editing, several: Sequence[Sequence[Edit]]) -> None:
+        rows.extend(_places(some, editing) for some in several)
+
+    plain, edited = measured(runner, measure, with_runs, batch_size, progress, fewer, look)
+    places = {name: pd.array([row[name] for row in rows], dtype="Int64") for name in _PLACES}
     named = {
         "edit": [", ".join(repr(edit) for edit in some) for some in together],
         "kind": [
@@ -162,11 +165,12 @@ def measured(
     batch_size: int | None,
     progress: bool,
     fewer: str = "",
+    look: Callable[[Editing, Sequence[Sequence[Edit]]], None] | None = None,
 ) -> tuple[float, NDArray[np.float64]]:
     """Measure a metric for the plain model, and with each of the edits.
 
     `fewer` tells users how to ask for less, as in `progress.walk`; if given, a few edits run first
-    to estimate the time.
+    to estimate the time. `look` sees the context of each run with edits, and these.
     """
     size = runner.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, EditError)
@@ -183,7 +187,7 @@ def measured(
             some = edits[len(found) : len(found) + count]
             begun = time.perf_counter()
             try:
-                rows = _edited(runner, some)
+                rows = _edited(runner, some, look)
             except RuntimeError as error:
                 if len(some) == 1 or not _is_out_of_memory(error):
                     raise
@@ -212,10 +216,16 @@ def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] 
     return number
 
 
-def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:
+def _edited(
+    runner: Runner,
+    edits: Sequence[Sequence[Edit]],
+    look: Callable[[Editing, Sequence[Sequence[Edit]]], None] | None,
+) -> list[Tensor]:
     editing = Editing(edits, runner.tokenizer, runner.prompt.naming)
     rows = runner.run(editing, len(edits))
     editing.check()
+    if look is not None:
+        look(editing, edits)
     return rows
 
 
@@ -239,10 +249,14 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     return cast("list[list[Edit]]", together)
 
 
-def _plain(edits: Sequence[Edit], name: str, tokens: int) -> int | None:
-    """Return the single layer, head or position that an edit names, counted from 0, if it does."""
-    value = getattr(edits[0], name, None)
-    if len(edits) != 1 or not isinstance(value, (int, np.integer)):
-        return None
-    number = int(value) if value >= 0 else tokens + int(value)
-    return number if number >= 0 else None
+def _places(edits: Sequence[Edit], editing: Editing) -> dict[str, int | None]:
+    """Return the single layer, head, query and key that an edit names, as far as it does."""
+    if len(edits) != 1:
+        return dict.fromkeys(_PLACES)
+    (edit,) = edits
+    numbers = {name: _single(getattr(edit, name, None)) for name in ("layer", "head")}
+    return numbers | {side: editing.position(edit, side) for side in ("query", "key")}
+
+
+def _single(numbers: object) -> int | None:
+    return int(numbers) if isinstance(numbers, (int, np.integer)) else None

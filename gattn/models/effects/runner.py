@@ -40,6 +40,7 @@ class Runner:
         self._rows: list[int] | None = None
         self._are_given = are_given
         self._is_of_text = False  # as the answer of a classifier is, which has no rows of tokens
+        self._num_texts: int | None = None  # among which positions were found by a text
         self._positions = self._found(positions)
         takes = inspect.signature(self.model.forward).parameters
         if self._positions is not None and self.encoding is not None and "logits_to_keep" in takes:
@@ -52,13 +53,34 @@ class Runner:
     def _find(self, position: int | str) -> int:
         if not isinstance(position, str):
             return position
-        if self.encoding is None:
+        if not (tokens := self._texts):
             raise SelectionError(
                 f"The tokens of these inputs are not known by their texts: give position= as a "
                 f"number, not {position!r:.80}."
             )
-        tokens = self.encoding.decoder_tokens or self.encoding.tokens
+        given, has_one_stack = self._given, self.encoding and not self.encoding.decoder_tokens
+        if has_one_stack and given and len(given) != len(tokens):
+            raise CaptureError(
+                f"tokens= gives {len(given)} texts, but there are {len(tokens)} tokens: give one "
+                "text per token."
+            )
+        self._num_texts = len(tokens)
         return find_token(position, range(len(tokens)), tokens, "position")
+
+    @property
+    def _texts(self) -> Sequence[str]:
+        """The texts of the tokens that have an answer: the user's, or the encoding's."""
+        encoding, given = self.encoding, self._given
+        known = () if encoding is None else encoding.decoder_tokens or encoding.tokens
+        return given if given and (not known or len(given) == len(known)) else known
+
+    @property
+    def _given(self) -> Sequence[str]:
+        """The texts that the user gives the tokens that have an answer."""
+        naming, stacks = self.prompt.naming, self.prompt.naming.stacks
+        if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
+            stacks = {"decoder"}
+        return naming.of(stacks.pop() if len(stacks) == 1 else "").get("query", ())
 
     def following(self) -> list[int]:
         """Read the loss's positions, by default all, and return the token after each."""
@@ -106,6 +128,16 @@ class Runner:
         self._check_named(logits)
         if self._rows is not None:
             return logits
+        return self._picked(logits)
+
+    def _picked(self, logits: Tensor) -> Tensor:
+        """Pick the rows at the positions, which may be known as those of so many tokens."""
+        assert self._positions is not None
+        if self._num_texts not in (None, len(logits)):
+            raise SelectionError(
+                f"position= names one of {self._num_texts} tokens by its text, but there are "
+                f"{len(logits)} rows of logits: give the row as a number, or one text per row."
+            )
         rows: Tensor = logits[[row_of(n, len(logits)) for n in self._positions]]
         return rows
 
@@ -133,7 +165,7 @@ class Runner:
         """The tokens' texts, if they are known and there is only one sequence of them."""
         if self.encoding is None or self.encoding.decoder_tokens:
             return []
-        return list(self.encoding.tokens)
+        return list(self._texts)
 
     @property
     def read_at(self) -> list[int] | None:

@@ -16,7 +16,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.heard import Hears
 from gattn.models.edit.unmet import Seen, Unmet
-from gattn.models.edit.where.tokens import KnownTokens
+from gattn.models.edit.where.tokens import KnownTokens, only_one
 from gattn.models.load.walking import modules_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -71,6 +71,7 @@ class Editing(Context):
         }
         self._seen = Seen()
         self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
+        self._positions: dict[tuple[int, str], set[int | None]] = {}
         self._stack_of: dict[int, str] = {}
         self._unclear: Edit | None = None
         self._calls: dict[Tracker, _Call] = {}
@@ -187,6 +188,7 @@ class Editing(Context):
         self, edit: Edit, call: SeenCall, place: Place, sequence: int, tracker: Tracker
     ) -> Edit | None:
         now = self._calls[tracker]
+        self._names.check_pairs(edit, call, place, sequence)
         if id(edit) in self._relative:
             sizes = place.sizes or (call.query.shape[2], call.key.shape[2])
             name = id(edit), place.stack, sequence, call.is_named, sizes
@@ -221,10 +223,19 @@ class Editing(Context):
         found, which = edit.located(query, key)
         if (unmet := self._unmet.get((id(edit), None))) is not None:
             unmet.find(which)
+        for side in names:
+            one = only_one(getattr(found, side, None))
+            self._positions.setdefault((id(edit), side), set()).add(one)
         # One edit for equal positions, so that these elements are read together.
         located = self._calls[tracker].located
         alike = (known for (of, *_), known in located.items() if of == id(edit))
         return next((known for known in alike if known.named() == found.named()), found)
+
+    def position(self, edit: Edit, side: str) -> int | None:
+        """Return the only query or key that an edit names in all that ran; None if it is not so."""
+        own = {only_one(getattr(edit, side, None))}
+        found = self._positions.get((id(edit), side), own)
+        return next(iter(found)) if len(found) == 1 else None
 
     def met(self, readings: Sequence[Reading]) -> None:
         """Note which edits had something to edit."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from gattn.errors import EditError
+from gattn.heads.geometry.grid import Grid
+from gattn.models.edit.base import Edit
 from gattn.models.edit.unmet import Seen
 from gattn.models.load.loading import find_tokenizer
 from gattn.models.load.token_texts import names_of_run, spellings_of
@@ -14,6 +16,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.naming import Naming, extra_of
 from gattn.models.watch.contexts import names_shown
+from gattn.names.tokens import unclear_pair
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,14 +67,31 @@ class TokenNames:
         if call.token_spellings:
             spellings["key"] = (call.token_spellings,)
         reasons = self._as_given(place, sequence, names, spellings)
-        sizes = {side: _count(place, sequence, side) for side in names}
-        grids = self._naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
+        sizes, grids = self._grids(call, place, sequence)
         for side in [side for side, known in names.items() if known is None]:
             if side in grids:
                 names[side] = grids[side].names()
             elif self._naming.grid is not None:
                 reasons.setdefault(side, _other_grid(self._naming.grid, place, side, sizes[side]))
         return names, spellings, reasons
+
+    def check_pairs(self, edit: Edit, call: SeenCall, place: Place, sequence: int) -> None:
+        """Refuse a pair of positions that may be meant as a patch, on a side that has patches."""
+        sides = {side: getattr(edit, side, None) for side in ("query", "key")}
+        said = {side: text for side, of in sides.items() if (text := unclear_pair(side, of))}
+        if (
+            said
+            and call.is_named
+            and (wrong := said.keys() & self._grids(call, place, sequence)[1])
+        ):
+            raise EditError(f"{edit}: {said[min(wrong)]}")
+
+    def _grids(
+        self, call: SeenCall, place: Place, sequence: int
+    ) -> tuple[dict[str, int], dict[str, Grid]]:
+        """Count a sequence's queries and keys, and give the grids that these lie on, if any."""
+        sizes = {side: _count(place, sequence, side) for side in ("query", "key")}
+        return sizes, self._naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
 
     def check(self, seen: Seen) -> None:
         """Refuse names of stacks, or of tokens, that the model did not have."""

@@ -145,6 +145,16 @@ def one_by_one(where: Tokens) -> set[int | str]:
     return set(listed(where))
 
 
+def only_one(where: Tokens) -> int | None:
+    """Return the position of the only token that is named, counted from 0; None if it is not so."""
+    if isinstance(where, slice):
+        start, stop = where.start or 0, where.stop
+        where = range(start, stop) if stop is not None and min(start, stop) >= 0 else None
+    some = {None} if where is None else set(where if isinstance(where, range) else listed(where))
+    one = some.pop() if len(some) == 1 else None
+    return None if one is None or isinstance(one, str) or one < 0 else one
+
+
 def listed(where: Tokens) -> list[Any]:
     """List the tokens that are named individually."""
     is_list = isinstance(where, (Sequence, Tensor, np.ndarray)) and not isinstance(where, str)
