@@ -79,9 +79,7 @@ class Measure:
         return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
 
     def __str__(self) -> str:
-        target, other = (
-            ", ".join(map(self._called, tokens)) for tokens in self._tokens.values()
-        )
+        target, other = (", ".join(map(self._called, tokens)) for tokens in self._tokens.values())
         if callable(self._metric):
             return str(getattr(self._metric, "__name__", "a function"))
         return {
