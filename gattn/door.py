@@ -52,7 +52,10 @@ class DrawnByKind:
     """
 
     def __get__(self, shown: object, kind: type) -> Callable[..., Axes]:
-        method = _draws(kind)
+        try:
+            method = _draws(kind)
+        except TypeError as error:  # As hasattr expects.
+            raise AttributeError(*error.args) from None
         return method if shown is None else MethodType(method, shown)
 
 

@@ -53,7 +53,8 @@ def _patient() -> type[tqdm[Any]]:
     class Patient(tqdm):  # type: ignore[type-arg]
         def display(self, msg: str | None = None, pos: int | None = None) -> None:
             """Show the bar, or `msg`, unless it is too early."""
-            if time.time() >= self.start_t + _PATIENCE:
+            begun: float = getattr(self, "start_t", 0.0)  # A bar without delay shows at once.
+            if time.time() >= begun + _PATIENCE:
                 super().display(msg, pos)
 
     return Patient

@@ -590,7 +590,7 @@ def test_routes_prints_paths_and_edges_and_writes_pictures_and_graphs(tmp_path, 
     assert "position 12 “green” predicts “lamp”" in said
     for path in found.paths(10)["path"]:
         assert path in said
-    assert "2.0  lamp 5 → green 12" in said
+    assert "2.0  5 lamp → 12 green" in said
     again = gattn.load(tmp_path / "routes.graphml")
     assert set(again.edges) == set(found.edges)
     assert again.nodes[found.end]["strength"] == 1

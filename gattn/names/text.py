@@ -55,9 +55,9 @@ def quoted(token: str, *, limit: int = 24, has_glyph: Callable[[str], bool] = al
 
 
 def numbered(node: Any, text: str) -> str:
-    """Put a node's position before its text, unless it is there: ``5 lamp``, or only ``5``."""
+    """Put a node's position before its text, unless it is the text: ``5 lamp``, or only ``5``."""
     position = str(node[1] if isinstance(node, tuple) else node)
-    return text if f"{text} ".startswith(f"{position} ") else f"{position} {text}"
+    return position if text == position else f"{position} {text}"
 
 
 def placed(position: Any, token: str, *, has_glyph: Callable[[str], bool] = always) -> str:

@@ -62,8 +62,9 @@ def test_a_table_keeps_what_it_is_through_selection(heads):
 def test_a_line_has_a_point_for_each_value(values):
     ax = values.sel(layer=0, query=1).draw()
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), [3, 4, 5])
-    assert ax.get_ylabel() == "rollout"
     ax.figure.savefig(io.BytesIO())
+    assert ax.get_title().startswith("rollout")
+    assert not ax.get_ylabel()
 
 
 def test_a_matrix_shows_its_numbers_and_the_last_layer_is_named(values):

@@ -58,7 +58,7 @@ def over_seconds(rows, columns, place, pool):
     ("draw", "rows", "columns", "place"),
     [
         (result, 144, 256, (100, 37)),
-        (result, 2000, 2000, (1234, 321)),
+        (result, 2000, 2000, (321, 1234)),
         (over_seconds, 40, 3000, (7, 2001)),
     ],
     ids=["12 x 12 x 256", "2,000 tokens", "3,000 frames"],

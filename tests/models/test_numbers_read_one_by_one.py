@@ -48,7 +48,7 @@ def test_tokens_that_code_put_back_have_no_names():
     assert second.tokens == ()
 
 
-def test_a_number_that_is_only_compared_takes_no_names():
+def test_names_stay_where_a_number_is_only_compared():
     assert [graph.tokens for graph in shown(Rebuilt(is_read=False)).heads()] == [NAMES] * 2
 
 
@@ -61,6 +61,6 @@ def rotary(x):
     return torch.view_as_real(turned).flatten(-2)
 
 
-def test_rotary_positions_by_complex_numbers_take_no_names():
+def test_names_stay_under_rotary_positions_by_complex_numbers():
     graphs = list(shown(nn.Sequential(Layer(rotary), Layer(rotary))).heads())
     assert [graph.tokens for graph in graphs] == [NAMES] * 2

@@ -176,9 +176,9 @@ class Routes(Graph):
 
     def _words(self, nodes: Sequence[Node]) -> str:
         """Write a path: its tokens, the heads between them, and its MLPs."""
-        from gattn.names.text import visible
+        from gattn.names.text import numbered, visible
 
-        words = [f"{visible(self.nodes[nodes[0]]['token'])} {nodes[0][1]}"]
+        words = [numbered(nodes[0], visible(self.nodes[nodes[0]]["token"]))]
         for source, target in pairwise(nodes):
             if target[2] == "attention":
                 heads = heads_of_edge(self.edges[source, target])
@@ -188,7 +188,9 @@ class Routes(Graph):
                 if source[1] == target[1]:
                     words.append(f"{name}↺")
                 else:
-                    words.append(f"{name}→ {visible(self.nodes[target]['token'])} {target[1]}")
+                    words.append(
+                        f"{name}→ {numbered(target, visible(self.nodes[target]['token']))}"
+                    )
             elif target[2] == "mlp":
                 words.append(f"mlp {target[0]}")
         return " ".join(words)

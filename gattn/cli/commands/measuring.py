@@ -164,7 +164,7 @@ def run_routes(options: argparse.Namespace) -> None:
 
 
 def _print_routes(found: Routes) -> None:
-    from gattn.names.text import placed, quoted, visible
+    from gattn.names.text import numbered, placed, quoted, visible
 
     layer, position, _ = found.end
     predicted = quoted(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
@@ -178,7 +178,7 @@ def _print_routes(found: Routes) -> None:
     print("\nstrength  importance  head  edge")
     for edge in edges:
         head = f"{edge['layer']}.{edge['head']}"
-        ends = [f"{visible(edge[f'{end}_token'])} {edge[end]}" for end in ("key", "query")]
+        ends = [numbered(edge[end], visible(edge[f"{end}_token"])) for end in ("key", "query")]
         shares = f"   {edge['strength']:.3f}       {edge['importance']:.3f}"
         print(f"{shares}  {head:>4}  {' → '.join(ends)}")
 

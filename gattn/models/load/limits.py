@@ -48,7 +48,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel)
     if known is not None and tokenizer.vocab_size > known:
         warnings.warn(
             f"The tokenizer has {tokenizer.vocab_size:,} tokens, and the {type(model).__name__} "
-            f"only {known:,}: it is that of another model, so names of tokens are probably wrong. "
+            f"only {known:,}: it is probably that of another model, and names of tokens are wrong. "
             "Pass the tokenizer that belongs to the model.",
             stacklevel=2,
         )

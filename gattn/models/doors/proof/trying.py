@@ -165,7 +165,7 @@ class Trying:
                 del trial.reasons[site.place]
                 trial.layouts.pop(site.place, None)
         shown = set(trial.of_one)
-        if trial.layouts and shown:  # Else these are attention, since nothing else is.
+        if trial.layouts and shown:  # Without others, these are its attention.
             shown &= joined([one.place for one in sites], trial.layouts | trial.of_one).keys()
         for place in shown:
             trial.layouts[place] = trial.of_one[place]

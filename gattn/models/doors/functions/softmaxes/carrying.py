@@ -192,7 +192,7 @@ def _key(
     before = followed.scores
     if func in _RESHAPES:
         return _last(before, followed.key, result)
-    shape, size = list(before.shape), max(before.shape) + 2
+    shape, size = list(before.shape), max(before.shape) + 1
     shape[followed.key] = size
     marked = func(before.new_empty(shape, device="meta"), *args[1:], **kwargs).shape
     return marked.index(size) if size in marked and len(marked) == result.dim() else None
