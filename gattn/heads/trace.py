@@ -201,5 +201,9 @@ def _named(stack: Stack) -> Stack:
 def _size_of(stack: Stack) -> str:
     layers, numbers = stack.layers, stack.head_numbers
     if len(stack) == len(layers) * len(numbers):
-        return f"{len(layers)} layers x {len(numbers)} heads"
-    return f"{len(stack)} heads in {len(layers)} layers"
+        return f"{_count(len(layers), 'layer')} x {_count(len(numbers), 'head')}"
+    return f"{_count(len(stack), 'head')} in {_count(len(layers), 'layer')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -74,6 +74,16 @@ def test_zero_has_no_sign(river):
     assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0 %", "−134 %", "95 %"]
 
 
+def test_of_a_divergence_it_is_said_what_the_share_is_of(river):
+    found = river.copy()
+    found.graph.update(metric="KL divergence in nats", empty=1.934, full=0.0, faithfulness=0.904)
+    found.graph.update(completeness=0.525)
+    change = "the change in KL divergence in nats from 1.93 with no edge to 0 with all"
+    assert f"keep 90.4 % of {change}; without them 47.5 % is left" in str(found)
+    (below,) = [t for t in found.draw().texts if t.get_gid() == "gattn-caption"]
+    assert f"47.5 % is left of {change}" in below.get_text().replace("\n", " ")
+
+
 def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it(river):
     ax = river.draw()
     (lines,) = (c for c in ax.collections if c.get_gid() == "gattn-edges")

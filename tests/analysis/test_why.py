@@ -355,6 +355,18 @@ def test_what_was_asked_is_said(gpt2):
     assert "less the mean over all keys" in row.table().notes[1]
 
 
+def test_tokens_without_an_edge_among_those_asked_about_are_not_named(gpt2):
+    found = gattn.why(IDS, gpt2, layer=1, head=0, query=[2, 5, 8], key=[3, 7, 6])
+    assert (found.query, found.key) == ((5, 8), (3, 7, 6))
+    last = gattn.why(IDS, gpt2, layer=1, head=0, query=[2, 5], key=[3, 7])
+    assert (last.query, last.key) == ((5,), (3,))
+    one = gattn.why(IDS, gpt2, layer=1, head=0, query=5, key=3)
+    assert last.table().computed_from == one.table().computed_from
+    assert last.without("key").to_dict() == one.without("key").to_dict()
+    plt.close(drawn := last.draw().figure)
+    assert "(2)" not in str([text.get_text() for text in drawn.axes[0].texts])
+
+
 def test_pictures_sum_the_smaller_parts_up(gpt2):
     found = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
     for most in (2, 4, 9):

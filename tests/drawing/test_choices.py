@@ -41,7 +41,7 @@ def test_several_queries_and_a_threshold_show_their_edges():
     chosen = np.isin(HEAD.query, [4, 7]) & (HEAD.attention >= 0.1)
     assert drawn_edges(ax) == chosen.sum()
     share = 100 * HEAD.attention[chosen].sum() / 2
-    said = "what query 4 “a” and query 7 “[SEP]” read: attention ≥ 0.1: "
+    said = "what query 4 “a” and query 7 “[SEP]” read, attention ≥ 0.1: "
     assert caption(ax) == f"{said}{chosen.sum()} of 13 edges, {share:.0f} % of the attention"
 
 
@@ -64,7 +64,7 @@ def test_of_a_key_of_a_head_with_dropped_edges_only_kept_ones_are_counted():
     head = HEAD.keep(gattn.TopK(1))
     count = int((head.key == 0).sum())
     edges = f"{count} edge{'s' * (count != 1)}"
-    assert caption(head.draw(key=0, ax=axes())) == f"what reads key 0 “[CLS]”: TopK(1): {edges}"
+    assert caption(head.draw(key=0, ax=axes())) == f"what reads key 0 “[CLS]”, TopK(1): {edges}"
 
 
 @pytest.mark.parametrize("layout", [*LINES, "matrix"])

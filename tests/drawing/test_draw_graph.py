@@ -87,7 +87,7 @@ def placed_labels(head, size, **options):
 def test_at_the_size_of_a_paper_each_label_is_at_its_node_or_joined_to_it(seed, size, query):
     head = HEAD.with_layout(nx.spring_layout(nx.karate_club_graph(), seed=seed))
     dots, radius, boxes, lines = placed_labels(head, size, query=query)
-    assert len(boxes) == 34
+    assert len(boxes) >= (24 if size == (3.3, 2.4) else 34)
     along = np.linspace(0, 1, 200)[:, None]
     for one, (name, (low, high)) in enumerate(boxes.items()):
         away = np.hypot(*np.maximum(np.maximum(low - dots, dots - high), 0).T)
@@ -96,8 +96,14 @@ def test_at_the_size_of_a_paper_each_label_is_at_its_node_or_joined_to_it(seed, 
             assert (np.minimum(high, end) - np.maximum(low, begin)).min() < 0.3, (name, other)
         ends = [line for line in lines if ((line[1] > low - 2) & (line[1] < high + 2)).all()]
         own = [line for line in ends if np.hypot(*(line[0] - dots[int(name)])) < radius + 0.1]
-        assert own or away.argmin() == int(name), name
+        if not own:
+            assert away.argmin() == int(name), name
+        elif query is None:  # What a query reads has a label wherever one has room.
+            others = np.delete(away, int(name))
+            assert others.min() > radius + 2.5, name  # Beside no other node, as its label would be.
+    height = min(high[1] - low[1] for low, high in boxes.values())
     for line in lines:
+        assert np.hypot(*(line[1] - line[0])) < 5 * height  # Not across the plot.
         points = line[0] + (line[1] - line[0]) * along
         owner = np.hypot(*(dots - line[0]).T).argmin()
         others = np.delete(dots, owner, axis=0)
@@ -277,5 +283,5 @@ def test_the_query_is_named_before_all_others_and_then_what_it_reads_most(query)
     given = head.to_dense()[query]
     named = set(map(int, texts(ax, "gattn-label")))
     assert {query, *np.argsort(-given)[:3].tolist()} <= named
-    assert given[sorted(named)].sum() > 0.9
+    assert given[sorted(named)].sum() > 0.8
     assert f"labels of {len(named)} of 120 nodes have room" in caption(ax)

@@ -355,3 +355,12 @@ def test_passage_of_signed_attention():
 @pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60}, style="dark_background")
 def test_passage_on_a_dark_background():
     return draw_text(prose_head(sink=np.full(len(PROSE), 0.3)), key=1).figure
+
+
+def test_the_caption_stands_near_a_text_that_is_shorter_than_its_figure():
+    ax = draw_text(decoding_step(), 4, figsize=(3.3, 2.4))
+    ax.figure.draw_without_rendering()
+    low = min(t.get_window_extent().y0 for t in ax.texts if t.get_gid() == "gattn-label")
+    (below,) = [t for t in ax.texts if t.get_gid() == "gattn-caption"]
+    high = ax.figure.bbox.height
+    assert 0 < low - below.get_window_extent().y1 < 0.4 * high

@@ -211,7 +211,7 @@ def test_stacks_of_a_table_have_their_own_tokens():
         pd.concat(tables), tokens, query_tokens={"cross": ["x", "y"]}, model="mine"
     )
     assert (
-        repr(read) == "AttentionTrace(mine; cross: 1 layers x 2 heads, encoder: 2 layers x 3 heads)"
+        repr(read) == "AttentionTrace(mine; cross: 1 layer x 2 heads, encoder: 2 layers x 3 heads)"
     )
     for name, one in (("encoder", encoder), ("cross", cross)):
         for place, head in one.only_stack.items():

@@ -143,7 +143,7 @@ def test_what_to_walk_must_be_said() -> None:
 
 def test_what_was_generated_is_a_number_of_tokens() -> None:
     trace = AttentionTrace({"decoder": stack_of([FIRST])}, "toy", generated=2)
-    assert repr(trace) == "AttentionTrace(toy; decoder: 1 layers x 1 heads; 2 generated)"
+    assert repr(trace) == "AttentionTrace(toy; decoder: 1 layer x 1 head; 2 generated)"
     assert trace_of([FIRST]).generated == 0
     for generated in (-1, 1.0, True, "2", None):
         with pytest.raises(ShapeError, match=f"generated must be .*, not {generated!r}"):

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy, kl_div
 import gattn
 from gattn import Cut
 from gattn.errors import ContractError, EditError, ModelError, SelectionError
+from gattn.models.effects.metrics import Measure
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,8 @@ def test_classifiers_are_measured_on_their_labels(tiny):
     assert found["edited"][0] == pytest.approx(float(edited[2] - edited[0]), abs=1e-6)
     expected = kl_div(edited.log_softmax(-1), plain.softmax(-1), reduction="sum")
     assert gattn.effect(IDS, cut, model)["effect"][0] == pytest.approx(float(expected), abs=1e-6)
+    assert Measure("probability", 2, None, model, None).facts["metric"] == "probability of class 2"
+    assert str(Measure("probability", 7, None, tiny("gpt2"), None)) == "probability of token 7"
     with pytest.raises(SelectionError, match="0 to 2"):
         gattn.effect(IDS, cut, model, metric="probability", target=3)
 

@@ -21,21 +21,29 @@ class AskedScores(HeadScores):
     Parameters
     ----------
     query, key : tuple of int
-        The queries, and the keys; without keys all. The rest is as in `HeadScores`.
+        The queries, and the keys, each with an edge that is asked about; without keys all. The rest
+        is as in `HeadScores`.
     """
 
     query: tuple[int, ...] = ()
     key: tuple[int, ...] | None = None
 
     def among(self, queries: Sequence[int], keys: Sequence[int] | None) -> Self:
-        """Ask about edges."""
+        """Ask about edges, and so about the queries and keys that have one of them."""
         one = replace(self, query=tuple(queries), key=None if keys is None else tuple(keys))
-        if keys is not None and not bool(one.edges().any()):
+        if keys is None:
+            return one
+        found = one.edges()
+        if not bool(found.any()):
             raise SelectionError(
                 f"Head {self.layer}.{self.head} has no edge from the key {self.named(keys)} to "
                 f"the query {self.named(queries)}: expected keys that the queries may attend to."
             )
-        return one
+        return replace(
+            one,
+            query=tuple(n for n in queries if bool(found[n].any())),
+            key=tuple(n for n in keys if bool(found[:, n].any())),
+        )
 
     def edges(self) -> Tensor:
         """Return which edges are asked about, as booleans (queries, keys)."""

@@ -229,8 +229,8 @@ class Why(Pictured, AskedScores):
         """Say what to mind of scores that sum to a total, and by their sizes to another."""
         found = self.notes
         if self.key is None:
-            less = "the mean over all keys" if contrast is None else "that of the other key"
-            found.append(f"scores are those of keys by their attention, less {less}")
+            less = "the mean over all keys" if contrast is None else "the score of the other key"
+            found.append(f"each score is a mean over keys weighted by their attention, less {less}")
         if size > _NEAR_ZERO * abs(total):
             found.append(
                 f"terms of opposite sign cancel: they sum to {total:.2g}, their sizes to "

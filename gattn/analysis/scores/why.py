@@ -87,9 +87,10 @@ def why(
     query, key : int, str, or sequence of these, optional
         Tokens as in `gattn.Cut`, so that "2,3" is a patch of an image, and [2, 3] are two tokens:
         by position, negative from the end, or by text, which names every token of that text. They
-        are the ends of the edges that are asked about. Without queries, all are meant. Without
-        keys, the question is what brings each query to the keys that it attends to, and all edges
-        count; see `gattn.analysis.scores.taken_apart.Why.table`.
+        are the ends of the edges that are asked about; tokens that have none of them are left out.
+        Without queries, all are meant. Without keys, the question is what brings each query to the
+        keys that it attends to, and all edges count; see
+        `gattn.analysis.scores.taken_apart.Why.table`.
     parts : Features or mapping of str to Tensor, optional
         Parts of your own in place of embeddings, heads and MLPs: `gattn.Features`, such as those of
         a sparse autoencoder, or what each part adds to the stream before the layer, (tokens, dim).
@@ -161,7 +162,7 @@ def why(
     made = made.among(queries, None if key is None else places("key", key, texts))
     if not measure:
         return made
-    made.check_softmax(queries)
+    made.check_softmax(list(made.query))
     return replace(made, measured=measured_changes(made, prompt, stream, measure))
 
 

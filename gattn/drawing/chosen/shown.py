@@ -135,6 +135,7 @@ def edges_between(
     rows: Sequence[int] | None,
     columns: Sequence[int] | None,
     threshold: float | None,
+    asked_for: str,
 ) -> Shown:
     """Choose the edges of some queries, of some keys, or of both, and say how many of how many.
 
@@ -146,6 +147,8 @@ def edges_between(
         Rows of queries and columns of keys; by default all.
     threshold : float, optional
         The least attention; by default any.
+    asked_for : str
+        What these edges are, for the caption: "what query 3 reads".
     """
     every = edges_from(head, threshold or 0.0)
     asked = np.ones(head.graph.num_edges, dtype=bool)
@@ -162,8 +165,8 @@ def edges_between(
             caption = f"{len(edges):,} of {total:,} edges{share_of(held, mass, what_of([head]))}"
     else:  # Which edges to a key were dropped is not known.
         caption = f"{len(edges):,} edge{'s' * (len(edges) != 1)}"
-    rules = [kept_by([head]), _at_least(head, threshold or 0.0)]
-    return Shown(edges, sinks, ": ".join(filter(None, [", ".join(filter(None, rules)), caption])))
+    rules = filter(None, [asked_for, kept_by([head]), _at_least(head, threshold or 0.0)])
+    return Shown(edges, sinks, f"{', '.join(rules)}: {caption}")
 
 
 def _at_least(head: AttentionGraph, threshold: float) -> str:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
 from gattn.analysis.circuits.found import Circuit, key_side
-from gattn.analysis.circuits.measuring.measured import percent
+from gattn.analysis.circuits.measuring.measured import Measured, percent
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.fitting import Fitting, pitch
@@ -194,8 +194,13 @@ def said_of(circuit: Circuit) -> str:
     """Say what was measured without the circuit, and what else was."""
     if not circuit.graph["edges"]:
         return ""
-    left = f"without them {percent(1 - circuit.completeness, 1)} is left"
-    return "; ".join(filter(None, [left, beside(circuit)]))
+    return "; ".join(filter(None, [left_without(circuit), beside(circuit)]))
+
+
+def left_without(circuit: Measured) -> str:
+    """Say what is left without the circuit, and of what, if that is no plain share of a metric."""
+    of = f" of {circuit.whole}" * (circuit.whole != circuit.graph["metric"])
+    return f"without them {percent(1 - circuit.completeness, 1)} is left{of}"
 
 
 def beside(circuit: Circuit) -> str:

@@ -19,6 +19,7 @@ from gattn.drawing.canvas.frame import describe, name_side, new_axes
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import small_size
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.layers.circuits import left_without
 from gattn.models.edit.heard import SIDES, End
 
 Place = tuple[float, float]
@@ -70,7 +71,7 @@ def draw_path_circuit(
         add_key(ax, [_entry(side) for side in SIDES if side in used], "heard by")
     count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
     kept = f"{count:,} of {whole:,} paths keep {percent(circuit.faithfulness, 1)}"
-    said = [f"without them {percent(1 - circuit.completeness, 1)} is left"] if count else []
+    said = [left_without(circuit)] if count else []
     describe(ax, circuit.graph, f"circuit: {kept}" if count else "circuit: no path", said)
     return ax
 

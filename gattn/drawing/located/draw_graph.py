@@ -92,7 +92,8 @@ def draw_graph(
     asked = sides(head)[0]
     rows = [] if query is None else sorted(set(asked.find(query)))
     if rows:
-        shown = edges_between(head, rows, None, threshold)
+        what = f"what {asked.called(rows)} {'reads' if len(rows) == 1 else 'read'}"
+        shown = edges_between(head, rows, None, threshold, what)
     else:
         shown = readable_edges(head) if threshold is None else edges_from(head, threshold)
     scale = Scale.of(head)
@@ -107,9 +108,8 @@ def draw_graph(
     if legend:
         add_line_key(ax, pen)
     edits = union(one.edits for one in several)
-    what = f"what {asked.called(rows)} {'reads' if len(rows) == 1 else 'read'}: " if rows else ""
     arrows = "; arrows run from keys to queries" * head.graph.is_bipartite
-    said = [what + shown.caption + arrows + marks.said(head), edits_said(edits)]
+    said = [shown.caption + arrows + marks.said(head), edits_said(edits)]
     write_texts(ax, marked_edited(heads_title(several), edits), "; ".join(filter(None, said)))
     if is_own:
         make_room(ax)

@@ -24,8 +24,8 @@ from gattn.drawing.matrices.arrays import ArrayCells, KindCells
 from gattn.drawing.matrices.cells import Cells, Pool, Pooling, pooling_said
 from gattn.drawing.matrices.images import CellsImage, add_cells
 
-_NEAR_ZERO, _DASHED = 0.05, 5.0
-"""The share of a scale that is near 0, and from how many points on cells have dashes."""
+_NEAR_ZERO, _STRIPED = 0.05, 5.0
+"""The share of a scale that is near 0, and from how many points on cells have stripes."""
 _HATCH, _HATCHED = "/////", "#8886"
 """What shows where there is no number: in grey, too, it is like no number's colour."""
 
@@ -99,10 +99,11 @@ def hatch_missing(ax: Axes, values: NDArray[Any]) -> None:
 
 
 def mark_negative(ax: Axes, values: NDArray[Any], image: CellsImage) -> None:
-    """Hatch the negative cells of a matrix with dashes, where they are large enough to be seen.
+    """Stripe the negative cells of a matrix, where they are large enough to be seen.
 
-    In grey their colours are like those of positive numbers. Numbers near 0, below a twentieth of
-    the scale, have no dashes, and none have where numbers are written in cells.
+    In grey their colours are like those of positive numbers. Numbers near 0, within a twentieth of
+    the scale, have no stripes, and none have where numbers are written in cells. The caption says
+    below what number cells are striped.
     """
     least = _NEAR_ZERO * float(np.max(image.norm.vmax or 1.0))
     is_negative = np.nan_to_num(values) < -least
@@ -123,8 +124,9 @@ def mark_negative(ax: Axes, values: NDArray[Any], image: CellsImage) -> None:
         rows, columns = values.shape
         are_written = any(text.get_gid() == "gattn-numbers" for text in ax.texts)
         apart = min(pitch(ax, rows, "y"), pitch(ax, columns, "x"))
-        is_seen = apart >= _DASHED and not are_written
-        Fitting.of(ax).note("dashed", "dashed: negative" * bool(is_seen and is_negative.any()))
+        is_seen = apart >= _STRIPED and not are_written
+        said = f"striped: negative, below {in_digits(-least)}"
+        Fitting.of(ax).note("striped", said * bool(is_seen and is_negative.any()))
         found: list[Patch] = []
         for ink, whole in paths().items() if is_seen else ():  # Large matrices have no such cells.
             style: dict[str, Any] = {"fill": False, "linewidth": 0, "alpha": 0.6, "hatch": "---"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -152,7 +151,6 @@ def chosen_edges(
         if options.threshold is not None:
             return edges_from(head, options.threshold)
         return all_edges(head) if is_matrix else readable_edges(head)
-    shown = edges_between(head, rows, columns, options.threshold)
     reader = queries.called(rows) if rows else ""
     verb = "reads" if not rows or len(rows) == 1 else "read"
     if columns is None:
@@ -161,7 +159,7 @@ def chosen_edges(
         asked = f"what reads {keys.called(columns)}"
     else:
         asked = f"what {reader} {verb} of {keys.called(columns)}"
-    return replace(shown, caption=f"{asked}: {shown.caption}")
+    return edges_between(head, rows, columns, options.threshold, asked)
 
 
 def _asked(wanted: Any, shown: Tokens, every: Tokens, hide: Any) -> list[int] | None:

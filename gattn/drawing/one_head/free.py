@@ -137,7 +137,7 @@ class FreeGraph:
         middle, extent = (low + high) / 2, high - low
         beside = widest_of(self._named.values()) * font_size(), _LOOP
         around = 2 * (np.array(beside) + _LARGEST + _GAP)
-        free = np.maximum(room - np.minimum(around, 0.32 * room), 20)
+        free = np.maximum(room - np.minimum(around, (0.32, 0.2) * room), 20)
         unit = max(*(extent / free).tolist(), 1e-9)
         self._ax.set_xlim(middle[0] - room[0] * unit / 2, middle[0] + room[0] * unit / 2)
         self._ax.set_ylim(middle[1] - room[1] * unit / 2, middle[1] + room[1] * unit / 2)

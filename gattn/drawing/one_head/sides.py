@@ -13,15 +13,15 @@ from gattn.drawing.canvas.curves import Points
 
 _UPRIGHT = ((0, 1), (0, -1), (1, 0), (-1, 0))
 _CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
-_LENGTHS = (4.0, 7.0, 10.0, 14.0, 19.0, 25.0, 32.0, 40.0, 50.0, 62.0)
-"""How long lines to labels may be, in points."""
+_LENGTHS = (0.4, 0.7, 1.0, 1.4, 1.9, 2.5, 3.2)
+"""How long lines to labels may be, in heights of the label."""
 _TURNS = 24
 """In how many directions lines to labels may run."""
 _NEARER = 1.5
 """How much nearer, in points, a label without a line is to its own node than to any other."""
 _CLEAR = 0.5
 """How far labels and lines stay from nodes that they do not belong to, in points."""
-_ROUNDS = 8
+_ROUNDS = 4
 """How often labels are placed, those that had no room before first."""
 _MOST_LEFT = 0.25
 """The share of labels without room above which no other order would help."""
@@ -91,7 +91,7 @@ class Sides:
             Whether labels may stand at the ends of lines.
         chief : int
             How many of the first labels none of the others may displace, nor one of them an earlier
-            one; these may always stand at the ends of lines.
+            one; their lines may lead over nodes.
         """
         beside = cache(lambda i: self._beside(own[i], half[i], above[i]))
         afar = cache(lambda i: self._afar(own[i], half[i]))
@@ -154,18 +154,23 @@ class Sides:
     def _afar(
         self, node: NDArray[np.float64], half: NDArray[np.float64], *, over: bool = False
     ) -> _Options:
-        """Return the places at the ends of lines, which lead over no other node, or may do so."""
+        """Return the places at the ends of lines.
+
+        They are farther from other nodes than labels beside these would be, and lines lead over no
+        other node; `over` allows both, where nothing else has room.
+        """
         angles = np.arange(_TURNS) * (2 * np.pi / _TURNS)
         turns = np.stack([np.sin(angles), np.cos(angles)], axis=1)
         towards = np.tile(turns, (len(_LENGTHS), 1))
-        lengths = np.repeat(_LENGTHS, _TURNS)
+        lengths = 2 * half[1] * np.repeat(_LENGTHS, _TURNS)
         ends = towards * (self._gap + lengths)[:, None]
         offsets = ends + towards / np.abs(towards).max(1, keepdims=True) * half
         near = np.clip(0.0, offsets - half, offsets + half)
         begins = near / np.hypot(*near.T)[:, None] * self._radius
         lines = node + np.stack([begins, near], axis=1)
         costs = self._costs(node + offsets, half) + _FARTHER * lengths
-        costs[self._distances(node, node + offsets, half) < self._radius + _CLEAR] = np.inf
+        least = self._radius + _CLEAR if over else self._gap + _NEARER
+        costs[self._distances(node, node + offsets, half) < least] = np.inf
         others = self._nodes[(self._nodes != node).any(1)]
         met = (_to_lines(lines, others) < self._radius + _CLEAR).sum(1)
         costs = costs + met if over else np.where(met, np.inf, costs)
@@ -197,14 +202,15 @@ class _Taken:
 
     def leaves(
         self, middles: Points, half: NDArray[np.float64], lines: Points | None
-    ) -> NDArray[np.bool_]:
+    ) -> NDArray[np.int64]:
         """Return which labels, with their lines, meet none of these."""
         apart = np.abs(middles[:, None] - self._middles) >= self._halves + half
-        free = apart.any(-1).all(-1) & ~_meet(self._lines, middles, half + _CLEAR).any(0)
+        free = np.flatnonzero(apart.any(-1).all(-1))
+        free = free[~_meet(self._lines, middles[free], half + _CLEAR).any(0)]
         if lines is not None:
-            free &= ~_meet(lines, self._middles, self._halves + _CLEAR).any(1)
-            free &= ~_cross(lines, self._lines).any(1)
-        return np.asarray(free)
+            free = free[~_cross(lines[free], self._lines).any(1)]
+            free = free[~_meet(lines[free], self._middles, self._halves + _CLEAR).any(1)]
+        return free
 
     def add(
         self, middle: NDArray[np.float64], half: NDArray[np.float64], line: Points | None

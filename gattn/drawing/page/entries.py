@@ -17,7 +17,7 @@ from gattn.drawing.page.places import places_of
 from gattn.drawing.page.tokens.telling import Told
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import steps
-from gattn.heads.geometry import Geometry
+from gattn.heads.geometry import Geometry, Layout
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
@@ -48,7 +48,7 @@ def _said(
     if geometry is not None and list(labels) == geometry.names():
         return geometry.described()
     if not names:
-        return f"{len(labels):,} tokens"
+        return f"{len(labels):,} {'nodes' if isinstance(geometry, Layout) else 'tokens'}"
     if words:
         said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
         return joined([labels[i] for i in said], [words[i] for i in said])

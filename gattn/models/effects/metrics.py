@@ -32,6 +32,8 @@ _TOKENS_OF = {
     "probability": ("target",),
     "logit_difference": ("target", "other"),
 }
+COSTS = {"kl": "KL divergence in nats", "loss": "next-token loss in nats"}
+"""What metrics are called that errors raise."""
 
 
 class Measure:
@@ -77,18 +79,22 @@ class Measure:
         return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
 
     def __str__(self) -> str:
-        target, other = (
-            ", ".join(repr(one).replace(" ", "␣") for one in tokens)
-            for tokens in self._tokens.values()
-        )
+        target, other = (", ".join(map(self._called, tokens)) for tokens in self._tokens.values())
         if callable(self._metric):
             return str(getattr(self._metric, "__name__", "a function"))
         return {
-            "kl": "KL divergence in nats",
-            "loss": "next-token loss in nats",
+            **COSTS,
             "probability": f"probability of {target}",
             "logit_difference": f"logit difference ({target} − {other})",
         }[self._metric]
+
+    def _called(self, one: Any) -> str:
+        """Name a token or a class, by its text or its number."""
+        if isinstance(one, str) or not hasattr(one, "__index__"):
+            return repr(one).replace(" ", "␣")
+        find = getattr(self._model, "get_output_embeddings", None)
+        has_words = self._tokenizer is not None if find is None else find() is not None
+        return f"{'token' if has_words else 'class'} {index(one)}"
 
     def positions(self, given: Position) -> list[int | str] | None:
         """Return the positions whose logits it reads; None if it reads all that it can."""
@@ -112,7 +118,7 @@ class Measure:
     @property
     def facts(self) -> dict[str, Any]:
         """What a table says of it: its name, and whether it is a cost, which errors raise."""
-        is_cost = {"is_cost": True} if self._metric in ("kl", "loss") else {}
+        is_cost = {"is_cost": True} if self._metric in COSTS else {}
         return {"metric": str(self)} | is_cost
 
     @property

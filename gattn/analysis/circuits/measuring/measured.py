@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from gattn.analysis.reading.results import Graph, Table, edits_of
+from gattn.models.effects.metrics import COSTS
 
 
 class Measured(Graph):
@@ -75,9 +76,22 @@ class Measured(Graph):
             return f"0 of {graph['all_edges']:,} {what}: {self.notes[0]}"
         return (
             f"{graph['edges']:,} of {graph['all_edges']:,} {what} keep "
-            f"{percent(self.faithfulness, 1)} of {graph['metric']}; without them "
+            f"{percent(self.faithfulness, 1)} of {self.whole}; without them "
             f"{percent(1 - self.completeness, 1)} is left"
         )
+
+    @property
+    def whole(self) -> str:
+        """What its shares are shares of, in words.
+
+        A cost is 0 or least with all edges, so that what is kept is its change, not itself.
+        """
+        graph, what = self.graph, "path" if "paths" in self.graph["kind"] else "edge"
+        metric = str(graph["metric"])
+        if metric not in COSTS.values():
+            return metric
+        empty, full = (f"{graph[name] + 0.0:.3g}" for name in ("empty", "full"))
+        return f"the change in {metric} from {empty} with no {what} to {full} with all"
 
 
 def percent(share: float, digits: int) -> str:

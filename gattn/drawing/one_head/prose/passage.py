@@ -14,7 +14,7 @@ from matplotlib.transforms import Affine2D, BboxTransformTo, ScaledTranslation, 
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import Scale, colour_map, ink_on
-from gattn.drawing.canvas.fitting import fitted, points
+from gattn.drawing.canvas.fitting import fitted, points, slot
 from gattn.drawing.canvas.frame import (
     KEY_WIDTH,
     add_axes,
@@ -93,7 +93,7 @@ def draw_text(
     if ax is None:
         ax = _fitting_axes(words, 2 + len(scale.ticks) if legend else 0)
     clear(ax)
-    fitted(ax, _Passage(ax, shade, words, colours, norm).place)
+    fitted(ax, _Passage(ax, shade, words, colours, norm, is_high=figsize is not None).place)
     if legend:
         ticks = scale.ticks[::-1]
         if values != "attention":
@@ -134,9 +134,16 @@ class _Passage:
     """The text as prose, in lines as long as the axes are wide."""
 
     def __init__(
-        self, ax: Axes, shade: Shade, words: Words, cmap: Colormap, norm: Normalize
+        self,
+        ax: Axes,
+        shade: Shade,
+        words: Words,
+        cmap: Colormap,
+        norm: Normalize,
+        *,
+        is_high: bool,
     ) -> None:
-        self._ax, self._shade, self._words = ax, shade, words
+        self._ax, self._shade, self._words, self._is_high = ax, shade, words, is_high
         fills, plain = cmap(norm(shade.amounts)), mpl.rcParams["text.color"]
         style: dict[str, Any] = {"clip_on": False, "linewidths": 0.0}
         self._shades = PolyCollection(
@@ -166,7 +173,10 @@ class _Passage:
 
     def place(self) -> None:
         """Set the text in the largest font, up to the user's, in which it fits the axes."""
-        found, size = _fitted(self._words, *points(self._ax))
+        wide, high = slot(self._ax) if self._is_high else points(self._ax)
+        found, size = _fitted(self._words, wide, high)
+        if self._is_high:  # Title and caption stay near a text that is shorter than its figure.
+            self._ax.set_box_aspect(min(found.lines * _LINE * size, high) / wide)
         middle = -(found.line + 0.5) * _LINE
         place = _from_top_left(self._ax, size)
         low, high = middle - 0.72, middle + 0.72
