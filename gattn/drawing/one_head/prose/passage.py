@@ -173,10 +173,10 @@ class _Passage:
 
     def place(self) -> None:
         """Set the text in the largest font, up to the user's, in which it fits the axes."""
-        wide, high = slot(self._ax) if self._is_high else points(self._ax)
-        found, size = _fitted(self._words, wide, high)
+        wide, tall = slot(self._ax) if self._is_high else points(self._ax)
+        found, size = _fitted(self._words, wide, tall)
         if self._is_high:  # Title and caption stay near a text that is shorter than its figure.
-            self._ax.set_box_aspect(min(found.lines * _LINE * size, high) / wide)
+            self._ax.set_box_aspect(min(found.lines * _LINE * size, tall) / wide)
         middle = -(found.line + 0.5) * _LINE
         place = _from_top_left(self._ax, size)
         low, high = middle - 0.72, middle + 0.72
