@@ -141,7 +141,7 @@ class _Drawing:
         y = self._top + plan.groups - 0.3 * line_height(font_size())
         self._sheet.write(self._x(number, 0), y, block.name, size=font_size())
         names = [f"head {column}" for column in block.columns]
-        y = self._top + plan.top - as_inches(2)
+        y = self._top + plan.top - as_inches(max(2, 0.25 * small_size()))  # for what hangs below
         every = 1
         if names and not _fit(names, plan.step):
             names = list(block.columns)
