@@ -152,7 +152,7 @@ def test_what_cannot_be_estimated_is_refused(llama):
     with pytest.raises(SelectionError, match="steps must be a whole number"):
         estimates(llama, steps=0)
     with pytest.raises(SelectionError, match="pass other="):
-        estimates(llama, other=None)
+        estimates(llama, metric="logit_difference", other=None)
     with pytest.raises(SelectionError, match="sample"):
         estimates(llama, sample=-1)
     with pytest.raises(SelectionError, match="head 4"):
