@@ -40,7 +40,7 @@ def test_arrows_are_readable_on_any_console(encoding):
     assert status == 0
     assert "?" not in text
     arrow = "→" if encoding == "utf-8" else "->"
-    assert f" tall 7 {arrow} green 8" in text
+    assert f"7 tall {arrow} 8 green" in text
 
 
 @pytest.mark.slow
