@@ -15,6 +15,7 @@ FILES = {
     "litgpt": "sequences.litgpt_models",
     "transformer-lens": "sequences.transformer_lens_models",
     "sentence-transformers": "sequences.sentence_transformers_models",
+    "peft": "sequences.peft_models",
     "esm": "sequences.esm_models",
     "chronos": "sequences.chronos_models",
     "tabpfn": "sequences.tabpfn_models",
@@ -33,6 +34,7 @@ PACKAGES = {
     "litgpt": ("litgpt",),
     "transformer-lens": ("transformer-lens", "transformers"),
     "sentence-transformers": ("sentence-transformers", "transformers"),
+    "peft": ("peft", "transformers"),
     "esm": ("fair-esm",),
     "chronos": ("chronos-forecasting", "transformers"),
     "tabpfn": ("tabpfn",),
@@ -59,6 +61,8 @@ NOTES = {
     "adapters.",
     "transformer-lens": "The library's own models, and transformers models in its bridge, compared "
     "also with `hook_pattern` (but not where a bridge is made without its mode of compatibility).",
+    "peft": "A Llama with each kind of adapter, and LoRA and learned prompts in other transformers "
+    "models, compared also with the attention that they return themselves, from their eager code.",
     "esm": "ESM-1, ESM-1b, ESM-2 and the MSA Transformer, compared also with "
     "`need_head_weights=True`.",
     "sentence-transformers": "Transformers models of several kinds in its modules, compared also "
