@@ -18,6 +18,7 @@ from torch import nn
 from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, is_as_any, routes, unseen
 from gattn.models.doors.graphs import own_layers, segments, written_out  # noqa: F401
+from gattn.models.load.loading import is_transformers
 from gattn.models.load.walking import modules_of
 from gattn.models.read.on_graphs import merging
 from gattn.models.read.track.any_library.any_model import AnyTracker
@@ -69,20 +70,16 @@ def _calls(model: nn.Module, prove: Callable[..., Any] | None) -> Calls:
 
 
 def _install(calls: Calls) -> None:
-    from transformers import PreTrainedModel
-
     global _number
     with _lock:
         bypass_compiled(lambda: _number > 0)
-        if _number == 0:
-            interface.watch()
-            searches.watch()
-        segments.watch()  # torch-geometric may have been loaded since the first context opened.
+        for library in (interface, searches, segments):
+            library.watch()  # It may have been loaded since the first context opened.
         _number += 1
         count, handles = _hooks.get(calls.model, (0, []))
         handles = handles or hooked(
             calls.model,
-            PreTrainedModel,
+            is_transformers,
             calls.attending,
             calls.modules,
             counts_runs=calls.mode is not None,

@@ -8,6 +8,7 @@ they change are then replaced; finally the open contexts are shown the call.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,7 +32,7 @@ _UNREAD = ("indices", "block_indices", "cache")
 _LEAST_OF_WINDOWS = -50.0
 """Between their windows Swin models mask by -100."""
 
-_originals: list[Callable[..., Any]] = []
+_originals: list[tuple[Any, Callable[..., Any]]] = []
 _is_routed: ContextVar[bool] = ContextVar("is_routed", default=False)
 
 
@@ -52,18 +53,18 @@ def _routing() -> Iterator[None]:
 
 
 def watch() -> None:
-    """Wrap the interface."""
-    from transformers import AttentionInterface
-
-    _originals.append(AttentionInterface.get_interface)
-    AttentionInterface.get_interface = _routed(_originals[0])  # type: ignore[method-assign]
+    """Wrap the interface, if it is loaded: without it there is no model that asks it."""
+    interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
+    if interface is not None and not _originals:
+        _originals.append((interface, interface.get_interface))
+        interface.get_interface = _routed(interface.get_interface)
 
 
 def leave() -> None:
     """Put it back."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.get_interface = _originals.pop()  # type: ignore[method-assign]
+    while _originals:
+        interface, answer = _originals.pop()
+        interface.get_interface = answer
 
 
 def _routed(get_interface: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ wrapped while a context is open, as the attention interface is.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -18,25 +19,24 @@ from gattn.models.hugging_face.generating import SEARCHES
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 
-_originals: dict[str, Callable[..., Any]] = {}
+_originals: list[tuple[Any, str, Callable[..., Any]]] = []
 
 
 def watch() -> None:
-    """Wrap the searches."""
-    from transformers import GenerationMixin
-
+    """Wrap the searches, if they are loaded: without them there is no model that searches."""
+    mixin = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
+    if mixin is None or _originals:
+        return
     for name in SEARCHES:
-        _originals[name] = getattr(GenerationMixin, name)
-        setattr(GenerationMixin, name, _watched(_originals[name]))
+        _originals.append((mixin, name, getattr(mixin, name)))
+        setattr(mixin, name, _watched(_originals[-1][-1]))
 
 
 def leave() -> None:
     """Put them back."""
-    from transformers import GenerationMixin
-
-    for name, search in _originals.items():
-        setattr(GenerationMixin, name, search)
-    _originals.clear()
+    while _originals:
+        mixin, name, search = _originals.pop()
+        setattr(mixin, name, search)
 
 
 def _watched(search: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -31,21 +31,20 @@ class _Counts(Hook):
 
 def hooked(
     model: nn.Module,
-    kinds: type[nn.Module],
+    is_whole: Callable[[nn.Module], bool],
     attending: Collection[str],
     modules: Mapping[str, nn.Module],
     *,
     counts_runs: bool = False,
 ) -> list[Any]:
-    """Add hooks to a model, and to the modules of some `kinds` in it, which may be called directly.
+    """Add hooks to a model, and to whole models in it, which may be called directly.
 
     The modules in `attending` are hooked too, to notice if one runs and shows no attention; where
     `counts_runs`, all that may attend are. `modules` are all those of the model by name. If it is
-    not of these `kinds`, its direct children may begin a call, too, since users call them by
-    themselves.
+    no whole one, its direct children may begin a call, too, since users call them by themselves.
     """
     whole, handles = ref(model), []
-    children = () if isinstance(model, kinds) else {*model.children()}
+    children = () if is_whole(model) else {*model.children()}
     types = {*map(type, modules.values())}
     torchs = {kind for kind in types if kind.__module__.startswith("torch.nn.modules.")}
     for module in modules.values():
@@ -55,7 +54,7 @@ def hooked(
         if counts_runs and may_attend:
             handles.append(module.register_forward_pre_hook(_Counts(module, runs.begin)))
         may_begin = module is model or (may_attend and module in children)
-        if may_begin or isinstance(module, kinds):
+        if may_begin or is_whole(module):
             enter = Hook(module, partial(_enter, whole))
             leave = Hook(module, partial(_leave, whole))
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
