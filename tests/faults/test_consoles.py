@@ -88,7 +88,7 @@ def test_a_console_of_ascii():
     line = f"gattn routes '{TEXT}'"
     status, output, errors = in_a_shell(line, PYTHONIOENCODING="ascii")
     assert (status, errors) == (0, b"")
-    assert b" tall 7 -> green 8" in output
+    assert b"7 tall -> 8 green" in output
 
 
 @pytest.mark.parametrize(
