@@ -101,6 +101,13 @@ def _averaged(x):
     return nn.functional.avg_pool1d(x.mT, 3, 1, 1).mT
 
 
+def _lengths(x):
+    """One, from the largest position and the number of tokens that a mask of integers holds."""
+    mask = torch.ones(x.shape[:2], dtype=torch.int64)
+    last = (mask * torch.arange(x.shape[1])).max(dim=1).values + 1
+    return (last / mask.sum(1, dtype=x.dtype))[:, None, None]
+
+
 STAYS = {
     "gated": lambda x, gate: x * gate,
     "residual": lambda x, gate: x + x.flip(1) * gate,
@@ -115,6 +122,10 @@ STAYS = {
     "largest of neighbours": lambda x, gate: torch.maximum(x, _averaged(x)),
     "largest channel": lambda x, gate: x - x.amax(-1, keepdim=True) + x.relu(),
     "weights of all": lambda x, gate: x @ (x.mT @ x),
+    "lengths of masks": lambda x, gate: x * _lengths(x),
+    "product of gates, joined": lambda x, gate: (
+        torch.cat([(x @ x.mT).mean(2, keepdim=True) * (x.mT @ x).mean(), x], -1)[..., 1:]
+    ),
 }
 
 

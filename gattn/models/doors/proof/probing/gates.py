@@ -43,6 +43,8 @@ class Gates:
 
     def exchange(self, name: str, given: Sequence[Tensor], result: Tensor) -> bool:
         """Look at a function of floating-point tensors; say whether it may exchange tokens."""
+        if not given:  # What integers and masks decide is no token.
+            return False
         if name in _TOTALS:
             return any(_differ(marks, result) for marks in self._factors.get(given[0], ()))
         if name in _MAPS:
@@ -159,7 +161,8 @@ class Gates:
         if len(tokens) == 1 and tokens[0].shape == result.shape:
             self._marks[result] = self._marks_of(tokens[0])
         factors = [m for x in tokens for m in self._factors.get(x, (self._marks_of(x),))]
-        self._factors[result] = [m.expand(result.shape) for m in factors]
+        if factors:  # A product of gates is a gate.
+            self._factors[result] = [m.expand(result.shape) for m in factors]
         for x in tokens:
             if x in self._less and x.shape == result.shape:
                 self._less[result] = self._less[x]
