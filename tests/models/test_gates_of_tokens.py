@@ -123,9 +123,9 @@ STAYS = {
     "largest channel": lambda x, gate: x - x.amax(-1, keepdim=True) + x.relu(),
     "weights of all": lambda x, gate: x @ (x.mT @ x),
     "lengths of masks": lambda x, gate: x * _lengths(x),
-    "product of gates, joined": lambda x, gate: (
-        torch.cat([(x @ x.mT).mean(2, keepdim=True) * (x.mT @ x).mean(), x], -1)[..., 1:]
-    ),
+    "product of gates, joined": lambda x, gate: torch.cat(
+        [(x @ x.mT).mean(2, keepdim=True) * (x.mT @ x).mean(), x], -1
+    )[..., 1:],
 }
 
 
