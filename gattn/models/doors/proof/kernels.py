@@ -36,6 +36,7 @@ _WHOLES = (
 )
 _NAMESPACES = frozenset(("aten", "prim", "prims", "higher_order"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax", "_masked_softmax"))
+_SPARSE = "_sparse_softmax"
 _RANKS = frozenset(("topk", "sort", "kthvalue"))
 _PARTS = frozenset(("slice", "select", "split", "split_with_sizes", "unbind", "narrow"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"))
@@ -117,6 +118,8 @@ class Kernels(TorchDispatchMode):
             self._last = Event(self._walk.innermost, is_seen=_is_known())
             self.events.append(self._last)
             self.takings.forget()
+        elif name == _SPARSE:
+            self.events.append(Event(self._walk.innermost))
         elif name in _SOFTMAXES and not is_empty:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
@@ -260,6 +263,7 @@ def unseen(model: nn.Module, missed: list[str]) -> str:
     where = f"{missed[0]} ({kind})" if missed[0] else kind
     return (
         f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
-        "scripted, traced or inside a custom autograd function hides it, and so do products of "
-        "single vectors (dot, vecdot), and what changes attention before it meets its values"
+        "scripted, traced or inside a custom autograd function hides it, and so do sparse tensors "
+        "(torch.sparse.softmax), products of single vectors (dot, vecdot), and what changes "
+        "attention before it meets its values"
     )

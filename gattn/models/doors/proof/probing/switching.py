@@ -17,6 +17,7 @@ from gattn.models.doors.functions.softmaxes.following import OF_THE_FIRST, is_fo
 from gattn.models.doors.proof.probing.gates import Gates
 from gattn.models.doors.proof.probing.one_run.inputs import mapped
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.zeros import is_product, marks_through
 from gattn.models.watch.inside import is_inside
 
@@ -99,13 +100,13 @@ class Switching(TorchFunctionMode):
             if name.strip("_") in _STEPS and bool(result.isnan().all()):
                 result = torch.zeros_like(result)  # It decides, and marks nothing.
             if isinstance(result, tuple) and name in _LARGEST:
-                floats = [x for x in tensors_in((args, given)) if x.is_floating_point()]
+                floats = [x for x in tensors_in((args, given)) if _is_numbers(x)]
                 self.moves |= self._gates.exchange(name, floats, result[0])
             if name in _RANKS:
                 self._rank(_RANKS[name], name == "msort", args, given, result)
             elif isinstance(result, Tensor):
                 self._look(name, args, given, result)
-                if is_product(name) and result.is_floating_point():
+                if is_product(name) and _is_numbers(result):
                     self.moves |= self._multiplies(func, args, given, result)
                 self._carry(name, func, (args, given), result)
         return result
@@ -125,7 +126,7 @@ class Switching(TorchFunctionMode):
         if _is_wrapped(result):
             return
         is_view = len(some) == 1 and result is not some[0] and _share_memory(some[0], result)
-        if result.is_floating_point() and (is_view or name in _JOINS):
+        if _is_numbers(result) and (is_view or name in _JOINS):
 
             def through(*marks: Tensor) -> Tensor:
                 new = {id(x): one for x, one in zip(some, marks, strict=True)}
@@ -137,7 +138,7 @@ class Switching(TorchFunctionMode):
 
     def _multiplies(self, func: Any, args: Any, kwargs: Any, result: Tensor) -> bool:
         """Return whether a matrix that gates made, and no softmax, mixes tokens."""
-        found = [x for x in tensors_in((args, kwargs))[:2] if x.is_floating_point()]
+        found = [x for x in tensors_in((args, kwargs))[:2] if _is_numbers(x)]
         if len(found) < 2 or any(map(is_followed, found)) or not bool(result.isnan().all()):
             return False
         for x, y in (found, found[::-1]):
@@ -194,7 +195,7 @@ class Switching(TorchFunctionMode):
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    return place_of(one) == place_of(other) != 0
 
 
 def _has_nan(x: Tensor) -> bool:
@@ -202,8 +203,11 @@ def _has_nan(x: Tensor) -> bool:
 
 
 def _is_numbers(x: Tensor) -> bool:
-    """Return whether a tensor holds numbers that may be NaN, rather than masks or indices."""
-    return x.is_floating_point() or x.is_complex()
+    """Return whether a tensor holds numbers that may be NaN, rather than masks or indices.
+
+    A sparse one counts as an index: which numbers it holds may depend on them.
+    """
+    return x.layout == torch.strided and (x.is_floating_point() or x.is_complex())
 
 
 def _crosses(marks: Sequence[Tensor], are_gated: Sequence[bool]) -> bool:

@@ -45,9 +45,10 @@ class Zeros(TorchFunctionMode):
         if is_other or not isinstance(result, Tensor):
             return result
         with torch._C.DisableTorchFunction():
-            if not result.is_floating_point():
-                return result
             factors = tensors_in((args, given))[:2]
+            is_sparse = any(x.layout != torch.strided for x in factors)  # It holds no zeros.
+            if is_sparse or not result.is_floating_point():
+                return result
             marked = [x for x in factors if _is_partly_marked(x)]
             others = [x for x in factors if not bool(x.isnan().any()) and bool((x == 0).any())]
             if len(marked) != 1 or len(others) != 1:
