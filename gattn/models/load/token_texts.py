@@ -64,7 +64,7 @@ def _written(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str
 
     Many write what they do not have as the unknown token, which has an id of its own.
     """
-    tokens: list[str | None] = tokenizer.convert_ids_to_tokens(list(ids))
+    tokens: list[str | None] = list(tokenizer.convert_ids_to_tokens(list(ids)))
     unknown, its_id = tokenizer.unk_token, tokenizer.unk_token_id
     return [
         None if not token or (token == unknown and i != its_id) else token
