@@ -10,6 +10,7 @@ from inspect import Parameter, signature
 from math import isfinite
 from numbers import Real
 from operator import index
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ import torch
 from torch import Tensor
 
 from gattn.errors import ContractError, GattnError, GraphError, OptionError
+
+_ALIKE = 0.7
+"""How alike names are, from 0 to 1, of which one may have been meant for the other."""
 
 
 def whole(
@@ -67,6 +71,7 @@ def check_options(
     options: Mapping[str, Any],
     said: str,
     more: Sequence[str] = (),
+    hints: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Refuse options that a function does not have, unless it passes unknown ones on.
 
@@ -80,6 +85,8 @@ def check_options(
         What the user called, such as ``draw()``.
     more : sequence of str
         Options that are taken before it is called.
+    hints : mapping of str to str
+        What to do in place of options that it does not have, though others like it do.
 
     Raises
     ------
@@ -94,9 +101,13 @@ def check_options(
         if name not in known:
             named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
             named += [one for one in more if one not in named]
-            alike = get_close_matches(name, named, 1)
+            alike = get_close_matches(name, named, 1, _ALIKE)
             guess = f"; did you mean {alike[0]}=?" if alike else f": it has {', '.join(named)}."
-            raise OptionError(f"{said} has no option {name}={guess}")
+            raise OptionError(f"{said} has no option {name}=" + _hinted(name, hints, guess))
+
+
+def _hinted(name: str, hints: Mapping[str, str], otherwise: str) -> str:
+    return f": {hints[name]}." if name in hints else otherwise
 
 
 def check_call(
@@ -119,14 +130,14 @@ def check_call(
     said : str
         What the user called, such as ``draw()``.
     hints : mapping of str to str
-        What else there is to say of parameters.
+        What else there is to say of parameters, and of those that it does not have.
 
     Raises
     ------
     OptionError
         If an option is unknown, given twice or missing, or there are too many arguments.
     """
-    check_options(function, options, said)
+    check_options(function, options, said, hints=hints)
     parameters = list(signature(function).parameters.values())[1:]
     placed = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
     if len(arguments) > len(placed):

@@ -110,10 +110,9 @@ def no_head(
 
 def number_of(name: str, number: Any) -> int:
     """Check the number of a layer or head before it is known how many there are."""
-    found = whole(name, number, -MOST, SelectionError)
-    if found < 0:
+    if is_number(number) and index(number) < 0:
         raise SelectionError(from_the_end(name, number))
-    return found
+    return whole(name, number, 0, SelectionError)
 
 
 def from_the_end(name: str, given: object) -> str:

@@ -55,7 +55,12 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
     """
     import transformers
 
-    place = EMBEDDED_PATH if name in (None, EMBEDDED) else name
+    place = EMBEDDED_PATH if name is None or name == EMBEDDED else name
+    if not isinstance(place, (str, Path)):
+        raise ModelError(
+            f"load_model takes the name or the folder of a model, such as 'gpt2', not "
+            f"{_kind_of(place)}; functions that take model= take a loaded one, too."
+        )
     try:
         _ask_hub(str(place))
         check_files(place)
