@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,7 +13,9 @@ from inspect import Parameter, signature
 from math import isfinite
 from numbers import Real
 from operator import index
-from types import MappingProxyType
+from pathlib import Path
+from sysconfig import get_path
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +26,27 @@ from gattn.errors import ContractError, GattnError, GraphError, OptionError
 
 _ALIKE = 0.7
 """How alike names are, from 0 to 1, of which one may have been meant for the other."""
+
+
+_NOT_OF_USERS = (
+    *(f"{get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+    f"{Path(__file__).parent}{os.sep}",
+    "<frozen ",
+)
+"""Where code begins that is no user's: gattn's own, and that of libraries."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's code that called gattn, or a model that gattn watches."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and _file_of(frame).startswith(_NOT_OF_USERS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def _file_of(frame: FrameType) -> str:
+    """Return the file of a frame's module, where dataclasses and such are made of text."""
+    return str(frame.f_globals.get("__file__") or frame.f_code.co_filename)
 
 
 def whole(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
+
+from gattn.checks import warn
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
@@ -43,9 +44,7 @@ def noted(head: AttentionGraph) -> str:
     return f", which sum to up to {head.total_mass.max():.3g} per query"
 
 
-def warn_of_weights(
-    heads: Iterable[AttentionGraph], *, of_sums: bool = False, stacklevel: int = 3
-) -> None:
+def warn_of_weights(heads: Iterable[AttentionGraph], *, of_sums: bool = False) -> None:
     """Warn of the first head with negative weights, or with weights that sum to more than 1.
 
     Without `of_sums`, the latter are taken for what they are.
@@ -66,7 +65,7 @@ def warn_of_weights(
             said = f"{query} has weights that sum to {mass:.3g}: attention sums to at most 1"
         else:
             continue
-        warnings.warn(f"{place} {said}. {_ADVICE}.", stacklevel=stacklevel)
+        warn(f"{place} {said}. {_ADVICE}.")
         return
 
 
@@ -79,7 +78,7 @@ def _is_transposed(head: AttentionGraph) -> bool:
     return len(columns) > 1 and bool((np.abs(columns - 1) <= _ROUNDING).all())
 
 
-def warn_of_forms(heads: Iterable[AttentionGraph], *, stacklevel: int = 3) -> None:
+def warn_of_forms(heads: Iterable[AttentionGraph]) -> None:
     """Warn of the first head that seems to be transposed, or a part of a square one.
 
     Where there are fewer queries than keys, they are other tokens. But a matrix of which each query
@@ -89,11 +88,10 @@ def warn_of_forms(heads: Iterable[AttentionGraph], *, stacklevel: int = 3) -> No
     for head in heads:
         if _is_transposed(head):
             of = f" of {', '.join(head.place())}" if head.place() else ""
-            warnings.warn(
+            warn(
                 f"The columns of the attention{of} sum to 1, but its rows, which are queries, do "
                 "not, as if it were transposed: if so, swap the last two axes, as in "
-                "attention.swapaxes(-1, -2).",
-                stacklevel=stacklevel,
+                "attention.swapaxes(-1, -2)."
             )
             return
         queries, keys = head.graph.num_queries, head.graph.num_keys
@@ -105,12 +103,11 @@ def warn_of_forms(heads: Iterable[AttentionGraph], *, stacklevel: int = 3) -> No
             ahead = key > query + offset
             if not ahead.any() and len(key) == sum(range(offset + 1, offset + queries + 1)):
                 starts = f", query_offset={offset}" * bool(offset)
-                warnings.warn(
+                warn(
                     f"Attention ({queries}, {keys}) is read as that of {queries} tokens to {keys} "
                     f"others, but looks like rows {offset} .. {offset + queries - 1} of a causal "
                     f"text of {keys}: if so, pass graph=TokenGraph.causal({queries}, "
-                    f"num_keys={keys}{starts}); if not, query_tokens=.",
-                    stacklevel=stacklevel,
+                    f"num_keys={keys}{starts}); if not, query_tokens=."
                 )
                 return
 
@@ -132,7 +129,7 @@ def _warning(
     def reading(*args: _P.args, **kwargs: _P.kwargs) -> AttentionGraph:
         head = read(*args, **kwargs)
         for one in warn:
-            one([head], stacklevel=3)
+            one([head])
         return head
 
     return reading

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import isroutine
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import nn
 
+from gattn.checks import warn
 from gattn.errors import ModelError
 from gattn.models.load.limits import check_vocabulary
 from gattn.models.load.offline import EMBEDDED, offline_models
@@ -85,7 +85,7 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
             raise ModelError(
                 f"{said}: they would be random, and so would the attention. Load a whole model."
             )
-        warnings.warn(f"{said}: they are random.", stacklevel=2)
+        warn(f"{said}: they are random.")
     return model.eval(), tokenizer
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
+from gattn.checks import warn
 from gattn.names.pieces import from_bytes
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ def _warn_of_unknown(
         return
     numbers = sorted(set(lost))
     some = ", ".join(map(str, numbers[:_SHOWN])) + " ..." * (len(numbers) > _SHOWN)
-    warnings.warn(
+    warn(
         f"The tokenizer has {len(tokenizer):,} tokens, but none with the ids {some} that the model "
         "is given: it is probably that of another model, and then other tokens have wrong names, "
-        "too. Pass the tokenizer that made these ids, or name tokens by tokens=.",
-        stacklevel=3,
+        "too. Pass the tokenizer that made these ids, or name tokens by tokens=."
     )
 
 
