@@ -42,7 +42,19 @@ import lazy_loader
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__: list[str]
+_get, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        return _get(name)
+    except AttributeError as error:
+        from gattn import analysis
+
+        where = f"it is gattn.analysis.{name}" if name in dir(analysis) else "see dir(gattn)"
+        raise AttributeError(f"gattn has no {name!r}: {where}.") from error
+
 
 # Libraries that gattn loads would ask every notebook for ipywidgets, which gattn does not need.
 warnings.filterwarnings("ignore", "IProgress not found")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +13,9 @@ from inspect import Parameter, signature
 from math import isfinite
 from numbers import Real
 from operator import index
+from pathlib import Path
+from sysconfig import get_path
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +23,30 @@ import torch
 from torch import Tensor
 
 from gattn.errors import ContractError, GattnError, GraphError, OptionError
+
+_ALIKE = 0.7
+"""How alike names are, from 0 to 1, of which one may have been meant for the other."""
+
+
+_NOT_OF_USERS = (
+    *(f"{get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+    f"{Path(__file__).parent}{os.sep}",
+    "<frozen ",
+)
+"""Where code begins that is no user's: gattn's own, and that of libraries."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's code that called gattn, or a model that gattn watches."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and _file_of(frame).startswith(_NOT_OF_USERS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def _file_of(frame: FrameType) -> str:
+    """Return the file of a frame's module, where dataclasses and such are made of text."""
+    return str(frame.f_globals.get("__file__") or frame.f_code.co_filename)
 
 
 def whole(
@@ -67,6 +97,7 @@ def check_options(
     options: Mapping[str, Any],
     said: str,
     more: Sequence[str] = (),
+    hints: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Refuse options that a function does not have, unless it passes unknown ones on.
 
@@ -80,6 +111,8 @@ def check_options(
         What the user called, such as ``draw()``.
     more : sequence of str
         Options that are taken before it is called.
+    hints : mapping of str to str
+        What to do in place of options that it does not have, though others like it do.
 
     Raises
     ------
@@ -94,9 +127,13 @@ def check_options(
         if name not in known:
             named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
             named += [one for one in more if one not in named]
-            alike = get_close_matches(name, named, 1)
+            alike = get_close_matches(name, named, 1, _ALIKE)
             guess = f"; did you mean {alike[0]}=?" if alike else f": it has {', '.join(named)}."
-            raise OptionError(f"{said} has no option {name}={guess}")
+            raise OptionError(f"{said} has no option {name}=" + _hinted(name, hints, guess))
+
+
+def _hinted(name: str, hints: Mapping[str, str], otherwise: str) -> str:
+    return f": {hints[name]}." if name in hints else otherwise
 
 
 def check_call(
@@ -119,14 +156,14 @@ def check_call(
     said : str
         What the user called, such as ``draw()``.
     hints : mapping of str to str
-        What else there is to say of parameters.
+        What else there is to say of parameters, and of those that it does not have.
 
     Raises
     ------
     OptionError
         If an option is unknown, given twice or missing, or there are too many arguments.
     """
-    check_options(function, options, said)
+    check_options(function, options, said, hints=hints)
     parameters = list(signature(function).parameters.values())[1:]
     placed = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
     if len(arguments) > len(placed):

@@ -79,16 +79,25 @@ def _draws(kind: type) -> Callable[..., Axes]:
     return method
 
 
-def checked(method: Callable[P, R]) -> Callable[P, R]:
-    """Let a method refuse options it does not have, naming those it has."""
+def checked(**hints: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a method refuse options it does not have, naming those it has.
 
-    @wraps(method)
-    def calling(*arguments: Any, **options: Any) -> Any:
-        said = f"{type(arguments[0]).__name__}.{getattr(method, '__name__', '')}()"
-        check_call(method, arguments[1:], options, said, {})
-        return method(*arguments, **options)
+    Parameters
+    ----------
+    **hints
+        What to do in place of options that it does not have, though others like it do.
+    """
 
-    return calling
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @wraps(method)
+        def calling(*arguments: Any, **options: Any) -> Any:
+            said = f"{type(arguments[0]).__name__}.{getattr(method, '__name__', '')}()"
+            check_call(method, arguments[1:], options, said, hints)
+            return method(*arguments, **options)
+
+        return calling
+
+    return decorate
 
 
 def drawn_by(
@@ -106,7 +115,7 @@ def drawn_by(
     of : str
         The method of the object that chooses heads, where those are drawn in its place.
     **hints
-        What to say of a parameter that is missing or given twice.
+        What to say of a parameter that is missing or given twice, or that there is not.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gattn.checks import whole
+from gattn.checks import warn, whole
 from gattn.errors import GraphError
 from gattn.largest import (
     down_to,
@@ -88,10 +87,9 @@ def as_keep(keep: object) -> Keep:
             f"keep=TopK(8); not {keep!r}."
         )
     if isinstance(keep, Threshold) and keep.t > 1:
-        warnings.warn(
+        warn(
             f"{keep} keeps no edge of a softmax, whose attention is at most 1. For {keep.t:g} % "
-            f"write Threshold({keep.t / 100:g}).",
-            stacklevel=3,
+            f"write Threshold({keep.t / 100:g})."
         )
     return keep
 

@@ -106,6 +106,7 @@ def test_why_of_a_row_and_of_several_tokens(capsys):
     ("arguments", "said"),
     [
         (WHY[:4], "required: --head. See gattn why --help."),
+        ([*WHY[:-1], "2.0"], "head 0 of layer 2 is --layer 2 --head 0. See gattn why --help"),
         ([*WHY[:-1], "9"], "No head 9; layer 2 has 0 .. 3."),
         ([*WHY[:3], "9", "--head", "0"], "No layer 9; the model has layers 0 .. 3."),
         ([*WHY, "--query", "3", "--key", "12"], "has no edge from the key 'green' (12) to"),

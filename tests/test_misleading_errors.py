@@ -1,8 +1,13 @@
 """Slips that everybody makes end in errors that say what to write instead."""
 
+import copy
+import inspect
+import pickle
+
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import gattn
@@ -183,7 +188,73 @@ def test_texts_by_stack_and_sequence_are_mappings_by_sequence():
     torch.manual_seed(0)
     model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True).eval()
     words = {"encoder.layers.self_attn": [list("abc"), list("def")]}
-    with torch.no_grad(), gattn.capturing(model, tokens=words) as run:
+    with (
+        pytest.raises(CaptureError, match="one mapping per sequence"),
+        torch.no_grad(),
+        gattn.capturing(model, tokens=words),
+    ):
         model(torch.randn(2, 3, 8), torch.randn(2, 4, 8))
-    with pytest.raises(CaptureError, match="one mapping per sequence"):
-        list(run.traces)
+
+
+def test_a_result_is_asked_for_what_another_has(trace):
+    head = trace[0, 0]
+    for asked, message in (
+        (lambda: trace.draw(ax=None), r"no option ax=: it makes a figure.*trace\[0, 0\].draw"),
+        (lambda: trace.draw(layers=2), r"no option layers=: heads= chooses heads"),
+        (lambda: trace.draw(key=2), r"no option key=: take one head"),
+        (lambda: head.draw_graph(key=2), r"no option key=: it shows all edges .*head.draw\(key="),
+        (lambda: trace.draw_graph(key=2), r"no option key=: it shows all edges"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            asked()
+
+
+def test_edits_name_their_fields():
+    for asked, message in (
+        (lambda: gattn.Cut(layers=2), r"Cut\(\) has no option layers=; did you mean layer="),
+        (lambda: gattn.Scale(0.5, heads=2), r"Scale\(\) has no option heads=; did you mean head="),
+        (lambda: gattn.Only([], x=2), r"Only\(\) has no option x=: it has edges"),
+        (lambda: gattn.Swap(weights=None), r"Swap\(\) has no option weights=; did you mean weight"),
+        (lambda: gattn.Restrict("causal"), r"such as TokenGraph.window\(.*, not 'causal'"),
+        (lambda: gattn.Use("causal"), r"missing 1 required positional argument: 'layer'"),
+        (lambda: gattn.Use("causal", 0, 0), r"such as the head trace\[2, 1\] .*, not 'causal'"),
+    ):
+        with pytest.raises((TypeError, EditError), match=message):
+            asked()
+    assert list(inspect.signature(gattn.Cut).parameters)[:2] == ["layer", "head"]
+    assert copy.copy(gattn.Cut(layer=1)) == pickle.loads(pickle.dumps(gattn.Cut(layer=1)))
+
+
+def test_what_is_given_in_place_of_an_object_is_told():
+    tensors = [torch.ones(1, 4, 2)] * 3
+    graph = TokenGraph.causal(4)
+    for asked, message in (
+        (
+            lambda: graph_attention(*tensors, "causal"),
+            r"TokenGraph.causal\(num.*, not str 'causal'",
+        ),
+        (lambda: graph_attention(*tensors, None), "not NoneType"),
+        (lambda: graph_attention(*tensors, graph, weight="cosine"), r"Cosine\(\).*not 'cosine'"),
+        (lambda: graph_attention(np.ones((1, 4, 2)), *tensors[1:], graph), "torch.as_tensor"),
+        (lambda: TokenGraph.causal("6"), "num_queries must be a whole number ≥ 0, not '6'"),
+        (lambda: gattn.load_model(3), "takes the name or the folder of a model.* not int"),
+        (lambda: gattn.why("The dog", layer=0, head="x"), "head must be a whole number ≥ 0"),
+    ):
+        with pytest.raises(gattn.errors.GattnError, match=message):
+            asked()
+
+
+def test_a_name_of_another_module_is_told():
+    with pytest.raises(AttributeError, match=r"gattn has no 'rollout': it is gattn.analysis.roll"):
+        _ = gattn.rollout
+    with pytest.raises(AttributeError, match=r"gattn has no 'rolout': see dir\(gattn\)"):
+        _ = gattn.rolout
+    assert not hasattr(gattn, "__wrapped__")
+
+
+def test_a_label_that_a_classifier_does_not_have_lists_those_it_has():
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "vocab_size": 9}
+    config = transformers.BertConfig(**sizes, intermediate_size=8, num_labels=30)
+    model = transformers.BertForSequenceClassification(config).eval()
+    with pytest.raises(SelectionError, match=r"No target 'LABEL_77': the 30 labels are 'LABEL_0'"):
+        gattn.effect([1, 2, 3], [gattn.Cut(layer=0)], model, target="LABEL_77")

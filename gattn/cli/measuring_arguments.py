@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gattn.cli.arguments.values import REDUCTIONS, real, whole
+from gattn.cli.arguments.values import REDUCTIONS, place_number, real, whole
 from gattn.cli.shared_arguments import add_output, add_position, add_text
 from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
 
@@ -99,7 +99,7 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     add_text(parser)
     for option in ("layer", "head"):
         parser.add_argument(
-            f"--{option}", type=whole, required=True, metavar="N", help="counted from 0"
+            f"--{option}", type=place_number, required=True, metavar="N", help="counted from 0"
         )
     for option, what, default in (
         ("--query", "that attends", "all"),

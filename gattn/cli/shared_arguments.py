@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gattn.cli.arguments.captures import KEEPS
 from gattn.cli.arguments.edits import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
-from gattn.cli.arguments.values import whole
+from gattn.cli.arguments.values import place_number
 
 EDITS = {
     "--cut": ("EDIT", "cut edges"),
@@ -51,8 +51,12 @@ def add_position(parser: argparse.ArgumentParser, default: str) -> None:
 def add_capture(parser: argparse.ArgumentParser) -> None:
     """Add TEXT, --model, --layer, --head and --keep."""
     add_text(parser)
-    parser.add_argument("--layer", type=whole, metavar="N", help="only this layer, counted from 0")
-    parser.add_argument("--head", type=whole, metavar="N", help="only this head, counted from 0")
+    parser.add_argument(
+        "--layer", type=place_number, metavar="N", help="only this layer, counted from 0"
+    )
+    parser.add_argument(
+        "--head", type=place_number, metavar="N", help="only this head, counted from 0"
+    )
     parser.add_argument(
         "--keep", metavar="RULE", help=f"which edges to keep: {KEEPS} (default: all)"
     )

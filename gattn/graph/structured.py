@@ -41,6 +41,8 @@ def causal(
     query_offset : int
         The position of the first query, such as the length of a cache.
     """
+    num_queries = whole("num_queries", num_queries, 0, GraphError)
+    query_offset = whole("query_offset", query_offset, 0, GraphError)
     keys = num_queries + query_offset if num_keys is None else num_keys
     return cls(Causal(), num_queries, keys, query_offset)
 

@@ -15,7 +15,7 @@ from gattn.heads.fields import from_dense
 from gattn.heads.given.edge_lists import texts
 from gattn.heads.given.labelled import Labelled, is_labelled, read_labelled
 from gattn.heads.given.layers import check_layer, layers_in
-from gattn.heads.given.weights import warn_of_weights
+from gattn.heads.given.weights import warn_of_forms, warn_of_weights
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import unless_counted
 from gattn.heads.stack import Stack
@@ -85,7 +85,8 @@ def from_arrays(
     -----
     UserWarning
         If a weight is negative, or the weights of a query sum to more than 1, as scores do: take
-        their softmax first. Other weights are kept, and called weights.
+        their softmax first. Other weights are kept, and called weights. Also if columns sum to 1 in
+        place of rows, or what is read as cross-attention looks like some rows of causal attention.
 
     Examples
     --------
@@ -111,6 +112,7 @@ def from_arrays(
         stacks[name] = Stack(name, heads)
     own = [stacks[name] for name, arrays in given.items() if not is_labelled(arrays)]
     warn_of_weights((head for one in own for head in one.values()), of_sums=True)
+    warn_of_forms(head for one in own for head in one.values())
     return cls(stacks, model)
 
 

@@ -172,7 +172,9 @@ def from_dense(
 ) -> AttentionGraph:
     """Read a matrix A, where ``A[i, j]`` is the attention of query i to key j.
 
-    Weights that are negative, or sum to more than 1, are kept as they are; the graph says so.
+    Weights that are negative, or sum to more than 1, are kept as they are; the graph says so. A
+    warning tells of a matrix whose columns sum to 1, but not its rows, as if it were transposed,
+    and of one that looks like some rows of causal attention, but is read as cross-attention.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from gattn.heads.drawn.heads import DrawnHead
 from gattn.heads.geometry import Geometry
 from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.given import edge_lists, matrices
-from gattn.heads.given.weights import warned
+from gattn.heads.given.weights import warned, warned_of_form
 from gattn.keep import Keep, as_keep
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class AttentionGraph(Located, DrawnHead, door.Shown):
             raise SelectionError(f"A head has no stacks: leave out stack={stack!r:.80}.")
         return located_head(self, make, side)
 
-    from_dense = classmethod(fields.from_dense)
+    from_dense = classmethod(warned_of_form(fields.from_dense))
     from_edges = classmethod(warned(edge_lists.from_edges))
     from_scipy = classmethod(warned(matrices.from_scipy))
     from_pandas = classmethod(warned(frames.from_pandas))

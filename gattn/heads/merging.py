@@ -16,8 +16,9 @@ from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
+from gattn.heads.geometry import Grid
 from gattn.names.pieces import joined
-from gattn.names.tokens import find_tokens, places_of
+from gattn.names.tokens import find_tokens, places_of, unclear_pair
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph, Floats, Ints
@@ -29,6 +30,8 @@ def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph
     Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph, both
     queries and keys are chosen.
     """
+    if isinstance(head.geometry, Grid) and (said := unclear_pair("nodes", nodes)):
+        raise SelectionError(said)
     try:
         wanted: list[int | str] = [nodes] if isinstance(nodes, str) else list(nodes)
     except TypeError as error:

@@ -12,7 +12,7 @@ from gattn.errors import SelectionError
 from gattn.heads.drawn.traces import DrawnHeads
 from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.head import AttentionGraph
-from gattn.names.choices import HeadChoice, is_number
+from gattn.names.choices import FROM_THE_START, HeadChoice, is_number
 from gattn.names.places import read_heads
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Stack(Located, DrawnHeads, door.Pictured, Mapping[tuple[int, int], Attenti
         if isinstance(place, str | float):
             return how_to_take_a_head(str(place))
         if isinstance(place, tuple) and all(map(is_number, place)) and min(place, default=0) < 0:
-            return f" They do not count from the end: the last is {list(max(self.heads))}."
+            return f" They {FROM_THE_START}: the last is {list(max(self.heads))}."
         return ""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

@@ -19,6 +19,9 @@ HeadChoice: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | s
 
 Places and numbers may be text, such as "2.1", "1.1,2.0" or "0,2"."""
 
+FROM_THE_START = "count from 0, not from the end"
+"""How layers and heads count, which errors say of negative numbers."""
+
 REDUCTIONS = ("mean", "max", "min")
 """How heads can be reduced to one, by name; not names of heads."""
 
@@ -90,18 +93,26 @@ def no_such(what: str, number: int, count: int, where: str) -> SelectionError:
     """Say that a layer or head is not there, and which numbers are."""
     if number < 0:
         return SelectionError(
-            f"No {what} {number}: {what}s count from 0, not from the end, and the last of {where} "
-            f"is {count - 1}."
+            f"No {what} {number}: {what}s {FROM_THE_START}, and the last of {where} is {count - 1}."
         )
     return SelectionError(f"No {what} {number}; {where} has {what}s 0 .. {count - 1}.")
 
 
-def numbered(name: str, number: Any) -> int:
+def no_head(
+    given: object, one: int | tuple[int, int], layers: Sequence[int], heads: Sequence[int]
+) -> str:
+    """Say that a head is not there, of which layers with which heads are."""
+    there = f"there are layers {list(layers)} with heads {list(heads)}."
+    if min(one if isinstance(one, tuple) else (one,)) < 0:
+        return f"heads={given!r:.80}: layers and heads {FROM_THE_START}; {there}"
+    return f"No head {written(one)}; {there}"
+
+
+def number_of(name: str, number: Any) -> int:
     """Check the number of a layer or head before it is known how many there are."""
-    found = whole(name, number, -MOST, SelectionError)
-    if found < 0:
+    if is_number(number) and index(number) < 0:
         raise SelectionError(from_the_end(name, number))
-    return found
+    return whole(name, number, 0, SelectionError)
 
 
 def from_the_end(name: str, given: object) -> str:

@@ -275,9 +275,10 @@ def as_weight_function(weight: WeightFunction | PairFunction) -> WeightFunction:
     if isinstance(weight, WeightFunction):
         return weight
     if isinstance(weight, type) or not callable(weight):
+        instance = "; pass an instance of it" if isinstance(weight, type) else ""
         raise ContractError(
-            "weight must be a WeightFunction or a callable (query, key, pairs) -> scores, not "
-            f"{weight!r}{'; pass an instance of it' if isinstance(weight, type) else ''}."
+            "weight must be a WeightFunction, such as ScaledDotProduct() or Cosine(), or a "
+            f"callable (query, key, pairs) -> scores, not {weight!r}{instance}."
         )
     made = PairWeight(weight)
     check_arguments(weight.forward if isinstance(weight, nn.Module) else weight, repr(made))

@@ -167,7 +167,9 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
         with pytest.raises(SelectionError, match="no layer and head"):
             trace[place]
     for place in ((-1, -1), (1, -1)):
-        with pytest.raises(SelectionError, match=r"not count from the end: the last is \[1, 0\]"):
+        with pytest.raises(
+            SelectionError, match=r"count from 0, not from the end: the last is \[1, 0\]"
+        ):
             trace[place]
     with pytest.raises(SelectionError, match=r"Take a head by both, as in trace\[1, 0\]"):
         trace[1]

@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from ways_of_attending import WAYS, kernel, softmin
 
 from gattn import Cut, Scale, capturing, edited
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, GattnError
 
 
 @pytest.mark.parametrize("way", [*WAYS, softmin])
@@ -187,14 +187,18 @@ def test_tokens_are_named_by_the_caller_and_put_on_a_grid():
     head = run.trace[1, 2]
     assert head.labels() == words
     assert (head.geometry.rows, head.geometry.columns) == (2, 3)
-    with torch.no_grad(), capturing(model, tokens=words[1:]) as run:
+    with (
+        pytest.raises(CaptureError, match="gives 5 texts, but the stack 'blocks' has 6 tokens"),
+        torch.no_grad(),
+        capturing(model, tokens=words[1:]),
+    ):
         model(x[:1])
-    with pytest.raises(CaptureError, match="gives 5 texts, but the stack 'blocks' has 6 tokens"):
-        _ = run.trace
-    with torch.no_grad(), capturing(model, tokens={"layers": words}) as run:
+    with (
+        pytest.raises(CaptureError, match=r"the stack 'layers'; the stacks are \['blocks'\]"),
+        torch.no_grad(),
+        capturing(model, tokens={"layers": words}),
+    ):
         model(x[:1])
-    with pytest.raises(CaptureError, match=r"the stack 'layers'; the stacks are \['blocks'\]"):
-        _ = run.trace
     with pytest.raises(CaptureError, match="one text per token"), capturing(model, tokens="the"):
         pass
 
@@ -264,3 +268,16 @@ def test_tokens_may_be_numbers() -> None:
         with capturing(model, tokens=names) as run:
             model(torch.randn(1, 5, 16))
         assert list(run.trace.tokens) == ["10", "11", "12", "13", "14"]
+
+
+def test_names_that_fit_no_text_are_refused_as_the_context_closes():
+    model, x = made(kernel)
+    before = torch.nn.functional.scaled_dot_product_attention
+    for wrong in ({"tokens": list("abc")}, {"grid": (5, 5)}):
+        with pytest.raises(GattnError), torch.no_grad(), capturing(model, **wrong):
+            model(x[:1])
+        assert torch.nn.functional.scaled_dot_product_attention is before
+        assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+        with torch.no_grad(), capturing(model) as run:
+            model(x[:1])
+        assert run.trace.only_stack.layers

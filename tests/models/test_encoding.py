@@ -8,7 +8,7 @@ import gattn
 from gattn.errors import CaptureError, ModelError
 from gattn.models.load.encoding import Encoding, encode, pad
 from gattn.models.load.loading import EMBEDDED_PATH
-from gattn.models.load.token_texts import words_of_run
+from gattn.models.load.token_texts import names_of, names_of_run, words_of_run
 
 TEXTS = [
     "The dog chased the cat",
@@ -262,3 +262,22 @@ def test_a_text_of_few_tokens_may_have_many_characters(tiny, tokenizer):
         encode(spaces, tiny("bert"), tokenizer).tokens
         == encode("The dog walked", tiny("bert"), tokenizer).tokens
     )
+
+
+def test_ids_are_looked_up_once_however_many_there_are(embedded, monkeypatch):
+    """Looked up one by one, names of a long text took longer than its layers."""
+    asked = []
+    convert = type(embedded).convert_ids_to_tokens
+
+    def counted(self, ids, **options):
+        asked.append(ids)
+        return convert(self, ids, **options)
+
+    monkeypatch.setattr(type(embedded), "convert_ids_to_tokens", counted)
+    ids = [5, 6, 7] * 200
+    names = names_of_run(ids, embedded)
+    assert len(asked) == 1
+    assert names == names_of(ids[:3], embedded) * 200
+    with pytest.warns(UserWarning, match="none with the ids 99999"):
+        assert names_of_run([*ids, 99999], embedded)[-1] == "<99999>"
+    assert len(asked) == 3

@@ -57,15 +57,17 @@ def test_keys_that_it_adds_come_after_those_that_are_no_padding():
     assert graph.labels() == ["0", "1", "2", "[bias]", "[zero]"]
     found = torch.tensor(graph.to_dense())
     torch.testing.assert_close(found, weights[1, 0][:3][:, [0, 1, 2, 5, 6]], rtol=0, atol=1e-12)
-    with capturing(module, tokens=list("abcd")) as run:
+    with (
+        pytest.raises(CaptureError, match="gives 4 texts"),
+        capturing(module, tokens=list("abcd")),
+    ):
         _run(module, x[:1])
-    with pytest.raises(CaptureError, match="gives 4 texts"):
-        _ = run.trace
     wrong = [NAMES, NAMES]  # One text too many, which could be taken for that of "[bias]".
-    with capturing(module, tokens=wrong) as run:
+    with (
+        pytest.raises(CaptureError, match=r"gives 5 texts, but .* has 3 tokens"),
+        capturing(module, tokens=wrong),
+    ):
         _run(module, x, key_padding_mask=padding)
-    with pytest.raises(CaptureError, match=r"gives 5 texts, but .* has 3 tokens"):
-        _ = run.traces
 
 
 @pytest.mark.parametrize("needs_weights", [True, False])

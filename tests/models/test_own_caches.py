@@ -147,10 +147,11 @@ def test_texts_of_another_number_of_tokens_are_refused():
     model, ids = made(in_tuples), torch.randint(0, 9, (1, 6))
     words, cut = [f"w{n}" for n in range(8)], gattn.Cut(layer=1, head=2, key="w1")
     with torch.no_grad():
-        with gattn.capturing(model, tokens=words) as run:
+        with (
+            pytest.raises(CaptureError, match="8 texts, but the stack 'layers' has 6"),
+            gattn.capturing(model, tokens=words),
+        ):
             stepped(model, ids, 4, True)
-        with pytest.raises(CaptureError, match="8 texts, but the stack 'layers' has 6"):
-            _ = run.traces
         with (
             pytest.raises(EditError, match="8 texts, and the stack 'layers' has 6"),
             gattn.edited(model, cut, tokens=words),

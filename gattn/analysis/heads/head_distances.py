@@ -19,6 +19,7 @@ from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.results import Array, array
 from gattn.edit_records import Edits, union
 from gattn.errors import SelectionError
+from gattn.heads.geometry import Geometry
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
@@ -94,7 +95,7 @@ def head_distances(
     two = one if other is None else _Side.of(named(other, tokens))
     for what, some, others in zip(("keys", "queries"), one.tokens, two.tokens, strict=True):
         check_same(what, *some, *others)
-    rows = rows_of_tokens(queries, *one.tokens[1], "query")
+    rows = rows_of_tokens(queries, *one.tokens[1], "query", one.query_places)
     total = torch.zeros(len(one.places), len(two.places), dtype=torch.float64, device=one.device)
     budget = _BLOCK if one.device.type == "cpu" else _BLOCK_OF_GPU
     step = max(1, budget // max(len(two.places) * len(one.tokens[0][0]), 1))
@@ -126,7 +127,8 @@ class _Side:
     """Heads that are compared.
 
     `read` gives the attention of some rows, (heads, rows, keys); `tokens` are positions and texts
-    of keys and of queries; `bound` is how far a head may be from itself with all edges.
+    of keys and of queries, `query_places` where queries lie; `bound` is how far a head may be from
+    itself with all edges.
     """
 
     places: list[tuple[int, int]]
@@ -136,6 +138,7 @@ class _Side:
     device: torch.device
     bound: float = 0.0
     edits: Edits = ()
+    query_places: Geometry | None = None
 
     @classmethod
     def of(cls, attention: Heads) -> _Side:
@@ -156,6 +159,7 @@ class _Side:
             str(layers.read_from),
             layers.mass.device,
             edits=layers.read_from.edits,
+            query_places=layers.query_geometry,
         )
 
     @classmethod
@@ -183,6 +187,7 @@ class _Side:
             torch.device("cpu"),
             max(map(dropped_distance, heads)),
             union(head.edits for head in heads),
+            heads[0].query_geometry if heads[0].graph.is_bipartite else heads[0].geometry,
         )
 
 

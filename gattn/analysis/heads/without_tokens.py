@@ -71,7 +71,12 @@ def without_tokens(
         If there is no such token, or it is not known which are special.
     """
     attention = named(attention, tokens)
-    chosen = which if isinstance(which, str) else several_tokens("which", which)
+    if not isinstance(attention, (AttentionTrace, Stack, AttentionGraph)):
+        heads = {(layer, head): one for (_, layer, head), one in by_place(attention).items()}
+        attention = Stack("", heads)
+    some = [attention] if isinstance(attention, AttentionGraph) else by_place(attention).values()
+    places = [head.geometry for head in some]
+    chosen = which if isinstance(which, str) else several_tokens("which", which, *places)
     if isinstance(attention, AttentionGraph):
         return _without(attention, chosen)
     if isinstance(attention, AttentionTrace):
@@ -80,10 +85,7 @@ def without_tokens(
         stacks = {name: _stack_without(one, chosen) for name, one in attention.stacks.items()}
         generated = _generated(attention, stacks)
         return replace(attention, stacks=stacks, generated=generated, logits=None)
-    if isinstance(attention, Stack):
-        return _stack_without(attention, chosen)
-    heads = {(layer, head): one for (_, layer, head), one in by_place(attention).items()}
-    return _stack_without(Stack("", heads), chosen)
+    return _stack_without(attention, chosen)
 
 
 def _stack_without(stack: Stack, which: str | list[int | str]) -> Stack:

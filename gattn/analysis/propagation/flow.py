@@ -79,8 +79,8 @@ def flow(
     """
     mixed = Mixed.of(layers_of(attention, tokens), heads, reduce, residual, from_layer)
     layers = mixed.layers
-    ends = rows_of_tokens(queries, layers.positions, layers.tokens, "query")
-    starts = rows_of_tokens(keys, layers.positions, layers.tokens, "key")
+    ends = rows_of_tokens(queries, layers.positions, layers.tokens, "query", layers.geometry)
+    starts = rows_of_tokens(keys, layers.positions, layers.tokens, "key", layers.geometry)
     matrices = [matrix.cpu().double().numpy() for matrix, _ in mixed]
     lost = [some.cpu().double().numpy() for _, some in mixed]
     networks = [_Unrolled.of(matrices)]

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gattn.errors import SelectionError
-from gattn.names.tokens import find_token
+from gattn.heads.geometry import Geometry, Grid
+from gattn.names.tokens import find_token, unclear_pair
 
 Tokens: TypeAlias = int | str | Sequence[int | str] | None
 """Tokens by their positions, negative from the end, or by their texts; None for all."""
@@ -25,8 +26,15 @@ def share(value: Any, name: str) -> float:
     return number
 
 
-def several_tokens(name: str, chosen: Any) -> list[int | str]:
-    """Take one token or several, by position or text."""
+def refuse_pair(name: str, chosen: Any, *places: Geometry | None) -> None:
+    """Refuse a pair of positions that may be meant as a patch, where tokens lie on a grid."""
+    if any(isinstance(one, Grid) for one in places) and (said := unclear_pair(name, chosen)):
+        raise SelectionError(said)
+
+
+def several_tokens(name: str, chosen: Any, *places: Geometry | None) -> list[int | str]:
+    """Take one token or several, by position or text; `places` say where they lie."""
+    refuse_pair(name, chosen, *places)
     if isinstance(chosen, (int, str)):
         return [chosen]
     if isinstance(chosen, np.integer):
@@ -39,9 +47,14 @@ def several_tokens(name: str, chosen: Any) -> list[int | str]:
 
 
 def rows_of_tokens(
-    chosen: Tokens, positions: Sequence[int], tokens: Sequence[str], name: str
+    chosen: Tokens,
+    positions: Sequence[int],
+    tokens: Sequence[str],
+    name: str,
+    places: Geometry | None = None,
 ) -> list[int]:
     """Find the rows of tokens, which must each be named once; all of them for None."""
+    refuse_pair(name, chosen, places)
     if chosen is None:
         return list(range(len(positions)))
     several = np.atleast_1d(np.asarray(chosen, dtype=object)).tolist()

@@ -11,7 +11,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gattn.errors import SelectionError
-from gattn.names.choices import REDUCTIONS, HeadChoice, is_number, numbers_or_places, written
+from gattn.names.choices import (
+    REDUCTIONS,
+    HeadChoice,
+    is_number,
+    no_head,
+    numbers_or_places,
+    written,
+)
 
 Reduction: TypeAlias = "str | ArrayLike"
 """How the heads of a layer become one: "mean", "max", "min", or one weight per head.
@@ -29,16 +36,8 @@ def rows_of(
         return None
     for one in numbers_or_places(heads) or ():
         layer, head = one if isinstance(one, tuple) else (layers[0], one)
-        if head < 0:
-            raise SelectionError(
-                f"heads={heads!r:.80}: layers and heads count from 0, not from the end; there are "
-                f"layers {list(layers)} with heads {list(numbers)}."
-            )
         if layer not in layers or head not in numbers:
-            raise SelectionError(
-                f"No head {written(one)}; there are layers {list(layers)} with heads "
-                f"{list(numbers)}."
-            )
+            raise SelectionError(no_head(heads, one, layers, numbers))
     of_layers = ([head for at, head in places if at == layer] for layer in layers)
     return [[list(numbers).index(head) for head in some] for some in of_layers]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor
 
-from gattn.analysis.reading.arguments import several_tokens
+from gattn.analysis.reading.arguments import refuse_pair, several_tokens
 from gattn.analysis.reading.sources import Source, counted
 from gattn.analysis.scores.features import Features, stream_of
 from gattn.analysis.scores.measuring import measured_changes
@@ -29,8 +29,8 @@ from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.stream.parts import Stream, Writer
-from gattn.names.choices import Chosen, HeadChoice, numbered
-from gattn.names.tokens import find_tokens, unclear_pair
+from gattn.names.choices import Chosen, HeadChoice, number_of
+from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def why(
     measure = whole("measure, a number of parts,", measure, 0, SelectionError)
     prompt = prepared(text, model, tokenizer, Naming(tokens, grid))
     _check_edits(open_edits(prompt.model), layer)
-    layer, head = numbered("layer", layer), numbered("head", head)
+    layer, head = number_of("layer", layer), number_of("head", head)
     splits = _splits(split, layer, parts is None)
     with torch.inference_mode(False), torch.no_grad():  # Inside it, none could be switched on.
         found = listened(prompt, layer, head, stack, splits if parts is None else None)
@@ -150,8 +150,9 @@ def why(
             stream = stream_of(parts, found.residual, f"{layer}.{head}")
         texts = prompt.texts(found.call, found.place, None, len(found.residual))
         sizes = {"key": len(texts)}
-        if prompt.naming.grids(found.call.tokens, sizes, is_bipartite=False):
-            _check_pairs(query=query, key=key)
+        grids = prompt.naming.grids(found.call.tokens, sizes, is_bipartite=False)
+        refuse_pair("query", query, grids.get("key"))
+        refuse_pair("key", key, grids.get("key"))
         writers = [*(_named(one, texts) for one in stream.all_writers), Writer("bias")]
         sides, call = _sides(found, stream), found.call
         made = in_parts(call, found.place, found.reading, head, writers, sides, texts, found.terms)
@@ -164,13 +165,6 @@ def why(
         return made
     made.check_softmax(list(made.query))
     return replace(made, measured=measured_changes(made, prompt, stream, measure))
-
-
-def _check_pairs(**ends: Token) -> None:
-    """Refuse pairs of tokens that may be meant as patches."""
-    for name, given in ends.items():
-        if (text := unclear_pair(name, given)) is not None:
-            raise SelectionError(text)
 
 
 def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:

@@ -20,7 +20,7 @@ from gattn.errors import SelectionError
 from gattn.models.load.loading import model_name
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, resolved_for
-from gattn.names.choices import numbered
+from gattn.names.choices import number_of
 from gattn.progress import walk
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def shared_subspace(
     ...         yield from ((i, j, tokens[j] == one) for j in range(i))
     >>> gattn.analysis.shared_subspace(texts, layer=0, head=1, edges=same_token)
     """
-    layer, head = numbered("layer", layer), numbered("head", head)
+    layer, head = number_of("layer", layer), number_of("head", head)
     given = EdgeLabels(texts, edges)
     named = given.texts
     if not named:

@@ -16,7 +16,7 @@ from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.decomposition import Decomposition
-from gattn.models.decompose.read_out import read_out
+from gattn.models.decompose.read_out import comes_last, read_out
 from gattn.models.load.token_texts import names_of
 from gattn.models.run.functions import RunFunction, Runnable, prepared, resolved_for
 from gattn.models.run.naming import Naming, Tokens
@@ -71,8 +71,9 @@ def routes(
     position : int or str, optional
         The token whose prediction is asked for: its position, negative from the end, or its text.
         By default the token in whose last stream the model reads its answer, if that is one alone:
-        the last of a text that a model continues; otherwise runs with NaN in the last streams of
-        other tokens tell which it is, such as the class token of an image.
+        the last of a text that a model continues, if no other token reads it; otherwise runs with
+        NaN in the last streams of other tokens tell which it is, such as the class token of an
+        image.
     threshold : float
         The importance that a part must exceed, at least 0 and below 1. With 0 the graph has an edge
         for nearly every pair of tokens and layer; `route_importances` gives these as an array.
@@ -185,7 +186,8 @@ def _target(
     count = len(found.tokens)
     if position is not None:
         return find_token(position, range(count), found.tokens, "position")
-    if ids and not isinstance(prompt, RunFunction) and shift_of(prompt.model) == 1:
+    continues = ids and not isinstance(prompt, RunFunction) and shift_of(prompt.model) == 1
+    if continues and comes_last(found.results):
         return count - 1
     target = read_out(prompt, found.results)
     if target is None:

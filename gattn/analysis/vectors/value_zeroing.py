@@ -15,6 +15,7 @@ from gattn.analysis.reading.results import Array, array
 from gattn.analysis.reading.sources import Source, counted
 from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
+from gattn.heads.geometry import Geometry
 from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
 from gattn.models.load.loading import model_name
@@ -107,7 +108,7 @@ def value_zeroing(
     """
     model, tokenizer = resolved_for(text, model, tokenizer)
     copies = LayerCopies(text, model, tokenizer, stack, Naming(tokens, grid))
-    keys = _tokens(zeroed, copies.tokens)
+    keys = _tokens(zeroed, copies.tokens, copies.geometry)
     depth = _chosen("layers", layers, copies.num_layers)
     size = copies.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, CaptureError) if copies.repeats else 1
@@ -187,11 +188,13 @@ def _turned(plain: Tensor, changed: Tensor) -> Tensor:
     return (one - other).square().sum(-1) / 2
 
 
-def _tokens(chosen: int | str | Sequence[int | str] | None, tokens: Sequence[str]) -> list[int]:
+def _tokens(
+    chosen: int | str | Sequence[int | str] | None, tokens: Sequence[str], lie: Geometry | None
+) -> list[int]:
     places = range(len(tokens))
     if chosen is None:
         return list(places)
-    several = several_tokens("zeroed", chosen)
+    several = several_tokens("zeroed", chosen, lie)
     found = [place for one in several for place in find_tokens(one, places, tokens, "zeroed")]
     if not found or len(set(found)) < len(found):
         raise SelectionError(f"zeroed names at least one, and each once, not {chosen!r:.80}.")

@@ -37,6 +37,16 @@ def whole(text: str, least: int | None = None) -> int:
     return int(text)
 
 
+def place_number(text: str) -> int:
+    """Read the number of a layer or head."""
+    if place := re.fullmatch(r"(\d+)\.(\d+)", text.strip()):
+        raise argparse.ArgumentTypeError(
+            f"expected one number, not {text!r}: head {place[2]} of layer {place[1]} is --layer "
+            f"{place[1]} --head {place[2]}"
+        )
+    return whole(text)
+
+
 def real(text: str) -> float:
     """Read a number."""
     try:

@@ -240,7 +240,8 @@ def _print_prediction(
 ) -> None:
     import torch
 
-    if before.logits is None or after.logits is None or not model.can_generate():
+    is_next = before.predictions is not None and before.predictions.shift == 1
+    if before.logits is None or after.logits is None or not is_next:
         print(f"next token: none, {type(model).__name__} does not predict one")
         return
     logits = (before.logits, after.logits)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import unicodedata
-import warnings
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
@@ -12,6 +11,8 @@ from itertools import chain
 import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+
+from gattn.checks import warn
 
 _LAST = "DejaVu Sans"
 _NOT_UNICODE = ("cmb", "cmex", "cmmi", "cmr", "cmss", "cmsy", "cmtt", "Last Resort")
@@ -109,11 +110,10 @@ def _warn(character: str) -> None:
     if not _is_new(which if which.startswith("Noto Emoji") else script):
         return
     code = f"U+{ord(character):04X}"
-    warnings.warn(
+    warn(
         f"No installed font has “{character}” ({code}, {name}), so pictures show it, and others of "
         f"its kind, as {code}: install a font that has it, such as {which}, and draw again. "
-        "Nothing needs to be restarted.",
-        stacklevel=2,
+        "Nothing needs to be restarted."
     )
 
 

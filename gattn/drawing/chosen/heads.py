@@ -13,7 +13,7 @@ from gattn.drawing.canvas.frame import shown_text
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
-from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
+from gattn.names.choices import HeadChoice, heads_among, no_head, stack_and_heads
 
 Graphs: TypeAlias = "Mapping[Place, AttentionGraph]"
 
@@ -115,15 +115,10 @@ def _picked(every: Graphs, heads: HeadChoice) -> Graphs:
     numbers = sorted({number for *_, number in every})
     found: dict[Place, AttentionGraph] = {}
     for place in heads_among(heads, layers)[1]:
-        if place[1] < 0:
-            raise SelectionError(
-                f"heads={heads!r:.80}: layers and heads count from 0, not from the end; there are "
-                f"layers {layers} with heads {numbers}."
-            )
         if (spot := (name, *place)) not in every:
+            how = f"heads=[{numbers[0]}] or heads=[({layers[0]}, {numbers[0]})]"
             raise SelectionError(
-                f"No head {place[0]}.{place[1]}; there are layers {layers} with heads {numbers}. "
-                f"Name heads as in heads=[{numbers[0]}] or heads=[({layers[0]}, {numbers[0]})]."
+                f"{no_head(heads, place, layers, numbers)} Name heads as in {how}."
             )
         found[spot] = every[spot]
     return found

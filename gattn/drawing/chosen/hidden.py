@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gattn.analysis.reading.arguments import several_tokens
+from gattn.analysis.reading.arguments import refuse_pair, several_tokens
 from gattn.drawing.canvas import fonts
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -28,6 +28,7 @@ def without_hidden(head: AttentionGraph, hide: Any, *, self_loops: bool) -> Atte
         return head
     from gattn.analysis.heads.without_tokens import marked_tokens  # which loads pandas
 
+    refuse_pair("hide", hide, head.geometry)
     head = with_all_rows(head)
     stays = np.flatnonzero(~marked_tokens(head, _choice(hide)))
     if not len(stays):

@@ -34,8 +34,9 @@ def attention_call(
     """Check the inputs and flatten their leading dimensions; also give these."""
     if not isinstance(graph, (TokenGraph, EdgeList)):
         raise ShapeError(
-            f"graph must be a TokenGraph, not {type(graph).__name__}; "
-            "TokenGraph.from_edge_index and TokenGraph.from_mask build one."
+            "graph must be a TokenGraph, such as TokenGraph.causal(num_tokens), or one that "
+            "TokenGraph.from_edge_index or TokenGraph.from_mask builds, not "
+            f"{type(graph).__name__}{f' {graph!r:.60}' * isinstance(graph, str)}."
         )
     if not 0 <= dropout <= 1:
         raise ShapeError(f"dropout must be a share from 0 to 1, not {dropout!r}.")
@@ -71,7 +72,10 @@ def _checked_lead(tensors: dict[str, Tensor]) -> torch.Size:
     """Check query, key and value against each other; give their leading dimensions, broadcast."""
     if strange := [name for name, x in tensors.items() if not isinstance(x, Tensor)]:
         kinds = ", ".join(type(tensors[name]).__name__ for name in strange)
-        raise ShapeError(f"{', '.join(strange)} must be torch tensors, not {kinds}.")
+        raise ShapeError(
+            f"{', '.join(strange)} must be torch tensors, as torch.as_tensor makes "
+            f"them, not {kinds}."
+        )
     query, *others = tensors.values()
     shape, device, dtype = query.shape, query.device, query.dtype
     lead: torch.Size = shape[:-3]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gattn.heads.geometry import Grid
 
 PLACES = "places are said before, as in head.with_layout(places).draw_graph(query=3)"
+ALL_KEYS = "it shows all edges into query; head.draw(key=) draws those out of a key"
 IMAGE = "the picture that the model read: a PIL image, a path, an array or a tensor"
 
 
@@ -238,7 +239,7 @@ class DrawnHead:
         """
         raise NotImplementedError
 
-    @drawn_by("draw_graph", query=PLACES)
+    @drawn_by("draw_graph", query=PLACES, key=ALL_KEYS)
     def draw_graph(
         self,
         query: Any = None,

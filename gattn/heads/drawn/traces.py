@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gattn import door
 from gattn.door import drawn_by
-from gattn.heads.drawn.heads import IMAGE, PLACES
+from gattn.heads.drawn.heads import ALL_KEYS, IMAGE, PLACES
 from gattn.names.choices import HeadChoice
 
 if TYPE_CHECKING:
@@ -20,10 +20,20 @@ if TYPE_CHECKING:
     from gattn.heads.geometry import Grid
 
 
+_ONE_HEAD = "take one head, as in trace[0, 0].draw({}=)"
+_OF_ONE = {
+    "ax": "it makes a figure, or takes figure=; to draw on axes " + _ONE_HEAD.format("ax"),
+    "query": _ONE_HEAD.format("query"),
+    "key": _ONE_HEAD.format("key"),
+    "layers": "heads= chooses heads, as in heads=[(0, 1)]",
+    "layer": "heads= chooses heads, as in heads=[(0, 1)]",
+}
+
+
 class DrawnHeads:
     """A stack or a trace, which draws all its heads."""
 
-    @door.checked
+    @door.checked(**_OF_ONE)
     def draw(
         self,
         *,
@@ -247,7 +257,7 @@ class DrawnTrace(DrawnHeads):
         """
         raise NotImplementedError
 
-    @drawn_by("draw_graph", of="_chosen", query=PLACES)
+    @drawn_by("draw_graph", of="_chosen", query=PLACES, key=ALL_KEYS)
     def draw_graph(
         self,
         query: Any = None,

@@ -98,7 +98,7 @@ def as_places(values: Any, name: str, axes: tuple[str, ...]) -> NDArray[np.float
             values = values.detach().cpu().double().numpy()
         found = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ShapeError(f"{wanted}, not {values!r:.80}.") from error
+        raise ShapeError(f"{wanted}, as numbers, not {values!r:.80}.") from error
     if found.ndim != 2 or found.shape[1] != len(axes):
         more = " Project it to two dimensions first." if found.shape[1:] == (3,) else ""
         raise ShapeError(f"{wanted}, not {found.shape}.{more}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
+
+from gattn.checks import warn
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
@@ -43,12 +44,13 @@ def noted(head: AttentionGraph) -> str:
     return f", which sum to up to {head.total_mass.max():.3g} per query"
 
 
-def warn_of_weights(
-    heads: Iterable[AttentionGraph], *, of_sums: bool = False, stacklevel: int = 3
-) -> None:
-    """Warn of the first head with negative weights, or with weights that sum to more than 1."""
+def warn_of_weights(heads: Iterable[AttentionGraph], *, of_sums: bool = False) -> None:
+    """Warn of the first head with negative weights, or with weights that sum to more than 1.
+
+    Without `of_sums`, the latter are taken for what they are.
+    """
     for head in heads:
-        if is_attention(head):
+        if is_attention(head) or _is_transposed(head):
             continue
         place = ", ".join(head.place())
         place = f"In {place}, query" if place else "Query"
@@ -63,17 +65,71 @@ def warn_of_weights(
             said = f"{query} has weights that sum to {mass:.3g}: attention sums to at most 1"
         else:
             continue
-        warnings.warn(f"{place} {said}. {_ADVICE}.", stacklevel=stacklevel)
+        warn(f"{place} {said}. {_ADVICE}.")
         return
 
 
-def warned(read: Callable[_P, AttentionGraph]) -> Callable[_P, AttentionGraph]:
-    """Let a function that reads a head warn of weights that are no attention."""
+def _is_transposed(head: AttentionGraph) -> bool:
+    """Return whether the weights of each key sum to 1, as those of a query should, but do not."""
+    if is_attention(head) or (head.attention < 0).any():
+        return False
+    columns = np.bincount(head.key, head.attention, head.graph.num_keys)
+    columns = columns[columns > 0]
+    return len(columns) > 1 and bool((np.abs(columns - 1) <= _ROUNDING).all())
 
+
+def warn_of_forms(heads: Iterable[AttentionGraph]) -> None:
+    """Warn of the first head that seems to be transposed, or a part of a square one.
+
+    Where there are fewer queries than keys, they are other tokens. But a matrix of which each query
+    reads exactly the keys up to its own, counted from the first key or to the last, is a part of a
+    square one.
+    """
+    for head in heads:
+        if _is_transposed(head):
+            of = f" of {', '.join(head.place())}" if head.place() else ""
+            warn(
+                f"The columns of the attention{of} sum to 1, but its rows, which are queries, do "
+                "not, as if it were transposed: if so, swap the last two axes, as in "
+                "attention.swapaxes(-1, -2)."
+            )
+            return
+        queries, keys = head.graph.num_queries, head.graph.num_keys
+        if not head.graph.is_bipartite or head.query_tokens or not 1 < queries < keys:
+            continue
+        is_read = head.attention != 0
+        query, key = head.query[is_read], head.key[is_read]
+        for offset in (0, keys - queries):
+            ahead = key > query + offset
+            if not ahead.any() and len(key) == sum(range(offset + 1, offset + queries + 1)):
+                starts = f", query_offset={offset}" * bool(offset)
+                warn(
+                    f"Attention ({queries}, {keys}) is read as that of {queries} tokens to {keys} "
+                    f"others, but looks like rows {offset} .. {offset + queries - 1} of a causal "
+                    f"text of {keys}: if so, pass graph=TokenGraph.causal({queries}, "
+                    f"num_keys={keys}{starts}); if not, query_tokens=."
+                )
+                return
+
+
+def warned(read: Callable[_P, AttentionGraph]) -> Callable[_P, AttentionGraph]:
+    """Let a function that reads a head warn of weights that are no attention, and of its form."""
+    return _warning(read, warn_of_weights, warn_of_forms)
+
+
+def warned_of_form(read: Callable[_P, AttentionGraph]) -> Callable[_P, AttentionGraph]:
+    """Let a function that reads a head warn of its form alone."""
+    return _warning(read, warn_of_forms)
+
+
+def _warning(
+    read: Callable[_P, AttentionGraph], *warn: Callable[..., None]
+) -> Callable[_P, AttentionGraph]:
     @wraps(read)
     def reading(*args: _P.args, **kwargs: _P.kwargs) -> AttentionGraph:
         head = read(*args, **kwargs)
-        warn_of_weights([head], stacklevel=3)
+        for one in warn:
+            one([head])
         return head
 
     return reading

@@ -42,8 +42,7 @@ def read_out(prompt: Prompt, sublayers: Sequence[Sublayer]) -> int | None:
     """
     last = sublayers[-1]
     size = len(last)
-    readings = [sublayer.reading for sublayer in sublayers]
-    comes_last = not any(is_last_read(one.graph, one.queries, one.keys) for one in readings)
+    is_last = comes_last(sublayers)
 
     def answer(hidden: Tensor) -> Tensor:
         hiding = _Hiding(last.stack, last.layer, hidden)
@@ -65,13 +64,19 @@ def read_out(prompt: Prompt, sublayers: Sequence[Sublayer]) -> int | None:
     every = torch.arange(size, device="cpu")
     for one in (size - 1, 0):
         is_some, is_all = changes(every != one)
-        has_own = comes_last and one == size - 1 and not is_all
+        has_own = is_last and one == size - 1 and not is_all
         if (has_own or not is_some) and changes(every == one)[0]:
             return one
     code = words(size)
     marked = torch.tensor([changes(hidden)[0] for hidden in code], device="cpu")[:, None]
     found = int(decoded(marked, torch.ones_like(marked), code))
     return found if found >= 0 else None
+
+
+def comes_last(sublayers: Sequence[Sublayer]) -> bool:
+    """Return whether the last token comes after all others: none of them reads it."""
+    readings = [sublayer.reading for sublayer in sublayers]
+    return not any(is_last_read(one.graph, one.queries, one.keys) for one in readings)
 
 
 class _Hiding(Context):

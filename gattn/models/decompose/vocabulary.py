@@ -176,7 +176,8 @@ class Vocabulary:
         ids = tokenizer.encode(token, add_special_tokens=False)
         if len(ids) == 1:
             return int(ids[0])
-        found = [n for n in range(len(tokenizer)) if token in spellings_of([n], tokenizer)[1]]
+        spellings = spellings_of(range(len(tokenizer)), tokenizer)[1]
+        found = [n for n, spelling in enumerate(spellings) if token == spelling]
         if len(found) == 1:
             return found[0]
         shown = ", ".join(map(repr, names_of(ids, tokenizer)))

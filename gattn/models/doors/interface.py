@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ _READABLE = ("eager", "sdpa")
 _UNREAD = ("indices", "block_indices", "cache")
 _LEAST_OF_WINDOWS = -50.0
 """Between their windows Swin models mask by -100."""
+
+_OTHER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+"""What attention modules of transformers call the states of other tokens, which they read."""
 
 _originals: list[tuple[Any, Callable[..., Any]]] = []
 _is_routed: ContextVar[bool] = ContextVar("is_routed", default=False)
@@ -96,10 +100,21 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
             module, implementation, query, key, value, attention_mask, options, *result[:2]
         )
         routed.is_own = is_own
+        routed.is_cross = _reads_others(module, sys._getframe(1))
         seen = take_part(module, query, routed.seen)
         return result if seen is None else (seen.output, seen.weights, *result[2:])
 
     return call
+
+
+def _reads_others(module: nn.Module, frame: FrameType) -> bool | None:
+    """Return True if a module that runs in a frame was given states of other tokens."""
+    known = frame.f_locals
+    if known.get("self") is not module:
+        return None
+    others = (known.get(name) for name in _OTHER_STATES)
+    own = known.get("hidden_states")
+    return True if any(isinstance(x, Tensor) and x is not own for x in others) else None
 
 
 @dataclass
@@ -116,6 +131,7 @@ class RoutedCall:
     output: Tensor
     weights: Tensor | None = None
     is_own: bool = False
+    is_cross: bool | None = None
 
     def seen(self, name: str) -> SeenCall:
         """Translate it into what a call is for any library."""
@@ -149,6 +165,7 @@ class RoutedCall:
             sink=self.options.get("s_aux"),
             dropout=float(self.options.get("dropout") or 0.0),
             is_own=self.is_own,
+            is_cross=self.is_cross,
             unread=next((one for one in _UNREAD if self.options.get(one) is not None), ""),
             options=self.options,
         )

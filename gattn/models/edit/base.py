@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import numpy as np
 from torch import Tensor
 
+from gattn.checks import check_options
 from gattn.edit_records import Described, EditRecord
 from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError
@@ -22,6 +24,26 @@ from gattn.names.places import Named
 if TYPE_CHECKING:
     from gattn.models.edit.part import Part
     from gattn.models.read.reading import Reading
+
+
+Some = TypeVar("Some")
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+def edit_class(kind: type[Some]) -> type[Some]:
+    """Make a class of edits a frozen dataclass that names its fields to who gives it others."""
+    made: Any = dataclass(frozen=True, eq=False, repr=False)(kind)
+    make = made.__init__
+    names = [one.name for one in fields(made)]
+
+    @wraps(make)
+    def make_checked(self: Some, *values: Any, **options: Any) -> None:
+        if not options.keys() <= set(names):
+            check_options(make, options, f"{made.__name__}()", names)
+        make(self, *values, **options)
+
+    made.__init__ = make_checked
+    return made  # type: ignore[no-any-return]
 
 
 class Edit(Described):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,7 +15,7 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.keys import list_keys
 from gattn.graph.rules.simple import Crossing
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.edit.base import Edit
+from gattn.models.edit.base import Edit, edit_class
 from gattn.models.edit.where.heads import Numbers
 from gattn.models.edit.where.tokens import (
     KnownTokens,
@@ -119,7 +119,7 @@ class AtTokens(Edit):
         return torch.where(inside, attention * factor, attention)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Cut(AtTokens):
     """Cut edges (ablation, knockout): all from some keys to some queries, in some heads.
 
@@ -185,7 +185,7 @@ class Cut(AtTokens):
         return self._times_on_edges(0.0, attention, query, key, reading)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Scale(AtTokens):
     """Multiply the attention of edges after normalizing.
 

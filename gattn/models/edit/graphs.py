@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +14,7 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.keys import list_keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.models.edit.base import Edit
+from gattn.models.edit.base import Edit, edit_class
 from gattn.models.edit.where.heads import Numbers
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gattn.models.read.reading import Reading
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Restrict(Edit):
     """Restrict attention to the model's edges that are also in a graph.
 
@@ -46,7 +46,10 @@ class Restrict(Edit):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.graph, TokenGraph):
-            raise EditError(f"Restrict takes a TokenGraph, not {type(self.graph).__name__}.")
+            raise EditError(
+                "Restrict takes a TokenGraph, such as TokenGraph.window(num_tokens, 8), not "
+                f"{self.graph!r:.60}."
+            )
         _check_begins(self, self.graph)
 
     def changes(self, reading: Reading) -> Tensor:
@@ -93,7 +96,7 @@ class Restrict(Edit):
         )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Use(Edit):
     """Replace a head's attention by a given graph: one edited in NetworkX, or another run's.
 
@@ -119,7 +122,10 @@ class Use(Edit):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.graph, AttentionGraph):
-            raise EditError(f"Use takes an AttentionGraph, not {type(self.graph).__name__}.")
+            raise EditError(
+                "Use takes an AttentionGraph, such as the head trace[2, 1] of another run, not "
+                f"{self.graph!r:.60}."
+            )
         if self.graph.positions is not None or self.graph.query_positions is not None:
             raise EditError("Use takes a graph of all tokens, not a subgraph.")
         _check_begins(self, self.graph.graph)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import cast
 
 from torch import Tensor, nn
 
 from gattn.errors import ContractError, EditError
-from gattn.models.edit.base import Edit
+from gattn.models.edit.base import Edit, edit_class
 from gattn.models.edit.where.heads import Numbers
 from gattn.models.read.places import Place
 from gattn.normalizers import Normalizer
@@ -41,7 +40,7 @@ class ModelScore(WeightFunction):
         raise ContractError("ModelScore() has a meaning only inside Swap(weight=...).")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Swap(Edit):
     """Swap the weight function of heads, their normalizer, or both.
 
@@ -79,7 +78,10 @@ class Swap(Edit):
                     "that Swap gets: give the weight function without Rotary(...)."
                 )
         if self.normalizer is not None and not isinstance(self.normalizer, Normalizer):
-            raise EditError(f"normalizer must be a Normalizer, not {self.normalizer!r:.60}.")
+            raise EditError(
+                "normalizer must be a Normalizer, such as Softmax() or Entmax15(), not "
+                f"{self.normalizer!r:.60}."
+            )
 
     @property
     def _weight(self) -> WeightFunction:

@@ -13,8 +13,8 @@ from torch import Tensor
 from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.metrics import Measure, Metric, Named, Position
+from gattn.models.effects.reading_ahead import ReadingAhead
 from gattn.models.effects.runner import Runner
-from gattn.models.read.masks import is_last_read
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
@@ -168,15 +168,14 @@ class FunctionRunner(Runner):
             )
 
 
-class _Seen(Context):
+class _Seen(ReadingAhead):
     """Notes how many sequences run, and of the only one a call, its token ids and their number."""
 
     def __init__(self, has_tokenizer: bool) -> None:
+        super().__init__()
         self._has_tokenizer = has_tokenizer
         self.calls = self.sequences = 0
         self._reads_nodes = False
-        self._answering = ""
-        self._read_ahead: set[str] = set()
         self._ids: list[int] | None = None
         self._stacks: dict[str, tuple[SeenCall, Place]] = {}
 
@@ -187,16 +186,9 @@ class _Seen(Context):
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Note a call, and edit nothing."""
         self.sequences = max(self.sequences, len(set(place.sequences)))
-        if isinstance(call, SeenEdges):
-            self._reads_nodes = True
-        elif not place.is_bipartite:
-            self._answering = place.stack
-            mask = tracker.mask(call)
-            for n, sides in enumerate(zip(place.queries, place.keys, strict=True)):
-                if is_last_read(mask.graph(n, *sides, is_bipartite=False), *sides):
-                    self._read_ahead.add(place.stack)
+        self._reads_nodes |= isinstance(call, SeenEdges)
         self._stacks[place.stack] = call, place
-        return []
+        return super().edits(call, place, tracker)
 
     def check_last(self, rows: int, name: str) -> None:
         """Refuse the last of several rows of logits, whose token does not come after all others.
@@ -204,7 +196,7 @@ class _Seen(Context):
         So it is in a graph, and where other tokens read the last one in the stack that ran last, as
         a decoder runs after its encoder.
         """
-        if self._reads_nodes or self._answering in self._read_ahead:
+        if self._reads_nodes or self.reads_last:
             why = "the nodes of a graph have no last one"
             if not self._reads_nodes:
                 why = "tokens read later ones, so that none of them is the last"

@@ -37,12 +37,14 @@ def asked(
     known = prompt.model, prompt.tokenizer
     if isinstance(prompt, RunFunction):
         of_function = FunctionRunner(prompt)
+        of_function.check_pair(position)
         metric = of_function.metric(metric, default)
         measure = Measure(metric, target, other, *known)
         of_function.read(measure, position)
         return of_function, measure
     measure = Measure(default if metric is None else metric, target, other, *known)
     runner = Runner(prompt, measure.positions(position), are_given=position is not None)
+    runner.check_pair(position)
     if measure.is_loss:
         measure.following = runner.following()
     return runner, measure

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.heads.geometry import Grid
 from gattn.models.edit.base import Edit
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
@@ -85,6 +86,9 @@ class LayerCopies:
             raise CaptureError(f"Expected one sequence, got a batch of {len(place.queries)}.")
         self._slots = place.queries[0].slots
         self.tokens = self._prompt.texts(call, place, found.ids[self.stack], len(self))
+        sizes = {"key": len(self)}
+        grids = self._prompt.naming.grids(call.tokens, sizes, is_bipartite=False)
+        self.geometry: Grid | None = grids.get("key")
         names = found.names[self.stack]
         self._modules = [_layer(model, name, names) for name in names]
         # Where copies do not run side by side: what each layer is given and gives without edits.

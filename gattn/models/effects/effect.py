@@ -76,9 +76,10 @@ def effect(
     position : int or str, or sequence of these, optional
         The token whose logits the named metrics read: its position, counting real tokens, from the
         end where negative, or its text; of several, the mean of the metric. By default the last of
-        a text that the model continues, and for the loss all that have a next token. Models that
-        classify texts have a single row of logits; those with an answer for each token, as for
-        masked words, need a position. Of logits that a function returns, the row; several rows
+        a text that the model continues, and for the loss all that have a next token, which no token
+        up to the position may read. Models that classify texts have a single row of logits; those
+        with an answer for each token, as for masked words, or whose tokens read the last one, need
+        a position. Of logits that a function returns, the row; several rows
         need one, too, where tokens read later ones, or are the nodes of a graph.
     target, other : int or str, or sequence of these, optional
         The id of a token or a class; text that is one token, usually with its space, such as

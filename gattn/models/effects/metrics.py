@@ -32,6 +32,8 @@ _TOKENS_OF = {
     "probability": ("target",),
     "logit_difference": ("target", "other"),
 }
+_LISTED = 20
+"""How many labels an error lists."""
 COSTS = {"kl": "KL divergence in nats", "loss": "next-token loss in nats"}
 """What metrics are called that errors raise."""
 
@@ -92,9 +94,13 @@ class Measure:
         """Name a token or a class, by its text or its number."""
         if isinstance(one, str) or not hasattr(one, "__index__"):
             return repr(one).replace(" ", "␣")
+        return f"{'token' if self._has_words else 'class'} {index(one)}"
+
+    @property
+    def _has_words(self) -> bool:
+        """Whether the answer is of tokens, rather than of classes."""
         find = getattr(self._model, "get_output_embeddings", None)
-        has_words = self._tokenizer is not None if find is None else find() is not None
-        return f"{'token' if has_words else 'class'} {index(one)}"
+        return self._tokenizer is not None if find is None else find() is not None
 
     def positions(self, given: Position) -> list[int | str] | None:
         """Return the positions whose logits it reads; None if it reads all that it can."""
@@ -186,8 +192,10 @@ class Measure:
             labels: dict[str, int] = (
                 getattr(getattr(self._model, "config", None), "label2id", None) or {}
             )
-            is_label = size == len(labels) and token in labels
-            return labels[token] if is_label else self._id(name, token)
+            are_labels = size == len(labels)
+            if are_labels and token in labels:
+                return labels[token]
+            return self._id(name, token, list(labels) if are_labels else ())
         is_bool = isinstance(token, (bool, np.bool_))
         number = None if is_bool or not hasattr(token, "__index__") else token
         if number is None or not 0 <= index(number) < size:
@@ -196,7 +204,13 @@ class Measure:
             )
         return index(number)
 
-    def _id(self, name: str, text: str) -> int:
+    def _id(self, name: str, text: str, labels: Sequence[str] = ()) -> int:
+        if labels and not self._has_words:
+            some = ", ".join(map(repr, labels[:_LISTED])) + ", ..." * (len(labels) > _LISTED)
+            raise SelectionError(
+                f"No {name} {text!r}: the {len(labels)} labels are {some}; or pass the number of "
+                "a class."
+            )
         if self._tokenizer is None:
             raise ModelError(
                 f"{name}={text!r} needs a tokenizer: pass tokenizer=, or a token's or class's id."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from operator import index
 from typing import Any
 
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.models.effects.reading_ahead import ReadingAhead
+from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
-from gattn.names.tokens import described, find_token
+from gattn.names.tokens import described, find_token, grid_of, unclear_pair
 
 # A CPU gains nothing from larger batches.
 _MEMORY = 1 << 28
@@ -40,6 +43,8 @@ class Runner:
         self._rows: list[int] | None = None
         self._are_given = are_given
         self._is_of_text = False  # as the answer of a classifier is, which has no rows of tokens
+        self._is_loss = False
+        self._ahead: ReadingAhead | None = None if are_given else ReadingAhead()
         self._num_texts: int | None = None  # among which positions were found by a text
         self._positions = self._found(positions)
         takes = inspect.signature(self.model.forward).parameters
@@ -49,6 +54,12 @@ class Runner:
     def _found(self, positions: Sequence[int | str] | None) -> list[int] | None:
         """Find the positions of tokens, which may be named by their texts."""
         return None if positions is None else [self._find(one) for one in positions]
+
+    def check_pair(self, position: object) -> None:
+        """Refuse a pair of positions that may be meant as a patch."""
+        said = unclear_pair("position", position)
+        if said and grid_of(self._texts):
+            raise SelectionError(said)
 
     def _find(self, position: int | str) -> int:
         if not isinstance(position, str):
@@ -100,7 +111,7 @@ class Runner:
                 f"metric='loss' measures how a position predicts the next token, but the last of "
                 f"{len(ids)} has none: choose earlier positions, or add the next token to the text."
             )
-        self._positions = list(rows)
+        self._positions, self._is_loss, self._ahead = list(rows), True, ReadingAhead()
         return [ids[row + 1] for row in rows]
 
     def run(self, context: Context, count: int = 1) -> list[Any]:
@@ -108,7 +119,9 @@ class Runner:
         fewer = (
             {} if self._rows is None else {"logits_to_keep": torch.tensor(self._rows, device="cpu")}
         )
-        result, tracker = self.prompt.run(context, count, **fewer)
+        # The first run tells whether its tokens read later ones.
+        with nullcontext() if self._ahead is None else opened(self.model, self._ahead):
+            result, tracker = self.prompt.run(context, count, **fewer)
         logits = getattr(result, "logits", None)
         if not isinstance(logits, Tensor):
             raise ModelError(
@@ -120,12 +133,15 @@ class Runner:
         return [self._chosen(tracker.tokens.real_rows(x, n)) for n, x in enumerate(logits)]
 
     def _chosen(self, logits: Tensor) -> Tensor:
+        ahead, self._ahead = self._ahead, None
         if self._positions is None:
             return logits
         if logits.dim() < 2:
             self._is_of_text = self._rows is None
             return logits[None]
-        self._check_named(logits)
+        if ahead is not None:
+            self._check_unread(ahead)
+        self._check_named(logits, ahead)
         if self._rows is not None:
             return logits
         return self._picked(logits)
@@ -141,17 +157,37 @@ class Runner:
         rows: Tensor = logits[[row_of(n, len(logits)) for n in self._positions]]
         return rows
 
-    def _check_named(self, logits: Tensor) -> None:
+    def _check_unread(self, ahead: ReadingAhead) -> None:
+        """Refuse the loss of next tokens that were read by those that are to predict them."""
+        read = sorted(ahead.past.intersection(self._positions or ()))
+        if not self._is_loss or not read:
+            return
+        config = getattr(self.model, "config", None)
+        is_other = getattr(config, "is_decoder", None) is False
+        decoder = "load the model with is_decoder=True, " if is_other else ""
+        raise SelectionError(
+            "metric='loss' measures how a position predicts the next token, but in "
+            f"{type(self.model).__name__} tokens up to position {read[0]} read later ones: "
+            f"{decoder}choose other positions, or pass metric=, a function of the logits."
+        )
+
+    def _check_named(self, logits: Tensor, ahead: ReadingAhead | None = None) -> None:
         """Refuse the last row of logits in place of a token, if the last is none to be predicted.
 
-        A model that does not generate, as of masked words, has an answer for each token.
+        A model that does not generate, as of masked words, has an answer for each token; so has
+        one whose tokens read later ones.
         """
+        if self._are_given or self._is_loss:
+            return
+        count = len(logits) if self._rows is None else len(self.encoding or ())
         generates: Any = getattr(self.model, "can_generate", None)
-        if self._are_given or len(logits) == 1 or generates is None or generates():
+        reads_last = ahead is not None and ahead.reads_last
+        if count == 1 or (not reads_last and (generates is None or generates())):
             return
         known = f": {described(self.tokens)}" if self.tokens else ""
+        why = ", and the last one is read by others" if reads_last else ""
         raise SelectionError(
-            f"{type(self.model).__name__} gives logits for each of {len(logits)} tokens: pass "
+            f"{type(self.model).__name__} gives logits for each of {count} tokens{why}: pass "
             f"position=, the token whose answer is measured, or several{known}."
         )
 

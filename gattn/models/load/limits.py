@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from gattn.checks import warn
 from gattn.errors import CaptureError, ModelError
 
 if TYPE_CHECKING:
@@ -46,11 +46,10 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel)
     """Warn of a tokenizer that has more tokens than its model, tokens that were added left out."""
     known = _number_of_tokens(model)
     if known is not None and tokenizer.vocab_size > known:
-        warnings.warn(
+        warn(
             f"The tokenizer has {tokenizer.vocab_size:,} tokens, and the {type(model).__name__} "
             f"only {known:,}: it is probably that of another model, and names of tokens are wrong. "
-            "Pass the tokenizer that belongs to the model.",
-            stacklevel=2,
+            "Pass the tokenizer that belongs to the model."
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import isroutine
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import nn
 
+from gattn.checks import warn
 from gattn.errors import ModelError
 from gattn.models.load.limits import check_vocabulary
 from gattn.models.load.offline import EMBEDDED, offline_models
@@ -55,7 +55,12 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
     """
     import transformers
 
-    place = EMBEDDED_PATH if name in (None, EMBEDDED) else name
+    place = EMBEDDED_PATH if name is None or name == EMBEDDED else name
+    if not isinstance(place, (str, Path)):
+        raise ModelError(
+            f"load_model takes the name or the folder of a model, such as 'gpt2', not "
+            f"{_kind_of(place)}; functions that take model= take a loaded one, too."
+        )
     try:
         _ask_hub(str(place))
         check_files(place)
@@ -80,7 +85,7 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
             raise ModelError(
                 f"{said}: they would be random, and so would the attention. Load a whole model."
             )
-        warnings.warn(f"{said}: they are random.", stacklevel=2)
+        warn(f"{said}: they are random.")
     return model.eval(), tokenizer
 
 

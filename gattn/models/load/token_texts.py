@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
+from gattn.checks import warn
 from gattn.names.pieces import from_bytes
 
 if TYPE_CHECKING:
@@ -25,50 +25,68 @@ def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> t
     """
     if tokenizer is None:
         return tuple(str(i) for i in ids)
-    raw = [_written(i, tokenizer) for i in ids]
-    special = set(tokenizer.all_special_ids)
-    return tuple(
-        f"<{i}>" if token is None else token if i in special else _readable(token, tokenizer)
-        for i, token in zip(ids, raw, strict=True)
-    )
+    return _named(ids, _written(ids, tokenizer), tokenizer)
 
 
 def names_of_run(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
     """Name the tokens that a model was given; warn if a tokenizer cannot have made these ids."""
-    warn_of_unknown(ids, tokenizer)
-    return names_of(ids, tokenizer)
+    if tokenizer is None:
+        return names_of(ids, tokenizer)
+    written = _written(ids, tokenizer)
+    _warn_of_unknown(ids, written, tokenizer)
+    return _named(ids, written, tokenizer)
 
 
 def warn_of_unknown(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> None:
     """Warn if a tokenizer cannot have made the ids that a model is given."""
-    lost = [] if tokenizer is None else [i for i in ids if _written(i, tokenizer) is None]
-    if tokenizer is None or not lost:
+    if tokenizer is not None:
+        _warn_of_unknown(ids, _written(ids, tokenizer), tokenizer)
+
+
+def _warn_of_unknown(
+    ids: Sequence[int], written: Sequence[str | None], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    lost = [i for i, token in zip(ids, written, strict=True) if token is None]
+    if not lost:
         return
     numbers = sorted(set(lost))
     some = ", ".join(map(str, numbers[:_SHOWN])) + " ..." * (len(numbers) > _SHOWN)
-    warnings.warn(
+    warn(
         f"The tokenizer has {len(tokenizer):,} tokens, but none with the ids {some} that the model "
         "is given: it is probably that of another model, and then other tokens have wrong names, "
-        "too. Pass the tokenizer that made these ids, or name tokens by tokens=.",
-        stacklevel=3,
+        "too. Pass the tokenizer that made these ids, or name tokens by tokens=."
     )
 
 
-def _written(number: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return how a tokenizer writes an id; None if it does not have it.
+def _written(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str | None]:
+    """Return how a tokenizer writes ids; None for those that it does not have.
 
     Many write what they do not have as the unknown token, which has an id of its own.
     """
-    token: str | None = tokenizer.convert_ids_to_tokens([number])[0]
-    is_unknown = token == tokenizer.unk_token and number != tokenizer.unk_token_id
-    return None if not token or is_unknown else token
+    tokens: list[str | None] = list(tokenizer.convert_ids_to_tokens(list(ids)))
+    unknown, its_id = tokenizer.unk_token, tokenizer.unk_token_id
+    return [
+        None if not token or (token == unknown and i != its_id) else token
+        for i, token in zip(ids, tokens, strict=True)
+    ]
+
+
+def _named(
+    ids: Sequence[int], written: Sequence[str | None], tokenizer: PreTrainedTokenizerBase
+) -> tuple[str, ...]:
+    special = set(tokenizer.all_special_ids)
+    texts = {token: _readable(token, tokenizer) for token in set(written) if token is not None}
+    return tuple(
+        f"<{i}>" if token is None else token if i in special else texts[token]
+        for i, token in zip(ids, written, strict=True)
+    )
 
 
 def spellings_of(
     ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[str]]:
     """Return a tokenizer's names of tokens: as it writes them, and with spaces for its marks."""
-    raw = [_written(i, tokenizer) or f"<{i}>" for i in ids]
+    raw = [token or f"<{i}>" for i, token in zip(ids, _written(ids, tokenizer), strict=True)]
     return raw, [token.replace("Ġ", " ").replace("▁", " ") for token in raw]
 
 

@@ -256,7 +256,8 @@ def capturing(
     Raises
     ------
     CaptureError, ModelError, SelectionError, GraphError
-        As `capture` does; also where a cache holds tokens from before the context.
+        As `capture` does; also where a cache holds tokens from before the context, and, as it
+        closes, where `tokens` or `grid` fit no stack that ran.
 
     Examples
     --------
@@ -279,6 +280,8 @@ def capturing(
     with opened(model, recording) as calls:
         yield recording
     recording.finish(calls.unfollowed)
+    if tokens is not None or grid is not None:
+        _ = recording.traces  # Names, or a grid, may fit no text that ran.
 
 
 def _encoded(

@@ -132,7 +132,7 @@ def _check_function(function: Callable[..., Any]) -> None:
     if isinstance(function, nn.Module):
         raise CaptureError(
             f"A run is a function without arguments that calls the model, such as lambda: "
-            f"model(x), not the module itself ({kind})."
+            f"model(x), not the module itself ({kind}): what is run comes first, then the module."
         )
     try:
         inspect.signature(function).bind()

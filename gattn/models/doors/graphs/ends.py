@@ -240,20 +240,24 @@ def _is_pair(value: Any) -> bool:
 def _of_listed_edges(
     frame: FrameType | None, called: FrameType, index: Tensor, num_nodes: int | None
 ) -> Ends | None:
-    """Find an edge_index whose row the segments are, in functions up to the module that attends."""
-    found: list[tuple[Tensor, Tensor]] = []
+    """Find an edge_index whose row the segments are, in functions up to the module that attends.
+
+    An edge_index is surer than two lists of nodes, of which the other may be numbers of another
+    kind. Least sure is a pair whose rows are the same: an edge_index of self-loops alone, or one
+    list of nodes that is repeated for two heads. Only the surest that are there count.
+    """
+    pairs: list[tuple[Tensor, Tensor]] = []
     beside: list[tuple[Tensor, Tensor]] = []
+    loops: list[tuple[Tensor, Tensor]] = []
     for one in frames(frame):
         for value in one.f_locals.values():
-            for known, some in ((found, _both_ways(value, index)), (beside, _beside(value, index))):
-                for key, query in some:
-                    if not any(torch.equal(key, other) for other, _ in known):
-                        known.append((key, query))
+            for key, query in _both_ways(value, index):
+                _add(loops if torch.equal(key, query) else pairs, key, query)
+            for key, query in _beside(value, index):
+                _add(beside, key, query)
         if one is called:
             break
-    # Of an index of nodes that is repeated for two heads, both columns are the same.
-    apart = [(key, query) for key, query in found if not torch.equal(key, query)]
-    found = apart or beside or found
+    found = pairs or beside or loops
     if len(found) > 1:
         raise NotNeighboursError("several lists of edges fit its softmax over segments")
     if not found:
@@ -267,6 +271,12 @@ def _of_listed_edges(
         return Ends(module, key, query, count_nodes(key), num_queries, True, read_only=read_only)
     num_queries = max(num_queries, count_nodes(key))
     return Ends(module, key, query, num_queries, num_queries, is_listed=True)
+
+
+def _add(known: list[tuple[Tensor, Tensor]], key: Tensor, query: Tensor) -> None:
+    """Add edges to those that are known, unless they are among them."""
+    if not any(torch.equal(key, other) for other, _ in known):
+        known.append((key, query))
 
 
 def _both_ways(value: Any, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from gattn.errors import EditError
+from gattn.models.edit.base import edit_class
 from gattn.models.edit.hear.parts import (
     By,
     Parts,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gattn.models.stream.rows import Rows
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Without(Hears):
     r"""Take parts of the residual stream away from what heads read: path patching.
 

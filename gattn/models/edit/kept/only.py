@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from gattn.errors import EditError
-from gattn.models.edit.base import Edit
+from gattn.models.edit.base import Edit, edit_class
 from gattn.models.edit.kept.kept import Messages, is_zero, kept_in_call
 from gattn.models.read.places import Place
 
@@ -19,7 +19,7 @@ Rows: TypeAlias = "Sequence[Sequence[int]] | Tensor"
 _NO_ROWS = torch.zeros(0, 4, dtype=torch.long, device="cpu")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Only(Edit):
     r"""Keep only these edges: the attention of all others, in all layers and heads, is zero.
 

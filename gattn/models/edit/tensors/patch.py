@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Self, cast
 
 from torch import Tensor
 
 from gattn.errors import EditError
-from gattn.models.edit.base import Edit
+from gattn.models.edit.base import Edit, edit_class
 from gattn.models.edit.edges import AtTokens
 from gattn.models.edit.tensors.activations import KINDS, Activations, What
 from gattn.models.edit.tensors.patched import Patched, check_heads
@@ -79,7 +79,7 @@ def _source_of(edit: Given) -> str:
     return fields(edit)[0].name  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Patch(Given):
     r"""Patch in what heads give on another text: attention, values or outputs.
 
@@ -138,7 +138,7 @@ class Patch(Given):
             )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@edit_class
 class Ablate(Given):
     r"""Replace what heads give by zero or by a mean: mean ablation.
 

@@ -5,12 +5,12 @@ A warning names the module first, then says what it does, what gattn makes of th
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch import nn
 
+from gattn.checks import warn
 from gattn.models.doors.proof.layouts.plan import Plan
 
 CHANNELS = (
@@ -129,4 +129,4 @@ def _warn(who: Sequence[str], does: str, then: str, more: str = "and so") -> Non
     count = len(who) - 1
     others = f", {more} does 1 more module" if count == 1 else f", {more} do {count} more modules"
     first = who[0][0].upper() + who[0][1:] if who[0].startswith("the model itself") else who[0]
-    warnings.warn(f"{first} {does}{others if count else ''}: {then}.", stacklevel=6)
+    warn(f"{first} {does}{others if count else ''}: {then}.")
