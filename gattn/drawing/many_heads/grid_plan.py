@@ -30,7 +30,7 @@ BETWEEN, MARGIN = 0.35, 0.15
 """Inches between blocks, and around all."""
 _FILLED = 0.92
 """How much of the distance between panels they fill."""
-_LEAST, _LEAST_KEY = 0.08, 0.4
+_LEAST, _LEAST_KEY = 0.07, 0.4
 """Inches of a matrix and of a key of colours, at least."""
 _NO_LABELS = Labels([], 0, 0)
 _TRIES = 6
