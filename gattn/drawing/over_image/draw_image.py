@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from gattn.drawing.canvas.frame import clear, given_axes, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.chosen.given import checks_given
+from gattn.drawing.matrices.stripes import mark_where_seen, stripes
 from gattn.drawing.over_image.images import Fit, Image, read_image
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
@@ -180,6 +181,11 @@ class ImagePen:
         )
         return painted
 
+    def painted(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the colours of numbers as they look over an image of medium lightness."""
+        colours: NDArray[np.float64] = np.asarray(over_grey(self.cmap)(self.norm(values)))
+        return colours
+
     def beyond(self, some: Iterable[Patches]) -> str:
         """Say how many patches have numbers beyond the end of the colours; "" if none."""
         count = sum(int((np.abs(one.values) > self.top).sum()) for one in some)
@@ -227,6 +233,9 @@ def draw_patches(
     ax.set(xlim=(0, wide), ylim=(tall, 0))
     ax.set_aspect((height / tall) / (width / wide))
     clear(ax)
+    if pen.is_signed:
+        make = partial(stripes, found.values, pen.top, pen.painted, corner=(0.0, 0.0))
+        mark_where_seen(ax, (tall, wide), pen.top, make)
     for row, column in found.outlined:
         outline(ax, (column, row, 1, 1))
 
