@@ -9,6 +9,7 @@ from seen import caption
 
 import gattn
 from gattn.drawing.canvas.fonts import families, has_glyph
+from gattn.drawing.canvas.labels import shortened, width_of
 from gattn.names.text import visible, width, wrapped
 
 
@@ -140,3 +141,16 @@ def test_parts_of_characters_have_the_name_of_their_label_in_titles_and_captions
     assert caption(head.draw(query=2)).startswith(f"what query {end} reads: ")
     spread = gattn.analysis.oversquashing(trace, query=2)
     assert f"influence on the output at position {end}" in str(spread.attrs)
+
+
+def test_shortened_texts_that_would_read_alike_keep_their_ends():
+    room = width_of("componen")
+    found = shortened([*(f"component {n}" for n in range(12)), "rest"], room)
+    assert len(set(found)) == 13
+    assert found[0].startswith("com")
+    assert found[0].endswith("… 0")
+    assert found[11].endswith("…11")
+    assert found[-1] == "rest"
+    assert all(width_of(text) <= room for text in found)
+    assert shortened(["an unlikely token", "rest"], room)[0].endswith("…")
+    assert shortened(2 * ["an unlikely token"], room)[0].endswith("…")
