@@ -72,6 +72,8 @@ def test_numbers_over_an_image_have_stripes_where_they_are_negative():
     many = shown.draw_image(landscape(), query=(0, 3), fit="stretch")
     for figure in (alone, many):
         image = figure.axes[0].images[1]
+        marks = (one for one in figure.axes[0].patches if one.get_gid() == "gattn-negative")
+        assert min(mark.get_zorder() for mark in marks) > image.get_zorder()
         found = cells_of(striped(figure), image.get_extent(), numbers.shape)
         assert np.array_equal(found, numbers < -SHARE * np.abs(numbers).max())
 

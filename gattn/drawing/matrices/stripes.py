@@ -64,7 +64,13 @@ def stripes(
         own = [cell for cell, one in zip(cells, inks, strict=True) if one == ink]
         boxes = [Bbox.from_bounds(x + j * wide, y + i * high, wide, high) for i, j in own]
         whole = Path.make_compound_path(*map(_box_path, boxes))
-        style: dict[str, Any] = {"fill": False, "linewidth": 0, "alpha": 0.6, "hatch": "---"}
+        style: dict[str, Any] = {
+            "fill": False,
+            "linewidth": 0,
+            "alpha": 0.6,
+            "hatch": "---",
+            "zorder": 2.5,
+        }
         found.append(PathPatch(whole, edgecolor=ink, gid="gattn-negative", **style))
     return found
 

@@ -28,6 +28,7 @@ from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
 from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph
+from gattn.models.effects.effect_tables import Effects
 
 _FADED = {"light": (0.45, 1.0), "dark": (0.0, 0.5)}
 """How dark and how light the image is under the colours."""
@@ -43,7 +44,12 @@ _LONGEST = 1024
 
 @checks_given
 def draw_image(
-    shown: AttentionGraph | Iterable[AttentionGraph] | xr.DataArray | NDArray[Any] | Tensor,
+    shown: AttentionGraph
+    | Iterable[AttentionGraph]
+    | Effects
+    | xr.DataArray
+    | NDArray[Any]
+    | Tensor,
     image: Any,
     query: Any = None,
     *,
@@ -72,8 +78,9 @@ def draw_image(
 
     Parameters
     ----------
-    shown : AttentionGraph, heads, or array
-        A head; several heads of one run, whose mean is shown; or a result with one number per
+    shown : AttentionGraph, heads, Effects, or array
+        A head; several heads of one run, whose mean is shown; effects or estimates of edits, one
+        for each patch or for each edge of a query or key; or a result with one number per
         token, such as `gattn.analysis.rollout`, at the last place of its first axes. Tensors and
         NumPy arrays are (tokens,), (queries, keys), or (rows, columns).
     image : PIL image, array (height, width, 3), Tensor (3, height, width), or path
