@@ -25,8 +25,11 @@ def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
     labels = [str(token) for token in table.attrs.get("tokens", ())]
     if not labels:
         raise SelectionError(f"{_NONE}: keep attrs['tokens'], as rows selected from it do.")
-    known = cells_of(labels)
-    found = grid_of(None if known is None else Grid(*known), grid, len(labels), _NONE)
+    named, known = cells_of(labels), None
+    if named is not None:
+        rows, columns, cells = named
+        known = Grid(rows, columns, np.array(cells))
+    found = grid_of(known, grid, len(labels), _NONE)
     asked, side = _sides(table, query, key)
     said = ["each patch: edges from it" if side == "key" else "each patch: edges to it"]
     outlined: tuple[tuple[int, int], ...] = ()
