@@ -5,12 +5,12 @@ They are loaded by name when first needed, so that no module imports one above i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, signature
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from gattn.checks import check_call, check_options
 from gattn.errors import SelectionError
@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from gattn.analysis.circuits.found import Circuit
     from gattn.analysis.heads.head_table import HeadTable
     from gattn.analysis.propagation.unrolled import Unrolled
+    from gattn.analysis.scores.taken_apart import Why
+    from gattn.heads.head import AttentionGraph
     from gattn.heads.stack import Stack
     from gattn.heads.trace import AttentionTrace
+    from gattn.keep import Keep
+    from gattn.names.choices import HeadChoice
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -175,12 +180,68 @@ class Shown(Pictured):
         import_module("gattn.files").save(self, path)
 
     @overload
-    def to_html(self, path: None = None, **options: Any) -> str: ...
+    def to_html(
+        self,
+        path: None = None,
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        circuit: Circuit | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> str: ...
     @overload
-    def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
-    def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
-        """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
-        return to_html(self, path, **options)
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        circuit: Circuit | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> None: ...
+    @checked
+    def to_html(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        circuit: Circuit | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> str | None:
+        """Write an interactive page: one HTML file that needs only a browser.
+
+        Parameters
+        ----------
+        path : path, optional
+            The file to write; by default the text of the page is returned.
+        other, edits, heads, keep, image, fit, circuit, why, spans, colour
+            As in `gattn.drawing.page.to_html`, with the same errors.
+        """
+        page = import_module("gattn.drawing.page")
+        found: str | None = page.to_html(
+            self, path, other=other, edits=edits, heads=heads, keep=keep, image=image, fit=fit,
+            circuit=circuit, why=why, spans=spans, colour=colour,
+        )  # fmt: skip
+        return found
 
 
 def head_table(trace: AttentionTrace) -> HeadTable:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from gattn.names.pieces import spelled
 
 _NAMED = {"\n": "↵", "\t": "\\t", "\r": "\\r"}
 _DOTTED_CIRCLE = "◌"
@@ -60,8 +62,14 @@ def numbered(node: Any, text: str) -> str:
     return position if text == position else f"{position} {text}"
 
 
-def placed(position: Any, token: str, *, has_glyph: Callable[[str], bool] = always) -> str:
-    """Name a token within a sentence: ``5 “lamp”``, or ``5`` if that is its text, too."""
+def placed(
+    position: Any, tokens: Sequence[str], at: int, *, has_glyph: Callable[[str], bool] = always
+) -> str:
+    """Name one of some tokens within a sentence: ``5 “lamp”``, or ``5`` if that is its text, too.
+
+    A part of a character is named as labels name it, by those beside it: ``5 “é 2/2”``.
+    """
+    token = spelled(tokens)[at]
     return f"{position}" + f" {quoted(token, has_glyph=has_glyph)}" * (token != str(position))
 
 

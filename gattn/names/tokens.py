@@ -137,6 +137,17 @@ def grid_of(tokens: Sequence[str]) -> tuple[int, int] | None:
     return rows, columns
 
 
+def cells_of(tokens: Sequence[str]) -> tuple[int, int, list[int]] | None:
+    """Return how many rows and columns of patches tokens are named by, and the cell of each.
+
+    It is -1 for a token that is no patch; None if tokens are named by something else.
+    """
+    if (size := grid_of(tokens)) is None:
+        return None
+    found = map(_PATCH.fullmatch, tokens)
+    return *size, [-1 if one is None else int(one[1]) * size[1] + int(one[2]) for one in found]
+
+
 def _patches_described(size: tuple[int, int]) -> str:
     rows, columns = size
     return (

@@ -1,6 +1,7 @@
 """Circuits as pictures, graphs, text and files."""
 
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from made_circuits import made
 from matplotlib.figure import Figure
 
 import gattn
-from gattn import progress
 from gattn.analysis.circuits.measuring.measured import percent
+from gattn.analysis.circuits.measuring.runs import Runs
 from gattn.errors import EditError, FileError, SelectionError
 from gattn.files import digraphs
 
@@ -42,15 +43,26 @@ def test_a_mean_over_tokens_to_be_predicted_is_told(embedded, ablation, is_told)
     assert any("later tokens" in note for note in found.notes) == is_told
 
 
-def test_estimates_of_the_time_come_before_what_they_are_of(embedded, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_PATIENCE", 0)
-    found = gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=3)
-    first, every, second = re.findall(r"circuit, (.*): (\d+) x run, about", capsys.readouterr().err)
-    assert first == ("ranking and bisection", str(3 * 5 + len(f"{336:b}")))
-    assert every == ("all steps, if many units are needed", str(int(first[1]) + 3 * 336 + 3))
-    assert second[0] == "leaving out units"
-    assert 3 < int(second[1]) <= found.graph["runs"] <= int(every[1])
-    gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=3, **QUIET)
+def test_time_is_estimated_once_units_and_their_cost_are_known(embedded, monkeypatch, capsys):
+    def clock():
+        return now[0]
+
+    def slow(runs, weights):
+        now[0] += 50 if runs.count == 0 else 1 + 0.1 * len(weights)
+        return answers(runs, weights)
+
+    now, answers = [0.0], Runs._answers
+    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(Runs, "_answers", slow)
+    text = "red green lamp red green"
+    gattn.circuit(text, *embedded, target=" lamp", random=3)
+    said = re.findall(r"circuit, (.*): (\d+) x run, about (\d+) s", capsys.readouterr().err)
+    ((what, count, seconds),) = said
+    assert what == "each round of leaving out units"
+    assert 0 < int(count) < 336
+    # A batch of at most 32 runs takes 1 s and 0.1 s for each.
+    assert (1 / 32 + 0.1) * int(count) - 1 <= int(seconds) <= (1 / 8 + 0.1) * int(count) + 1
+    gattn.circuit(text, *embedded, target=" lamp", random=3, **QUIET)
     assert not capsys.readouterr().err
 
 

@@ -40,6 +40,19 @@ def test_pictures_of_many_heads_fit_a_page(name, style):
     plt.close(figure)
 
 
+def test_two_runs_of_384_heads_fit_a_page_and_more_are_no_larger_than_they_must():
+    with gattn.style("paper"):
+        column = mpl.rcParams["figure.figsize"][0]
+        many, more = (attention(*size, 6) for size in ((24, 16), (32, 32)))
+        figures = [trace.draw(other=trace) for trace in (many, more)]
+    widths = [figure.get_size_inches()[0] for figure in figures]
+    assert widths[0] <= 2 * column + 1e-6
+    assert 2 * column < widths[1] <= 3.5 * column
+    assert not problems(figures[0])
+    for figure in figures:
+        plt.close(figure)
+
+
 @pytest.mark.parametrize("heads", [-1, [0, -1]])
 def test_heads_are_not_counted_from_the_end(heads):
     trace = attention(2, 2, 5)

@@ -45,3 +45,36 @@ def test_a_result_draws_by_its_method_and_a_subclass_by_its_own_picture():
     found = gattn.analysis.head_distances(gattn.capture("The dog chased the cat"), progress=False)
     assert list(inspect.signature(found.draw).parameters)[:2] == ["figsize", "ax"]
     assert found.draw().get_title() == "distance"
+
+
+@pytest.mark.parametrize(
+    ("place", "picture"),
+    [
+        ("gattn.analysis.syntax.trees.Tree.draw", "gattn.drawing.draw_head"),
+        ("gattn.heads.trace.AttentionTrace.to_html", "gattn.drawing.page.to_html"),
+        ("gattn.heads.head.AttentionGraph.to_html", "gattn.drawing.page.to_html"),
+        ("gattn.analysis.circuits.found.Circuit.to_html", "gattn.drawing.page.to_html"),
+    ],
+)
+def test_methods_name_all_options_of_what_they_call(place, picture):
+    *module, kind, name = place.split(".")
+    method = getattr(getattr(import_module(".".join(module)), kind), name)
+    *home, function = picture.split(".")
+    wanted = inspect.signature(getattr(import_module(".".join(home)), function)).parameters
+    found = inspect.signature(method).parameters
+    assert not [one for one in found.values() if one.kind is one.VAR_KEYWORD]
+    left_out = {"circuit"} if kind == "Circuit" else set()
+    assert list(found)[1:] == [one for one in list(wanted)[1:] if one not in left_out]
+    assert [found[one].default for one in list(found)[2:]] == [
+        wanted[one].default for one in list(found)[2:]
+    ]
+
+
+def test_a_result_over_texts_draws_as_its_mean_does():
+    trace = gattn.capture("The dog chased the cat")
+    found = gattn.analysis.over_texts([gattn.analysis.head_table(trace, progress=False)] * 2)
+    assert inspect.signature(found.draw) == inspect.signature(found.mean.draw)
+    assert found.draw(columns=["entropy"], figsize=(4, 3)).get_xlabel() is not None
+    why = gattn.why("The dog chased the cat", layer=1, head=1, query=-1, key=0)
+    parameters = inspect.signature(why.draw).parameters
+    assert {"contrast", "most", "title", "pool", "figsize", "ax", "cmap"} == set(parameters)

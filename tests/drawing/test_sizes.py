@@ -4,7 +4,9 @@ import functools
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+from meeting import problems
 from sample_heads import causal_head, small_trace
 from scenes import cross_head, landscape, picture_trace
 from seen import axes
@@ -99,3 +101,15 @@ def test_in_the_style_of_papers_a_long_head_fits_a_page(layout):
     assert high <= 9.5
     with mpl.rc_context({"figure.figsize": (6.4, 4.8)}):
         assert causal_head(80).draw("arcs").figure.get_size_inches()[0] > 10
+
+
+def test_short_arcs_take_a_low_figure():
+    near = gattn.AttentionGraph.from_dense(np.eye(14, k=-1) + np.eye(14) * np.eye(14)[0])
+    far = gattn.AttentionGraph.from_dense(np.tril(np.ones((14, 14)) / np.arange(1, 15)[:, None]))
+    low, high = (head.draw("arcs").figure for head in (near, far))
+    assert low.get_size_inches()[0] == high.get_size_inches()[0]
+    assert low.get_size_inches()[1] < 0.75 * high.get_size_inches()[1]
+    assert not problems(low)
+    (arcs, *_) = (one for one in low.axes[0].collections if len(one.get_paths()) == 13)
+    ends = arcs.get_transform().transform(np.concatenate([p.vertices for p in arcs.get_paths()]))
+    assert np.ptp(ends[:, 1]) > 0.15 * low.bbox.height

@@ -9,6 +9,7 @@ from seen import caption
 
 import gattn
 from gattn.drawing.canvas.fonts import families, has_glyph
+from gattn.drawing.canvas.labels import shortened, width_of
 from gattn.names.text import visible, width, wrapped
 
 
@@ -127,3 +128,29 @@ def test_one_other_token_of_ribbons_is_in_the_singular():
     array[0, 0, 8] = [0.001, *[0.999 / 8] * 8]
     rolled = gattn.AttentionTrace.from_arrays(array).unroll(residual=0).rollout(query=8)
     assert caption(rolled.draw("ribbons")).endswith("1 other has at most 0.1 %")
+
+
+def test_parts_of_characters_have_the_name_of_their_label_in_titles_and_captions():
+    tokens = ["caf", "<0xC3>", "<0xA9>"]
+    array = np.tril(np.full((2, 1, 3, 3), 1 / 3))
+    trace = gattn.AttentionTrace.from_arrays(array, tokens=tokens)
+    head, end = trace[1, 0], "2 “é 2/2”"
+    assert trace.unroll().rollout(query=2).draw().get_title() == f"rollout to {end}"
+    assert caption(head.draw_text(query=2)).startswith(f"query {end} reads: ")
+    assert caption(head.draw_text(key=2)).startswith(f"what reads key {end}: ")
+    assert caption(head.draw(query=2)).startswith(f"what query {end} reads: ")
+    spread = gattn.analysis.oversquashing(trace, query=2)
+    assert f"influence on the output at position {end}" in str(spread.attrs)
+
+
+def test_shortened_texts_that_would_read_alike_keep_their_ends():
+    room = width_of("componen")
+    found = shortened([*(f"component {n}" for n in range(12)), "rest"], room)
+    assert len(set(found)) == 13
+    assert found[0].startswith("com")
+    assert found[0].endswith("… 0")
+    assert found[11].endswith("…11")
+    assert found[-1] == "rest"
+    assert all(width_of(text) <= room for text in found)
+    assert shortened(["an unlikely token", "rest"], room)[0].endswith("…")
+    assert shortened(2 * ["an unlikely token"], room)[0].endswith("…")

@@ -12,7 +12,7 @@ import torch
 from gattn.analysis.circuits.building import built
 from gattn.analysis.circuits.edge_lists import EdgeList, Grouping, Units, check_units
 from gattn.analysis.circuits.found import Circuit
-from gattn.analysis.circuits.measuring.runs import PATH, Runs
+from gattn.analysis.circuits.measuring.runs import Runs
 from gattn.analysis.circuits.measuring.searching import FEW, Limits, Search
 from gattn.analysis.circuits.measuring.testing import Proof, tested
 from gattn.analysis.circuits.paths.lists import AMONG, PathList
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 _TESTS = 4
 """How many runs test a circuit, besides random ones."""
-_BACKWARD = 3
-"""How many runs take as long as one with its gradient."""
 _ROUGH = 1e-3
 """The rounding of shares that is worth a note."""
 
@@ -146,20 +144,12 @@ def _found(runs: Runs, wanted: Wanted, shown: tqdm[NoReturn]) -> tuple[Proof, li
     def ran(count: int) -> None:
         shown.update(count)
 
-    def say(what: str, count: int, each: float) -> None:
-        if not shown.disable:
-            announce(f"circuit, {what}", "run", count, each, "for less, pass seconds=")
-
     def tell(units: int) -> None:
-        each = (runs.seconds - begun) / max(runs.count - counted, 1)
-        say("leaving out units", 3 * min(units, FEW) + random, each)
+        if runs.seconds_of_run and not shown.disable:
+            what, fewer = "circuit, each round of leaving out units", "for less, pass seconds="
+            announce(what, "run", min(units, FEW), runs.seconds_of_run, fewer)
 
-    first = _BACKWARD * len(PATH) + len(runs.groups).bit_length()
-    every, each = 3 * min(len(runs.groups), FEW) + random, runs.seconds / runs.count
-    say("ranking and bisection", first, each)
-    say("all steps, if many units are needed", first + every, each)
-
-    runs.ran, begun, counted = ran, runs.seconds, runs.count
+    runs.ran = ran
     search = Search(runs, limits, random + _TESTS, tell)
     search.run()
     proof = tested(runs, search, random, wanted.seed)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 import pandas as pd
 
 from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Array, Table, array, edits_of
-from gattn.door import drawn_by, to_html
+from gattn.door import checked, drawn_by, to_html
 from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
 from gattn.heads.trace import AttentionTrace
@@ -22,6 +22,11 @@ from gattn.names.text import numbered
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
+
+    from gattn.analysis.scores.taken_apart import Why
+    from gattn.heads.head import AttentionGraph
+    from gattn.keep import Keep
+    from gattn.names.choices import HeadChoice
 
 Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 """Depth and position: depth 0 is the input, l + 1 the output of layer l; the stack if several."""
@@ -216,11 +221,56 @@ class Circuit(Measured):
         raise NotImplementedError
 
     @overload
-    def to_html(self, path: None = None, **options: Any) -> str: ...
+    def to_html(
+        self,
+        path: None = None,
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> str: ...
     @overload
-    def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
-    def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
-        """Write the page of its trace, in which its edges stand out; see `AttentionTrace.to_html`.
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> None: ...
+    @checked
+    def to_html(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> str | None:
+        """Write the page of its trace, in which its edges stand out.
+
+        Parameters
+        ----------
+        path, other, edits, heads, keep, image, fit, why, spans, colour
+            As in `AttentionTrace.to_html`.
 
         Raises
         ------
@@ -233,7 +283,10 @@ class Circuit(Measured):
                 "one, has its own alone: trace = gattn.capture(text, model, tokenizer), then "
                 "trace.to_html(path, circuit=found)."
             )
-        return to_html(self.trace, path, circuit=self, **options)
+        return to_html(
+            self.trace, path, other=other, edits=edits, heads=heads, keep=keep, image=image,
+            fit=fit, circuit=self, why=why, spans=spans, colour=colour,
+        )  # fmt: skip
 
 
 def ends_in(circuit: Circuit) -> Callable[[str, int, int, int], tuple[Node, Node]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -47,15 +47,10 @@ class OverTexts(Pictured, Generic[Result]):
     spread: Result
     count: int
 
-    def draw(
-        self,
-        *,
-        figsize: tuple[float, float] | None = None,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> Axes:
-        """Draw the mean on Axes."""
-        return self.mean.draw(figsize=figsize, ax=ax, **options)
+    @property
+    def draw(self) -> Callable[..., Axes]:
+        """Draw the mean: the method of its type, with the same parameters."""
+        return self.mean.draw
 
 
 def over_texts(results: Iterable[Result]) -> OverTexts[Result]:

@@ -85,7 +85,7 @@ def oversquashing(
             "A token graph has no heads: leave heads= and reduce= out, or give attention."
         )
     number = _walks_to(stack, row)
-    at = placed(stack.positions[row], stack.tokens[row])
+    at = placed(stack.positions[row], stack.tokens, row)
     notes = [f"influence on the output at position {at}", *stack.notes]
     if has_heads:
         mixed = Mixed.of(

@@ -266,9 +266,11 @@ class Why(Pictured, AskedScores):
         contrast: int | str | None = None,
         *,
         most: int = _SHOWN,
+        title: str | None = None,
+        pool: Literal["mean", "max"] = "mean",
         figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
-        **options: Any,
+        cmap: str | Colormap | None = None,
     ) -> Axes:
         """Draw parts of queries against parts of keys: those with the largest numbers.
 
@@ -278,8 +280,12 @@ class Why(Pictured, AskedScores):
             As in `table`.
         most : int
             How many parts each side shows; the others are summed up as one.
-        figsize, ax, options
-            As in `gattn.drawing.results.arrays.draw_array`.
+        title : str, optional
+            A title of your own; there is no caption then.
+        pool : {"mean", "max"}
+            What a pixel shows that stands for several cells.
+        figsize, ax, cmap
+            See `gattn.drawing`.
 
         Raises
         ------
@@ -288,7 +294,7 @@ class Why(Pictured, AskedScores):
         """
         most = whole("most", most, 1, SelectionError)
         terms = summed(summed(self.matrix(contrast), 0, most), 1, most)
-        return terms.draw(figsize=figsize, ax=ax, **options)
+        return terms.draw(title=title, pool=pool, figsize=figsize, ax=ax, cmap=cmap)
 
     @drawn_by("draw_why")
     def draw_paths(

@@ -168,7 +168,7 @@ def _print_routes(found: Routes) -> None:
 
     layer, position, _ = found.end
     predicted = quoted(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
-    print(f"position {placed(position, found.tokens[position])} predicts {predicted}")
+    print(f"position {placed(position, found.tokens, position)} predicts {predicted}")
     print(f"{layer} layers; {found.number_of_nodes()} nodes, {found.number_of_edges()} edges")
     paths = found.paths(10)
     print("\nstrength  path: layer.heads→ is attention, ↺ stays at the token")
@@ -205,7 +205,7 @@ def run_flow(options: argparse.Namespace) -> None:
     shown = ranked.head(_MOST_ROWS).reset_index()
     shown["token"] = [visible(token) for token in shown["token"]]
     layers = len(trace.only_stack.layers)
-    print(f"to {placed(query, trace.tokens[query])}, through {layers} layers")
+    print(f"to {placed(query, trace.tokens, query)}, through {layers} layers")
     print_table(shown)
     if left := len(ranked) - len(shown):
         print(f"and {left} more, which -o flow.csv includes")
@@ -253,7 +253,7 @@ def _ranked(
         "rollout": rolled,
         "attention": attention,
     }
-    source = f"to {placed(query, trace.tokens[query])}: {flows.computed_from}"
+    source = f"to {placed(query, trace.tokens, query)}: {flows.computed_from}"
     notes = flows.notes
     made = Table.of(rows, name="flow", computed_from=source, notes=notes, index=["position"])
     reached = made[(numbers > 0) | (attention > 0)]

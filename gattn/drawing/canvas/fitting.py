@@ -291,7 +291,7 @@ def room(ax: Axes) -> tuple[float, float]:
     return across * len(spec.colspan) / grid.ncols, down * len(spec.rowspan) / grid.nrows
 
 
-def pitch(ax: Axes, count: int, side: str) -> float:
+def pitch(ax: Axes, count: float, side: str) -> float:
     """Find how far apart `count` places along a side of axes lie, in points."""
     return points(ax)[side == "y"] / max(count, 1)
 

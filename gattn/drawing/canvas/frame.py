@@ -274,9 +274,9 @@ def note_style(ax: Axes) -> dict[str, Any]:
     return {"transform": ax.transAxes, "size": small_size(), "alpha": 0.75} | text_style("→←")
 
 
-def token_said(position: int, token: str) -> str:
-    """Name a token in a title or a caption: "5 “lamp”"."""
-    return placed(position, token, has_glyph=fonts.has_glyph)
+def token_said(position: int, tokens: Sequence[str], at: int) -> str:
+    """Name one of some tokens in a title or a caption: "5 “lamp”"."""
+    return placed(position, tokens, at, has_glyph=fonts.has_glyph)
 
 
 def shown_text(text: str, *, limit: int = 48) -> str:

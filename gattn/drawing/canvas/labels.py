@@ -34,6 +34,8 @@ _MOST_OF = 0.7
 """The share of their room that labels may fill though they are wider than others."""
 _FEWEST = 2.4
 """To what width in font sizes a label is shortened at most: three letters and an ellipsis."""
+_END = 2
+"""How many characters at the end of labels are kept that would read alike without them."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _side_by_side(texts: Sequence[str], pitch: float) -> list[str] | None:
     beside = np.pad(np.minimum(widths, room), 1)
     left = 2 * room - np.maximum(beside[:-2], beside[2:])
     return [
-        _cut(text, float(most)) if too_long and wide > most else text
+        _cut(text, too_long and wide > most, float(most))
         for text, wide, most, too_long in zip(texts, widths, left, is_long, strict=True)
     ]
 
@@ -177,22 +179,31 @@ def _alike(texts: Sequence[str], limit: float) -> list[str]:
 
 
 def shortened(texts: Sequence[str], limit: float) -> list[str]:
-    """Let texts that are wider than some font sizes end in an ellipsis."""
+    """Let texts that are wider than some font sizes end in an ellipsis.
+
+    Where different texts would read alike, such as "component 1" and "component 2", their ends
+    are kept, too.
+    """
     limit = max(limit, _FEWEST)
     if not math.isfinite(limit):
         return list(texts)
-    widths = widths_of(texts)
-    return [
-        _cut(text, limit) if wide > limit else text
-        for text, wide in zip(texts, widths, strict=True)
-    ]
+    is_long = widths_of(texts) > limit
+    for end in (0, _END):
+        cut = [_cut(*one, limit, end) for one in zip(texts, is_long, strict=True)]
+        if len(set(cut)) == len(set(texts)):
+            break
+    return cut
 
 
-def _cut(text: str, limit: float) -> str:
+def _cut(text: str, is_long: Any, limit: float, end: int = 0) -> str:
+    """Shorten a text if it is too long, but for so many characters at its end."""
+    if not is_long:
+        return text
     text = text.removesuffix("…")
-    while len(text) > 1 and float(widths_of([f"{text}…"])[0]) > limit:
-        text = text[:-1]
-    return f"{text.rstrip()}…"
+    begin, rest = text[: len(text) - end], text[len(text) - end :]
+    while len(begin) > 1 and width_of(f"{begin}…{rest}") > limit:
+        begin = begin[:-1]
+    return f"{begin.rstrip()}…{rest}"
 
 
 def widths_of(texts: Sequence[str]) -> NDArray[np.float64]:

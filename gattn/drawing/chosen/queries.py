@@ -110,7 +110,7 @@ class Tokens:
         if isinstance(self.geometry, Times) and self.geometry.is_somewhere[token]:
             start, stop = self.geometry.stretches[token].tolist()
             return f"{self.name} {start:.6g}–{stop:.6g} s"
-        return f"{self.name} {token_said(self.positions[token], self.labels[token])}"
+        return f"{self.name} {token_said(self.positions[token], self.labels, token)}"
 
 
 def _is_float(wanted: Any) -> bool:

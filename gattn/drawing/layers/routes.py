@@ -105,10 +105,12 @@ def _end_said(routes: Routes) -> str:
     if predicted := str(routes.graph.get("predicted", "")):
         return quoted(predicted, has_glyph=fonts.has_glyph)
     position = routes.end[1]
-    token = routes.tokens[position] if routes.tokens else str(position)
+    if not routes.tokens:
+        return f"position {position}"
+    token = routes.tokens[position]
     if grid_of(routes.tokens):
         return f"patch {token}" if grid_of([token]) else quoted(token)
-    return f"position {placed(position, token, has_glyph=fonts.has_glyph)}"
+    return f"position {placed(position, routes.tokens, position, has_glyph=fonts.has_glyph)}"
 
 
 def _tokens_shown(routes: Routes) -> dict[int, str]:

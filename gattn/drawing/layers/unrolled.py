@@ -141,7 +141,9 @@ def _unrolled_title(unrolled: Unrolled) -> str:
 
 def _node_name(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
     depth, position = node
-    name = token_said(position, str(unrolled.nodes[node]["token"]))
+    beside = sorted(place for level, place in unrolled if level == depth)
+    tokens = [str(unrolled.nodes[depth, place]["token"]) for place in beside]
+    name = token_said(position, tokens, beside.index(position))
     first = unrolled.graph.get("first_layer", 0)
     return name if is_usual else f"{name} before layer {first + depth}"
 

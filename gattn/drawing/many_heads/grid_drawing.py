@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from typing import Any, TypeAlias
 
@@ -28,7 +28,7 @@ Line: TypeAlias = "list[tuple[float, float]]"
 _EVERY = (1, 2, 4, 5, 10, 20, 50)
 """Of how many columns one is numbered where not all numbers have room."""
 _STEPS = 16
-"""In how many steps a figure without room is made larger, to say which one has some."""
+"""In how many steps a figure without room is made larger, until it has some."""
 
 
 def draw_grids(
@@ -55,7 +55,10 @@ def draw_grids(
 
 
 def _usual(grids: Sequence[Grid]) -> tuple[tuple[float, float], list[Plan]]:
-    """Plan grids in their usual size, all equally wide, on a page if they have room there."""
+    """Plan grids in their usual size, all equally wide, on a page if they have room there.
+
+    If not, they are as small as they have room.
+    """
     wide = max(Plan(grid).width for grid in grids)
     plans = [Plan(grid, wide) for grid in grids]
     size = wide, sum(plan.height for plan in plans)
@@ -65,10 +68,17 @@ def _usual(grids: Sequence[Grid]) -> tuple[tuple[float, float], list[Plan]]:
     if page == size:
         return size, plans
     for some in (slim, _filling(grids, page)):
-        used = narrow, sum(plan.height for plan in some)
-        if used[1] <= page[1] + 1e-6 and all(plan.has_room for plan in some):
-            return used, some
+        if sum(plan.height for plan in some) <= page[1] + 1e-6 and _have_room(some):
+            return (narrow, sum(plan.height for plan in some)), some
+    for width in (narrow + (wide - narrow) * step / _STEPS for step in range(_STEPS)):
+        slim = [Plan(grid, width) for grid in grids]
+        if _have_room(slim):
+            return (width, sum(plan.height for plan in slim)), slim
     return size, plans
+
+
+def _have_room(plans: Iterable[Plan]) -> bool:
+    return all(plan.has_room for plan in plans)
 
 
 def _filling(grids: Sequence[Grid], size: tuple[float, float]) -> list[Plan]:
@@ -86,13 +96,13 @@ def _check_room(
     usual: tuple[float, float],
 ) -> None:
     """Refuse a figure that is too small, and say how large it must be at least."""
-    if all(plan.has_room for plan in plans):
+    if _have_room(plans):
         return
     most = [max(*sides) for sides in zip(given, usual, strict=True)]
     for step in range(1, _STEPS + 1):
         larger = [low + (high - low) * step / _STEPS for low, high in zip(given, most, strict=True)]
         wide, tall = (ceil(10 * side) / 10 for side in larger)
-        if all(plan.has_room for plan in _filling(grids, (wide, tall))):
+        if _have_room(_filling(grids, (wide, tall))):
             break
     raise ShapeError(
         f"The heads have no room on a figure of {given[0]:.1f} x {given[1]:.1f} inches: give one "

@@ -20,6 +20,7 @@ from gattn.drawing.canvas.labels import (
 from gattn.drawing.many_heads.grid import Block, Grid
 from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height
 from gattn.drawing.matrices.cells import pooling_said, sink_columns
+from gattn.drawing.matrices.stripes import STRIPED, striped_said
 from gattn.heads.head import AttentionGraph
 from gattn.names.text import wrapped
 
@@ -30,7 +31,7 @@ BETWEEN, MARGIN = 0.35, 0.15
 """Inches between blocks, and around all."""
 _FILLED = 0.92
 """How much of the distance between panels they fill."""
-_LEAST, _LEAST_KEY = 0.08, 0.4
+_LEAST, _LEAST_KEY = 0.07, 0.4
 """Inches of a matrix and of a key of colours, at least."""
 _NO_LABELS = Labels([], 0, 0)
 _TRIES = 6
@@ -167,9 +168,11 @@ class Plan:
         shape = grid.head.graph.num_queries, grid.head.graph.num_keys
         whole, count = (sum(getattr(one, of) for one in self.names) for of in ("whole", "count"))
         lacks = f"{whole} of {count} names have room" * (whole < count)
-        return "; ".join(
-            filter(None, [grid.caption, pooling_said(shape, (tall, wide), grid.pool), lacks])
-        )
+        top = grid.top_of_striped
+        are_striped = top is not None and min(self.token(grid.head)) >= as_inches(STRIPED)
+        marked = striped_said(top) if top is not None and are_striped else ""
+        pooled = pooling_said(shape, (tall, wide), grid.pool)
+        return "; ".join(filter(None, [grid.caption, marked, pooled, lacks]))
 
     def _labels(self) -> tuple[Labels, Labels]:
         """Fit the tokens of keys, with a sink, and of queries."""

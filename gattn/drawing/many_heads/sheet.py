@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -18,6 +18,7 @@ from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.matrices.cells import EdgeCells
 from gattn.drawing.matrices.images import add_cells
+from gattn.drawing.matrices.stripes import STRIPED, stripes
 
 
 class Sheet:
@@ -46,7 +47,25 @@ class Sheet:
         """Draw cells in a box: its left and upper end, width and height."""
         x, y, wide, tall = box
         extent = (x, x + wide, -y - tall, -y)
-        add_cells(self._axes, found, cmap=pen.cmap, norm=pen.norm, extent=extent)
+        image = add_cells(self._axes, found, cmap=pen.cmap, norm=pen.norm, extent=extent)
+        rows, columns = found.shape
+        size = wide / columns, tall / rows
+        if pen.scale.is_signed and min(size) >= as_inches(STRIPED):
+            values = found.at(rows, columns)
+            self.add_stripes(box, values, pen.scale.top, image.to_rgba)
+
+    def add_stripes(
+        self,
+        box: Sequence[float],
+        values: NDArray[Any],
+        top: float,
+        paint: Callable[[NDArray[Any]], Any],
+    ) -> None:
+        """Stripe the negative cells of a matrix in a box."""
+        (x, y, wide, tall), (rows, columns) = box, values.shape
+        size = wide / columns, -tall / rows
+        for patch in stripes(values, top, paint, corner=(x, -y), size=size):
+            self._axes.add_patch(patch)
 
     def add_pixels(self, box: Sequence[float], pixels: NDArray[Any], **style: Any) -> None:
         """Draw pixels, (height, width, 3 or 4), in a box."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, Normalize
-from matplotlib.patches import Patch, PathPatch
-from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import Bbox, BboxTransformTo
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import KINDS_OF_AREAS, REST_OF_KINDS, Scale, colour_map, ink_on
@@ -23,9 +19,8 @@ from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.matrices.arrays import ArrayCells, KindCells
 from gattn.drawing.matrices.cells import Cells, Pool, Pooling, pooling_said
 from gattn.drawing.matrices.images import CellsImage, add_cells
+from gattn.drawing.matrices.stripes import mark_negative
 
-_NEAR_ZERO, _STRIPED = 0.05, 5.0
-"""The share of a scale that is near 0, and from how many points on cells have stripes."""
 _HATCH, _HATCHED = "/////", "#8886"
 """What shows where there is no number: in grey, too, it is like no number's colour."""
 
@@ -57,7 +52,7 @@ def draw_heatmap(
     image = fill_axes(ax, cells, **(style | options))
     hatch_missing(ax, values)
     if signed:
-        mark_negative(ax, values, image)
+        mark_negative(ax, cells, image)
     ticks = MaxNLocator(integer=True) if are_whole(values) else None
     add_colour_bar(image, name, ax, how=how, ticks=ticks)
 
@@ -96,49 +91,6 @@ def hatch_missing(ax: Axes, values: NDArray[Any]) -> None:
     """Hatch the ground of a matrix, which shows where it has no number."""
     if not np.isfinite(values).all():
         ax.patch.set(hatch=_HATCH, edgecolor=_HATCHED, linewidth=0)
-
-
-def mark_negative(ax: Axes, values: NDArray[Any], image: CellsImage) -> None:
-    """Stripe the negative cells of a matrix, where they are large enough to be seen.
-
-    In grey their colours are like those of positive numbers. Numbers near 0, within a twentieth of
-    the scale, have no stripes, and none have where numbers are written in cells. The caption says
-    below what number cells are striped.
-    """
-    least = _NEAR_ZERO * float(np.max(image.norm.vmax or 1.0))
-    is_negative = np.nan_to_num(values) < -least
-
-    @cache
-    def paths() -> dict[str, Path]:
-        """Outline the negative cells, by the ink on them."""
-        cells = np.argwhere(is_negative)
-        inks = [ink_on(colour) for colour in image.to_rgba(values[is_negative])]
-        found: dict[str, Path] = {}
-        for ink in dict.fromkeys(inks):
-            own = [cell for cell, one in zip(cells, inks, strict=True) if one == ink]
-            boxes = [Bbox.from_bounds(x - 0.5, y - 0.5, 1, 1) for y, x in own]
-            found[ink] = Path.make_compound_path(*map(_box_path, boxes))
-        return found
-
-    def mark() -> list[Patch]:
-        rows, columns = values.shape
-        are_written = any(text.get_gid() == "gattn-numbers" for text in ax.texts)
-        apart = min(pitch(ax, rows, "y"), pitch(ax, columns, "x"))
-        is_seen = apart >= _STRIPED and not are_written
-        said = f"striped: negative, below {in_digits(-least)}"
-        Fitting.of(ax).note("striped", said * bool(is_seen and is_negative.any()))
-        found: list[Patch] = []
-        for ink, whole in paths().items() if is_seen else ():  # Large matrices have no such cells.
-            style: dict[str, Any] = {"fill": False, "linewidth": 0, "alpha": 0.6, "hatch": "---"}
-            patch = PathPatch(whole, edgecolor=ink, gid="gattn-negative", **style)
-            found.append(ax.add_patch(patch))
-        return found
-
-    rewritten(ax, mark)
-
-
-def _box_path(box: Bbox) -> Path:
-    return Path.unit_rectangle().transformed(BboxTransformTo(box))
 
 
 def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:

@@ -118,7 +118,7 @@ class _Arcs:
         """Fit arcs and labels into the axes; tell how many data units a point is."""
         height = points(self.ax)[1]
         spans = np.abs(self.found.end - self.found.start)[:, 0]
-        top = 1.03 * max(float(spans.max(initial=0.0)) / 2, 0.15 * len(self.positions), 0.8)
+        top = 1.03 * max(float(spans.max(initial=0.0)) / 2, 0.1 * len(self.positions), 0.8)
         sides = 1 + self.two_sided
         rise = sides * top / max(height - band, 0.2 * height)
         note = max(_NOTE * float(note.get_fontsize()) for note in self.notes)

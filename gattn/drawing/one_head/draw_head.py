@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
@@ -48,6 +49,9 @@ from gattn.names.text import writable
 
 if TYPE_CHECKING:
     import networkx as nx
+
+_AROUND_ARCS, _LOW = 1.4, 0.3
+"""Inches of texts around arcs, and the share of a height to which short arcs lower it at most."""
 
 Draw: TypeAlias = Callable[[Axes, AttentionGraph, Shown, Look], None]
 Layout: TypeAlias = str | Mapping[Any, Any] | Callable[["nx.DiGraph[Any]"], Mapping[Any, Any]]
@@ -247,7 +251,8 @@ def _size(head: AttentionGraph, layout: Layout) -> tuple[float, float]:
     tokens = head.graph.num_tokens + (head.graph.num_queries if head.graph.is_bipartite else 0)
     if layout == "arcs":
         width = _between(4.5, 1.5 + 0.42 * tokens, 13.0)
-        return width, _between(3.2, 0.45 * width, 5.0)
+        height = _between(3.2, 0.45 * width, 5.0)
+        return width, _AROUND_ARCS + (height - _AROUND_ARCS) * max(_share_of_longest(head), _LOW)
     rows, keys = head.graph.num_queries, head.graph.num_keys
     if layout == "columns":
         most = max(rows, keys)
@@ -256,6 +261,14 @@ def _size(head: AttentionGraph, layout: Layout) -> tuple[float, float]:
         return _between(4.2, 2.4 + 0.25 * keys, 10.0), _between(3.3, 2.2 + 0.25 * rows, 9.0)
     side = _between(5.0, 4.2 + 0.07 * tokens, 9.0)
     return side + 0.6, side
+
+
+def _share_of_longest(head: AttentionGraph) -> float:
+    """Return how long the longest edge is, as a share of the longest that there could be."""
+    if head.graph.is_bipartite or not len(head.key):
+        return 1.0
+    spans = np.abs(head.query + head.graph.query_offset - head.key)
+    return float(spans.max()) / max(head.graph.num_tokens - 1, 1)
 
 
 def _between(least: float, wanted: float, most: float) -> float:

@@ -21,6 +21,7 @@ from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.matrices.cells import EdgeCells, sink_columns
 from gattn.drawing.matrices.heatmaps import fill_axes
+from gattn.drawing.matrices.stripes import mark_negative
 from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import mark_cells
 from gattn.errors import SelectionError
@@ -45,6 +46,8 @@ def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     if look.labels:
         label_cells(ax, head, found.shape)
     mark_cells(ax, head)
+    if is_attention and look.pen.scale.is_signed:
+        mark_negative(ax, found, image)
 
 
 def norm_of(values: NDArray[Any], name: str, vmax: float | None = None) -> Normalize:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,13 @@ from gattn.drawing.canvas.frame import clear, given_axes, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.chosen.given import checks_given
+from gattn.drawing.matrices.stripes import mark_where_seen, stripes
 from gattn.drawing.over_image.images import Fit, Image, read_image
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
 from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph
+from gattn.models.effects.effect_tables import Effects
 
 _FADED = {"light": (0.45, 1.0), "dark": (0.0, 0.5)}
 """How dark and how light the image is under the colours."""
@@ -42,7 +44,12 @@ _LONGEST = 1024
 
 @checks_given
 def draw_image(
-    shown: AttentionGraph | Iterable[AttentionGraph] | xr.DataArray | NDArray[Any] | Tensor,
+    shown: AttentionGraph
+    | Iterable[AttentionGraph]
+    | Effects
+    | xr.DataArray
+    | NDArray[Any]
+    | Tensor,
     image: Any,
     query: Any = None,
     *,
@@ -71,8 +78,9 @@ def draw_image(
 
     Parameters
     ----------
-    shown : AttentionGraph, heads, or array
-        A head; several heads of one run, whose mean is shown; or a result with one number per
+    shown : AttentionGraph, heads, Effects, or array
+        A head; several heads of one run, whose mean is shown; effects or estimates of edits, one
+        for each patch or for each edge of a query or key; or a result with one number per
         token, such as `gattn.analysis.rollout`, at the last place of its first axes. Tensors and
         NumPy arrays are (tokens,), (queries, keys), or (rows, columns).
     image : PIL image, array (height, width, 3), Tensor (3, height, width), or path
@@ -180,6 +188,11 @@ class ImagePen:
         )
         return painted
 
+    def painted(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the colours of numbers as they look over an image of medium lightness."""
+        colours: NDArray[np.float64] = np.asarray(over_grey(self.cmap)(self.norm(values)))
+        return colours
+
     def beyond(self, some: Iterable[Patches]) -> str:
         """Say how many patches have numbers beyond the end of the colours; "" if none."""
         count = sum(int((np.abs(one.values) > self.top).sum()) for one in some)
@@ -227,6 +240,9 @@ def draw_patches(
     ax.set(xlim=(0, wide), ylim=(tall, 0))
     ax.set_aspect((height / tall) / (width / wide))
     clear(ax)
+    if pen.is_signed:
+        make = partial(stripes, found.values, pen.top, pen.painted, corner=(0.0, 0.0))
+        mark_where_seen(ax, (tall, wide), pen.top, make)
     for row, column in found.outlined:
         outline(ax, (column, row, 1, 1))
 

@@ -18,6 +18,7 @@ from gattn.drawing.many_heads.sheet import (
     key_width,
     line_height,
 )
+from gattn.drawing.matrices.stripes import STRIPED, first_striped, striped_said
 from gattn.drawing.over_image.draw_image import ImagePen, blocks, faded, over_grey
 from gattn.drawing.over_image.images import Image
 from gattn.drawing.over_image.patches import Patches
@@ -93,12 +94,12 @@ class Panels:
 
     def _measure(self, wide: float, side: float) -> None:
         """Find where all parts stand, on a figure of a width."""
+        self._side, self._tall = side, side * self._ratio
         room = (wide - self._left - _MARGIN) / as_inches(1)
         self._texts = (
             wrapped(self._title, room / font_size()),
-            wrapped(self._caption, room / small_size()),
+            wrapped("; ".join(filter(None, [self._caption, self._marked])), room / small_size()),
         )
-        self._side, self._tall = side, side * self._ratio
         self._names = {panel: self._fitting(panel.name) for panel in self._panels}
         lines = [
             max((1 + n.count("\n")) * bool(n) for p, n in self._names.items() if p.row == row)
@@ -129,7 +130,11 @@ class Panels:
             box = (x, y, self._side, self._tall)
             sheet.add_pixels(box, small.pixels if panel.found is None else ground)
             if panel.found is not None:
-                sheet.add_pixels(self._patch_box(x, y), blocks(panel.found.values, self._pen))
+                own = self._patch_box(x, y)
+                sheet.add_pixels(own, blocks(panel.found.values, self._pen))
+                if self._are_striped:
+                    pen = self._pen
+                    sheet.add_stripes(own, panel.found.values, pen.top, pen.painted)
             self._outline(sheet, panel, x, y)
             name = self._names[panel]
             middle = x + self._side / 2
@@ -142,6 +147,20 @@ class Panels:
         bar = ScalarMappable(self._pen.norm, over_grey(self._pen.cmap))
         name = next(panel.found for panel in self._panels if panel.found).name
         sheet.add_bar(x, self._tops[0], long, bar, name, MaxNLocator(5))
+
+    @property
+    def _are_striped(self) -> bool:
+        """Whether negative patches are large enough to have stripes."""
+        _, _, wide, tall = self._patch_box(0, 0)
+        size = min(wide / self._cells[1], tall / self._cells[0])
+        return self._pen.is_signed and size >= as_inches(STRIPED)
+
+    @property
+    def _marked(self) -> str:
+        """Say what stripes are, if there are some."""
+        found = [panel.found.least for panel in self._panels if panel.found is not None]
+        has_some = self._are_striped and min(found) < first_striped(self._pen.top)
+        return striped_said(self._pen.top) if has_some else ""
 
     def _patch_box(self, x: float, y: float) -> tuple[float, float, float, float]:
         down, across = self._covered

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
 from matplotlib.ticker import PercentFormatter
 
-from gattn.checks import check_options
 from gattn.drawing.canvas.colours import Scale
 from gattn.drawing.canvas.frame import (
     describe,
@@ -18,6 +18,7 @@ from gattn.drawing.canvas.frame import (
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.sides import label_rows, label_tokens
+from gattn.drawing.matrices.cells import Pool
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.one_head.draw_head import Layout, draw_with
 from gattn.drawing.one_head.look import Options, Wording
@@ -117,17 +118,42 @@ def draw_best_edges(
     return ax
 
 
-def draw_tree(tree: Tree, layout: Layout = "arcs", **options: Any) -> Axes:
+def draw_tree(
+    tree: Tree,
+    layout: Layout = "arcs",
+    *,
+    query: Any = None,
+    key: Any = None,
+    hide: Any = None,
+    self_loops: bool = True,
+    threshold: float | None = None,
+    values: str = "attention",
+    vmax: float | None = None,
+    pool: Pool = "mean",
+    linewidth: float | None = None,
+    title: str | None = None,
+    caption: str | None = None,
+    figsize: tuple[float, float] | None = None,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+    labels: bool = True,
+    legend: bool = True,
+) -> Axes:
     """Draw a tree of words as arcs from head to dependent.
 
     Parameters
     ----------
     tree : Tree
         What `gattn.analysis.arborescence` returns.
-    layout, **options
+    layout, query, key, hide, self_loops, threshold, values, vmax, pool, linewidth
+        As in `AttentionGraph.draw`.
+    title, caption, figsize, ax, cmap, labels, legend
         As in `AttentionGraph.draw`.
     """
-    check_options(Options, options, "Tree.draw()")
+    options = Options(
+        query, key, hide, self_loops, threshold, values, vmax, pool, linewidth, title, caption,
+        figsize, ax, cmap, labels, legend,
+    )  # fmt: skip
     wording = Wording(
         "head → dependent",
         "dependent ← head",
@@ -135,4 +161,4 @@ def draw_tree(tree: Tree, layout: Layout = "arcs", **options: Any) -> Axes:
         title="maximum spanning arborescence",
         notes=[tree.computed_from, *tree.notes],
     )
-    return draw_with(AttentionGraph.from_networkx(tree), layout, Options(**options), wording)
+    return draw_with(AttentionGraph.from_networkx(tree), layout, options, wording)

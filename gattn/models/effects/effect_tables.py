@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Literal
+
 import pandas as pd
 
-from gattn.door import DrawnByKind, Pictured
+from gattn.door import DrawnByKind, Pictured, drawn_by
+from gattn.heads.drawn.heads import IMAGE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+
+    from gattn.heads.geometry import Grid
 
 
 class Effects(Pictured, pd.DataFrame):
@@ -19,3 +28,32 @@ class Effects(Pictured, pd.DataFrame):
         return type(self)
 
     draw = DrawnByKind()
+
+    @drawn_by("draw_image", image=IMAGE)
+    def draw_image(
+        self,
+        image: Any,
+        query: Any = None,
+        *,
+        key: Any = None,
+        grid: Grid | tuple[int, int] | None = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        smooth: bool = False,
+        vmax: float | None = None,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+        cmap: str | Colormap | None = None,
+        legend: bool = True,
+    ) -> Axes:
+        """Draw what edits of patches change, over the picture; see `gattn.drawing.draw_image`.
+
+        Of edits of tokens, such as ``Cut(layer=2, key=5)``, each patch has the effect of its own.
+        Of edges, each has that of its edge to one query, or from one key. Each patch has one edit:
+        choose the rows of one head, such as ``found[(found.layer == 2) & (found["head"] == 0)]``.
+
+        Parameters
+        ----------
+        image, query, key, grid, fit, smooth, vmax, figsize, ax, cmap, legend
+            As in `AttentionGraph.draw_image`.
+        """
+        raise NotImplementedError

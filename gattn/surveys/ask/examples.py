@@ -22,6 +22,7 @@ from gattn.surveys.store.tables import files_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from gattn.keep import Keep
     from gattn.models.load.loading import Model
     from gattn.surveys.ask.reading import Survey
 
@@ -44,7 +45,7 @@ class ExampleTexts(Table):
         *,
         model: Model = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        **options: Any,
+        keep: Keep | None = None,
     ) -> str | None:
         """Write a page on which each of the texts can be chosen, with the head's graph.
 
@@ -57,8 +58,8 @@ class ExampleTexts(Table):
             predicted: a survey holds no logits.
         tokenizer : PreTrainedTokenizerBase, optional
             Its tokenizer; by default found by the model's name.
-        **options
-            ``keep``, as in `gattn.drawing.page.to_html`.
+        keep : Keep, optional
+            Which of the edges to keep; by default all that the survey kept.
 
         Returns
         -------
@@ -82,7 +83,7 @@ class ExampleTexts(Table):
             found = trace_of(tables, self.attrs["model"])
             title = f"{name} {row['score']:.3g}, text {row['text_id']}"
             graphs[title] = found if model is None else predicted(found, model, tokenizer)
-        return door.to_html(graphs, path, **options)
+        return door.to_html(graphs, path, keep=keep)
 
 
 def examples(survey: Survey, score: str, head: Any, most: int) -> ExampleTexts:

@@ -76,6 +76,8 @@ class Runs:
     """Measures a metric with only some units kept, all other edges ablated.
 
     `count` is how many runs there were, and `ran` is told as they end; each set of units runs once.
+    `seconds_of_run` is how long one took of those that ran together with the most others so far; 0
+    until it is known: the first run is slower, and so are few at once.
     `has_stream` says whether tokens keep a residual stream, as they do not in graph networks, and
     `has_gradient` whether all slopes that were asked for could be taken.
     """
@@ -86,6 +88,8 @@ class Runs:
         self.runner, self.measure, self.groups = runner, measure, groups
         self._messages = messages
         self.count = 0
+        self.seconds_of_run = 0.0
+        self._most_at_once = 0
         self.ran: Callable[[int], None] = _ignore
         self.has_stream = self.has_gradient = True
         self.begun = time.perf_counter()
@@ -179,9 +183,14 @@ class Runs:
         return np.array([self._known[name] for name in names])
 
     def _run(self, weights: Tensor) -> list[float]:
+        begun, is_first = self.seconds, self.count == 0
         with torch.no_grad():
             answers = self._answers(weights)
-            return [float(self.measure(answer, self._plain)) for answer in answers]
+            found = [float(self.measure(answer, self._plain)) for answer in answers]
+        if len(found) >= self._most_at_once and not is_first:
+            self.seconds_of_run = (self.seconds - begun) / len(found)
+            self._most_at_once = len(found)
+        return found
 
     def _answers(self, weights: Tensor) -> list[Any]:
         context, count = self.groups.context(weights, self._messages), len(weights)

@@ -46,10 +46,10 @@ def shade_of(
     if key is None:
         wanted = -1 if query is None else query
         place = find_token(wanted, queries, first.query_labels(), "query")
-        name = f"query {token_said(queries[place], first.query_labels()[place])}"
+        name = f"query {token_said(queries[place], first.query_labels(), place)}"
     else:
         place = find_token(key, keys, first.labels()[: len(keys)], "key")
-        name = f"key {token_said(keys[place], first.labels()[place])}"
+        name = f"key {token_said(keys[place], first.labels(), place)}"
     of_queries = of_key and bipartite
     tokens = first.query_labels() if of_queries else first.labels()
     amounts, having = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=int)

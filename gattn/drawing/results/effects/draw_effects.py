@@ -45,11 +45,7 @@ def draw_effects(
     SelectionError
         If there are no rows, or the layout does not show edits of their kind.
     """
-    if not len(table) or not {"effect", "layer", "head", "query", "key"} <= set(table.columns):
-        raise SelectionError(
-            "There are no effects to draw: keep at least one row, and the columns layer, head, "
-            "query, key and effect."
-        )
+    check_effects(table)
     layout = _fitting(table) if layout is None else layout
     if layout not in LAYOUTS:
         raise SelectionError(f"layout is one of {', '.join(LAYOUTS)}, not {layout!r}.")
@@ -57,11 +53,20 @@ def draw_effects(
     tokens = _tokens_by_position(table)
     changes = Changes.of(table, len(tokens), cmap)
     ax, notes = LAYOUTS[layout](table, changes, tokens, ax)
-    describe(ax, {}, _effects_title(table, layout), [*notes, *_around(table)])
+    describe(ax, {}, effects_title(table, layout), [*notes, *around(table)])
     return ax
 
 
-def _around(table: pd.DataFrame) -> list[str]:
+def check_effects(table: pd.DataFrame) -> None:
+    """Refuse a table without rows, or without the columns that say what was edited."""
+    if not len(table) or not {"effect", "layer", "head", "query", "key"} <= set(table.columns):
+        raise SelectionError(
+            "There are no effects to draw: keep at least one row, and the columns layer, head, "
+            "query, key and effect."
+        )
+
+
+def around(table: pd.DataFrame) -> list[str]:
     """Name the edits that the model ran with besides those measured, and add the table's notes."""
     edits = in_words(table.attrs.get("edits", ()))
     return [*([f"in the model {edits}"] if edits else []), *table.attrs.get("notes", ())]
@@ -131,7 +136,8 @@ def _tokens_by_position(table: pd.DataFrame) -> dict[int, str]:
     return dict(sorted(known.items()))
 
 
-def _effects_title(table: pd.DataFrame, layout: str) -> str:
+def effects_title(table: pd.DataFrame, layout: str) -> str:
+    """Say what was edited, and in which head if it is one."""
     is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
     parts = list(map(shown_text, _stacks(table))) if layout != "edits" else []
     if layout in ("arcs", "matrix"):

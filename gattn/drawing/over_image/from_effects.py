@@ -1,0 +1,97 @@
+"""Numbers of patches, from what edits of them change in a model's answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.chosen.queries import Tokens
+from gattn.drawing.over_image.patches import Patches, grid_of
+from gattn.drawing.results.effects.draw_effects import around, check_effects, effects_title
+from gattn.drawing.results.effects.layouts import Changes
+from gattn.errors import SelectionError
+from gattn.heads.geometry import Grid
+from gattn.names.tokens import cells_of
+
+_NONE = "the table does not say which patches its tokens are"
+
+
+def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
+    """Read effects or estimates, one for each patch; see `gattn.drawing.draw_image`."""
+    check_effects(table)
+    labels = [str(token) for token in table.attrs.get("tokens", ())]
+    if not labels:
+        raise SelectionError(f"{_NONE}: keep attrs['tokens'], as rows selected from it do.")
+    named, known = cells_of(labels), None
+    if named is not None:
+        rows, columns, cells = named
+        known = Grid(rows, columns, np.array(cells))
+    found = grid_of(known, grid, len(labels), _NONE)
+    asked, side = _sides(table, query, key)
+    said = ["each patch: edges from it" if side == "key" else "each patch: edges to it"]
+    outlined: tuple[tuple[int, int], ...] = ()
+    if asked:
+        tokens = Tokens(range(len(labels)), labels, found, asked)
+        wanted = query if asked == "query" else key
+        chosen = _only(table[asked]) if wanted is None else tokens.find(wanted)
+        if len(chosen) != 1:
+            raise SelectionError(f"Effects of edges are drawn of one {asked}, not {len(chosen)}.")
+        table = table[(table[asked] == chosen[0]).fillna(value=False)]
+        called = tokens.called(chosen)
+        said = [f"edges from {called}" if asked == "key" else f"edges to {called}"]
+        if found.cells[chosen[0]] >= 0:
+            outlined = (divmod(int(found.cells[chosen[0]]), found.columns),)
+        if not len(table):
+            raise SelectionError(f"The table has no edits of {said[0]}.")
+    places = table[side].to_numpy(dtype=np.int64)
+    if len(np.unique(places)) < len(places):
+        raise SelectionError(
+            "A picture has one number per patch, but several edits are of the same one, and "
+            "effects do not add up: choose rows of one head, such as found[(found.layer == 2) & "
+            "(found['head'] == 0)], or draw an array (rows, columns) of your own: "
+            "gattn.drawing.draw_image(array, image)."
+        )
+    changes = Changes.of(table, len(labels), None)
+    values = np.full(len(labels), np.nan)
+    values[places] = changes.values
+    is_head = (
+        bool(table[["layer", "head"]].notna().all(axis=None))
+        and len(table[["layer", "head"]].drop_duplicates()) == 1
+    )
+    return Patches(
+        found.spread(values),
+        found,
+        changes.pen.name,
+        effects_title(table, "matrix" if is_head else "layered"),
+        tuple(shown_text(text, limit=400) for text in [*said, *around(table)] if text),
+        outlined,
+    )
+
+
+def _sides(table: pd.DataFrame, query: Any, key: Any) -> tuple[str, str]:
+    """Return which side is asked about, "" if edits are of whole tokens, and which has patches."""
+    has = {side: table[side].notna() for side in ("query", "key")}
+    if query is not None or key is not None:
+        return ("query", "key") if query is not None else ("key", "query")
+    for side, other in (("key", "query"), ("query", "key")):
+        if has[side].all() and not has[other].any():
+            return "", side
+    if all(some.all() for some in has.values()):
+        for side, other in (("query", "key"), ("key", "query")):
+            if table[side].nunique() == 1:
+                return side, other
+        raise SelectionError(
+            "The table has edges of many queries and keys: pass query=(7, 9) for the edges to one "
+            "patch, or key= for those from one."
+        )
+    raise SelectionError(
+        "Over an image are drawn edits of one token or one edge each, such as Cut(layer=2, key=5): "
+        "select their rows. table.draw() shows all others."
+    )
+
+
+def _only(column: pd.Series[Any]) -> list[int]:
+    return [int(one) for one in column.unique()]

@@ -1,0 +1,83 @@
+"""Negative cells have stripes wherever colours run around zero: grey does not tell them apart."""
+
+import numpy as np
+import pytest
+from scenes import landscape
+
+import gattn
+from gattn import AttentionTrace
+
+SHARE = 0.05
+
+
+def signed(size=4):
+    values = np.random.default_rng(0).normal(size=(1, 1, size, size))
+    with pytest.warns(UserWarning, match="never negative"):
+        return values[0, 0], AttentionTrace.from_arrays(values)
+
+
+def striped(figure):
+    """Return the middles of all striped cells, in shares of the first axes' picture."""
+    figure.canvas.draw()
+    ax = figure.axes[0]
+    patches = [patch for patch in ax.patches if patch.get_gid() == "gattn-negative"]
+    assert all(patch.get_hatch() for patch in patches)
+    boxes = [box for patch in patches for box in patch.get_path().to_polygons()]
+    return np.array([(box.min(0) + box.max(0)) / 2 for box in boxes])
+
+
+def cells_of(places, box, shape):
+    """Return which cells of a matrix, drawn from left to right and downwards, places lie in."""
+    (left, right, low, high), (rows, columns) = box, shape
+    found = np.zeros(shape, dtype=bool)
+    column = (places[:, 0] - left) / (right - left) * columns
+    row = (high - places[:, 1]) / (high - low) * rows
+    found[np.floor(row).astype(int), np.floor(column).astype(int)] = True
+    return found
+
+
+def is_low(values):
+    return values < -SHARE * max(1, np.abs(values).max())
+
+
+def test_a_signed_head_has_stripes_as_a_matrix_and_among_others():
+    values, trace = signed()
+    for figure in (trace[0, 0].draw("matrix").figure, trace.draw(heads=[(0, 0)])):
+        (image,) = figure.axes[0].images
+        left, right, bottom, top = image.get_extent()
+        found = cells_of(striped(figure), (left, right, bottom, top), values.shape)
+        assert np.array_equal(found, is_low(values))
+
+
+def test_the_change_of_two_runs_has_stripes_where_attention_fell():
+    before, after = np.random.default_rng(1).dirichlet(np.ones(5), (2, 1, 1, 5))
+    one, other = (AttentionTrace.from_arrays(values) for values in (before, after))
+    figure = one.draw(other=other, heads=[(0, 0)])
+    change = (after - before)[0, 0]
+    image = figure.axes[0].images[-1]
+    found = cells_of(striped(figure), image.get_extent(), change.shape)
+    assert np.array_equal(found, change < -SHARE)
+    texts = [text.get_text().replace("\n", " ") for text in figure.axes[0].texts]
+    assert any("striped: negative, below −0.05" in text for text in texts)
+    same = one.draw(other=one, heads=[(0, 0)])
+    assert not len(striped(same))
+    assert not any("striped" in text.get_text() for text in same.axes[0].texts)
+
+
+def test_numbers_over_an_image_have_stripes_where_they_are_negative():
+    values, trace = signed(16)
+    numbers = values[3].reshape(4, 4)
+    alone = gattn.drawing.draw_image(numbers, landscape(), fit="stretch").figure
+    shown = trace.on_grid(4, 4, image_size=(64, 64))
+    many = shown.draw_image(landscape(), query=(0, 3), fit="stretch")
+    for figure in (alone, many):
+        image = figure.axes[0].images[1]
+        marks = (one for one in figure.axes[0].patches if one.get_gid() == "gattn-negative")
+        assert min(mark.get_zorder() for mark in marks) > image.get_zorder()
+        found = cells_of(striped(figure), image.get_extent(), numbers.shape)
+        assert np.array_equal(found, numbers < -SHARE * np.abs(numbers).max())
+
+
+def test_cells_too_small_to_be_seen_have_no_stripes():
+    figure = signed(64)[1].draw(heads=[(0, 0)], figsize=(3.3, 2.2))
+    assert not len(striped(figure))
