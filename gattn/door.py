@@ -211,7 +211,7 @@ class Shown(Pictured):
         spans: Iterable[tuple[int, int]] | None = None,
         colour: Any = None,
     ) -> None: ...
-    @checked
+    @checked()
     def to_html(
         self,
         path: str | PathLike[str] | None = None,

@@ -250,7 +250,7 @@ class Circuit(Measured):
         spans: Iterable[tuple[int, int]] | None = None,
         colour: Any = None,
     ) -> None: ...
-    @checked
+    @checked()
     def to_html(
         self,
         path: str | PathLike[str] | None = None,
