@@ -105,7 +105,7 @@ def draw_why(
     _mark(ax, {start for start, *_ in ends}, {end for _, end, _ in ends})
     add_line_key(ax, pen)
     _name_sides(ax, tokens, rows, labels=labels)
-    some = f"{len(chosen)} of {every:,} edges, those with the most attention"
+    some = f"{len(chosen):,} of {every:,} edges, those with the most attention"
     read = "dotted lines lead from the token that was read"
     _describe(ax, found, [*[some] * (len(chosen) < every), *[read] * is_split])
     if labels:

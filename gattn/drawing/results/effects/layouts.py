@@ -194,7 +194,7 @@ def _draw_edges_by_layer(
 
 def _strongest_said(changes: Changes, chosen: NDArray[np.int64]) -> list[str]:
     if len(chosen) < int((np.nan_to_num(changes.values) != 0).sum()):
-        return [f"the {len(chosen)} strongest of {len(changes.values):,} edges"]
+        return [f"the {len(chosen):,} strongest of {len(changes.values):,} edges"]
     return []
 
 
