@@ -110,9 +110,10 @@ def from_arrays(
                 raise
             raise type(error)(f"Stack {name!r}: {error}") from error
         stacks[name] = Stack(name, heads)
-    own = [stacks[name] for name, arrays in given.items() if not is_labelled(arrays)]
-    warn_of_weights((head for one in own for head in one.values()), of_sums=True)
-    warn_of_forms(head for one in own for head in one.values())
+    own = {name: one for name, one in stacks.items() if not is_labelled(given[name])}
+    warn_of_weights((head for one in own.values() for head in one.values()), of_sums=True)
+    for name, one in own.items():
+        warn_of_forms(one.values(), has_graph=by_stack[name].get("graph") is not None)
     return cls(stacks, model)
 
 

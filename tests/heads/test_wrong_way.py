@@ -46,6 +46,7 @@ def test_rows_of_causal_attention_are_told(read):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             read(part, graph=graph)
+            read(part, graph=TokenGraph.bipartite(rows, 6))
             read(part, query_tokens=list("abcdef")[:rows])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
@@ -78,12 +79,12 @@ def _is_transposed(head: AttentionGraph) -> bool:
     return len(columns) > 1 and bool((np.abs(columns - 1) <= _ROUNDING).all())
 
 
-def warn_of_forms(heads: Iterable[AttentionGraph]) -> None:
+def warn_of_forms(heads: Iterable[AttentionGraph], *, has_graph: bool) -> None:
     """Warn of the first head that seems to be transposed, or a part of a square one.
 
-    Where there are fewer queries than keys, they are other tokens. But a matrix of which each query
-    reads exactly the keys up to its own, counted from the first key or to the last, is a part of a
-    square one.
+    Where there are fewer queries than keys, they are other tokens, if no graph says otherwise. But
+    a matrix of which each query reads exactly the keys up to its own, counted from the first key or
+    to the last, is a part of a square one.
     """
     for head in heads:
         if _is_transposed(head):
@@ -95,7 +96,9 @@ def warn_of_forms(heads: Iterable[AttentionGraph]) -> None:
             )
             return
         queries, keys = head.graph.num_queries, head.graph.num_keys
-        if not head.graph.is_bipartite or head.query_tokens or not 1 < queries < keys:
+        if has_graph or not head.graph.is_bipartite:
+            continue
+        if head.query_tokens or not 1 < queries < keys:
             continue
         is_read = head.attention != 0
         query, key = head.query[is_read], head.key[is_read]
@@ -114,22 +117,26 @@ def warn_of_forms(heads: Iterable[AttentionGraph]) -> None:
 
 def warned(read: Callable[_P, AttentionGraph]) -> Callable[_P, AttentionGraph]:
     """Let a function that reads a head warn of weights that are no attention, and of its form."""
-    return _warning(read, warn_of_weights, warn_of_forms)
+    return _warning(read, of_weights=True)
 
 
 def warned_of_form(read: Callable[_P, AttentionGraph]) -> Callable[_P, AttentionGraph]:
     """Let a function that reads a head warn of its form alone."""
-    return _warning(read, warn_of_forms)
+    return _warning(read, of_weights=False)
 
 
 def _warning(
-    read: Callable[_P, AttentionGraph], *warn: Callable[..., None]
+    read: Callable[_P, AttentionGraph], *, of_weights: bool
 ) -> Callable[_P, AttentionGraph]:
+    known = signature(read)
+
     @wraps(read)
     def reading(*args: _P.args, **kwargs: _P.kwargs) -> AttentionGraph:
         head = read(*args, **kwargs)
-        for one in warn:
-            one([head])
+        if of_weights:
+            warn_of_weights([head])
+        graph = known.bind(*args, **kwargs).arguments.get("graph")
+        warn_of_forms([head], has_graph=graph is not None)
         return head
 
     return reading
