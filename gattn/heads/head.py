@@ -141,7 +141,7 @@ class AttentionGraph(Located, DrawnHead, door.Shown):
 
     from_dense = classmethod(warned_of_form(fields.from_dense))
     from_edges = classmethod(warned(edge_lists.from_edges))
-    from_scipy = classmethod(warned(matrices.from_scipy))
+    from_scipy = classmethod(warned(warned_of_form(matrices.from_scipy)))
     from_pandas = classmethod(warned(frames.from_pandas))
 
     # Edges

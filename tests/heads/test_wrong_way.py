@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from gattn import AttentionGraph, AttentionTrace, TokenGraph
@@ -54,3 +55,16 @@ def test_rows_of_causal_attention_are_told(read):
         read(A[1:4])  # could be anything
         read(attention(is_causal=False)[:4])
         read(attention(is_causal=False, queries=3))
+
+
+def test_advice_holds_for_whoever_is_given_it():
+    """A sparse matrix takes no graph=; a list of edges says itself which way they run."""
+    A = attention(is_causal=True)
+    with pytest.warns(UserWarning, match=r"from_dense or AttentionTrace.from_arrays with graph="):
+        AttentionGraph.from_scipy(scipy.sparse.csr_array(A[2:]))
+    with pytest.warns(UserWarning, match="if so, swap queries and keys"):
+        AttentionGraph.from_scipy(scipy.sparse.csr_array(A.T))
+    key, query = A.T.nonzero()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AttentionGraph.from_edges([query, key], A[query, key] / 2, num_tokens=6)

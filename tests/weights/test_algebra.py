@@ -147,7 +147,7 @@ def test_fixed_factor_moves_with_the_module():
 
 @pytest.mark.parametrize("wrong", [Dot, 3.0, "dot", None])
 def test_refuses_what_is_no_weight_function(wrong):
-    with pytest.raises(ContractError, match="weight must be a WeightFunction or a callable"):
+    with pytest.raises(ContractError, match="weight must be a WeightFunction, such as"):
         as_weight_function(wrong)
 
 

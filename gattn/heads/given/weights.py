@@ -91,8 +91,8 @@ def warn_of_forms(heads: Iterable[AttentionGraph], *, has_graph: bool) -> None:
             of = f" of {', '.join(head.place())}" if head.place() else ""
             warn(
                 f"The columns of the attention{of} sum to 1, but its rows, which are queries, do "
-                "not, as if it were transposed: if so, swap the last two axes, as in "
-                "attention.swapaxes(-1, -2)."
+                "not, as if it were transposed: if so, swap queries and keys, as "
+                "attention.swapaxes(-1, -2) does."
             )
             return
         queries, keys = head.graph.num_queries, head.graph.num_keys
@@ -109,32 +109,32 @@ def warn_of_forms(heads: Iterable[AttentionGraph], *, has_graph: bool) -> None:
                 warn(
                     f"Attention ({queries}, {keys}) is read as that of {queries} tokens to {keys} "
                     f"others, but looks like rows {offset} .. {offset + queries - 1} of a causal "
-                    f"text of {keys}: if so, pass graph=TokenGraph.causal({queries}, "
-                    f"num_keys={keys}{starts}); if not, query_tokens=."
+                    f"text of {keys}: if so, read them by AttentionGraph.from_dense or "
+                    f"AttentionTrace.from_arrays with graph=TokenGraph.causal({queries}, "
+                    f"num_keys={keys}{starts}); if not, pass query_tokens=."
                 )
                 return
 
 
 def warned(read: Callable[_P, AttentionGraph]) -> Callable[_P, AttentionGraph]:
-    """Let a function that reads a head warn of weights that are no attention, and of its form."""
-    return _warning(read, of_weights=True)
+    """Let a function that reads edges warn of weights that are no attention."""
+
+    @wraps(read)
+    def reading(*args: _P.args, **kwargs: _P.kwargs) -> AttentionGraph:
+        head = read(*args, **kwargs)
+        warn_of_weights([head])
+        return head
+
+    return reading
 
 
 def warned_of_form(read: Callable[_P, AttentionGraph]) -> Callable[_P, AttentionGraph]:
-    """Let a function that reads a head warn of its form alone."""
-    return _warning(read, of_weights=False)
-
-
-def _warning(
-    read: Callable[_P, AttentionGraph], *, of_weights: bool
-) -> Callable[_P, AttentionGraph]:
+    """Let a function that reads a matrix warn of its form; edges are told by their ends."""
     known = signature(read)
 
     @wraps(read)
     def reading(*args: _P.args, **kwargs: _P.kwargs) -> AttentionGraph:
         head = read(*args, **kwargs)
-        if of_weights:
-            warn_of_weights([head])
         graph = known.bind(*args, **kwargs).arguments.get("graph")
         warn_of_forms([head], has_graph=graph is not None)
         return head
