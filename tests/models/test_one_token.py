@@ -86,3 +86,16 @@ def test_a_softmax_that_is_turned_round_or_squeezed_is_followed(tokens, batch):
         for row, trace in enumerate(run.traces):
             found = torch.tensor(trace.only_stack[0, 0].to_dense())
             torch.testing.assert_close(found, wanted[row], rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("is_batch_first", [False, True])
+def test_texts_of_one_token_are_no_text_whose_tokens_attend_to_themselves(is_batch_first):
+    """Texts of a batch that comes second, as where `batch_first` is forgotten."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=is_batch_first)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(1, 6, 8)
+    with torch.no_grad(), gattn.capturing(encoder) as run:
+        encoder(x.transpose(0, 1) if is_batch_first else x)
+    assert len(run.traces) == 6
+    assert {trace[1, 1].to_dense().shape for trace in run.traces} == {(1, 1)}

@@ -57,6 +57,8 @@ class Trial:
         The calls whose tokens or batch another input might tell otherwise.
     alone : set
         Those whose reasons say nothing of other calls.
+    windows_of_one : set
+        The calls in which each of a text's tokens attends to itself alone: they may be texts.
     is_across : bool
         Whether tokens of several elements of the supposed batch attend to each other.
     """
@@ -70,6 +72,7 @@ class Trial:
     untold: dict[Place, str] = field(default_factory=dict)
     unsettled: set[Place] = field(default_factory=set)
     alone: set[Place] = field(default_factory=set)
+    windows_of_one: set[Place] = field(default_factory=set)
     is_across: bool = False
 
     @property
@@ -80,7 +83,7 @@ class Trial:
     @property
     def is_good(self) -> bool:
         """Whether nothing is left to be proved with another dimension."""
-        return not (self.reasons or self.untold or self.unsettled)
+        return not (self.reasons or self.untold or self.unsettled or self.windows_of_one)
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -170,6 +173,7 @@ class Trying:
         for place in shown:
             trial.layouts[place] = trial.of_one[place]
             trial.gates.discard(place)
+        trial.windows_of_one = {site.place for site in sites if _are_windows_of_one(site, trial)}
         if not (or_nothing and trial.lacks_proofs):
             self._tried.append(trial)
         elif trial.reasons:
@@ -216,6 +220,14 @@ class Trying:
 def _is_of_some(site: Site, layout: Layout) -> bool:
     """Return whether a sequence has more tokens than one query may read, as with windows."""
     return layout.tokens is not None and site.keys < layout.tokens.num_keys
+
+
+def _are_windows_of_one(site: Site, trial: Trial) -> bool:
+    """Return whether each of several tokens of a text attends to itself alone."""
+    layouts = [layout for _, layout in trial.layouts.get(site.place, ())]
+    return site.queries == site.keys == 1 and any(
+        layout.tokens is not None and layout.tokens.num_keys > 1 for layout in layouts
+    )
 
 
 def _nothing(trial: Trial) -> Trial:
