@@ -110,7 +110,7 @@ def check_options(
     said : str
         What the user called, such as ``draw()``.
     more : sequence of str
-        Options that are taken before it is called.
+        What else may be named: its other arguments, and options that are taken before it is called.
     hints : mapping of str to str
         What to do in place of options that it does not have, though others like it do.
 
@@ -125,7 +125,11 @@ def check_options(
     known = [one.name for one in parameters if one.kind is not Parameter.POSITIONAL_ONLY]
     for name in options:
         if name not in known:
-            named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+            named = [
+                one.name
+                for one in parameters
+                if one.kind is Parameter.KEYWORD_ONLY or one.name in more
+            ]
             named += [one for one in more if one not in named]
             alike = get_close_matches(name, named, 1, _ALIKE)
             guess = f"; did you mean {alike[0]}=?" if alike else f": it has {', '.join(named)}."
@@ -163,15 +167,16 @@ def check_call(
     OptionError
         If an option is unknown, given twice or missing, or there are too many arguments.
     """
-    check_options(function, options, said, hints=hints)
     parameters = list(signature(function).parameters.values())[1:]
     placed = [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    check_options(function, options, said, placed, hints)
     if len(arguments) > len(placed):
-        extra = arguments[len(placed)]
-        raise OptionError(
-            f"{said} takes {', '.join(placed) or 'nothing'} without a name, and all else by its "
-            f"name: say what {extra!r:.60} is, as in {parameters[len(placed)].name}=."
-        )
+        extra = f"{arguments[len(placed)]!r:.60}"
+        others = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+        then = f": {extra} is one argument too many."
+        if others:
+            then = f", and all else by its name: say what {extra} is, as in {others[0]}=."
+        raise OptionError(f"{said} takes {', '.join(placed) or 'nothing'} without a name{then}")
     for name, value in zip(placed, arguments, strict=False):
         if name in options:
             hint = f"; {hints[name]}" if name in hints else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 import numpy as np
 from torch import Tensor
 
-from gattn.checks import check_options
+from gattn.checks import check_call
 from gattn.edit_records import Described, EditRecord
 from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError
@@ -31,16 +31,17 @@ Some = TypeVar("Some")
 
 @dataclass_transform(eq_default=False, frozen_default=True)
 def edit_class(kind: type[Some]) -> type[Some]:
-    """Make a class of edits a frozen dataclass that names its fields to who gives it others."""
+    """Make a class of edits a frozen dataclass that says which fields it takes."""
     made: Any = dataclass(frozen=True, eq=False, repr=False)(kind)
     make = made.__init__
-    names = [one.name for one in fields(made)]
 
     @wraps(make)
     def make_checked(self: Some, *values: Any, **options: Any) -> None:
-        if not options.keys() <= set(names):
-            check_options(make, options, f"{made.__name__}()", names)
-        make(self, *values, **options)
+        try:
+            make(self, *values, **options)
+        except TypeError:
+            check_call(make, values, options, f"{made.__name__}()", {})
+            raise
 
     made.__init__ = make_checked
     return made  # type: ignore[no-any-return]
