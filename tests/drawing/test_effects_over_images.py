@@ -79,6 +79,7 @@ def test_what_has_no_one_number_per_patch_is_refused():
         (edits([2], [3]), {"query": 5}, "no edits of edges to patch"),
         (edits([2], [3]), {"query": [1, 2]}, "of one query, not 2"),
         (edits([2], [3]), {"query": 1, "key": 2}, "Give a query or a key, not both"),
+        (edits([None], [3]), {"key": 3}, "edits of all edges of a token: leave out key="),
         (edits([None], [None]), {}, "edits of one token or one edge each"),
     ):
         with pytest.raises(SelectionError, match=said):

@@ -46,6 +46,11 @@ def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
             outlined = (divmod(int(found.cells[chosen[0]]), found.columns),)
         if not len(table):
             raise SelectionError(f"The table has no edits of {said[0]}.")
+        if table[side].isna().any():
+            raise SelectionError(
+                f"{asked}= chooses edges, but the table has edits of all edges of a token: leave "
+                f"out {asked}=, or select the rows of single edges."
+            )
     places = table[side].to_numpy(dtype=np.int64)
     if len(np.unique(places)) < len(places):
         raise SelectionError(
