@@ -50,6 +50,8 @@ def __getattr__(name: str) -> object:
     try:
         return _get(name)
     except AttributeError as error:
+        if name in __all__:  # It is there, but its own module does not load.
+            raise
         from gattn import analysis
 
         where = f"it is gattn.analysis.{name}" if name in dir(analysis) else "see dir(gattn)"

@@ -130,7 +130,7 @@ def test_an_option_that_a_picture_does_not_have_is_named_with_those_it_has(trace
     for call, message in (
         (
             lambda: head.draw(foo=2),
-            r"AttentionGraph.draw\(\) has no option foo=: it has query, key",
+            r"AttentionGraph.draw\(\) has no option foo=: it has layout, query, key",
         ),
         (lambda: head.draw("matrix", treshold=2), r"treshold=; did you mean threshold=\?"),
         (lambda: trace.draw(foo=2), r"AttentionTrace.draw\(\) has no option foo=.* heads, stack"),
@@ -138,7 +138,7 @@ def test_an_option_that_a_picture_does_not_have_is_named_with_those_it_has(trace
         (lambda: trace.only_stack.draw(foo=2), r"Stack.draw\(\) has no option foo="),
         (lambda: head.graph.draw(foo=2), r"TokenGraph.draw\(\) has no option foo="),
         (lambda: trace.unroll().draw(foo=2), r"Unrolled.draw\(\) has no option foo="),
-        (lambda: head.draw_text(foo=2), r"draw_text\(\) has no option foo=: it has key"),
+        (lambda: head.draw_text(foo=2), r"draw_text\(\) has no option foo=: it has query, key"),
         (lambda: trace.to_html(keeps=2), r"to_html\(\) has no option keeps=; did you mean keep=\?"),
     ):
         with pytest.raises(OptionError, match=message) as raised:
@@ -204,6 +204,9 @@ def test_a_result_is_asked_for_what_another_has(trace):
         (lambda: trace.draw(key=2), r"no option key=: take one head"),
         (lambda: head.draw_graph(key=2), r"no option key=: it shows all edges .*head.draw\(key="),
         (lambda: trace.draw_graph(key=2), r"no option key=: it shows all edges"),
+        (lambda: head.draw(layuot="arcs"), r"no option layuot=; did you mean layout=\?"),
+        (lambda: head.draw_image(None, qurey=2), r"no option qurey=; did you mean query=\?"),
+        (lambda: trace.to_html(pth="a"), r"no option pth=; did you mean path=\?"),
     ):
         with pytest.raises(OptionError, match=message):
             asked()
@@ -216,7 +219,9 @@ def test_edits_name_their_fields():
         (lambda: gattn.Only([], x=2), r"Only\(\) has no option x=: it has edges"),
         (lambda: gattn.Swap(weights=None), r"Swap\(\) has no option weights=; did you mean weight"),
         (lambda: gattn.Restrict("causal"), r"such as TokenGraph.window\(.*, not 'causal'"),
-        (lambda: gattn.Use("causal"), r"missing 1 required positional argument: 'layer'"),
+        (lambda: gattn.Use("causal"), r"Use\(\) needs layer first"),
+        (lambda: gattn.Scale(), r"Scale\(\) needs factor first"),
+        (lambda: gattn.Use(1, 2, 3, 4, 5), r"Use\(\) takes graph, .* a name: 5 is one arg"),
         (lambda: gattn.Use("causal", 0, 0), r"such as the head trace\[2, 1\] .*, not 'causal'"),
     ):
         with pytest.raises((TypeError, EditError), match=message):
@@ -250,6 +255,15 @@ def test_a_name_of_another_module_is_told():
     with pytest.raises(AttributeError, match=r"gattn has no 'rolout': see dir\(gattn\)"):
         _ = gattn.rolout
     assert not hasattr(gattn, "__wrapped__")
+
+
+def test_an_error_inside_a_module_is_not_taken_for_a_wrong_name(monkeypatch):
+    def broken(name):
+        raise AttributeError("module 'torch' has no attribute 'new'")
+
+    monkeypatch.setattr(gattn, "_get", broken)
+    with pytest.raises(AttributeError, match="'torch' has no attribute 'new'"):
+        gattn.__getattr__("capture")
 
 
 def test_a_label_that_a_classifier_does_not_have_lists_those_it_has():
