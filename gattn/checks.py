@@ -28,20 +28,30 @@ _ALIKE = 0.7
 """How alike names are, from 0 to 1, of which one may have been meant for the other."""
 
 
-_NOT_OF_USERS = (
-    *(f"{get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
-    f"{Path(__file__).parent}{os.sep}",
-    "<frozen ",
-)
-"""Where code begins that is no user's: gattn's own, and that of libraries."""
+_NOT_OF_USERS = (f"{get_path('stdlib')}{os.sep}", f"{Path(__file__).parent}{os.sep}", "<frozen ")
+"""Where code lies that is no user's: Python's own, and gattn's."""
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of libraries, of which there may be several: of a system, an environment, a user."""
 
 
 def warn(message: str) -> None:
     """Warn at the line of the user's code that called gattn, or a model that gattn watches."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back and _file_of(frame).startswith(_NOT_OF_USERS):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    frame = sys._getframe(1)
+    while frame.f_back and not _is_of_users(_file_of(frame)):
+        frame = frame.f_back
+    known = frame.f_globals  # A stacklevel would not count frames of imports.
+    warnings.warn_explicit(
+        message,
+        UserWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        known.get("__name__"),
+        known.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_of_users(file: str) -> bool:
+    return not file.startswith(_NOT_OF_USERS) and _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def _file_of(frame: FrameType) -> str:
