@@ -163,7 +163,7 @@ def _side_by_side(texts: Sequence[str], pitch: float) -> list[str] | None:
     beside = np.pad(np.minimum(widths, room), 1)
     left = 2 * room - np.maximum(beside[:-2], beside[2:])
     return [
-        _cut(text, too_long and wide > most, float(most))
+        _cut(text, float(most)) if too_long and wide > most else text
         for text, wide, most, too_long in zip(texts, widths, left, is_long, strict=True)
     ]
 
@@ -189,16 +189,17 @@ def shortened(texts: Sequence[str], limit: float) -> list[str]:
         return list(texts)
     is_long = widths_of(texts) > limit
     for end in (0, _END):
-        cut = [_cut(*one, limit, end) for one in zip(texts, is_long, strict=True)]
+        cut = [
+            _cut(text, limit, end) if too_long else text
+            for text, too_long in zip(texts, is_long, strict=True)
+        ]
         if len(set(cut)) == len(set(texts)):
             break
     return cut
 
 
-def _cut(text: str, is_long: Any, limit: float, end: int = 0) -> str:
-    """Shorten a text if it is too long, but for so many characters at its end."""
-    if not is_long:
-        return text
+def _cut(text: str, limit: float, end: int = 0) -> str:
+    """Shorten a text to some font sizes, but for so many characters at its end."""
     text = text.removesuffix("…")
     begin, rest = text[: len(text) - end], text[len(text) - end :]
     while len(begin) > 1 and width_of(f"{begin}…{rest}") > limit:
