@@ -12,7 +12,7 @@ from inspect import Parameter, signature
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
-from gattn.checks import check_call, check_options
+from gattn.checks import check_call
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -152,9 +152,7 @@ def draw_heads(shown: object, other: object, edits: str, options: dict[str, Any]
 
 def to_html(shown: object, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
     """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
-    made = import_module("gattn.drawing.page").to_html
-    check_options(made, options, "to_html()")
-    page: str | None = made(shown, path, **options)
+    page: str | None = import_module("gattn.drawing.page").to_html(shown, path, **options)
     return page
 
 
@@ -236,12 +234,10 @@ class Shown(Pictured):
         other, edits, heads, keep, image, fit, circuit, why, spans, colour
             As in `gattn.drawing.page.to_html`, with the same errors.
         """
-        page = import_module("gattn.drawing.page")
-        found: str | None = page.to_html(
+        return to_html(
             self, path, other=other, edits=edits, heads=heads, keep=keep, image=image, fit=fit,
             circuit=circuit, why=why, spans=spans, colour=colour,
         )  # fmt: skip
-        return found
 
 
 def head_table(trace: AttentionTrace) -> HeadTable:
