@@ -139,7 +139,7 @@ class Runner:
         if logits.dim() < 2:
             self._is_of_text = self._rows is None
             return logits[None]
-        if ahead is not None:
+        if ahead is not None and self._is_loss:
             self._check_unread(ahead)
         self._check_named(logits, ahead)
         if self._rows is not None:
@@ -160,7 +160,7 @@ class Runner:
     def _check_unread(self, ahead: ReadingAhead) -> None:
         """Refuse the loss of next tokens that were read by those that are to predict them."""
         read = sorted(ahead.past.intersection(self._positions or ()))
-        if not self._is_loss or not read:
+        if not read:
             return
         config = getattr(self.model, "config", None)
         is_other = getattr(config, "is_decoder", None) is False
