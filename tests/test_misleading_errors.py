@@ -206,6 +206,7 @@ def test_a_result_is_asked_for_what_another_has(trace):
         (lambda: trace.draw_graph(key=2), r"no option key=: it shows all edges"),
         (lambda: head.draw(layuot="arcs"), r"no option layuot=; did you mean layout=\?"),
         (lambda: head.draw_image(None, qurey=2), r"no option qurey=; did you mean query=\?"),
+        (lambda: trace.unroll().draw(layuot=1), r"no option layuot=; did you mean layout=\?"),
         (lambda: trace.to_html(pth="a"), r"no option pth=; did you mean path=\?"),
     ):
         with pytest.raises(OptionError, match=message):

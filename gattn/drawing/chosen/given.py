@@ -81,9 +81,10 @@ def drawn(
         If neither the picture nor what draws it in matplotlib has one of the options.
     """
     said, given, size = f"{type(shown).__name__}.draw()", dict(options), None
-    if "figsize" not in signature(picture).parameters:
+    _, *names = signature(picture).parameters
+    if "figsize" not in names:
         size = given.pop("figsize", None)
-    check_options(picture, given, said, ["figsize"])
+    check_options(picture, given, said, [*names, "figsize"])
     check_given(given)
     if size is not None:
         given["ax"] = given_axes(given.get("ax"), size)
