@@ -99,3 +99,14 @@ def test_texts_of_one_token_are_no_text_whose_tokens_attend_to_themselves(is_bat
         encoder(x.transpose(0, 1) if is_batch_first else x)
     assert len(run.traces) == 6
     assert {trace[1, 1].to_dense().shape for trace in run.traces} == {(1, 1)}
+
+
+@torch.no_grad()
+def test_traces_are_made_once_when_no_more_can_run():
+    model = model_of(lambda scores, value: scores.softmax(-1) @ value)
+    with gattn.capturing(model) as run:
+        model(torch.randn(2, 3, WIDTH).double())
+        assert len(run.traces) == 2
+        model(torch.randn(1, 3, WIDTH).double())
+    assert len(run.traces) == 3
+    assert all(one is same for one, same in zip(run.traces, run.traces, strict=True))

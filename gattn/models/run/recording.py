@@ -69,7 +69,8 @@ class Recording(Context):
         self._sequences = Sequences()
         self._lock = Lock()
         self._depth: dict[str, int] = {}
-        self._was_called = self._broke = False
+        self._was_called = self._broke = self._is_finished = False
+        self._traces: list[AttentionTrace] = []
         self._size = 0
 
     @contextmanager
@@ -276,14 +277,17 @@ class Recording(Context):
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
             raise no_such("layer", min(missing), depth, "the model")
+        self._is_finished = True
 
     @property
     def traces(self) -> list[AttentionTrace]:
-        """The trace of each sequence that ran, in order."""
+        """The trace of each sequence that ran, in order; once the context closed, always these."""
+        if self._traces:
+            return list(self._traces)
         takes_part(self)  # To forget a call that broke off.
         sequences = self._sequences.whole
         encodings = self.encodings
-        return [
+        found = [
             self._naming.applied(
                 trace_of(
                     one,
@@ -298,6 +302,9 @@ class Recording(Context):
             )
             for n, one in enumerate(sequences)
         ]
+        if self._is_finished:
+            self._traces = found
+        return list(found)
 
     @property
     def trace(self) -> AttentionTrace:
