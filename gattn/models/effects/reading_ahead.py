@@ -33,7 +33,8 @@ class ReadingAhead(Context):
         mask = tracker.mask(call)
         for n, sides in enumerate(zip(place.queries, place.keys, strict=True)):
             graph = mask.graph(n, *sides, is_bipartite=False)
-            if all(graph is not one for one, *_ in known):  # Most layers share a mask.
+            is_told = any(side.positions is not None for side in sides)
+            if is_told or all(graph is not one for one, *_ in known):  # Most layers share a mask.
                 known.append((graph, *sides))
         return []
 
