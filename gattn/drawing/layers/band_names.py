@@ -52,7 +52,7 @@ def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
     """Set the limits, and write tokens, layers, and the stacks if there are several."""
     if set(bands) == {""}:
         (only,) = bands.values()
-        set_up(ax, only.tokens, range(only.layers), labels=labels)
+        set_up(ax, only.tokens, range(only.first, only.first + only.layers), labels=labels)
         return
     wide = columns(bands)
     ax.set(xlim=(-0.7, wide - 0.3), ylim=(-LIMITS[0], top(bands) + LIMITS[1]), xticks=[])
@@ -61,14 +61,19 @@ def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
     fitted(ax, partial(_name_layers, ax, bands))
     name_layers(ax)
     if labels:
-        lowest = [band for band in bands.values() if not band.base]
-        fitted(ax, partial(_name_lowest, ax, lowest, wide))
+        name_lowest(ax, bands)
         for band in bands.values():
             if band.base and band.has_names:
                 rewritten(ax, partial(_name_above, ax, band, wide))
     for band in bands.values():
         if len({one.base for one in bands.values()}) < len(bands):
             _name_side(ax, band)
+
+
+def name_lowest(ax: Axes, bands: Mapping[str, Band]) -> None:
+    """Write the tokens of the lowest stack below the axes."""
+    lowest = [band for band in bands.values() if not band.base]
+    fitted(ax, partial(_name_lowest, ax, lowest, columns(bands)))
 
 
 def _labels(ax: Axes, band: Band, wide: int) -> Labels:
@@ -83,7 +88,7 @@ def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
     for band in bands.values():
         for n in range(0, band.layers, step):
             name = "" if n else f"{shown_text(band.stack, limit=_STACK)} · "
-            ticks[band.base + n + 0.5] = f"{name}{n}"
+            ticks[band.base + n + 0.5] = f"{name}{band.first + n}"
     ax.set_yticks(list(ticks), list(ticks.values()), **text_style(list(ticks.values())))
 
 

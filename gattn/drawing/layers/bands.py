@@ -34,6 +34,8 @@ class Band:
         Where the first token lies, and depth 0.
     has_names : bool
         Whether the texts are written below it; not if the stack below has the same tokens.
+    first : int
+        The number of its lowest layer.
     """
 
     stack: str
@@ -43,6 +45,7 @@ class Band:
     left: int = 0
     base: float = 0.0
     has_names: bool = True
+    first: int = 0
 
     def place(self, position: int, depth: int) -> tuple[float, float]:
         """Return where a token's stream lies at a depth."""

@@ -12,6 +12,7 @@ from gattn.drawing.chosen.queries import Tokens
 from gattn.drawing.over_image.patches import Patches, grid_of
 from gattn.drawing.results.effects.draw_effects import around, check_effects, effects_title
 from gattn.drawing.results.effects.layouts import Changes
+from gattn.drawing.results.effects.sides import stacks_of, told_apart, told_texts
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
 from gattn.names.tokens import cells_of
@@ -22,7 +23,14 @@ _NONE = "the table does not say which patches its tokens are"
 def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
     """Read effects or estimates, one for each patch; see `gattn.drawing.draw_image`."""
     check_effects(table)
-    labels = [str(token) for token in table.attrs.get("tokens", ())]
+    if len(stacks := stacks_of(table)) > 1:
+        raise SelectionError(
+            f"A picture shows one stack, but there are {', '.join(stacks)}: choose one, as in "
+            f"found[found['stack'] == {stacks[0]!r}]."
+        )
+    asked, side = _sides(table, query, key)
+    texts = told_texts(table)
+    labels = texts[side]
     if not labels:
         raise SelectionError(f"{_NONE}: keep attrs['tokens'], as rows selected from it do.")
     named, known = cells_of(labels), None
@@ -30,11 +38,11 @@ def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
         rows, columns, cells = named
         known = Grid(rows, columns, np.array(cells))
     found = grid_of(known, grid, len(labels), _NONE)
-    asked, side = _sides(table, query, key)
     said = ["each patch: edges from it" if side == "key" else "each patch: edges to it"]
     outlined: tuple[tuple[int, int], ...] = ()
     if asked:
-        tokens = Tokens(range(len(labels)), labels, found, asked)
+        known = None if told_apart(table) else found
+        tokens = Tokens(range(len(texts[asked])), texts[asked], known, asked)
         wanted = query if asked == "query" else key
         chosen = _only(table[asked]) if wanted is None else tokens.find(wanted)
         if len(chosen) != 1:
@@ -42,8 +50,8 @@ def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
         table = table[(table[asked] == chosen[0]).fillna(value=False)]
         called = tokens.called(chosen)
         said = [f"edges from {called}" if asked == "key" else f"edges to {called}"]
-        if found.cells[chosen[0]] >= 0:
-            outlined = (divmod(int(found.cells[chosen[0]]), found.columns),)
+        if known is not None and known.cells[chosen[0]] >= 0:
+            outlined = (divmod(int(known.cells[chosen[0]]), known.columns),)
         if not len(table):
             raise SelectionError(f"The table has no edits of {said[0]}.")
         if table[side].isna().any():

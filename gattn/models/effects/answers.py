@@ -73,7 +73,7 @@ class FunctionRunner(Runner):
         self._first = None, tracker
         self._plain = self._answer(result, tracker)
         with torch.no_grad():
-            (again,) = self.run(Context())
+            (again,) = self.run(self._new_names())
             self._check_steady(measure, again)
 
     def plain(self) -> Any:
@@ -84,11 +84,6 @@ class FunctionRunner(Runner):
         """Run the function once, and read its answer."""
         assert count == 1
         return [self._answer(*self.prompt.run(context))]
-
-    @property
-    def tokens(self) -> list[str]:
-        """The texts of the tokens, or their positions, if there is only one sequence of them."""
-        return list(self._texts)
 
     @property
     def _texts(self) -> Sequence[str]:

@@ -134,7 +134,7 @@ def effect(
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     sources = Sources(runner.model, runner.tokenizer)
     with_runs = [sources.run(some) for some in together]
-    rows: list[dict[str, int | None]] = []
+    rows: list[dict[str, Any]] = []
 
     def look(editing: Editing, several: Sequence[Sequence[Edit]]) -> None:
         rows.extend(_places(some, editing) for some in several)
@@ -146,10 +146,10 @@ def effect(
         "kind": [
             ", ".join(dict.fromkeys(type(edit).__name__ for edit in some)) for some in together
         ],
-        "stack": [some[0].stack if len(some) == 1 else None for some in together],
+        "stack": [row["stack"] for row in rows],
     }
     found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
-    found.attrs = measure.facts | {"tokens": runner.tokens} | told_edits(runner.model)
+    found.attrs = measure.facts | {"tokens": runner.texts} | told_edits(runner.model)
     return found
 
 
@@ -250,13 +250,14 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     return cast("list[list[Edit]]", together)
 
 
-def _places(edits: Sequence[Edit], editing: Editing) -> dict[str, int | None]:
-    """Return the single layer, head, query and key that an edit names, as far as it does."""
+def _places(edits: Sequence[Edit], editing: Editing) -> dict[str, Any]:
+    """Return the single stack, layer, head, query and key of an edit, as far as it has one."""
     if len(edits) != 1:
-        return dict.fromkeys(_PLACES)
+        return dict.fromkeys(("stack", *_PLACES))
     (edit,) = edits
     numbers = {name: _single(getattr(edit, name, None)) for name in ("layer", "head")}
-    return numbers | {side: editing.position(edit, side) for side in ("query", "key")}
+    places = {side: editing.position(edit, side) for side in ("query", "key")}
+    return {"stack": editing.stack(edit), **numbers, **places}
 
 
 def _single(numbers: object) -> int | None:

@@ -21,6 +21,7 @@ from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.gradients import Backward, Outputs
 from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.effects.sampling import ONLY, Sample
+from gattn.models.effects.stack_names import texts_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
@@ -169,7 +170,9 @@ def estimate(
         changes += _changes(run.trace, scaled, backward.run(scaled))
     changes /= steps
     table = Effects(_table(run.trace, backward.measure.combined(changes)))
-    table.attrs = backward.measure.facts | {"tokens": runner.tokens} | told_edits(runner.model)
+    table.attrs = (
+        backward.measure.facts | {"tokens": texts_of(run.trace)} | told_edits(runner.model)
+    )
     exact = Sample(runner, backward.measure, renormalize, batch_size, progress)
     exact.add_effects(table, changes, sample, seed)
     return table

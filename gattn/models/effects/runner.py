@@ -13,6 +13,8 @@ from torch import Tensor
 
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.models.effects.reading_ahead import ReadingAhead
+from gattn.models.effects.stack_names import StackNames
+from gattn.models.run.naming import Texts
 from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
@@ -45,6 +47,7 @@ class Runner:
         self._is_of_text = False  # as the answer of a classifier is, which has no rows of tokens
         self._is_loss = False
         self._ahead: ReadingAhead | None = None if are_given else ReadingAhead()
+        self._stack_names: StackNames | None = None
         self._num_texts: int | None = None  # among which positions were found by a text
         self._positions = self._found(positions)
         takes = inspect.signature(self.model.forward).parameters
@@ -184,7 +187,7 @@ class Runner:
         reads_last = ahead is not None and ahead.reads_last
         if count == 1 or (not reads_last and (generates is None or generates())):
             return
-        known = f": {described(self.tokens)}" if self.tokens else ""
+        known = f": {described(self._texts)}" if self._texts else ""
         why = ", and the last one is read by others" if reads_last else ""
         raise SelectionError(
             f"{type(self.model).__name__} gives logits for each of {count} tokens{why}: pass "
@@ -193,15 +196,17 @@ class Runner:
 
     def plain(self) -> Any:
         """Run the model without further edits."""
-        (found,) = self.run(Context())
+        (found,) = self.run(self._new_names())
         return found
 
+    def _new_names(self) -> StackNames:
+        self._stack_names = StackNames(self.tokenizer, self.prompt.naming)
+        return self._stack_names
+
     @property
-    def tokens(self) -> list[str]:
-        """The tokens' texts, if they are known and there is only one sequence of them."""
-        if self.encoding is None or self.encoding.decoder_tokens:
-            return []
-        return list(self._texts)
+    def texts(self) -> Texts | dict[str, Texts]:
+        """The tokens of the plain run's only stack, or of each; [] of several sequences."""
+        return [] if self._stack_names is None else self._stack_names.texts
 
     @property
     def read_at(self) -> list[int] | None:

@@ -231,6 +231,11 @@ class Editing(Context):
         alike = (known for (of, *_), known in located.items() if of == id(edit))
         return next((known for known in alike if known.named() == found.named()), found)
 
+    def stack(self, edit: Edit) -> str | None:
+        """Return the only stack that an edit names, or edited among several; None if not so."""
+        is_clear = len(self._seen.layers) > 1 and not edit.spans_stacks
+        return edit.stack or (self._stack_of.get(id(edit)) if is_clear else None)
+
     def position(self, edit: Edit, side: str) -> int | None:
         """Return the only query or key that an edit names in all that ran; None if it is not so."""
         own = {only_one(getattr(edit, side, None))}

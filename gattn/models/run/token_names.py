@@ -60,7 +60,7 @@ class TokenNames:
         if not call.is_named:
             return _UNNAMED
         names, spellings = self._of_tokenizer(place, sequence, tracker)
-        of_nodes = call.names_of(_count(place, sequence, "key"))
+        of_nodes = call.names_of(count_of(place, sequence, "key"))
         for side, name in (("query", "query_tokens"), ("key", "tokens")):
             if name in of_nodes:
                 names[side], spellings[side] = of_nodes[name], ()
@@ -90,7 +90,7 @@ class TokenNames:
         self, call: SeenCall, place: Place, sequence: int
     ) -> tuple[dict[str, int], dict[str, Grid]]:
         """Count a sequence's queries and keys, and give the grids that these lie on, if any."""
-        sizes = {side: _count(place, sequence, side) for side in ("query", "key")}
+        sizes = {side: count_of(place, sequence, side) for side in ("query", "key")}
         return sizes, self._naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
 
     def check(self, seen: Seen) -> None:
@@ -142,7 +142,7 @@ class TokenNames:
         for side in ("query", "key"):
             if (given := by_side.get(side)) is None:
                 continue
-            count = _count(place, sequence, side)
+            count = count_of(place, sequence, side)
             given = [*given, *extra_of(names[side] or ())]
             may_grow = not place.is_bipartite and place.sizes is None and len(given) > count
             if may_grow:  # Steps with a cache may follow.
@@ -154,7 +154,7 @@ class TokenNames:
         return {side: reason for side, reason in reasons.items() if names[side] is None}
 
 
-def _count(place: Place, sequence: int, side: str) -> int:
+def count_of(place: Place, sequence: int, side: str) -> int:
     """Count the queries or the keys of a sequence."""
     if place.sizes is not None:
         return place.sizes[side == "key"]

@@ -10,6 +10,7 @@ from matplotlib.colors import Colormap
 
 from gattn.drawing.canvas.frame import describe, shown_text
 from gattn.drawing.results.effects.layouts import LAYOUTS, Changes
+from gattn.drawing.results.effects.sides import Sides, stacks_of
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
 
@@ -38,7 +39,8 @@ def draw_effects(
     layout : str, optional
         "edits": one bar per edit. "heads": a heatmap, layers by heads. For edits of single edges:
         "arcs" and "matrix" if they are of one head, "layered" if of several; there each pair of
-        tokens in a layer shows its strongest head. By default the one that fits.
+        tokens in a layer shows its strongest head. Keys that are other tokens than queries, as in
+        cross-attention, are on the left. By default the one that fits.
 
     Raises
     ------
@@ -50,9 +52,9 @@ def draw_effects(
     if layout not in LAYOUTS:
         raise SelectionError(f"layout is one of {', '.join(LAYOUTS)}, not {layout!r}.")
     _check_layout(table, layout)
-    tokens = _tokens_by_position(table)
-    changes = Changes.of(table, len(tokens), cmap)
-    ax, notes = LAYOUTS[layout](table, changes, tokens, ax)
+    sides = Sides.of(table)
+    changes = Changes.of(table, len(sides), cmap)
+    ax, notes = LAYOUTS[layout](table, changes, sides, ax)
     describe(ax, {}, effects_title(table, layout), [*notes, *around(table)])
     return ax
 
@@ -83,23 +85,19 @@ def _are_heads(table: pd.DataFrame) -> bool:
 
 def _are_unique(table: pd.DataFrame) -> bool:
     """Return whether each place is edited only once; without names there is only one stack."""
-    places = table[[*(["stack"] * (len(_stacks(table)) > 1)), *_EDGE]]
+    places = table[[*(["stack"] * (len(stacks_of(table)) > 1)), *_EDGE]]
     return not bool(places.duplicated().any())
 
 
-def _stacks(table: pd.DataFrame) -> list[str]:
-    return sorted(table["stack"].dropna().unique()) if "stack" in table else []
-
-
 def _heads_of(table: pd.DataFrame) -> int:
-    columns = [*(["stack"] * (len(_stacks(table)) > 1)), "layer", "head"]
+    columns = [*(["stack"] * (len(stacks_of(table)) > 1)), "layer", "head"]
     return len(table[columns].drop_duplicates())
 
 
 def _fitting(table: pd.DataFrame) -> str:
     if _are_edges(table):
         return "arcs" if _heads_of(table) == 1 else "layered"
-    return "heads" if _are_heads(table) and len(_stacks(table)) < 2 else "edits"
+    return "heads" if _are_heads(table) and len(stacks_of(table)) < 2 else "edits"
 
 
 def _check_layout(table: pd.DataFrame, layout: str) -> None:
@@ -118,28 +116,17 @@ def _check_layout(table: pd.DataFrame, layout: str) -> None:
             "choose some rows, such as found[(found.layer == 2) & (found['head'] == 0)], or "
             "layout='layered'."
         )
-    if layout in ("heads", "layered") and len(stacks := _stacks(table)) > 1:
+    if layout in ("heads", "layered") and len(stacks := stacks_of(table)) > 1:
         raise SelectionError(
             f"layout={layout!r} shows one stack, but there are {', '.join(stacks)}: choose one, as "
             f"in found[found['stack'] == {stacks[0]!r}]."
         )
 
 
-def _tokens_by_position(table: pd.DataFrame) -> dict[int, str]:
-    """Map positions to tokens, as far as they are known."""
-    known = dict(enumerate(map(str, table.attrs.get("tokens", ()))))
-    for side in ("query", "key"):
-        places = table[side].dropna().astype(int)
-        texts = table[f"{side}_token"] if f"{side}_token" in table else [""] * len(places)
-        for place, text in zip(places, texts, strict=False):
-            known.setdefault(place, str(text))
-    return dict(sorted(known.items()))
-
-
 def effects_title(table: pd.DataFrame, layout: str) -> str:
     """Say what was edited, and in which head if it is one."""
     is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
-    parts = list(map(shown_text, _stacks(table))) if layout != "edits" else []
+    parts = list(map(shown_text, stacks_of(table))) if layout != "edits" else []
     if layout in ("arcs", "matrix"):
         parts += [f"layer {table['layer'].iloc[0]}", f"head {table['head'].iloc[0]}"]
     what = "heads" if layout == "heads" else "edges"

@@ -22,9 +22,12 @@ from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import font_size, shortened, smallest, text_style
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import label_tokens
+from gattn.drawing.layers.band_names import name_lowest, set_up_bands
+from gattn.drawing.layers.bands import Band
 from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay
-from gattn.drawing.layers.numbered import layered_axes, set_up
+from gattn.drawing.layers.numbered import layered_axes
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.results.effects.sides import Sides
 
 _MOST_EDGES = 300
 _MOST_BARS = 40
@@ -64,7 +67,7 @@ class Changes:
 
 
 def _draw_edits(
-    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: Changes, sides: Sides, ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     shown = np.arange(len(table))
     if len(table) > _MOST_BARS:
@@ -98,7 +101,7 @@ def _name_edits(ax: Axes, names: Sequence[str]) -> None:
 
 
 def _draw_heads(
-    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: Changes, sides: Sides, ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     layers, heads = (sorted(set(table[name].astype(int))) for name in ("layer", "head"))
     values = np.full((len(layers), len(heads)), np.nan)
@@ -116,33 +119,36 @@ def _draw_heads(
 
 
 def _draw_edge_matrix(
-    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: Changes, sides: Sides, ax: Axes | None
 ) -> tuple[Axes, list[str]]:
-    places = list(tokens)
-    values = np.full((len(places), len(places)), np.nan)
-    row = {place: n for n, place in enumerate(places)}
+    values = np.full((len(sides.queries), len(sides.keys)), np.nan)
+    row, column = ({place: n for n, place in enumerate(x)} for x in (sides.queries, sides.keys))
     for query, key, value in zip(table["query"], table["key"], changes.values, strict=True):
-        values[row[query], row[key]] = value
+        values[row[query], column[key]] = value
     if ax is None:
-        side = min(_WIDE, max(4.4, 2.2 + 0.3 * len(places)))
-        ax = new_axes(side, 0.88 * side)
+        high, wide = (min(_WIDE, max(4.4, 2.2 + 0.3 * size)) for size in values.shape)
+        ax = new_axes(wide, 0.88 * high)
     draw_heatmap(ax, values, changes.pen.name, changes.cmap)
-    for side_of, name in (("x", "key"), ("y", "query")):
-        label_tokens(ax, places, list(tokens.values()), side_of)
+    for side_of, name, texts in (("x", "key", sides.keys), ("y", "query", sides.queries)):
+        label_tokens(ax, list(texts), list(texts.values()), side_of)
         ax.set(**{f"{side_of}label": name})
     missing = int(np.isnan(values).sum())
     return ax, ["hatched: no such edge, or not measured"] if missing else []
 
 
 def _draw_arcs(
-    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: Changes, sides: Sides, ax: Axes | None
 ) -> tuple[Axes, list[str]]:
-    row = {place: n for n, place in enumerate(tokens)}
     if ax is None:
-        wide = min(13.0, max(5.0, 2.2 + 0.42 * len(row)))
+        wide = min(13.0, max(5.0, 2.2 + 0.42 * len(sides)))
         ax = new_axes(wide, max(3.2, 0.42 * wide))
     chosen = changes.strongest()
-    ends = [np.array([row[place] for place in table[side]])[chosen] for side in ("key", "query")]
+    bands = sides.bands()
+    places = {
+        side: {place: band.left + n for n, place in enumerate(band.tokens)}
+        for side, band in zip(("key", "query"), _both(bands), strict=True)
+    }
+    ends = [np.array([row[place] for place in table[side]])[chosen] for side, row in places.items()]
     start, end = (np.stack([x, np.zeros(len(x))], axis=1).astype(float) for x in ends)
     is_loop = ends[0] == ends[1]
     up = np.tile([[0.0, 1.0]], (int(is_loop.sum()), 1))
@@ -153,22 +159,29 @@ def _draw_arcs(
     paths[is_loop] = loops(start[is_loop], up, (0.5, 0.22 * high))
     changes.pen.draw(ax, list(paths), changes.values[chosen])
     low = -reach[1] / 2 if reach[1] else -0.06 * high
-    ax.set(xlim=(-0.7, len(row) - 0.3), ylim=(1.08 * low, 1.08 * max(reach[0] / 2, 0.3 * high)))
-    ax.scatter(list(row.values()), np.zeros(len(row)), s=10, color="0.5", zorder=3)
-    label_tokens(ax, list(tokens), list(tokens.values()), "x")
+    ax.set(xlim=(-0.7, len(sides) - 0.3), ylim=(1.08 * low, 1.08 * max(reach[0] / 2, 0.3 * high)))
+    nodes = sorted({x for row in places.values() for x in row.values()})
+    ax.scatter(nodes, np.zeros(len(nodes)), s=10, color="0.5", zorder=3)
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
-    ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
+    if sides.are_other:
+        ax.tick_params(axis="x", length=0)
+        name_lowest(ax, bands)
+        ax.set_xlabel("keys on the left → queries on the right")
+    else:
+        label_tokens(ax, list(sides.keys), list(sides.keys.values()), "x")
+        ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
     _add_bar(ax, changes.pen)
     return ax, _strongest_said(changes, chosen)
 
 
 def _draw_edges_by_layer(
-    table: pd.DataFrame, changes: Changes, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: Changes, sides: Sides, ax: Axes | None
 ) -> tuple[Axes, list[str]]:
-    row = {place: n for n, place in enumerate(tokens)}
-    layers = list(range(int(table["layer"].min()), int(table["layer"].max()) + 1))
-    ax = ax if ax is not None else layered_axes(len(row), len(layers))
+    layers = range(int(table["layer"].min()), int(table["layer"].max()) + 1)
+    bands = sides.bands(layers)
+    of_keys, of_queries = _both(bands)
+    ax = ax if ax is not None else layered_axes(len(sides), len(layers))
     lines = LayeredEdges(ax, changes.pen)
     order = changes.strongest()
     drawn: dict[tuple[int, int, int], int] = {}
@@ -177,19 +190,32 @@ def _draw_edges_by_layer(
         drawn[layer, query, key] = n
     for (layer, query, key), n in drawn.items():
         depth = layer - layers[0]
-        kind = "self" if query == key else "attention"
-        path, peak = lay(kind, row[key], depth, row[query], depth + 1)
+        kind = "self" if query == key and not sides.are_other else "attention"
+        ends = (*of_keys.place(key, depth), *of_queries.place(query, depth + 1))
+        path, peak = lay(kind, *ends)
         name = f"{layer}.{table['head'].iloc[n]}"
         lines.add(Line(float(changes.values[n]), kind, path, peak, name))
     lines.draw()
-    draw_nodes(ax, [(x, depth, True) for x in row.values() for depth in range(len(layers) + 1)])
-    set_up(ax, tokens, layers, labels=True)
+    nodes = [
+        (float(band.left + n), float(depth), True)
+        for band in bands.values()
+        for n in range(len(band.tokens))
+        for depth in range(len(layers) + 1)
+    ]
+    draw_nodes(ax, nodes)
+    set_up_bands(ax, bands, labels=True)
     lines.name_strongest(12)
     _add_bar(ax, changes.pen)
     notes = _strongest_said(changes, order)
     if len(drawn) < len(order):
         notes.append("the strongest head of each edge")
     return ax, notes
+
+
+def _both(bands: Mapping[str, Band]) -> tuple[Band, Band]:
+    """Return the keys and the queries, which may be the same."""
+    found = list(bands.values())
+    return found[0], found[-1]
 
 
 def _strongest_said(changes: Changes, chosen: NDArray[np.int64]) -> list[str]:
@@ -205,7 +231,7 @@ def _add_bar(ax: Axes, pen: Pen) -> None:
 LAYOUTS: Mapping[
     str,
     Callable[
-        [pd.DataFrame, Changes, Mapping[int, str], Axes | None],
+        [pd.DataFrame, Changes, Sides, Axes | None],
         tuple[Axes, list[str]],
     ],
 ] = {

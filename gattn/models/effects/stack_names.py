@@ -1,0 +1,119 @@
+"""Names the tokens of each stack of a run, as tables of effects show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gattn.errors import CaptureError
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace
+from gattn.models.edit.base import Edit
+from gattn.models.load.token_texts import names_of_run
+from gattn.models.read.places import Place
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.track.tracking import Tracker
+from gattn.models.run.naming import Naming, Texts, extra_of
+from gattn.models.run.token_names import TokenNames, count_of
+from gattn.models.watch.contexts import Context
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_SIDES = ("query", "key")
+
+
+class StackNames(Context):
+    """Notes the stacks of a run on one sequence, and names the tokens of each.
+
+    Tokens without names are named by their positions.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, naming: Naming) -> None:
+        self._names = TokenNames(tokenizer, naming)
+        self._tokenizer, self._naming = tokenizer, naming
+        self._calls = self._sequences = 0
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._are_mixed: set[str] = set()
+        self._found: dict[str, Texts] = {}
+
+    def begin(self, tracker: Tracker) -> None:
+        """Count the calls: several may be of several texts."""
+        self._calls += 1
+
+    def ignores(self, place: Place) -> bool:
+        """Note a call, and return whether its stack has names."""
+        self._sequences = max(self._sequences, len(set(place.sequences)))
+        sizes = {side: count_of(place, 0, side) for side in _SIDES} if place.sequences else {}
+        if self._sizes.setdefault(place.stack, sizes) != sizes:
+            self._are_mixed.add(place.stack)
+        return place.stack in self._found
+
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Name the tokens of a stack, and edit nothing."""
+        if self.ignores(place) or not self._sizes[place.stack]:
+            return []
+        known, *_ = self._names.of(call, place, 0, tracker)
+        texts: dict[str, list[str]] = {}
+        for side, count in self._sizes[place.stack].items():
+            names = known[side] or self._ids(call, place, tracker, side)
+            self._check(place, side, count, names)
+            texts[side] = list(names if len(names) == count else map(str, range(count)))
+        self._found[place.stack] = texts if place.is_bipartite else texts["key"]
+        return []
+
+    def _ids(self, call: SeenCall, place: Place, tracker: Tracker, side: str) -> Sequence[str]:
+        """Name tokens by their ids, as graphs do without a tokenizer; () if these are not known."""
+        is_known = call.is_named and (self._tokenizer is not None or not tracker.needs_tokenizer)
+        ids = tracker.tokens.ids(place.stack, 0, is_query=side == "query") if is_known else None
+        return () if ids is None else names_of_run(ids, self._tokenizer)
+
+    def _check(self, place: Place, side: str, count: int, known: Sequence[str]) -> None:
+        """Refuse texts of a stack that is named if they are not as many as its tokens."""
+        if place.stack not in self._naming.stacks:
+            return
+        given = self._naming.of(place.stack).get(side)
+        tokens = count - len(extra_of(known))
+        if given is not None and len(given) != tokens:
+            what = {"query": "queries", "key": "keys"}[side] if place.is_bipartite else "tokens"
+            raise CaptureError(
+                f"tokens= gives {len(given)} texts, but the stack {place.stack!r} has {tokens} "
+                f"{what}: give one text per token."
+            )
+
+    @property
+    def texts(self) -> Texts | dict[str, Texts]:
+        """The tokens of the only stack, or of each; [] if there were several sequences."""
+        if not self._calls == self._sequences == 1:
+            return []
+        return told(
+            {
+                stack: _unnamed(found) if stack in self._are_mixed else found
+                for stack, found in self._found.items()
+            }
+        )
+
+
+def texts_of(trace: AttentionTrace) -> Texts | dict[str, Texts]:
+    """Give the tokens of a trace's only stack, or of each."""
+    return told({name: _texts(list(heads.values())) for name, heads in trace.stacks.items()})
+
+
+def told(stacks: dict[str, Texts]) -> Texts | dict[str, Texts]:
+    """Give the tokens of the only stack alone, if its queries and keys are the same."""
+    only = next(iter(stacks.values()), [])
+    return stacks if len(stacks) > 1 or isinstance(only, Mapping) else only
+
+
+def _texts(heads: Sequence[AttentionGraph]) -> Texts:
+    """Name the tokens of a stack; none if they differ between its heads."""
+    if not heads:
+        return []
+    every = [(head.labels(), head.query_labels()) for head in heads]
+    keys, queries = every[0]
+    found = {"query": queries, "key": keys} if heads[0].graph.is_bipartite else keys
+    return found if all(one == every[0] for one in every) else _unnamed(found)
+
+
+def _unnamed(texts: Texts) -> Texts:
+    return {side: [] for side in texts} if isinstance(texts, Mapping) else []
