@@ -132,8 +132,49 @@ def test_a_number_is_its_own_metric(llama):
         np.testing.assert_allclose(found["edited"], edited, atol=1e-13)
     assert effect(loss, CUTS, llama).attrs["metric"] == "loss"
     assert effect(forms[2], CUTS, llama).attrs["metric"] == "the number returned"
-    count = effect(lambda: (llama(BATCH).logits[0].argmax(-1) == 7).sum(), CUTS, llama)
+    count = effect(lambda: (llama(BATCH).logits[0].argmax(-1) == 7).sum().float(), CUTS, llama)
     assert count["plain"].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        lambda logits: logits[-1].argmax(),
+        lambda logits: int(logits[-1].argmax()),
+        lambda logits: np.array(int(logits[-1].argmax())),
+        lambda logits: logits[-1, 0] > 0,
+        lambda logits: bool(logits[-1, 0] > 0),
+    ],
+)
+def test_whole_numbers_are_no_metric(llama, whole):
+    said = "a whole number or a truth value.*: return what they are taken of"
+    with pytest.raises(ContractError, match=said):
+        effect(IDS, CUTS[:1], llama, metric=whole)
+    with pytest.raises(ContractError, match=said):
+        gattn.circuit(lambda: llama(BATCH).logits[0], llama, metric=whole, progress=False)
+
+
+def test_a_function_that_returns_a_whole_number_is_refused(llama):
+    with pytest.raises(ContractError, match=r"The metric is [0-9]+, a whole number"):
+        effect(lambda: llama(BATCH).logits[0, -1].argmax(), CUTS[:1], llama)
+    with pytest.raises(ContractError, match=r"The metric is [0-9]+, a whole number"):
+        gattn.circuit(lambda: llama(BATCH).logits[0, -1].argmax(), llama, progress=False)
+
+
+def test_a_run_without_a_name_is_in_the_middle_of_a_sentence(llama):
+    with pytest.raises(SelectionError, match="but the run returns one number"):
+        effect(lambda: llama(BATCH).logits[0, -1, 3], CUTS[:1], llama, metric="kl")
+    with pytest.raises(SelectionError, match="but the run runs on inputs of its own"):
+        effect(lambda: llama(BATCH).logits[0], CUTS[:1], llama, metric="loss")
+
+
+@pytest.mark.parametrize("place", [(2, 1), [2, 1], (np.int64(2), np.int64(1))])
+def test_a_place_is_no_edit_but_is_told_how_to_be_one(llama, place):
+    with pytest.raises(EditError, match=r"not \(|not \[") as error:
+        effect(IDS, [place], llama)
+    assert str(error.value).endswith("write an edit of this head, such as gattn.Cut((2, 1)).")
+    with pytest.raises(EditError, match=r"of this layer, such as gattn.Cut\(layer=2\)"):
+        effect(IDS, [2], llama)
 
 
 def test_a_metric_is_given_whatever_the_function_returns(llama):

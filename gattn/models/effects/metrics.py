@@ -265,7 +265,24 @@ def _listed(given: Token) -> list[Any]:
     return [] if given is None else [given]
 
 
+def _check_is_no_whole_number(found: Any) -> None:
+    """Refuse whole numbers and truth values, which small changes of attention leave as they are."""
+    if isinstance(found, Tensor):
+        is_whole = not found.is_floating_point() and not found.is_complex() and found.numel() == 1
+    else:
+        array = np.asarray(found)
+        is_whole = array.ndim == 0 and array.dtype.kind in "iub"
+    if is_whole:
+        raise ContractError(
+            f"The metric is {found.item() if isinstance(found, Tensor) else found!r}, a whole "
+            "number or a truth value, such as an argmax or a count. These mostly stay the same "
+            "when attention changes: return what they are taken of, such as a logit, a logit "
+            "difference or a probability; or a float, as in x.float(), if a count is meant."
+        )
+
+
 def _one_number(found: Tensor | float) -> Tensor:
+    _check_is_no_whole_number(found)
     try:
         number = (
             found
