@@ -54,8 +54,8 @@ class FunctionRunner(Runner):
             return _itself(self.prompt)
         if is_number and not callable(given):
             raise SelectionError(
-                f"metric={given!r} reads logits, but {self.prompt} returns one number, which is "
-                "the metric itself: leave out metric=, or return logits."
+                f"metric={given!r} reads logits, but {self.prompt.within} returns one number, "
+                "which is the metric itself: leave out metric=, or return logits."
             )
         return default if given is None else given
 
@@ -63,8 +63,9 @@ class FunctionRunner(Runner):
         """Choose what is read of each answer, and check that the function returns it again."""
         if measure.is_loss:
             raise SelectionError(
-                f"metric='loss' takes a text, whose next tokens are known, but {self.prompt} runs "
-                "on inputs of its own: let it return the loss, which then is the metric."
+                "metric='loss' takes a text, whose next tokens are known, but "
+                f"{self.prompt.within} runs on inputs of its own: let it return the loss, which "
+                "then is the metric."
             )
         self._positions = self._found(measure.positions(position))
         self._are_given = position is not None

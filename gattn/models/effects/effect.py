@@ -20,7 +20,7 @@ from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.metrics import Measure, Metric, Position, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.run.edit_context import Editing
-from gattn.models.run.editing import check_edits, open_edits
+from gattn.models.run.editing import check_edits, is_place, open_edits
 from gattn.models.run.functions import Runnable
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.patching import Sources
@@ -243,7 +243,10 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
             "effect takes a text or function, then a list of edits, then the model; the edits are "
             f"{type(edits).__name__}."
         )
-    together = [list(some) if isinstance(some, (list, tuple)) else [some] for some in edits]
+    together = [
+        list(some) if isinstance(some, (list, tuple)) and not is_place(some) else [some]
+        for some in edits
+    ]
     if not together or not all(together):
         raise EditError("effect takes at least one edit, such as gattn.Cut(layer=0, head=1).")
     check_edits(edit for some in together for edit in some)

@@ -20,8 +20,8 @@ class Effects(Pictured, pd.DataFrame):
     """Effects of edits, measured or estimated: a `pandas.DataFrame` that draws itself.
 
     ``attrs`` hold the ``metric`` and the texts of ``tokens``, as ``tokens=`` takes them: a list, or
-    by stack if there are several, of cross-attention those of each side. To draw some of the rows, select them:
-    ``found[found.layer == 2].draw()``.
+    by stack if there are several, of cross-attention those of each side. To draw some of the rows,
+    select them: ``found[found.layer == 2].draw()``.
     """
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from torch import nn
 
@@ -17,6 +17,7 @@ from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.run.patching import Sources
 from gattn.models.watch.contexts import present
+from gattn.names.choices import is_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,10 +52,19 @@ def check_edits(edits: Iterable[object]) -> None:
         )
 
 
+def is_place(given: object) -> TypeGuard[Sequence[int]]:
+    """Return whether two numbers are given, as of a layer and a head."""
+    return isinstance(given, (list, tuple)) and len(given) == 2 and all(map(is_number, given))
+
+
 def _instead(given: object) -> str:
     """Say how to pass what was taken for an edit."""
     if isinstance(given, str):
         return ": write an edit of these heads, such as gattn.Cut('2.1')"
+    if is_place(given):
+        return f": write an edit of this head, such as gattn.Cut({tuple(map(int, given))})"
+    if is_number(given):
+        return f": write an edit of this layer, such as gattn.Cut(layer={int(given)})"
     if isinstance(given, (list, tuple)):
         return ": pass edits one by one, as in gattn.edited(model, *edits)"
     if hasattr(given, "convert_ids_to_tokens"):

@@ -79,6 +79,11 @@ class RunFunction(Prompt):
         return f"{self.name}()" if self.name else "The run"
 
     @property
+    def within(self) -> str:
+        """Its name within a sentence."""
+        return f"{self.name}()" if self.name else "the run"
+
+    @property
     def repeats(self) -> bool:
         """Whether copies can run together: never, since its inputs are its own."""
         return False
