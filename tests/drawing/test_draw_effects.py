@@ -5,7 +5,7 @@ import io
 import matplotlib as mpl
 import numpy as np
 import pytest
-from seen import bars
+from seen import bars, caption
 
 import gattn
 from gattn.errors import SelectionError
@@ -74,6 +74,18 @@ def test_edges_of_one_head_are_arcs_coloured_by_what_cutting_them_does():
     assert (blue > red) == (strongest["estimate"] > 0)
     assert "estimated change in probability of '␣cat'" in words(ax)
     assert "layer 1 · head 0" in words(ax)
+
+
+def test_arcs_say_how_many_edges_they_show_of_how_many():
+    table = edges()
+    assert "all 15 edges" in caption(table.draw("arcs"))
+    table.loc[[2, 4], "estimate"] = 0.0
+    assert "13 of 15 edges, the others 0" in caption(table.draw("arcs"))
+    table.loc[3, "estimate"] = np.nan
+    said = "12 of 15 edges, the others 0 or not measured"
+    assert said in caption(table.draw("arcs"))
+    long = edges(tokens=[f"t{n}" for n in range(30)])
+    assert f"the 300 strongest of {len(long)} edges" in caption(long.draw("arcs"))
 
 
 def test_edges_of_one_head_are_a_matrix_around_zero():

@@ -108,6 +108,23 @@ def test_of_many_edges_those_with_the_most_attention_are_drawn():
     assert "2 of 91 edges, those with the most attention" in caption(ax)
 
 
+def test_the_caption_says_which_share_of_the_score_is_drawn(found):
+    shares = []
+    for key in (5, 9):
+        one = gattn.why(LAMP, layer=2, head=0, query=-1, key=key)
+        table = one.table().head(3)
+        assert table["score"].sum() / float(one.scores[12, key]) == pytest.approx(
+            table["share"].sum(), rel=1e-5
+        )
+        shares.append(100 * table["share"].sum())
+        said = f"3 of {len(one.writers) ** 2} pairs, {shares[-1]:.0f} % of the score"
+        assert said in caption(drawn(one, most=3))
+    ends = " to ".join(dict.fromkeys(f"{share:.0f} %" for share in sorted(shares)))
+    assert f"3 of {len(found.writers) ** 2} pairs of each edge, {ends} of its score" in caption(
+        drawn(found, most=3)
+    )
+
+
 def test_of_a_long_text_tokens_on_a_path_are_shown():
     ax = draw_why(gattn.why(" ".join([LAMP] * 4), layer=2, head=0, query=-1), edges=2)
     names = [label.get_text() for label in ax.get_xticklabels()]

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.path import Path
 
+from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
 from gattn.drawing.canvas.colours import Scale, colour_map, is_dark
@@ -67,7 +68,8 @@ def draw_why(
 
     Tokens stand from left to right, parts upwards in the order in which they wrote. A pair is a
     curve from the token and the part that wrote the key to the token and the part that wrote the
-    query, with its score as width and colour; one below zero is dashed. The largest of each edge
+    query, with its score as width and colour; one below zero is dashed. The caption says which
+    share of an edge's score its pairs are. The largest of each edge
     has its score as a number. Where the part of a head is split by the token that it read, a dotted
     line leads from there. In long texts only tokens on a path are shown.
 
@@ -106,8 +108,9 @@ def draw_why(
     add_line_key(ax, pen)
     _name_sides(ax, tokens, rows, labels=labels)
     some = f"{len(chosen):,} of {every:,} edges, those with the most attention"
+    notes = [*[some] * (len(chosen) < every), _pairs_said(found, chosen, of_edges)]
     read = "dotted lines lead from the token that was read"
-    _describe(ax, found, [*[some] * (len(chosen) < every), *[read] * is_split])
+    _describe(ax, found, [*notes, *[read] * is_split])
     if labels:
         lines.name_strongest(len(of_edges))
     return ax
@@ -138,6 +141,21 @@ def _pairs(found: Why, query: int, key: int, most: int) -> list[Pair]:
     return [
         Pair(query, key, named[one[a]], named[other[b]], float(values[a, b])) for a, b in places
     ]
+
+
+def _pairs_said(
+    found: Why, edges: Sequence[tuple[int, int]], of_edges: Sequence[Sequence[Pair]]
+) -> str:
+    """Say how many pairs are shown of all, and what share of the score of an edge they are."""
+    each = " of each edge" * (len(edges) > 1)
+    said = f"{len(of_edges[0]):,} of {len(found.writers) ** 2:,} pairs{each}"
+    scores = [float(found.scores[edge]) for edge in edges]
+    if not all(scores):
+        return said
+    sums = (sum(pair.score for pair in some) for some in of_edges)
+    shares = sorted(total / score for total, score in zip(sums, scores, strict=True))
+    ends = dict.fromkeys(percent(share, 0) for share in (shares[0], shares[-1]))
+    return f"{said}, {' to '.join(ends)} of {'its' if each else 'the'} score"
 
 
 def _is_signed(pairs: Sequence[Pair]) -> bool:

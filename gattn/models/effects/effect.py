@@ -113,8 +113,8 @@ def effect(
         As `capture` does; also where the model gives no logits, or a metric that is not finite;
         where a function does not call the model, or returns something else when it runs again.
     ContractError
-        If a metric returns no number, or a function returns nothing that can be measured, such
-        as probabilities in place of logits.
+        If a metric returns no number, or a whole one, which hardly changes with attention; or a
+        function returns nothing that can be measured, such as probabilities in place of logits.
 
     References
     ----------

@@ -172,7 +172,9 @@ def _draw_arcs(
         label_tokens(ax, list(sides.keys), list(sides.keys.values()), "x")
         ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
     _add_bar(ax, changes.pen)
-    return ax, _strongest_said(changes, chosen)
+    return ax, _strongest_said(changes, chosen) or [f"all {len(chosen):,} edges"] * (
+        len(chosen) > 1
+    )
 
 
 def _draw_edges_by_layer(
@@ -219,9 +221,14 @@ def _both(bands: Mapping[str, Band]) -> tuple[Band, Band]:
 
 
 def _strongest_said(changes: Changes, chosen: NDArray[np.int64]) -> list[str]:
-    if len(chosen) < int((np.nan_to_num(changes.values) != 0).sum()):
-        return [f"the {len(chosen):,} strongest of {len(changes.values):,} edges"]
-    return []
+    """Say how many edges are shown of how many, if these are not all, and what the others do."""
+    count, every = len(chosen), len(changes.values)
+    if count == every:
+        return []
+    if count < int((np.nan_to_num(changes.values) != 0).sum()):
+        return [f"the {count:,} strongest of {every:,} edges"]
+    is_known = bool(np.isfinite(changes.values).all())
+    return [f"{count:,} of {every:,} edges, the others 0{'' if is_known else ' or not measured'}"]
 
 
 def _add_bar(ax: Axes, pen: Pen) -> None:
