@@ -152,6 +152,21 @@ def test_texts_of_a_stack_are_as_many_as_its_tokens(asked):
         gattn.effect(edits=[cut], **asked, tokens={CROSS: {"key": SOURCE[:4]}})
 
 
+def test_several_sequences_have_no_names_but_keys_of_their_own():
+    torch.manual_seed(3)
+    model = nn.Transformer(16, 2, 1, 1, 24, batch_first=True).eval()
+    source, target = torch.randn(2, 5, 16), torch.randn(2, 3, 16)
+    cuts = [gattn.Cut(0, 0, 2, key, stack=CROSS) for key in range(5)]
+    batch = gattn.effect(lambda: model(source, target)[0, -1, 0], cuts, model, progress=False)
+
+    def twice():
+        return model(source[:1, :4], target[:1, :2])[0, -1, 0] + model(source, target)[0, -1, 0]
+
+    for found in (batch, gattn.effect(twice, cuts, model, tokens=TOKENS, progress=False)):
+        assert found.attrs["tokens"] == {ENCODER: [], DECODER: [], CROSS: {"query": [], "key": []}}
+        assert ticks(found.draw("arcs")) == [*NUMBERS, "2"]
+
+
 def test_patches_of_cross_attention_are_its_keys():
     torch.manual_seed(2)
     model = nn.Transformer(16, 2, 1, 1, 24, batch_first=True).eval()

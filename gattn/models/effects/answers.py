@@ -74,7 +74,7 @@ class FunctionRunner(Runner):
         self._first = None, tracker
         self._plain = self._answer(result, tracker)
         with torch.no_grad():
-            (again,) = self.run(self._new_names())
+            again = self._run_for_names()
             self._check_steady(measure, again)
 
     def plain(self) -> Any:

@@ -196,16 +196,19 @@ class Runner:
 
     def plain(self) -> Any:
         """Run the model without further edits."""
-        (found,) = self.run(self._new_names())
-        return found
+        return self._run_for_names()
 
-    def _new_names(self) -> StackNames:
-        self._stack_names = StackNames(self.tokenizer, self.prompt.naming)
-        return self._stack_names
+    def _run_for_names(self) -> Any:
+        """Run the model without further edits, and note the tokens of its stacks."""
+        names = StackNames(self.tokenizer, self.prompt.naming)
+        (found,) = self.run(names)
+        names.check()
+        self._stack_names = names
+        return found
 
     @property
     def texts(self) -> Texts | dict[str, Texts]:
-        """The tokens of the plain run's only stack, or of each; [] of several sequences."""
+        """The tokens of the plain run's only stack, or of each; no texts of several sequences."""
         return [] if self._stack_names is None else self._stack_names.texts
 
     @property

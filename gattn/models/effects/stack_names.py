@@ -36,6 +36,7 @@ class StackNames(Context):
         self._sizes: dict[str, dict[str, int]] = {}
         self._are_mixed: set[str] = set()
         self._found: dict[str, Texts] = {}
+        self._misfit = ""
 
     def begin(self, tracker: Tracker) -> None:
         """Count the calls: several may be of several texts."""
@@ -57,7 +58,7 @@ class StackNames(Context):
         texts: dict[str, list[str]] = {}
         for side, count in self._sizes[place.stack].items():
             names = known[side] or self._ids(call, place, tracker, side)
-            self._check(place, side, count, names)
+            self._compare(place, side, count, names)
             texts[side] = list(names if len(names) == count else map(str, range(count)))
         self._found[place.stack] = texts if place.is_bipartite else texts["key"]
         return []
@@ -68,27 +69,34 @@ class StackNames(Context):
         ids = tracker.tokens.ids(place.stack, 0, is_query=side == "query") if is_known else None
         return () if ids is None else names_of_run(ids, self._tokenizer)
 
-    def _check(self, place: Place, side: str, count: int, known: Sequence[str]) -> None:
-        """Refuse texts of a stack that is named if they are not as many as its tokens."""
+    def _compare(self, place: Place, side: str, count: int, known: Sequence[str]) -> None:
+        """Note texts of a stack that is named if they are not as many as its tokens."""
         if place.stack not in self._naming.stacks:
             return
         given = self._naming.of(place.stack).get(side)
         tokens = count - len(extra_of(known))
         if given is not None and len(given) != tokens:
             what = {"query": "queries", "key": "keys"}[side] if place.is_bipartite else "tokens"
-            raise CaptureError(
+            self._misfit = (
                 f"tokens= gives {len(given)} texts, but the stack {place.stack!r} has {tokens} "
                 f"{what}: give one text per token."
             )
 
+    def check(self) -> None:
+        """Refuse texts that are not as many as the tokens of the only call."""
+        if self._misfit and self._is_one:
+            raise CaptureError(self._misfit)
+
+    @property
+    def _is_one(self) -> bool:
+        return self._calls == self._sequences == 1
+
     @property
     def texts(self) -> Texts | dict[str, Texts]:
-        """The tokens of the only stack, or of each; [] if there were several sequences."""
-        if not self._calls == self._sequences == 1:
-            return []
+        """The tokens of the only stack, or of each; without texts if sequences were several."""
         return told(
             {
-                stack: _unnamed(found) if stack in self._are_mixed else found
+                stack: found if self._is_one and stack not in self._are_mixed else _unnamed(found)
                 for stack, found in self._found.items()
             }
         )

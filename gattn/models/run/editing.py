@@ -64,7 +64,7 @@ def _instead(given: object) -> str:
     if is_place(given):
         return f": write an edit of this head, such as gattn.Cut({tuple(map(int, given))})"
     if is_number(given):
-        return f": write an edit of this layer, such as gattn.Cut(layer={int(given)})"
+        return f": write an edit of this layer, such as gattn.Cut(layer={given})"
     if isinstance(given, (list, tuple)):
         return ": pass edits one by one, as in gattn.edited(model, *edits)"
     if hasattr(given, "convert_ids_to_tokens"):
