@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from os.path import commonprefix
 
 from gattn.names.text import width
 
@@ -58,7 +57,11 @@ def _read(cut: str) -> str:
 
 def _shared(texts: Sequence[str]) -> int:
     """Count the characters with which all texts begin, in whole parts if there are several."""
-    common = commonprefix(texts)
+    first, last = min(texts), max(texts)
+    size = next(
+        (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
+    )
+    common = first[:size]
     whole = _PART.match(common)
     return whole.end() if whole else len(common)
 

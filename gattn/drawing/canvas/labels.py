@@ -153,7 +153,7 @@ def fit(
 
 
 def _visible(tokens: Sequence[str]) -> list[str]:
-    """Write tokens so that every font can show them, in a few letters that still tell them apart."""
+    """Write tokens so that every font can show them, in a few letters that tell them apart."""
     seen = partial(visible, has_glyph=cache(fonts.has_glyph))
     whole = [seen(token, limit=_WHOLE) for token in tokens]
     texts = [seen(token) for token in tokens]
@@ -189,7 +189,7 @@ def _alike(texts: Sequence[str], limit: float) -> list[str]:
 
 
 def shortened(texts: Sequence[str], limit: float) -> list[str]:
-    """Let texts that are wider than some font sizes end in an ellipsis, and still read differently."""
+    """Shorten texts that are wider than some font sizes, so that they still read differently."""
     limit = max(limit, _FEWEST)
     if not (widths_of(texts) > limit).any():
         return list(texts)

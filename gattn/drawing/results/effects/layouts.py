@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.curves import half_ellipses, loops
-from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, room
+from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, points, room
 from gattn.drawing.canvas.frame import name_side, new_axes, shown_text
 from gattn.drawing.canvas.keys import add_colour_bar
-from gattn.drawing.canvas.labels import font_size, shortened, smallest, text_style
+from gattn.drawing.canvas.labels import font_size, shortened, smallest, text_style, width_of
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import label_tokens
 from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay
 from gattn.drawing.layers.numbered import layered_axes, set_up
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
+from gattn.names.text import wrapped
 
 _MOST_EDGES = 300
 _MOST_BARS = 40
@@ -158,9 +159,16 @@ def _draw_arcs(
     label_tokens(ax, list(tokens), list(tokens.values()), "x")
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
-    ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
+    fitted(ax, partial(_say_directions, ax, two_sided=bool(reach[1])))
     _add_bar(ax, changes.pen)
     return ax, _strongest_said(changes, chosen)
+
+
+def _say_directions(ax: Axes, *, two_sided: bool) -> None:
+    """Write which way edges run, in as many lines as needed."""
+    said = "above: key → query to the right" + "; below: to the left" * two_sided
+    size = ax.xaxis.label.get_fontsize()
+    ax.set_xlabel(wrapped(said, points(ax)[0] / size, width_of))
 
 
 def _draw_edges_by_layer(
