@@ -107,7 +107,7 @@ def test_keys_that_are_other_tokens_than_queries_are_on_the_left():
 def test_stacks_whose_names_begin_alike_are_told_apart(inches):
     names = ["decoder.layers.self_attn", "decoder.layers.multihead_attn"]
     tokens = [str(n) for n in range(4)]
-    stacks = dict.fromkeys(names, [tokens, tokens])
+    stacks = {name: [tokens, tokens] for name in names}
     rows = [((name, 0, 1), (name, 1, 2), 0, 0, 0.5) for name in names]
     found = made(rows, stacks=stacks, layers=dict.fromkeys(names, 1))
     labels = [t.get_text() for t in found.draw(figsize=inches).get_yticklabels()]

@@ -289,12 +289,13 @@ def test_matrices_fill_a_narrow_figure_and_all_texts_lie_on_it(layers, size, inc
         figure = draw_compare(before, after, edits="cut 1.1", figsize=inches)
         figure.canvas.draw()
     assert min(box(image)[2] - box(image)[0] for image in images(figure)) > least
-    assert not overlaps(figure)
+    assert not list(overlaps(figure))
     whole = figure.bbox.padded(1)
     for text in figure.findobj(mpl.text.Text):
         if text.get_visible() and text.get_text():
             (left, low), (right, high) = text.get_window_extent().get_points()
-            assert whole.contains(left, low) and whole.contains(right, high), text.get_text()
+            assert whole.contains(left, low), text.get_text()
+            assert whole.contains(right, high), text.get_text()
 
 
 def test_a_distance_that_is_nearly_zero_stays_on_one_line():
