@@ -67,7 +67,7 @@ def _shared(texts: Sequence[str]) -> int:
 
 
 def _cut(text: str, end: int, limit: float, measure: Callable[[str], float]) -> str:
-    """Shorten a text if it is too wide, if possible by what comes before so many last characters."""
+    """Shorten a text if it is too wide, where possible before so many last characters."""
     if measure(text) <= limit:
         return text
     text = text.removesuffix("…")
