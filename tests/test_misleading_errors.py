@@ -273,3 +273,18 @@ def test_a_label_that_a_classifier_does_not_have_lists_those_it_has():
     model = transformers.BertForSequenceClassification(config).eval()
     with pytest.raises(SelectionError, match=r"No target 'LABEL_77': the 30 labels are 'LABEL_0'"):
         gattn.effect([1, 2, 3], [gattn.Cut(layer=0)], model, target="LABEL_77")
+
+
+def test_texts_listed_by_graph_of_a_batch_are_asked_for_in_one_list():
+    from torch_geometric.nn import GATConv
+
+    layer = GATConv(4, 3, heads=2).eval()
+    x, edges = torch.randn(7, 4), torch.tensor([[0, 1, 3, 4], [1, 2, 5, 5]])
+    with (
+        pytest.raises(CaptureError, match="one flat list for all graphs of the batch"),
+        gattn.capturing(layer, tokens=[list("abc"), list("defg")]),
+    ):
+        layer(x, edges)
+    with gattn.capturing(layer, tokens=list("abcdefg")) as run:
+        layer(x, edges)
+    assert run.trace[0, 0].tokens == tuple("abcdefg")

@@ -132,7 +132,7 @@ def _character_width(character: str) -> float:
     return 0.75 if character.isupper() or character.isdigit() or character in "+−=<>#&→←" else 0.62
 
 
-_APART = re.compile(r"(?<![≥×])(?!(?<=\bhead) \d)(?!(?<=\blayer) \d) (?![%≥×]|[01]\.\d\d\b)")
+_APART = re.compile(r"(?<![≥×<])(?!(?<=\bhead) \d)(?!(?<=\blayer) \d) (?![%≥×]|[01]\.\d\d\b)")
 """The spaces at which a line may end: not within "head 1", or beside a sign of mathematics."""
 
 

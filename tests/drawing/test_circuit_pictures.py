@@ -103,6 +103,20 @@ def test_keys_that_are_other_tokens_than_queries_are_on_the_left():
     assert {"keys", "queries"} <= {t.get_text() for t in ax.texts}
 
 
+@pytest.mark.parametrize("inches", [(3.3, 3), (6.75, 4)])
+def test_stacks_whose_names_begin_alike_are_told_apart(inches):
+    names = ["decoder.layers.self_attn", "decoder.layers.multihead_attn"]
+    tokens = [str(n) for n in range(4)]
+    stacks = {name: [tokens, tokens] for name in names}
+    rows = [((name, 0, 1), (name, 1, 2), 0, 0, 0.5) for name in names]
+    found = made(rows, stacks=stacks, layers=dict.fromkeys(names, 1))
+    labels = [t.get_text() for t in found.draw(figsize=inches).get_yticklabels()]
+    assert [label.partition("…")[2][:9] for label in labels] == ["self_attn", "multihead"]
+    alone = made(rows[:1], stacks=stacks, layers=dict.fromkeys(names, 1))
+    (label,) = [t.get_text() for t in alone.draw(figsize=inches).get_yticklabels()]
+    assert "…self_attn" in label
+
+
 @pytest.mark.slow
 def test_a_model_of_two_stacks_of_one_graph_draws_its_circuit():
     class Layer(nn.Module):

@@ -13,10 +13,12 @@ from test_draw_heads import box, images, lines, overlaps, said, words
 from gattn.analysis.heads.compare import compare, compare_head
 from gattn.analysis.heads.divergences import FARTHEST
 from gattn.drawing.many_heads.compare import distance_text, draw_compare
+from gattn.drawing.styles.style import style
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import TopK
+from gattn.names.text import wrapped
 
 
 def trace(seed, *, layers=2, heads=3, size=6, stacks=("decoder",), **fields):
@@ -68,7 +70,7 @@ def test_each_head_is_drawn_before_and_after_with_its_change():
         assert found.count(name) == 1
     assert found.count("head 2") == 3
     assert "tiny · 6 tokens" in found
-    assert "cut 1.1; rows are queries, columns keys; above a change" in said(figure)
+    assert "cut 1.1; rows are queries, columns keys; the bar above a change" in said(figure)
     assert "edges" not in said(figure)
 
 
@@ -275,3 +277,26 @@ def test_what_cannot_be_compared_is_refused():
         draw_compare(causal_head(3), causal_head(4))
     with pytest.raises(ShapeError, match=">= 0"):
         draw_compare(signed_head(), signed_head())
+
+
+@pytest.mark.parametrize(
+    ("layers", "size", "inches", "least"),
+    [(2, 6, (3.3, 3.0), 0.12), (2, 6, (3.3, 4.5), 0.2), (3, 49, (6.75, 5.0), 0.36)],
+)
+def test_matrices_fill_a_narrow_figure_and_all_texts_lie_on_it(layers, size, inches, least):
+    with style("paper"):
+        before, after = (trace(n, layers=layers, heads=4, size=size) for n in (1, 2))
+        figure = draw_compare(before, after, edits="cut 1.1", figsize=inches)
+        figure.canvas.draw()
+    assert min(box(image)[2] - box(image)[0] for image in images(figure)) > least
+    assert not list(overlaps(figure))
+    whole = figure.bbox.padded(1)
+    for text in figure.findobj(mpl.text.Text):
+        if text.get_visible() and text.get_text():
+            (left, low), (right, high) = text.get_window_extent().get_points()
+            assert whole.contains(left, low), text.get_text()
+            assert whole.contains(right, high), text.get_text()
+
+
+def test_a_distance_that_is_nearly_zero_stays_on_one_line():
+    assert wrapped("< 0.001", 3.0) == "< 0.001"

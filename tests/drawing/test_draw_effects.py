@@ -4,6 +4,7 @@ import io
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 from seen import bars, caption
 
@@ -254,3 +255,19 @@ def test_effects_of_cutting_edges_on_layers():
 @pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
 def test_effects_of_cutting_heads_as_a_matrix():
     return cuts().draw().figure
+
+
+def test_the_directions_of_arcs_are_no_wider_than_their_axes():
+    rows = edges()
+    back = Effects(rows.assign(query=rows["key"], key=rows["query"]))
+    both = Effects(pd.concat([rows, back[back["query"] != back["key"]]], ignore_index=True))
+    both.attrs = rows.attrs
+    with gattn.style("paper"):
+        ax = both.draw("arcs", figsize=(3.3, 3)).axes
+        ax.figure.canvas.draw()
+    label = ax.xaxis.label
+    assert "below: to the left" in label.get_text().replace("\n", " ")
+    found, room = label.get_window_extent(), ax.get_window_extent()
+    assert room.x0 - 1 <= found.x0
+    assert found.x1 <= room.x1 + 1
+    assert found.y0 >= 0

@@ -1,9 +1,12 @@
 """Several heads in one view."""
 
+from itertools import combinations
+
+import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from sample_heads import bipartite_head, causal_head
 from seen import axes, caption, drawn_edges
 
@@ -114,3 +117,23 @@ def test_the_caption_of_many_heads_sums_them_up(threshold):
     rule = "" if threshold is None else " attention ≥ 0.1:"
     assert caption(ax).startswith(f"the heads show{rule} {shown} of {whole} edges, ")
     assert float(caption(ax).split("edges, ")[1].split(" %")[0]) == pytest.approx(100 * mass, abs=1)
+
+
+@pytest.mark.parametrize("background", ["default", "dark_background"])
+def test_heads_are_told_apart_in_grey_and_the_key_shows_it(background):
+    heads = [causal_head(6, seed=n, layer=n, head=0) for n in range(8)]
+    with plt.style.context(background):
+        ax = draw_overlay(heads, threshold=0, ax=axes())
+    key = ax.get_legend().get_lines()[-8:]
+    greys = [np.dot(to_rgb(line.get_color()), (0.299, 0.587, 0.114)) for line in key]
+    scaled = [
+        np.divide(line._dash_pattern[1] or [1], line.get_linewidth()).tolist() for line in key
+    ]
+    for n, m in combinations(range(8), 2):
+        assert abs(greys[n] - greys[m]) > 0.1 or scaled[n] != scaled[m], (n, m)
+    drawn = {
+        (to_hex(colour), dash is None)
+        for one in lines(ax)
+        for colour, (_, dash) in zip(one.get_edgecolors(), one.get_linestyles(), strict=True)
+    }
+    assert drawn == {(to_hex(line.get_color()), line._dash_pattern[1] is None) for line in key}

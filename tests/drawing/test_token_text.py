@@ -9,7 +9,7 @@ from seen import caption
 
 import gattn
 from gattn.drawing.canvas.fonts import families, has_glyph
-from gattn.drawing.canvas.labels import shortened, width_of
+from gattn.drawing.canvas.labels import fit, shortened, width_of
 from gattn.names.text import visible, width, wrapped
 
 
@@ -143,14 +143,36 @@ def test_parts_of_characters_have_the_name_of_their_label_in_titles_and_captions
     assert f"influence on the output at position {end}" in str(spread.attrs)
 
 
-def test_shortened_texts_that_would_read_alike_keep_their_ends():
+def test_shortened_texts_that_would_read_alike_keep_what_tells_them_apart():
     room = width_of("componen")
     found = shortened([*(f"component {n}" for n in range(12)), "rest"], room)
     assert len(set(found)) == 13
     assert found[0].startswith("com")
-    assert found[0].endswith("… 0")
+    assert found[0].endswith("…0")
     assert found[11].endswith("…11")
     assert found[-1] == "rest"
     assert all(width_of(text) <= room for text in found)
     assert shortened(["an unlikely token", "rest"], room)[0].endswith("…")
     assert shortened(2 * ["an unlikely token"], room)[0].endswith("…")
+
+
+@pytest.mark.parametrize("room", [6.0, 7.0, 9.0])
+def test_shortened_names_of_modules_keep_the_part_that_differs(room):
+    stacks = [
+        "encoder.layers.self_attn",
+        "decoder.layers.self_attn",
+        "decoder.layers.multihead_attn",
+    ]
+    first, *decoders = shortened(stacks, room)
+    assert first.startswith("enc")
+    assert [name.partition("…")[2][:4] for name in decoders] == ["self", "mult"]
+    assert all(width_of(name) <= room for name in (first, *decoders))
+    parts = [f"model.{part}.layers.attention" for part in ("text", "vision")]
+    assert len(set(shortened(parts, room))) == 2
+
+
+def test_long_tokens_that_begin_alike_have_labels_of_their_own():
+    tokens = [f"atom of the ring {n}" for n in range(6)]
+    for pitch in (20.0, 60.0, 200.0):
+        texts = fit(dict(enumerate(tokens)), pitch, rotations=[0, 45, 90]).texts
+        assert [text[-1] for text in texts] == list("012345")

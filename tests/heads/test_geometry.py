@@ -157,7 +157,7 @@ def test_layouts_are_read_in_order_by_position_or_by_name():
         (np.zeros((3, 3)), "Project it to two dimensions"),
         (np.zeros((2, 2)), "2 places, but 3 tokens"),
         (np.full((3, 2), np.inf), "place of token 0"),
-        ({"a": (0, 1)}, "no place for the token 'b'"),
+        ({"a": (0, 1)}, "no place for the tokens 'b', 'c'"),
         ("spring", "must hold"),
     ],
 )
@@ -165,6 +165,14 @@ def test_layouts_that_do_not_fit_are_refused(places, said):
     head = AttentionGraph.from_dense(attention(3, 3), tokens=["a", "b", "c"])
     with pytest.raises(ShapeError, match=said):
         head.with_layout(places)
+
+
+def test_positions_without_a_place_are_named_also_where_tokens_repeat():
+    head = AttentionGraph.from_dense(attention(4, 4), tokens=["a", "b", "a", "b"])
+    with pytest.raises(ShapeError, match="no place for the positions 1, 3: give"):
+        head.with_layout({0: (0, 1), 2: (1, 1)})
+    with pytest.raises(ShapeError, match="give their places by position"):
+        head.with_layout({"a": (0, 1), "b": (1, 1)} | {"c": (1, 1)})
 
 
 def test_cross_attention_has_two_sides():

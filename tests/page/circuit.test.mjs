@@ -46,11 +46,27 @@ test("edges of several heads between the same tokens are curves of their own, ea
 });
 
 test("an edge that joins two stacks says the name of its own", () => {
-  const band = (stack, base) => ({ stack, isKeySide: false, tokens: [0, 1, 2], layers: 2, left: 0, base, hasNames: true });
+  const band = (stack, base) => ({ stack, name: stack, isKeySide: false, tokens: [0, 1, 2], layers: 2, left: 0, base, hasNames: true });
   const bands = [band("encoder", 0), band("decoder", 3)];
   const edges = [edge([1, 0, 0], [1, 1, 2]), edge([0, 2, 0], [1, 1, 2], { stack: "cross", layer: 0 })];
   const scene = viewer.circuitScene(pictureOf({ ...circuitOf(edges, { bands }), height: 5 }));
   for (const name of ["0.0", "cross 0.0"]) assert.equal(texts(scene).filter((text) => text === name).length, 1, name);
+});
+
+test("names of stacks end left of the lines, and each layer is written once", () => {
+  const band = (name, more) => ({ stack: `decoder.${name}`, name, tokens: [0, 1], layers: 2, hasNames: true, ...more });
+  const [own, cross] = ["decod…self_attn", "d…multihead_attn"];
+  const bands = [band(own, { base: 0, left: 0 }), band(cross, { base: 3, left: 0, isKeySide: true }), band(cross, { base: 3, left: 3 })];
+  for (const width of [340, 800]) {
+    const scene = viewer.circuitScene(pictureOf({ ...circuitOf([edge([1, 0, 0], [2, 1, 1])], { bands, n: 5 }), height: 5 }, { width }));
+    const left = Math.min(...scene.marks.filter(({ mark, y1, y2 }) => mark === "line" && y1 === y2).map(({ x1 }) => x1));
+    for (const name of [own, cross]) {
+      const [mark, ...more] = scene.marks.filter(({ text }) => text === name);
+      assert.equal(more.length, 0, name);
+      assert.ok(mark.x + viewer.textWidth(name, mark.size) < left, `${name} at ${width}`);
+    }
+    assert.equal(texts(scene).filter((text) => text === "layer 1").length, 2);
+  }
 });
 
 test("everything lies in the picture, however many tokens and layers there are", () => {
@@ -80,13 +96,13 @@ test("edges of many heads from the last token to itself lie in the picture, and 
 });
 
 test("stacks lie above each other in their order, with the tokens of each below it", () => {
-  const band = (stack, base, size) => ({ stack, isKeySide: false, tokens: [...Array(size).keys()], layers: 2, left: 0, base, hasNames: true });
+  const band = (stack, base, size) => ({ stack, name: stack, isKeySide: false, tokens: [...Array(size).keys()], layers: 2, left: 0, base, hasNames: true });
   const edges = [edge([0, 0, 0], [0, 1, 3]), edge([0, 2, 3], [1, 1, 2]), edge([1, 1, 2], [1, 2, 2])];
   const circuit = circuitOf(edges, { n: 4, bands: [band("encoder", 0, 4), band("decoder", 3, 3)] });
   const scene = viewer.circuitScene(pictureOf(circuit));
   const [third, second, first] = curves(scene);
   assert.ok(first[7] > second[1] - 1 && second[1] > second[7] && second[7] >= third[1]);
-  assert.ok(texts(scene).includes("encoder · layer 0") && texts(scene).includes("decoder · layer 0"));
+  assert.deepEqual(texts(scene).filter((text) => /coder|layer/.test(text) && text.length < 9), ["encoder", "layer 0", "layer 1", "decoder", "layer 0", "layer 1"]);
   assert.equal(texts(scene).filter((text) => text === "t0").length, 2);
   const labels = scene.marks.filter(({ mark, text }) => mark === "text" && text === "t1").map(({ y }) => y);
   assert.ok(Math.min(...labels) < second[1], "the decoder's tokens lie above the encoder's top");

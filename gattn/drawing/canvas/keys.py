@@ -174,8 +174,8 @@ def add_line_key(ax: Axes, pen: Pen, *more: Entry, beyond: float = 0.0) -> None:
         line = Line2D([], [], color=colour, linewidth=width, linestyle=style, **caps)
         lines.append((line, in_digits(tick)))
     wide = 0.6 * pen.scale.widest
-    for name, colour in pen.kinds.items():
-        lines.append((Line2D([], [], color=colour, linewidth=wide, **caps), name))
+    for (name, colour), dash in zip(pen.kinds.items(), pen.dashes, strict=True):
+        lines.append((Line2D([], [], color=colour, linewidth=wide, linestyle=dash, **caps), name))
     thickest = max((line.get_linewidth() for line, _ in lines), default=0.0)
     if not pen.scale.is_fixed:
         thickest *= usual_thickness()

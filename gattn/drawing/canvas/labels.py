@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import matplotlib as mpl
@@ -15,6 +15,7 @@ from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas import fonts
+from gattn.names import shortening
 from gattn.names.pieces import spelled
 from gattn.names.text import numbered, visible
 
@@ -32,10 +33,10 @@ _USUAL = 5.0
 """The width in font sizes to which no label is shortened for being wider than others."""
 _MOST_OF = 0.7
 """The share of their room that labels may fill though they are wider than others."""
+_WHOLE = 200
+"""The most letters of a token that are read to tell it from others."""
 _FEWEST = 2.4
 """To what width in font sizes a label is shortened at most: three letters and an ellipsis."""
-_END = 2
-"""How many characters at the end of labels are kept that would read alike without them."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,7 @@ def fit(
     reach : float
         How far turned labels may reach, in points; longer ones are shortened.
     """
-    has_glyph = cache(fonts.has_glyph)
-    texts = [visible(token, has_glyph=has_glyph) for token in spelled(tokens.values())]
+    texts = _visible(spelled(tokens.values()))
     size = 0.9 * font_size()
     for rotation in rotations:
         if rotation == 0:
@@ -152,6 +152,15 @@ def fit(
     return Labels(_alike(texts, reach / size), size, rotations[-1])
 
 
+def _visible(tokens: Sequence[str]) -> list[str]:
+    """Write tokens so that every font can show them, in a few letters that tell them apart."""
+    seen = partial(visible, has_glyph=cache(fonts.has_glyph))
+    whole = [seen(token, limit=_WHOLE) for token in tokens]
+    texts = [seen(token) for token in tokens]
+    alike = len(set(texts)) < len(set(whole))
+    return shortening.shortened(whole, max(map(len, texts)), len) if alike else texts
+
+
 def _side_by_side(texts: Sequence[str], pitch: float) -> list[str] | None:
     """Return texts that stand side by side, a few of them shortened; None if they do not."""
     widths, room = widths_of(texts), pitch - _BETWEEN
@@ -162,10 +171,11 @@ def _side_by_side(texts: Sequence[str], pitch: float) -> list[str] | None:
         return None
     beside = np.pad(np.minimum(widths, room), 1)
     left = 2 * room - np.maximum(beside[:-2], beside[2:])
-    return [
-        _cut(text, float(most)) if too_long and wide > most else text
-        for text, wide, most, too_long in zip(texts, widths, left, is_long, strict=True)
+    found = [
+        shortened([text], float(most))[0] if too_long else text
+        for text, most, too_long in zip(texts, left, is_long, strict=True)
     ]
+    return found if len(set(found)) == len(set(texts)) else shortened(texts, room)
 
 
 def _alike(texts: Sequence[str], limit: float) -> list[str]:
@@ -179,32 +189,12 @@ def _alike(texts: Sequence[str], limit: float) -> list[str]:
 
 
 def shortened(texts: Sequence[str], limit: float) -> list[str]:
-    """Let texts that are wider than some font sizes end in an ellipsis.
-
-    Where different texts would read alike, such as "component 1" and "component 2", their ends
-    are kept, too.
-    """
+    """Shorten texts that are wider than some font sizes, so that they still read differently."""
     limit = max(limit, _FEWEST)
-    if not math.isfinite(limit):
+    if not (widths_of(texts) > limit).any():
         return list(texts)
-    is_long = widths_of(texts) > limit
-    for end in (0, _END):
-        cut = [
-            _cut(text, limit, end) if too_long else text
-            for text, too_long in zip(texts, is_long, strict=True)
-        ]
-        if len(set(cut)) == len(set(texts)):
-            break
-    return cut
-
-
-def _cut(text: str, limit: float, end: int = 0) -> str:
-    """Shorten a text to some font sizes, but for so many characters at its end."""
-    text = text.removesuffix("…")
-    begin, rest = text[: len(text) - end], text[len(text) - end :]
-    while len(begin) > 1 and width_of(f"{begin}…{rest}") > limit:
-        begin = begin[:-1]
-    return f"{begin.rstrip()}…{rest}"
+    families = tuple(fonts.families(texts))
+    return shortening.shortened(texts, limit, lambda text: _width(text, families))
 
 
 def widths_of(texts: Sequence[str]) -> NDArray[np.float64]:

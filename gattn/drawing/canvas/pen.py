@@ -27,6 +27,15 @@ _USUAL = 3.5
 DASHES = (0, (2.5, 1.2))
 """The dashes of negative numbers, which colours alone do not tell apart in grey."""
 
+_OF_KINDS: tuple[Any, ...] = (
+    "solid", (0, (2.4, 0.8)), (0, (0.9, 0.7)), (0, (3, 0.7, 0.8, 0.7)), (0, (1.6, 1.6)),
+    (0, (2.4, 0.6, 0.8, 0.6, 0.8, 0.6)), (0, (0.9, 1.6)), (0, (1.6, 0.6, 0.6, 0.6)),
+)  # fmt: skip
+"""The dashes of kinds of lines whose colours are about the same grey."""
+_SAME_GREY = 0.12
+"""Which share of the way from black to white lies between greys that are told apart, at least."""
+_LUMA = 0.299, 0.587, 0.114
+
 
 @dataclass(frozen=True)
 class Pen:
@@ -54,6 +63,23 @@ class Pen:
         """The scale as matplotlib takes it, one for all that share it."""
         return self.scale.norm
 
+    @cached_property
+    def dashes(self) -> list[Any]:
+        """The dashes of each kind; colours of about the same grey have different ones.
+
+        Where numbers have signs, the only dashes are those of negative ones.
+        """
+        greys = to_rgba_array(list(self.kinds.values()))[:, :3] @ np.array(_LUMA)
+        found: list[int] = []
+        for n, grey in enumerate(greys):
+            taken = {
+                m
+                for m, other in zip(found, greys[:n], strict=True)
+                if abs(other - grey) < _SAME_GREY
+            }
+            found.append(min(set(range(len(_OF_KINDS))) - taken))
+        return [_OF_KINDS[0 if self.scale.is_signed else n] for n in found]
+
     def colours(
         self, values: ArrayLike, kind: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
@@ -80,13 +106,17 @@ class Pen:
         Lines of several kinds are moved apart a little, so that none hides another.
         """
         sizes = np.asarray(values, dtype=np.float64)
+        usual: list[Any] = ["solid"] * len(sizes)
         if self.kinds and kind is not None:
+            usual = [self.dashes[n] for n in kind.tolist()]
             style = self._apart(ax, kind) | style
         plain: dict[str, Any] = {
             "facecolors": "none",
             "edgecolors": self.colours(sizes, kind),
             "linewidths": self.scale.widths(sizes),
-            "linestyles": [DASHES if size < 0 else "solid" for size in sizes],
+            "linestyles": [
+                DASHES if size < 0 else dash for size, dash in zip(sizes, usual, strict=True)
+            ],
             "capstyle": "butt",
             "clip_on": False,
             "gid": "gattn-edges",

@@ -18,8 +18,6 @@ from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.layers.bands import Band, columns, top
 from gattn.drawing.layers.numbered import LIMITS, layers_apart, name_layers, set_up
 
-_STACK = 16
-"""The most letters of a stack's name."""
 _BELOW = 12.0
 """The room in points around the texts between two stacks."""
 
@@ -87,7 +85,7 @@ def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
     ticks: dict[float, str] = {}
     for band in bands.values():
         for n in range(0, band.layers, step):
-            name = "" if n else f"{shown_text(band.stack, limit=_STACK)} · "
+            name = "" if n else f"{shown_text(band.name)} · "
             ticks[band.base + n + 0.5] = f"{name}{band.first + n}"
     ax.set_yticks(list(ticks), list(ticks.values()), **text_style(list(ticks.values())))
 

@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gattn.analysis.circuits.found import Circuit, Node, key_side
-from gattn.names.text import numbered
+from gattn.names.shortening import shortened
+from gattn.names.text import numbered, visible
 
 MOST_TOKENS = 40
 """The most columns of tokens if those that are not in the circuit are shown."""
 _SMALL_GAP = 0.5
 """How far stacks of the same tokens lie above each other, in layers."""
+
+_NAME, _WHOLE = 10.5, 200
+"""The width of a stack's name in font sizes, at most; the most letters of one that are read."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class Band:
     ----------
     stack : str
         The stack.
+    name : str
+        Its name, shortened so that it is told from all stacks of the model.
     is_key_side : bool
         Whether these are the keys of a stack whose keys are other tokens than its queries.
     tokens : mapping of int to str
@@ -39,6 +45,7 @@ class Band:
     """
 
     stack: str
+    name: str
     is_key_side: bool
     tokens: Mapping[int, str]
     layers: int
@@ -75,6 +82,7 @@ def bands_of(circuit: Circuit, whole: bool, gap: float = 1.0) -> dict[str, Band]
     """
     names, layers = (json.loads(circuit.graph[name]) for name in ("names", "layers"))
     used = _used(circuit)
+    short = dict(zip(circuit.stacks, _short(circuit.stacks), strict=True))
     found: dict[str, Band] = {}
     base, below = 0.0, None
     for tier in _tiers(circuit.stacks, used):
@@ -84,7 +92,7 @@ def bands_of(circuit: Circuit, whole: bool, gap: float = 1.0) -> dict[str, Band]
             texts = names[stack][is_key_side]
             alike = (used[n] for n, s, k in _flat(circuit, used) if names[s][k] == texts)
             tokens = _shown(texts, set().union(*alike), whole and _is_text(circuit, texts))
-            bands[name] = Band(stack, is_key_side, tokens, layers[stack], left)
+            bands[name] = Band(stack, short[stack], is_key_side, tokens, layers[stack], left)
             left += len(tokens) + 1
         shown = [band.tokens for band in bands.values()]
         has_names = shown != below
@@ -114,6 +122,10 @@ def place_of(bands: Mapping[str, Band], node: Node) -> tuple[float, float]:
     """Return where a node lies."""
     *_, depth, position = node
     return bands[name_of(node)].place(int(position), int(depth))
+
+
+def _short(stacks: Sequence[str]) -> list[str]:
+    return shortened([visible(stack, limit=_WHOLE) for stack in stacks], _NAME)
 
 
 def _used(circuit: Circuit) -> dict[str, set[int]]:

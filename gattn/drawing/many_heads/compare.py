@@ -58,11 +58,11 @@ def draw_compare(
 ) -> Figure:
     """Draw every head before and after, and the change, after - before.
 
-    The three stand side by side, or one below the other if there are few layers, each drawn as by
-    `draw_heads`. Before and after share one scale; the change has another, a square-root scale
-    from -1 to 1 around 0 (further if attention exceeds 1). Above a change stands its
-    Jensen-Shannon distance, as a number and as a bar, which is as wide as the matrix if before and
-    after have nothing in common.
+    The three stand side by side, or one below the other if there are few layers, or if matrices
+    are larger so on the given figure; each is drawn as by `draw_heads`. Before and after share one
+    scale; the change has another, a square-root scale from -1 to 1 around 0 (further if attention
+    exceeds 1). Above a change stands its Jensen-Shannon distance as a bar, which is as wide as the
+    matrix if before and after have nothing in common, and as a number where that has room.
 
     If the heads of the two sides differ in their weight function, normalizer or model, these
     replace "before" and "after".
@@ -109,7 +109,7 @@ def draw_compare(
     plain = Pen(scale, colour_map(None, is_signed=False, is_area=True))
     signed = Scale(scale.top, is_signed=True, widest=scale.widest)
     change = Pen(signed, colour_map(cmap, is_signed=True, is_area=True), "change of attention")
-    grids = []
+    grids, others = [], []
     for graphs in chosen.stacks():
         arranged = order.arrange(graphs, columns=int(chosen.is_strip))
         groups = key_value_groups(graphs) if arranged.columns else ()
@@ -123,8 +123,12 @@ def draw_compare(
             said_by_user=caption is not None,
         )  # fmt: skip
         rows, columns = grid.size
-        grids += grid.stacked() if columns > 3 * rows else [grid]
-    return draw_grids(grids, figure, figsize=figsize)
+        usual, other = [grid], grid.stacked()
+        if columns > 3 * rows:
+            usual, other = other, usual
+        grids += usual
+        others += other
+    return draw_grids(grids, figure, figsize=figsize, others=others)
 
 
 def _compared(befores: Graphs, afters: Graphs) -> pd.DataFrame:
@@ -177,8 +181,8 @@ class _Sides:
             *named,
             *what_is_shown(self._befores, self._afters),
             *_kept({before: self._befores, after: self._afters}),
-            "above a change its Jensen-Shannon distance, mean over queries; a whole bar is "
-            f"{FARTHEST:.3f}, nothing in common",
+            "the bar above a change is its Jensen-Shannon distance, mean over queries; a whole bar "
+            f"is {FARTHEST:.3f}, nothing in common",
         ]
 
 

@@ -57,7 +57,8 @@ def draw_overlay(
     """Draw several heads of one text in one view, a colour each.
 
     Width is attention, on one scale for all. Lines of several heads lie side by side, the thinner
-    on the wider ones, so that an edge that they share shows all their colours. The key names the
+    on the wider ones, so that an edge that they share shows all their colours. Lines whose colours
+    are about the same grey have different dashes, unless attention has signs. The key names the
     heads, and the caption says of each which edges are shown; of more than four, how many in all.
 
     Parameters

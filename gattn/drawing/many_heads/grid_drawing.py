@@ -11,12 +11,11 @@ from matplotlib.figure import Figure, SubFigure
 from gattn.drawing.canvas.labels import font_size, small_size, widest_of
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.many_heads.grid import Block, Grid
-from gattn.drawing.many_heads.grid_plan import BETWEEN, MARGIN, Plan
+from gattn.drawing.many_heads.grid_plan import MARGIN, Plan
 from gattn.drawing.many_heads.sheet import (
     Sheet,
     as_inches,
     inches_of,
-    key_width,
     line_height,
 )
 from gattn.drawing.matrices.cells import EdgeCells, sink_columns
@@ -36,15 +35,19 @@ def draw_grids(
     figure: Figure | SubFigure | None,
     new: Callable[[tuple[float, float]], Figure | SubFigure] = new_figure,
     figsize: tuple[float, float] | None = None,
+    others: Sequence[Grid] = (),
 ) -> Figure:
     """Draw grids one below the other, where no figure is given in a `new` one, which they fit.
 
-    They fill a figure that is given, or one of the size `figsize`. What has no room makes none.
+    They fill a figure that is given, or one of the size `figsize`; `others` do so instead, which
+    show the same, where their matrices are larger then. What has no room makes none.
     """
     usual, plans = _usual(grids)
     given = figsize if figure is None else inches_of(figure)
     if given is not None:
-        plans = _filling(grids, given)
+        ways = [_filling(some, given) for some in (grids, others) if some]
+        plans = max(ways, key=_how_large)
+        grids = [plan.grid for plan in plans]
     _check_room(grids, plans, given or usual, usual)
     figure = new(figsize or usual) if figure is None else figure
     sheet, top = Sheet(figure), 0.0
@@ -81,12 +84,26 @@ def _have_room(plans: Iterable[Plan]) -> bool:
     return all(plan.has_room for plan in plans)
 
 
+def _how_large(plans: Sequence[Plan]) -> tuple[bool, float]:
+    """Return whether plans have room, and the longer side of their smallest matrices."""
+    return _have_room(plans), min(max(plan.panel) for plan in plans)
+
+
 def _filling(grids: Sequence[Grid], size: tuple[float, float]) -> list[Plan]:
-    """Plan grids so that they fill a figure."""
+    """Plan grids so that they fill a figure, with matrices as large as possible."""
     wide, tall = size
-    wanted = [Plan(grid, wide).height for grid in grids]
-    heights = [tall * height / sum(wanted) for height in wanted]
-    return [Plan(*of) for of in zip(grids, [wide] * len(grids), heights, strict=True)]
+    usual = [Plan(grid, wide) for grid in grids]
+    whole, texts, matrices = (
+        sum(getattr(plan, part) for plan in usual) for part in ("height", "texts", "matrices")
+    )
+    heights = [[tall * plan.height / whole for plan in usual]]
+    if len(grids) > 1 and texts < tall:
+        loose = (tall - texts) / matrices
+        heights.append([plan.texts + loose * plan.matrices for plan in usual])
+    ways = [
+        [Plan(grid, wide, high) for grid, high in zip(grids, some, strict=True)] for some in heights
+    ]
+    return max(ways, key=_how_large)
 
 
 def _check_room(
@@ -132,10 +149,11 @@ class _Drawing:
             self._name_groups(number)
         x = self._x(len(grid.blocks) - 1, grid.size[1]) + 0.1
         for number, pen in enumerate(grid.keys):
-            self._sheet.add_key(x + number * key_width(), self._y(0), plan.key, pen)
+            right, down = plan.key_place(number)
+            self._sheet.add_key(x + right, self._y(0) + down, plan.key, pen)
 
     def _x(self, block: int, column: int) -> float:
-        long = self._grid.size[1] * self._plan.step + BETWEEN
+        long = self._grid.size[1] * self._plan.step + self._plan.between
         return self._plan.left + block * long + column * self._plan.step
 
     def _y(self, row: int) -> float:

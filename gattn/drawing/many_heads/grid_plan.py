@@ -31,8 +31,12 @@ BETWEEN, MARGIN = 0.35, 0.15
 """Inches between blocks, and around all."""
 _FILLED = 0.92
 """How much of the distance between panels they fill."""
-_LEAST, _LEAST_KEY = 0.07, 0.4
-"""Inches of a matrix and of a key of colours, at least."""
+_LEAST, _LEAST_KEY, _LEAST_OF_TWO = 0.07, 0.4, 0.5
+"""Inches of a matrix and of a key of colours, at least; of one that stands above another."""
+_BETWEEN_KEYS = 0.25
+"""Inches between keys of colours, one below the other."""
+_GAP = 0.03
+"""The share of a given figure's width that lies between blocks, if that is less than usual."""
 _NO_LABELS = Labels([], 0, 0)
 _TRIES = 6
 """How often panels are measured again to fill a height."""
@@ -61,11 +65,22 @@ class Plan:
 
     def __init__(self, grid: Grid, width: float | None = None, height: float | None = None) -> None:
         self.grid = grid
-        self._reach = inf, inf
+        self._reach, self.between, self._key_width = (inf, inf), BETWEEN, key_width()
         if width is not None and height is not None:
             self._reach = _REACH * width / as_inches(1), _REACH * height / as_inches(1)
+            self.between = min(BETWEEN, _GAP * width)
+        self.has_keys_below = height is not None and len(grid.keys) > 1
+        self._plan_all(width, height)
+        if self.has_keys_below and self.key < _LEAST_OF_TWO:
+            self.has_keys_below = False
+            self._plan_all(width, height)
+        if height is not None and self._longest_name > self.key:  # it takes two lines
+            self._key_width += line_height(small_size())
+            self._plan_all(width, height)
+
+    def _plan_all(self, width: float | None, height: float | None) -> None:
         self._plan(width, height, self._left())
-        for _ in range(_TRIES if height is not None and grid.is_labelled else 0):
+        for _ in range(_TRIES if height is not None and self.grid.is_labelled else 0):
             left = MARGIN + as_inches(self.queries.widest + 6)
             if abs(left - self.left) < as_inches(1):
                 break
@@ -79,8 +94,8 @@ class Plan:
         count, usual = columns * len(grid.blocks), _usual_side(grid)
         self.left = left
         self.beside = MARGIN if grid.is_labelled and height is not None else left
-        around = self.left + BETWEEN * (len(grid.blocks) - 1)
-        around += key_width() * len(grid.keys) + MARGIN
+        around = self.left + self.between * (len(grid.blocks) - 1)
+        around += self._key_width * (1 if self.has_keys_below else len(grid.keys)) + MARGIN
         if width is None:
             most = larger() * (_WIDEST if len(grid.blocks) == 1 else _WIDEST_BLOCKS)
             wanted = around + count * usual * across / _FILLED
@@ -91,11 +106,19 @@ class Plan:
             self._measure(side if height else min(side, usual))
             if height is None or (self._fill(height, side) and self._has_names):
                 break
+        self.texts = self.top + rows * self.above + self.bottom
+        self.matrices = rows * (self.row - self.above)
         wanted = self.top + rows * self.row + self.bottom
         least = self.top + self.above + 1.2 * larger() + self.under_caption - MARGIN
         self.height = height or max(wanted, least)
-        self.key = min(1.5 * larger(), self.height - self.top - self.above - self.under_caption)
-        drawn = max(rows * self.row + as_inches(self.keys.extent), self.above + self.key)
+        long = self.height - self.top - self.above - self.under_caption
+        below = len(grid.keys) - 1 if self.has_keys_below else 0
+        self.key = min(1.5 * larger(), (long - below * _BETWEEN_KEYS) / (1 + below))
+        if below:
+            beside = (rows * self.row - self.above - _BETWEEN_KEYS) / 2
+            self.key = min(self.key, max(beside, self._longest_name + as_inches(small_size())))
+        long = self.key + below * (self.key + _BETWEEN_KEYS)
+        drawn = max(rows * self.row + as_inches(self.keys.extent), self.above + long)
         self.over_caption = self.top + drawn + 0.6 * line_height(small_size())
         self.has_room = max(self.panel) >= _LEAST and self.key >= _LEAST_KEY
 
@@ -110,6 +133,17 @@ class Plan:
             side = min(side, fitting)
             self._measure(side)
         return max(self.panel) >= _LEAST
+
+    @property
+    def _longest_name(self) -> float:
+        """The length in inches of the longest name beside a key of colours."""
+        return as_inches(widest_of(pen.name for pen in self.grid.keys) * small_size())
+
+    def key_place(self, number: int) -> tuple[float, float]:
+        """Return how far right of the first key, and below it, a key of colours lies."""
+        if self.has_keys_below:
+            return 0.0, number * (self.key + _BETWEEN_KEYS)
+        return number * self._key_width, 0.0
 
     @property
     def _has_names(self) -> bool:

@@ -124,6 +124,7 @@ def _edges_of(head: AttentionGraph | None) -> dict[tuple[int, int], float]:
 def _band(band: Band) -> dict[str, Any]:
     return {
         "stack": band.stack,
+        "name": band.name,
         "isKeySide": band.is_key_side,
         "tokens": list(band.tokens),
         "layers": band.layers,

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from gattn.errors import ShapeError
 from gattn.heads.geometry.base import Geometry, as_places
 
+_MOST_SAID = 8
+"""How many tokens without a place an error lists."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout(Geometry):
@@ -68,13 +71,16 @@ class Layout(Geometry):
 def _in_order(
     places: Mapping[Any, Any], positions: Sequence[int], labels: Sequence[str]
 ) -> list[Any]:
-    by_position = all(position in places for position in positions)
+    by_name = all(label in places for label in labels)
+    by_position = not by_name and any(position in places for position in positions)
     nodes: Sequence[Any] = positions if by_position else labels
     if not by_position and len(set(labels)) < len(labels):
         raise ShapeError("Several tokens have the same name: give their places by position.")
     if missing := [node for node in nodes if node not in places]:
+        some = ", ".join(map(repr, missing[:_MOST_SAID])) + ", ..." * (len(missing) > _MOST_SAID)
+        what = "position" if by_position else "token"
         raise ShapeError(
-            f"There is no place for the token {missing[0]!r}: give (x, y) for each position, or "
-            "for each name."
+            f"There is no place for the {what}{'s' * (len(missing) > 1)} {some}: give (x, y) for "
+            "each position, or for each name; (nan, nan) for a token that lies nowhere."
         )
     return [places[node] for node in nodes]

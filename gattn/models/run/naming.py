@@ -161,7 +161,7 @@ class Naming:
                 if all(head is before[place] for place, head in heads.items()):
                     left.append((stack, some))
         if left and (isinstance(given, Mapping) or len(left) == len(names)) and not unnamed:
-            raise _misfit(*left[0], trace.stacks[left[0][0]])
+            raise _misfit(*left[0], trace.stacks[left[0][0]], self.tokens)
         return replace(trace, stacks=stacks)
 
     def _on_grid(
@@ -206,7 +206,9 @@ def _are_same(one: Stack, other: Stack) -> bool:
     return all(one[place] is other[place] for place in one)
 
 
-def _misfit(stack: str, names: Mapping[str, Sequence[str]], heads: Stack) -> CaptureError:
+def _misfit(
+    stack: str, names: Mapping[str, Sequence[str]], heads: Stack, tokens: Tokens | None
+) -> CaptureError:
     graphs = [(head.graph, len(extra_of(head.tokens))) for head in heads.values()]
     side, given = next(iter(names.items()))
     if len(names) == 1 and side == "query" and not any(one.is_bipartite for one, _ in graphs):
@@ -218,6 +220,13 @@ def _misfit(stack: str, names: Mapping[str, Sequence[str]], heads: Stack) -> Cap
     sizes = sorted(
         {one.num_queries if are_queries else one.num_keys - extra for one, extra in graphs}
     )
+    lists = [] if tokens is None or isinstance(tokens, Mapping) else tokens
+    each = [len(one) for one in lists if isinstance(one, list | tuple)]
+    if len(each) == len(lists) > 1 and sizes == [sum(each)]:
+        return CaptureError(
+            f"tokens= gives lists of {', '.join(map(str, each))} texts, but the stack {stack!r} "
+            f"has {sizes[0]} tokens: give one flat list for all graphs of the batch."
+        )
     sides = {"query": "queries", "key": "keys"}[side] if len(names) == 1 else "tokens"
     return CaptureError(
         f"tokens= gives {len(given)} texts, but the stack {stack!r} has "

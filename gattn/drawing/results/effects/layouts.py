@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.curves import half_ellipses, loops
-from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, room
+from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, points, room
 from gattn.drawing.canvas.frame import name_side, new_axes, shown_text
 from gattn.drawing.canvas.keys import add_colour_bar
-from gattn.drawing.canvas.labels import font_size, shortened, smallest, text_style
+from gattn.drawing.canvas.labels import font_size, shortened, smallest, text_style, width_of
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import label_tokens
 from gattn.drawing.layers.band_names import name_lowest, set_up_bands
@@ -28,6 +28,7 @@ from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay
 from gattn.drawing.layers.numbered import layered_axes
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.results.effects.sides import Sides
+from gattn.names.text import wrapped
 
 _MOST_EDGES = 300
 _MOST_BARS = 40
@@ -170,11 +171,18 @@ def _draw_arcs(
         ax.set_xlabel("keys on the left → queries on the right")
     else:
         label_tokens(ax, list(sides.keys), list(sides.keys.values()), "x")
-        ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
+        fitted(ax, partial(_say_directions, ax, two_sided=bool(reach[1])))
     _add_bar(ax, changes.pen)
     return ax, _strongest_said(changes, chosen) or [f"all {len(chosen):,} edges"] * (
         len(chosen) > 1
     )
+
+
+def _say_directions(ax: Axes, *, two_sided: bool) -> None:
+    """Write which way edges run, in as many lines as needed."""
+    said = "above: key → query to the right" + "; below: to the left" * two_sided
+    size = float(ax.xaxis.label.get_fontsize())
+    ax.set_xlabel(wrapped(said, points(ax)[0] / size, width_of))
 
 
 def _draw_edges_by_layer(

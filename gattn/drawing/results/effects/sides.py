@@ -44,10 +44,12 @@ class Sides:
         """Lay out the tokens of some layers: keys on the left, if they are other tokens."""
         where: dict[str, Any] = {"layers": len(layers), "first": layers[0]}
         if not self.are_other:
-            return {"": Band(self.stack, False, self.keys, **where)}
+            return {"": Band(self.stack, self.stack, False, self.keys, **where)}
         return {
-            "key": Band(self.stack, True, self.keys, **where),
-            "query": Band(self.stack, False, self.queries, left=len(self.keys) + 1, **where),
+            "key": Band(self.stack, self.stack, True, self.keys, **where),
+            "query": Band(
+                self.stack, self.stack, False, self.queries, left=len(self.keys) + 1, **where
+            ),
         }
 
     def __len__(self) -> int:

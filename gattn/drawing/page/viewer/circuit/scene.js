@@ -1,6 +1,6 @@
 // The circuit by layers: tokens side by side, stacks and their layers above each other.
 
-import { visible } from "../heads/texts.js";
+import { textWidth } from "../heads/texts.js";
 import { KEY_HEIGHT, curvesMark, fitLabels, labelRow, lineMark, noteMark, noteMarks, overhang, rectMark, scaleMarks } from "../scenes/marks.js";
 
 const MOST_NAMES = 40;
@@ -34,7 +34,8 @@ function nodePlaces({ circuit, bands, width, height }, fans, top) {
   const shown = circuit.bands.map((band, n) => band.tokens.map((position) => bands[n][position]));
   const loose = (width - 130) / Math.max(circuit.columns, 1);
   const fitAt = (pitch) => shown.map((tokens) => fitLabels(tokens, pitch, [0, 45, 90]));
-  const left = Math.max(110, ...fitAt(loose).map((labels) => overhang(labels, loose) + 12));
+  const names = circuit.isSeveral ? circuit.bands.map(({ name }) => textWidth(name, 11) + 16) : [];
+  const left = Math.max(110, ...names, ...fitAt(loose).map((labels) => overhang(labels, loose) + 12));
   const right = Math.max(20, roomRight(circuit, fans, loose) - loose / 2);
   const pitch = (width - left - right) / Math.max(circuit.columns, 1);
   const labels = fitAt(pitch);
@@ -84,9 +85,11 @@ function groundMarks(picture, { x, y, left, labels, shown }) {
   const isBeside = new Set(circuit.bands.map(({ base }) => base)).size < circuit.bands.length;
   circuit.bands.forEach((band, n) => {
     for (let depth = 0; depth <= band.layers; depth++) marks.push(lineMark(left, y([n, depth]), width - 12, y([n, depth]), look.faint, 0.7));
-    for (let l = 0; l < band.layers; l++) {
-      const stack = circuit.isSeveral && !l ? `${visible(band.stack, 12)} · ` : "";
-      marks.push(noteMark(look, 8, (y([n, l]) + y([n, l + 1])) / 2, `${stack}layer ${l}`));
+    const isFirst = circuit.bands.findIndex(({ base }) => base === band.base) === n;
+    for (let l = 0; isFirst && l < band.layers; l++) {
+      const lines = [...(circuit.isSeveral && !l ? [band.name] : []), `layer ${l}`];
+      const middle = (y([n, l]) + y([n, l + 1])) / 2;
+      lines.forEach((line, i) => marks.push(noteMark(look, 8, middle + 14 * (i - (lines.length - 1) / 2), line)));
     }
     if (isBeside && band.tokens.length) marks.push(noteMark(look, x([n, 0, band.tokens[0]]) - 8, y([n, band.layers]) - 10, band.isKeySide ? "keys" : "queries"));
     if (!band.hasNames) return;

@@ -1,0 +1,81 @@
+"""Shortens texts so that those that differ still read differently."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from gattn.names.text import width
+
+_TIMES = 3
+"""How often texts that still read alike are shortened once more."""
+_FEW = 3
+"""So many letters of a part that is cut off do not tell it from others."""
+_PART = re.compile(r".*[\s._/:-]", re.DOTALL)
+"""What texts have in common, up to the end of its last whole part."""
+
+
+def shortened(
+    texts: Sequence[str], limit: float, measure: Callable[[str], float] = width
+) -> list[str]:
+    """Let texts that are wider than some font sizes end in an ellipsis.
+
+    Where different texts would read alike, such as "component 1" and "component 2", or
+    "layers.self_attn" and "layers.cross_attn", what tells them apart is kept, too.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        The texts.
+    limit : float
+        The width beyond which they are shortened, in font sizes.
+    measure : callable
+        The width of a text, in font sizes.
+    """
+    found = {text: _cut(text, 0, limit, measure) for text in texts}
+    read = {text: cut if cut == text else _read(cut) for text, cut in found.items()}
+    for _ in range(_TIMES):
+        alike: dict[str, list[str]] = {}
+        for text, cut in read.items():
+            alike.setdefault(cut, []).append(text)
+        groups = [group for group in alike.values() if len(group) > 1]
+        if not groups:
+            break
+        for group in groups:
+            shared = _shared(group)
+            found |= {text: _cut(text, len(text) - shared, limit, measure) for text in group}
+        read = found
+    return [found[text] for text in texts]
+
+
+def _read(cut: str) -> str:
+    """Return what is read of a text that was cut: no part of which only a few letters are left."""
+    shown = cut.removesuffix("…")
+    whole = _PART.match(shown)
+    return whole[0] if whole and len(shown) - whole.end() <= _FEW else cut
+
+
+def _shared(texts: Sequence[str]) -> int:
+    """Count the characters with which all texts begin, in whole parts if there are several."""
+    first, last = min(texts), max(texts)
+    size = next(
+        (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
+    )
+    common = first[:size]
+    whole = _PART.match(common)
+    return whole.end() if whole else len(common)
+
+
+def _cut(text: str, end: int, limit: float, measure: Callable[[str], float]) -> str:
+    """Shorten a text if it is too wide, where possible before so many last characters."""
+    if measure(text) <= limit:
+        return text
+    text = text.removesuffix("…")
+    begin, rest = text[: len(text) - end], text[len(text) - end :]
+    last = ""
+    while measure(f"{begin.rstrip()}…{rest}{last}") > limit and len(begin) + len(rest) > 1:
+        if begin:
+            begin = begin[:-1]
+        else:
+            rest, last = rest[:-1], "…"
+    return f"{begin.rstrip()}…{rest}{last}"
