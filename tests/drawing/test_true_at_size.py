@@ -62,10 +62,11 @@ def test_many_heads(name, size):
     assert not problems(sheet(name, size))
 
 
-def test_two_runs_need_the_width_of_a_page():
+def test_two_runs_need_the_width_of_a_column():
     assert not problems(sheet("two runs", WIDE))
-    with pytest.raises(ShapeError, match=r"no room on a figure of 3\.3 x 2\.4 inches"):
-        sheet("two runs", COLUMN)
+    assert not problems(sheet("two runs", COLUMN))
+    with pytest.raises(ShapeError, match=r"no room on a figure of 2\.0 x 1\.6 inches"):
+        sheet("two runs", (2.0, 1.6))
 
 
 def test_what_meets_or_is_cut_is_found():
