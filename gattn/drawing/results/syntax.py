@@ -16,7 +16,7 @@ from gattn.drawing.canvas.frame import (
     shown_text,
 )
 from gattn.drawing.canvas.keys import Entry, add_key
-from gattn.drawing.canvas.labels import font_size, in_digits, text_style
+from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.drawing.matrices.cells import Pool
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
@@ -63,9 +63,8 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     small = 0.8 * font_size()
     for n, (_, row) in enumerate(best.iterrows()):
         found = f"{row['layer']}.{row['head']}: {_COLUMNS[row['direction']]}"
-        text = (
-            f"{found if row['accuracy'] else 'no head'} · offset {in_digits(row['offset'], '+.0f')}"
-        )
+        away = f"{row['offset']:+d}".replace("-", "−")
+        text = f"{found if row['accuracy'] else 'no head'} · offset {away}"
         ax.text(1.02, n, text, va="center", size=small, transform=ax.get_yaxis_transform())
     names = [shown_text(str(name), limit=20) for name in best.index]
     labels = [f"{name} ({number})" for name, number in zip(names, best["number"], strict=True)]
