@@ -58,10 +58,14 @@ def _routing() -> Iterator[None]:
 
 def watch() -> None:
     """Wrap the interface, if it is loaded: without it there is no model that asks it."""
-    interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
-    if interface is not None and not _originals:
-        _originals.append((interface, interface.get_interface))
-        interface.get_interface = _routed(interface.get_interface)
+    if _originals or "transformers.modeling_utils" not in sys.modules:
+        return
+    from transformers import AttentionInterface
+
+    _originals.append((AttentionInterface, AttentionInterface.get_interface))
+    AttentionInterface.get_interface = _routed(  # type: ignore[method-assign]
+        AttentionInterface.get_interface
+    )
 
 
 def leave() -> None:

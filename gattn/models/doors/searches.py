@@ -24,12 +24,13 @@ _originals: list[tuple[Any, str, Callable[..., Any]]] = []
 
 def watch() -> None:
     """Wrap the searches, if they are loaded: without them there is no model that searches."""
-    mixin = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
-    if mixin is None or _originals:
+    if _originals or "transformers.generation.utils" not in sys.modules:
         return
+    from transformers import GenerationMixin
+
     for name in SEARCHES:
-        _originals.append((mixin, name, getattr(mixin, name)))
-        setattr(mixin, name, _watched(_originals[-1][-1]))
+        _originals.append((GenerationMixin, name, getattr(GenerationMixin, name)))
+        setattr(GenerationMixin, name, _watched(_originals[-1][-1]))
 
 
 def leave() -> None:

@@ -281,7 +281,7 @@ class Recording(Context):
 
     @property
     def traces(self) -> list[AttentionTrace]:
-        """The trace of each sequence that ran, in order; once the context closed, always these."""
+        """The trace of each sequence that ran, in order; the same ones once the context closed."""
         if self._traces:
             return list(self._traces)
         takes_part(self)  # To forget a call that broke off.

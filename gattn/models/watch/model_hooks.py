@@ -37,11 +37,11 @@ def hooked(
     *,
     counts_runs: bool = False,
 ) -> list[Any]:
-    """Add hooks to a model, and to whole models in it, which may be called directly.
+    """Add hooks to a model, and to those within it that are models themselves.
 
     The modules in `attending` are hooked too, to notice if one runs and shows no attention; where
-    `counts_runs`, all that may attend are. `modules` are all those of the model by name. If it is
-    no whole one, its direct children may begin a call, too, since users call them by themselves.
+    `counts_runs`, all that may attend are. `modules` are all those of the model by name. If it
+    is none that `is_whole` knows, its direct children may begin a call, too, since users call them.
     """
     whole, handles = ref(model), []
     children = () if is_whole(model) else {*model.children()}

@@ -58,7 +58,7 @@ class Trial:
     alone : set
         Those whose reasons say nothing of other calls.
     windows_of_one : set
-        The calls in which each of a text's tokens attends to itself alone: they may be texts.
+        The calls in which each token attends to itself alone: these tokens may be texts of one.
     is_across : bool
         Whether tokens of several elements of the supposed batch attend to each other.
     """

@@ -205,7 +205,7 @@ def _has_nan(x: Tensor) -> bool:
 def _is_numbers(x: Tensor) -> bool:
     """Return whether a tensor holds numbers that may be NaN, rather than masks or indices.
 
-    A sparse one counts as an index: which numbers it holds may depend on them.
+    A sparse tensor does not count: which numbers it holds may itself be decided by numbers.
     """
     return x.layout == torch.strided and (x.is_floating_point() or x.is_complex())
 
