@@ -155,6 +155,7 @@ def test_another_attention_is_not_found():
     "name",
     [
         "MultiheadAttention/batch-first/self/plain/causal/padded/weights",
+        "MultiheadAttention/batch-first/self/bias-kv+zero-attn/bool-mask/padded/no-weights",
         "TransformerEncoder-post-norm-causal-all-real-batch-first",
     ],
 )

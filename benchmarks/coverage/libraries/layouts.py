@@ -141,8 +141,8 @@ def _plain(windows: NDArray, seen: Heads) -> tuple[Slots, Slots] | None:
     key_of = np.where(real, np.cumsum(real) - 1, -1)
     if queries == rows:
         query_of = np.arange(rows)
-    elif queries == keys and rows == columns:
-        query_of = key_of
+    elif rows <= columns and queries == real[:rows].sum():  # A bias or a zero is the last of keys.
+        query_of = key_of[:rows]
     else:
         return None
     return query_of[None], key_of[None]
