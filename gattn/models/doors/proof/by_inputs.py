@@ -21,15 +21,11 @@ from gattn.models.doors.proof.layouts.slots import (
     tokens_of,
 )
 from gattn.models.doors.proof.no_tokens import has_features
-from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing import UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.dependence import Side
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.read.layouts import Layout
 
-LINEAR = (
-    "it multiplies keys with values before queries, as linear (efficient) attention does, so it "
-    "computes no weight for a pair of tokens"
-)
 FACTORED = (
     "its keys are what another softmax made of all tokens, as are the channels of efficient "
     "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph"
@@ -38,6 +34,16 @@ NO_KEYS = (
     "no input of the modules around it tells by its scores which token of which text each of its "
     "keys is"
 )
+
+
+class LinearError(UntoldError):
+    """Says that queries are no tokens but the features of linear attention, whatever is around."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it multiplies keys with values before queries, as linear (efficient) attention does, "
+            "so it computes no weight for a pair of tokens"
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ def layout_by(
     keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
     if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
         if site.queries > 1 and site.kind != "sdpa" and site.place[0] in noticed.linear:
-            raise UnprovedError(LINEAR)
+            raise LinearError
         are_groups = is_last and has_features(inputs.keys, noticed.images)
         queries, may_share = learned(site.queries), is_good or are_groups
         layout = assembled(site.lead, queries, keys, is_cross=True, may_share=may_share)

@@ -10,8 +10,8 @@ from torch import nn
 
 from gattn.models.doors.proof.by_inputs import (
     FACTORED,
-    LINEAR,
     NO_KEYS,
+    LinearError,
     Noticed,
     layout_by,
 )
@@ -49,7 +49,7 @@ _RECURRENT = (
     "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "
     "which is given what that network gave, can be read"
 )
-_ALONE = frozenset((_MIXED, NO_KEYS, FACTORED, LINEAR, SEVERAL_GROUPS))
+_ALONE = frozenset((_MIXED, NO_KEYS, FACTORED, SEVERAL_GROUPS))
 """Reasons that say nothing of other calls, whichever dimension is the batch."""
 _AT_ONCE = "; if it reads a cache, run the whole text at once, without one"
 
@@ -132,7 +132,7 @@ class Solver:
                 continue
             try:
                 layout, is_good = self._assembled(site, one, batches)
-            except AcrossBatchError:
+            except (AcrossBatchError, LinearError):
                 raise
             except UnprovedError as error:
                 reason = reason or str(error)
@@ -177,6 +177,8 @@ class Solver:
             waiting.remove(n)
             try:
                 return self._assembled(site, one, batches, is_last=True)[0]
+            except LinearError:
+                raise
             except UnprovedError as error:
                 reason = str(error) if n == 0 else reason
         is_alone = reason in _ALONE

@@ -74,8 +74,8 @@ def with_patches(site: Site, layout: Layout, replays: Replays) -> Layout:
     if image is None:
         return layout
     try:
-        patches = _count(site, layout, replays, image)
-        for rows, columns in _grids(patches, *replays.sources(site.chain[-1])[image].shape[-2:]):
+        halves = _halves(site, layout, replays, image)
+        for rows, columns in _grids(*halves, *replays.sources(site.chain[-1])[image].shape[-2:]):
             cells = _cells(site, layout, replays, image, (rows, columns))
             if cells is not None:
                 assert layout.tokens is not None
@@ -94,21 +94,28 @@ def _image(site: Site, replays: Replays) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _count(site: Site, layout: Layout, replays: Replays, image: int) -> int:
-    """Count the tokens that pixels reach, half by half: if all scores are NaN, none can be told."""
+def _halves(site: Site, layout: Layout, replays: Replays, image: int) -> tuple[Tensor, Tensor]:
+    """Find the tokens that each half's pixels reach: if all scores are NaN, none can be told."""
     width = replays.sources(site.chain[-1])[image].shape[-1]
-    left = torch.arange(width, device="cpu") < width // 2
-    halves = [_of_tokens(site, layout, replays, image, half[None]) for half in (left, ~left)]
-    return int((halves[0] | halves[1]).sum())
+    is_left = torch.arange(width, device="cpu") < width // 2
+    left = _of_tokens(site, layout, replays, image, is_left[None])
+    return left, _of_tokens(site, layout, replays, image, ~is_left[None])
 
 
-def _grids(patches: int, height: int, width: int) -> Sequence[tuple[int, int]]:
-    """List grids of as many equal patches, those of square ones first."""
-    found = [
-        (rows, patches // rows)
-        for rows in range(2, patches // 2 + 1)
-        if not (patches % rows or height % rows or width % (patches // rows))
-    ]
+def _grids(left: Tensor, right: Tensor, height: int, width: int) -> Sequence[tuple[int, int]]:
+    """List grids of as many equal patches, those of square ones first.
+
+    The halves of the image share the patches of the column that their border goes through.
+    """
+    patches, shared = int((left | right).sum()), int((left & right).sum())
+    found = []
+    for rows in range(2, patches // 2 + 1):
+        columns, rest = divmod(patches, rows)
+        if rest or height % rows or width % columns:
+            continue
+        is_through = width // 2 % (width // columns) > 0
+        if shared == (rows if is_through else 0):
+            found.append((rows, columns))
     sides = [(height // rows, width // columns) for rows, columns in found]
     order = sorted(range(len(found)), key=lambda n: abs(sides[n][0] - sides[n][1]))
     return [found[n] for n in order[:_MOST_GRIDS]]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.functions.softmaxes.einsum_labels import labels_of
+from gattn.models.doors.proof.probing.one_run.inputs import has_nan, is_nan
 
 _PRODUCTS = frozenset(("mul", "rmul", "imul", "multiply"))
 _SUMS = frozenset(("add", "radd", "iadd"))
@@ -55,7 +56,7 @@ class Gates:
         if name in _PICKS:
             return self._picks(given, result)
         if name == "lerp":
-            return len(given) > 2 and _is_marked(given[2]) and self._cross(*given[:2])
+            return len(given) > 2 and has_nan(given[2]) and self._cross(*given[:2])
         if name == "addcmul":
             product = given[1] * given[2]
             self.exchange("mul", given[1:], product)
@@ -150,8 +151,8 @@ class Gates:
                 known[result] = known[x]
 
     def _weigh(self, given: Sequence[Tensor], result: Tensor) -> None:
-        if not all(map(_is_marked, given)):
-            for x in filter(_is_marked, given):
+        if not all(map(has_nan, given)):
+            for x in filter(has_nan, given):
                 self._scale(x, result)
             return
         gate, weighed = sorted(given, key=Tensor.numel)
@@ -201,15 +202,11 @@ class Gates:
         return _are_apart(self._marks_of(one), self._marks_of(other))
 
     def _is_gate(self, x: Tensor) -> bool:
-        return x not in self._marks and bool(x.isnan().all())
+        return x not in self._marks and is_nan(x)
 
     def _marks_of(self, x: Tensor) -> Tensor:
         marks: Tensor = self._marks[x] if x in self._marks else x.isnan()
         return marks
-
-
-def _is_marked(x: Tensor) -> bool:
-    return bool(x.isnan().any())
 
 
 def _are_apart(one: Tensor, other: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.functions.softmaxes.following import OF_THE_FIRST, is_followed
 from gattn.models.doors.proof.probing.gates import Gates
-from gattn.models.doors.proof.probing.one_run.inputs import mapped
+from gattn.models.doors.proof.probing.one_run.inputs import has_nan, is_nan, mapped
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.zeros import is_product, marks_through
@@ -97,7 +97,7 @@ class Switching(TorchFunctionMode):
             return result
         args = before
         with torch._C.DisableTorchFunction():
-            if name.strip("_") in _STEPS and bool(result.isnan().all()):
+            if name.strip("_") in _STEPS and is_nan(result):
                 result = torch.zeros_like(result)  # It decides, and marks nothing.
             if isinstance(result, tuple) and name in _LARGEST:
                 floats = [x for x in tensors_in((args, given)) if _is_numbers(x)]
@@ -139,10 +139,10 @@ class Switching(TorchFunctionMode):
     def _multiplies(self, func: Any, args: Any, kwargs: Any, result: Tensor) -> bool:
         """Return whether a matrix that gates made, and no softmax, mixes tokens."""
         found = [x for x in tensors_in((args, kwargs))[:2] if _is_numbers(x)]
-        if len(found) < 2 or any(map(is_followed, found)) or not bool(result.isnan().all()):
+        if len(found) < 2 or any(map(is_followed, found)) or not is_nan(result):
             return False
         for x, y in (found, found[::-1]):
-            if bool(y.isnan().all()) and not bool(x.isnan().all()) and _has_nan(x):
+            if is_nan(y) and not is_nan(x) and _has_nan(x):
                 marks = marks_through(func, (args, kwargs), x, y, torch.ones_like(y))
                 return self._gates.multiply(x, y, marks, result)
         return False
@@ -199,7 +199,7 @@ def _share_memory(one: Tensor, other: Tensor) -> bool:
 
 
 def _has_nan(x: Tensor) -> bool:
-    return _is_numbers(x) and bool(x.isnan().any())
+    return _is_numbers(x) and has_nan(x)
 
 
 def _is_numbers(x: Tensor) -> bool:

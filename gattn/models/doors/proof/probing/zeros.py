@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gattn.models.doors.proof.probing.one_run.inputs import mapped
+from gattn.models.doors.proof.probing.one_run.inputs import has_nan, is_nan, mapped
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.watch.inside import is_inside
 
@@ -50,8 +50,10 @@ class Zeros(TorchFunctionMode):
             if is_sparse or not result.is_floating_point():
                 return result
             marked = [x for x in factors if _is_partly_marked(x)]
-            others = [x for x in factors if not bool(x.isnan().any()) and bool((x == 0).any())]
-            if len(marked) != 1 or len(others) != 1:
+            if len(marked) != 1:
+                return result
+            others = [x for x in factors if not has_nan(x) and _has_zeros(x)]
+            if len(others) != 1:
                 return result
             (x,), (y,) = marked, others
 
@@ -65,5 +67,8 @@ class Zeros(TorchFunctionMode):
 
 def _is_partly_marked(x: Tensor) -> bool:
     """Return whether some numbers of a vector are NaN, and others are not."""
-    marks = x.isnan()
-    return bool(marks.any()) and not bool(marks.all())
+    return has_nan(x) and not is_nan(x)
+
+
+def _has_zeros(x: Tensor) -> bool:
+    return int(x.count_nonzero()) < x.numel()

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from gattn.errors import CaptureError
 from gattn.models.doors.orders import decides, digest
-from gattn.models.doors.proof.probing.one_run.inputs import numbers_of
+from gattn.models.doors.proof.probing.one_run.inputs import has_nan, numbers_of
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.watch.inside import is_inside
 
@@ -69,9 +69,7 @@ class Deciding(TorchFunctionMode):
         if number >= len(self.wanted):
             raise CaptureError("values decide more than in the first run")
         given = tensors_in((*args, *kwargs.values()))
-        is_by_values = any(
-            x.is_floating_point() and bool(numbers_of(x).isnan().any()) for x in given
-        )
+        is_by_values = any(x.is_floating_point() and has_nan(numbers_of(x)) for x in given)
         self._by_values.append(is_by_values)
         wanted = self.wanted[number]
         if not isinstance(result, tuple) or len(result) != 2:
