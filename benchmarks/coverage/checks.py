@@ -71,6 +71,7 @@ def _check_cut(specimen: zoo.Specimen, plain: Any, captured: Captured, stack: st
     before = captured[stack, layer][0]
     head = min(1, len(before) - 1)
     edges = _noticeable(before[head])
+    least = torch.finfo(specimen.model.dtype).eps
     for query, key in edges:
         cut = gattn.Cut(layer=layer, head=head, query=query, key=key, stack=stack)
         with (
@@ -85,8 +86,8 @@ def _check_cut(specimen: zoo.Specimen, plain: Any, captured: Captured, stack: st
         if after[head, query, key] or np.abs(after - expected).max() > compared.TOLERANCE:
             raise WrongError(f"the cut of {query, key} in {stack} gives another attention")
         later = [place for place in captured if place[0] == stack and place[1] > layer]
-        if difference(output, plain) > 1e-7 or any(
-            np.abs(now - was).max() > 1e-7
+        if difference(output, plain) > least or any(
+            np.abs(now - was).max() > least
             for place in later
             for now, was in zip(_captured(run)[place], captured[place], strict=True)
         ):
