@@ -125,3 +125,35 @@ def test_a_key_that_it_does_not_add_is_unknown():
     module, x = _module(zero=False), _x()
     with pytest.raises(EditError, match="zero"), edited(module, Cut(layer=0, key="[zero]")):
         _run(module, x)
+
+
+class Shifted(nn.Module):
+    """Its keys and values are those of the token before; the first one's are no token's."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        k, v = (nn.functional.pad(y, (0, 0, 1, 0))[:, :-1] for y in (k, v))
+        self.seen = (q @ k.mT / 8**0.5).softmax(-1)
+        return self.seen @ v
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 2])
+def test_keys_of_the_token_before_have_its_number(batch):
+    torch.manual_seed(0)
+    model, x = Shifted().double().eval(), torch.randn(batch, 5, 8).double()
+    with capturing(model) as run:
+        model(x)
+    for row, trace in enumerate(run.traces):
+        found = torch.as_tensor(trace[0, 0].to_dense())
+        torch.testing.assert_close(found[:5, :4], model.seen[row][:, 1:], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found[:5, 5], model.seen[row][:, 0], rtol=0, atol=1e-12)
+    with (
+        pytest.raises((CaptureError, ValueError), match="6 tokens"),
+        capturing(model, tokens=[*"abcde"]),
+    ):
+        model(x)

@@ -9,7 +9,7 @@ from torch import nn
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
 
-HEADS, DIM = 4, 8
+HEADS, DIM, TOKENS = 4, 8, 7
 WIDTH = HEADS * DIM
 
 
@@ -26,6 +26,21 @@ def queries_first(q, k, v, hidden):
     )
     weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
     return torch.bmm(weights.view(len(q), -1, k.shape[1]), v).view(q.shape)
+
+
+def unfolded(q, k, v, hidden):
+    scores = (q @ k[:, None].mT).masked_fill(hidden[:, None], -torch.inf)
+    return scores.softmax(-1) @ v[:, None]
+
+
+def in_letters(q, k, v, hidden):
+    scores = torch.einsum("bqhd,bkd->bqhk", q, k).masked_fill(hidden[:, None], -torch.inf)
+    return torch.einsum("bqhk,bkd->bqhd", scores.softmax(-1), v)
+
+
+def summed(q, k, v, hidden):
+    scores = (q @ k[:, None].mT).masked_fill(hidden[:, None], -torch.inf)
+    return (scores.softmax(-1)[..., None] * v[:, None, None]).sum(-2)
 
 
 def all_rows(q, k, v, hidden):
@@ -57,7 +72,7 @@ class SharedKeys(nn.Module):
 
 def made(way, batch):
     torch.manual_seed(0)
-    return SharedKeys(way).double().eval(), torch.randn(batch, 7, WIDTH).double()
+    return SharedKeys(way).double().eval(), torch.randn(batch, TOKENS, WIDTH).double()
 
 
 def without(attention):
@@ -67,7 +82,7 @@ def without(attention):
 
 @torch.no_grad()
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("way", [heads_first, queries_first])
+@pytest.mark.parametrize("way", [heads_first, queries_first, unfolded, in_letters, summed])
 def test_heads_that_are_more_queries(way, batch):
     model, x = made(way, batch)
     wanted, output = model.dense(x)
@@ -92,4 +107,15 @@ def test_heads_that_are_more_queries(way, batch):
 def test_rows_of_unknown_heads_are_refused(batch):
     model, x = made(all_rows, batch)
     with torch.no_grad(), pytest.raises(CaptureError, match="heads are more"), capturing(model):
+        model(x)
+
+
+@pytest.mark.parametrize("tokens", [HEADS, 2 * HEADS])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("way", [unfolded, in_letters, summed])
+def test_queries_are_no_heads_where_sizes_do_not_tell(way, batch, tokens):
+    """As many tokens as heads, or fewer queries than keys."""
+    model, x = made(lambda q, k, v, hidden: way(q[:, :HEADS], k, v, hidden[:HEADS]), batch)
+    x = torch.cat((x, x.flip(1)), 1)[:, :tokens]
+    with torch.no_grad(), pytest.raises(CaptureError, match="do not tell"), capturing(model):
         model(x)

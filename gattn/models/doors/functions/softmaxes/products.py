@@ -199,39 +199,52 @@ def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor
 
     output = turned(result)
     found = Product(operand, other, scores, weights, value, output, turned, as_operand, dropped)
-    return _with_heads(found, followed)
+    return _with_queries_last(_with_heads(found, followed))
 
 
 def _with_heads(found: Product, followed: Followed) -> Product:
-    """Unfold rows that the softmax had as heads and queries, as where heads share their keys.
-
-    The one with as many as there are keys are queries; else these come after heads.
-    """
+    """Unfold rows that the softmax had as heads and queries, as where heads share their keys."""
     before, rows = followed.source.scores.shape, found.weights.shape
     is_last = followed.source.key == len(before) - 1 and not followed.altered
     if not is_last or (*before[:-3], before[-3:-1].numel(), before[-1]) != tuple(rows):
         return found
     if len(before) < 3 or 1 in before[-3:-1]:
         return found
-    is_query_first = before[-3] == before[-1] != before[-2]
+    sizes = before[-3:-1]
+    unfolded = _arranged(found, lambda x: x.unflatten(-2, sizes), lambda x: x.flatten(-3, -2))
+    return replace(unfolded, value=found.value.unsqueeze(-3))
 
-    def unfolded(x: Tensor) -> Tensor:
-        x = x.unflatten(-2, before[-3:-1])
-        return x.transpose(-3, -2) if is_query_first else x
 
-    def folded(x: Tensor) -> Tensor:
-        return (x.transpose(-3, -2) if is_query_first else x).flatten(-3, -2)
+def _with_queries_last(found: Product) -> Product:
+    """Exchange rows and a leading dimension in which no values differ, if that has the queries.
 
+    Both may be heads. The one with as many as there are keys are queries; else heads come first.
+    """
+    *lead, rows, keys = found.weights.shape
+    shared = found.value.shape[:-2]
+    some = [n for n, size in enumerate(lead) if size == keys > 1 and shared[n] == 1]
+    if rows in (1, keys) or len(some) != 1:
+        return found
+
+    def exchanged(x: Tensor) -> Tensor:
+        return x.transpose(some[0], -2)
+
+    return _arranged(found, exchanged, exchanged)
+
+
+def _arranged(
+    found: Product, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]
+) -> Product:
+    """Arrange the rows of a product in another way."""
     restored, as_operand = found.restored, found.as_operand
     return replace(
         found,
-        scores=unfolded(found.scores),
-        weights=unfolded(found.weights),
-        value=found.value.unsqueeze(-3),
-        output=unfolded(found.output),
-        restored=lambda x: restored(folded(x)),
-        as_operand=lambda x: as_operand(folded(x)),
-        dropped=None if found.dropped is None else unfolded(found.dropped),
+        scores=there(found.scores),
+        weights=there(found.weights),
+        output=there(found.output),
+        restored=lambda x: restored(back(x)),
+        as_operand=lambda x: as_operand(back(x)),
+        dropped=None if found.dropped is None else there(found.dropped),
     )
 
 
@@ -268,7 +281,7 @@ def einsum_product(
         return x.permute(tuple(order.index(n) for n in own))
 
     of_weights, of_output = (query, [key]), (query, columns)
-    return Product(
+    found = Product(
         operand,
         other,
         arranged(followed.scores, mine, of_weights),
@@ -279,3 +292,4 @@ def einsum_product(
         lambda x: back(x, mine, of_weights),
         None if followed.dropped is None else arranged(followed.dropped, mine, of_weights),
     )
+    return _with_queries_last(found)

@@ -50,7 +50,7 @@ def assembled(
     fed = of_keys.clone() if of_keys is not None and not is_cross and has_all else None
     are_alike = of_queries is not None and of_keys is not None and torch.equal(of_queries, of_keys)
     may_be_cache = of_keys is not None and not is_cross and not are_alike
-    if may_be_cache and of_keys is not None and _has_keys_first(of_keys, sequences):
+    if may_be_cache and of_keys is not None and _has_keys_first(of_keys, sequences, keys.count):
         # Keys of a cache, say, come before those of the tokens: all are counted as they come.
         count = of_keys.shape[1]
         is_cross, of_keys, keys = True, None, replace(keys, count=count)
@@ -125,15 +125,15 @@ def _both_told(
     return of_queries, of_keys
 
 
-def _has_keys_first(of_keys: Tensor, sequences: Tensor) -> bool:
-    """Return whether keys that stand for no token come first in each sequence.
+def _has_keys_first(of_keys: Tensor, sequences: Tensor, count: int) -> bool:
+    """Return whether keys that stand for no token come first in each sequence, and then all tokens.
 
     Those of a cache with room for more come after the tokens, too.
     """
-    is_none = of_keys < 0
-    comes_first = bool(is_none[:, 0].all()) and bool((~is_none).any(1).all())
-    is_run = bool((((~is_none[:, 1:]) & is_none[:, :-1]).sum(1) == 1).all())
-    return comes_first and is_run and len(of_keys) == len(sequences.unique())
+    first, tokens = of_keys[:, :-count], of_keys[:, -count:]
+    has_all = bool((tokens == torch.arange(tokens.shape[1], device="cpu")).all())
+    is_led = first.shape[1] > 0 and bool((first < 0).all())
+    return is_led and has_all and len(of_keys) == len(sequences.unique())
 
 
 def check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:

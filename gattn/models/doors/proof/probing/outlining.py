@@ -59,7 +59,8 @@ def _note_unseen(found: Dependence, probe: Probe) -> None:
 
     Scores tell nothing of a query while all of its keys are NaN, so where none was seen to be NaN,
     tokens are marked that leave it some keys. Where even a token that takes all keys away, such as
-    the first one of a recurrent network, does so for all queries alike, none of them stands for it.
+    the first one of a recurrent network, does so for all queries alike, of whatever leading index,
+    none of them stands for it.
     """
     for n, (side, other) in enumerate((found.sides, found.sides[::-1])):
         dims = other.apart - other.batch
@@ -71,7 +72,7 @@ def _note_unseen(found: Dependence, probe: Probe) -> None:
             runs = [both(probe(found.along(dim, row)))[n] for row in code]
             seen, known = (torch.stack([run[m] for run in runs]) for m in (0, 1))
             side.is_seen |= bool((seen & known).any())
-            are_apart |= bool((known != known[..., :1]).any())
+            are_apart |= bool((known != known[:, :1, :1]).any())
             is_doubtful = is_doubtful & ~_is_free(known, code)
             is_known = is_known | known.any(0)
         if (
