@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import gattn
 from gattn.heads.geometry.grid import Grid
+from gattn.models.doors.proof.layouts import patches
 
 _ROWS, _COLUMNS, _SIDE = 3, 5, 4
 _PATCHES = _ROWS * _COLUMNS
@@ -102,6 +103,19 @@ def test_a_feature_map_before_the_patches_is_on_no_grid() -> None:
             return super().forward(image - image.mean((2, 3), keepdim=True))
 
     assert geometry(Mixed(), image_of()) == [None] * 4
+
+
+@pytest.mark.parametrize("side", [1, 3, 4])
+@pytest.mark.parametrize(("rows", "columns"), [(3, 5), (4, 4), (2, 7), (5, 2)])
+def test_a_grid_is_looked_for_where_halves_of_the_image_share_one_column_at_most(
+    rows: int, columns: int, side: int
+) -> None:
+    width = columns * side
+    is_left = torch.arange(width) < width // 2
+    of_columns = [one.view(columns, side).any(1).repeat(rows) for one in (is_left, ~is_left)]
+    assert (rows, columns) in patches._grids(*of_columns, rows * side, width)
+    of_columns[1][0] = True  # As a convolution does that mixes patches.
+    assert (rows, columns) not in patches._grids(*of_columns, rows * side, width)
 
 
 def test_patches_are_drawn_over_the_image() -> None:
