@@ -126,14 +126,18 @@ def _both_told(
 
 
 def _has_keys_first(of_keys: Tensor, sequences: Tensor, count: int) -> bool:
-    """Return whether keys that stand for no token come first in each sequence, and then all tokens.
+    """Return whether keys of no token come first in each sequence, and then all tokens in order.
 
     Those of a cache with room for more come after the tokens, too.
     """
-    first, tokens = of_keys[:, :-count], of_keys[:, -count:]
-    has_all = bool((tokens == torch.arange(tokens.shape[1], device="cpu")).all())
-    is_led = first.shape[1] > 0 and bool((first < 0).all())
-    return is_led and has_all and len(of_keys) == len(sequences.unique())
+    is_token = of_keys >= 0
+    begins = is_token[:, 1:] & ~is_token[:, :-1]
+    is_led = bool((~is_token[:, 0] & (begins.sum(1) == 1)).all())
+    has_all = bool((is_token.sum(1) == count).all())
+    if not (is_led and has_all and len(of_keys) == len(sequences.unique())):
+        return False
+    tokens = of_keys[is_token].view(-1, count)
+    return bool((tokens == torch.arange(count, device="cpu")).all())
 
 
 def check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:
