@@ -1,5 +1,6 @@
 """What `help` shows of the method that draws a result."""
 
+import ast
 import inspect
 from importlib import import_module
 
@@ -39,6 +40,29 @@ def test_a_result_draws_with_the_signature_of_its_picture(name):
     assert kind.draw.__qualname__ == f"{name}.draw"
 
 
+TYPED = {
+    name: CLASSES[name]
+    for name in CLASSES
+    if name not in ("Array", "Table", "HeadMap", "BestEdges")
+}
+TYPED["PathCircuit"] = "gattn.analysis.circuits.paths.path_circuits"
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_type_checkers_read_the_signature_that_help_shows(name):
+    module = import_module(TYPED[name])
+    (kind,) = (
+        one
+        for one in ast.parse(inspect.getsource(module)).body
+        if isinstance(one, ast.ClassDef) and one.name == name
+    )
+    (block,) = (one for one in kind.body if isinstance(one, ast.If))
+    (written,) = block.body
+    said = f"({ast.unparse(written.args)}) -> {ast.unparse(written.returns)}"
+    shown = str(inspect.signature(getattr(module, name).draw))
+    assert said.translate(_QUOTES) == shown.translate(_QUOTES)
+
+
 def test_a_result_draws_by_its_method_and_a_subclass_by_its_own_picture():
     ax = TokenGraph.window(6, 2).draw("arcs", figsize=(4, 3))
     np.testing.assert_allclose(ax.figure.get_size_inches(), (4, 3))
@@ -63,8 +87,7 @@ def test_methods_name_all_options_of_what_they_call(place, picture):
     wanted = inspect.signature(getattr(import_module(".".join(home)), function)).parameters
     found = inspect.signature(method).parameters
     assert not [one for one in found.values() if one.kind is one.VAR_KEYWORD]
-    left_out = {"circuit"} if kind == "Circuit" else set()
-    assert list(found)[1:] == [one for one in list(wanted)[1:] if one not in left_out]
+    assert list(found)[1:] == list(wanted)[1:]
     assert [found[one].default for one in list(found)[2:]] == [
         wanted[one].default for one in list(found)[2:]
     ]
