@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from importlib import import_module
 
 import numpy as np
@@ -40,11 +41,8 @@ def test_a_result_draws_with_the_signature_of_its_picture(name):
     assert kind.draw.__qualname__ == f"{name}.draw"
 
 
-TYPED = {
-    name: CLASSES[name]
-    for name in CLASSES
-    if name not in ("Array", "Table", "HeadMap", "BestEdges")
-}
+MANY = {"Array", "Table", "HeadMap", "BestEdges"}  # whose subclasses have pictures of their own
+TYPED = {name: module for name, module in CLASSES.items() if name not in MANY}
 TYPED["PathCircuit"] = "gattn.analysis.circuits.paths.path_circuits"
 
 
@@ -56,11 +54,13 @@ def test_type_checkers_read_the_signature_that_help_shows(name):
         for one in ast.parse(inspect.getsource(module)).body
         if isinstance(one, ast.ClassDef) and one.name == name
     )
-    (block,) = (one for one in kind.body if isinstance(one, ast.If))
-    (written,) = block.body
+    blocks = [one for one in kind.body if isinstance(one, ast.If)]
+    (written,) = (
+        one for block in blocks for one in block.body if getattr(one, "name", "") == "draw"
+    )
     said = f"({ast.unparse(written.args)}) -> {ast.unparse(written.returns)}"
     shown = str(inspect.signature(getattr(module, name).draw))
-    assert said.translate(_QUOTES) == shown.translate(_QUOTES)
+    assert re.sub("['\" ]", "", said) == re.sub("['\" ]", "", shown)
 
 
 def test_a_result_draws_by_its_method_and_a_subclass_by_its_own_picture():

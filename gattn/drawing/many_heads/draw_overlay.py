@@ -104,7 +104,7 @@ def draw_overlay(
     said = [
         *_said_of_edges(names, shown_heads, parts, options),
         (where_queries_are(together, layout) + generated_said(together)).removeprefix("; "),
-        hidden_said(hide, noun_of(heads[0].geometry, heads[0].stack)),
+        hidden_said(hide, noun_of(chosen[0].geometry, chosen[0].stack)),
         scale.beyond(shown_heads),
         edits_said(edits),
     ]
