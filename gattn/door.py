@@ -170,12 +170,10 @@ class Pictured:
         return html
 
 
-class Shown(Pictured):
-    """What can be saved to a file, and shown as a page in a browser or notebook."""
+class OnPage:
+    """What can be shown as a page in a browser."""
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a file in the format of its suffix; see `gattn.files.save`."""
-        import_module("gattn.files").save(self, path)
+    __slots__ = ()
 
     @overload
     def to_html(
@@ -232,12 +230,32 @@ class Shown(Pictured):
         path : path, optional
             The file to write; by default the text of the page is returned.
         other, edits, heads, keep, image, fit, circuit, why, spans, colour
-            As in `gattn.drawing.page.to_html`, with the same errors.
+            As in `gattn.drawing.page.to_html`, with the same errors. What a circuit, or the answer
+            to `gattn.why`, shows of itself is not given again.
         """
-        return to_html(
-            self, path, other=other, edits=edits, heads=heads, keep=keep, image=image, fit=fit,
-            circuit=circuit, why=why, spans=spans, colour=colour,
-        )  # fmt: skip
+        graphs, own = self._on_page()
+        options: dict[str, Any] = {
+            "other": other, "edits": edits, "heads": heads, "keep": keep, "image": image,
+            "fit": fit, "circuit": circuit, "why": why, "spans": spans, "colour": colour,
+        }  # fmt: skip
+        if given := [name for name in own if options[name] is not None]:
+            raise SelectionError(
+                f"{given[0]}= is what this page shows in any case: leave it out, or write the page "
+                "of a trace, trace.to_html(path, circuit=..., why=...)."
+            )
+        return to_html(graphs, path, **options | own)
+
+    def _on_page(self) -> tuple[object, dict[str, Any]]:
+        """Return the trace or head that the page shows, and what it shows of this besides."""
+        return self, {}
+
+
+class Shown(Pictured, OnPage):
+    """What can be saved to a file, and shown as a page in a browser or notebook."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a file in the format of its suffix; see `gattn.files.save`."""
+        import_module("gattn.files").save(self, path)
 
 
 def head_table(trace: AttentionTrace) -> HeadTable:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,6 +22,11 @@ from gattn.graph.rules.keys import FARTHEST, Keys, list_keys
 from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
 from gattn.graph.rules.simple import Window
 from gattn.graph.walking import blocks_of_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from gattn.drawing.one_head.draw_head import Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,4 +294,17 @@ class TokenGraph(Pictured):
     arrange = ordering.arrange
     to_networkx = networks.to_networkx
 
-    draw = DrawnByKind()
+    if TYPE_CHECKING:
+
+        def draw(
+            self,
+            layout: Layout = "matrix",
+            *,
+            tokens: Sequence[str] = (),
+            figsize: tuple[float, float] | None = None,
+            ax: Axes | None = None,
+            labels: bool = True,
+        ) -> Axes:
+            """Draw it; `help` shows what each option is."""
+    else:
+        draw = DrawnByKind()

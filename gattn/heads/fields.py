@@ -18,6 +18,7 @@ from gattn.heads import steps
 from gattn.heads.geometry import Geometry
 from gattn.heads.given.edge_lists import texts, with_arrays
 from gattn.heads.given.weights import noted, what_of
+from gattn.heads.nouns import GRAPH, noun_of, several
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
@@ -242,8 +243,9 @@ def to_text(head: AttentionGraph) -> str:
     """Show where a head is from, how many edges it has, and how much of the attention they hold."""
     place = "".join(f"{part}, " for part in head.place())
     edits = f", {in_words(head.edits)}" if head.edits else ""
+    nouns = several(noun_of(head.geometry, head.stack))
     return (
-        f"AttentionGraph({place}{head.graph.num_tokens} tokens, {head.graph.num_edges} edges, "
+        f"AttentionGraph({place}{head.graph.num_tokens} {nouns}, {head.graph.num_edges} edges, "
         f"keep={steps.to_text(head.kept_by)}, {head.share_kept * 100:.1f} % of "
         f"{what_of([head])}{noted(head)}{edits})"
     )
@@ -257,6 +259,6 @@ def place(head: AttentionGraph) -> list[str]:
     """
     numbers = {"layer": head.layer, "head": head.head, "key-value head": head.key_value_head}
     known = [f"{name} {number}" for name, number in numbers.items() if number is not None]
-    if head.stack not in ("", "cross"):
+    if head.stack not in ("", "cross", GRAPH):
         return [head.stack, *known]
     return ["cross-attention", *known] if known and head.graph.is_bipartite else known

@@ -84,7 +84,8 @@ class AttentionGraph(Located, DrawnHead, door.Shown):
         The edits that the model ran with, including those of other heads; a file keeps an
         `EditRecord` of each, which equals it.
     stack : str
-        The name of its stack, where its trace has several, which pictures name, too.
+        The name of its stack, where its trace has several or it is "graph", of the edges of data.
+        Pictures name one of several.
     segments : tuple of int
         The part of the text that each token belongs to, such as the first or second sentence of a
         pair: a tokenizer's ``token_type_ids``, where the run had several.

@@ -14,6 +14,7 @@ from gattn.heads import arrays, tables
 from gattn.heads.drawn.traces import DrawnTrace
 from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import GRAPH
 from gattn.heads.stack import Reduction, Stack, how_to_take_a_head
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
 
@@ -67,7 +68,7 @@ class AttentionTrace(Located, DrawnTrace, door.Shown):
     def __post_init__(self) -> None:
         generated = whole("generated", self.generated, 0, ShapeError)
         object.__setattr__(self, "generated", generated)
-        if len(self.stacks) > 1:
+        if len(self.stacks) > 1 or GRAPH in self.stacks:
             named = {name: _named(stack) for name, stack in self.stacks.items()}
             object.__setattr__(self, "stacks", named)
         if self.logits is not None and self.logits.dim() not in (1, 2):
@@ -190,7 +191,7 @@ class AttentionTrace(Located, DrawnTrace, door.Shown):
 
 
 def _named(stack: Stack) -> Stack:
-    """Return a stack of several, whose heads know its name."""
+    """Return a stack whose heads know its name."""
     heads = {
         place: head if head.stack == stack.name else replace(head, stack=stack.name)
         for place, head in stack.items()

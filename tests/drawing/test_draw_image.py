@@ -13,8 +13,10 @@ from seen import axes, bars, caption, words
 import gattn
 from gattn import AttentionGraph, AttentionTrace
 from gattn.analysis import rollout
+from gattn.analysis.reading.results import array
 from gattn.drawing import draw_image
 from gattn.errors import SelectionError, ShapeError
+from gattn.heads.geometry import Grid
 from gattn.heads.stack import Stack
 
 HEAD = picture_trace()[1, 2]
@@ -216,6 +218,26 @@ def test_colours_end_where_told_and_the_caption_counts_what_is_beyond():
     assert "2 patches are above" in caption(ax)
     with pytest.raises(SelectionError, match="vmax is the end of the scale"):
         HEAD.draw_image(landscape(), 3, vmax=0)
+
+
+def test_smoothed_negative_numbers_are_within_dashed_lines_in_place_of_striped_blocks():
+    values = np.full((4, 6), 1.0)
+    values[1:3, 1:5] = -1.0
+    grid = Grid.regular(4, 6, 24)
+    signed = array(
+        values.ravel(), {"token": range(24)}, name="effect", computed_from="",
+        geometry={"token": grid},
+    )  # fmt: skip
+    ax = signed.draw_image(landscape(), smooth=True)
+    assert "within dashed lines: negative, below −0.05" in caption(ax)
+    assert "striped" not in caption(ax)
+    lines = [one for one in ax.collections if one.get_gid() == "gattn-negative"]
+    assert len(lines) == 2
+    for x, y in lines[0].get_paths()[0].vertices:  # where numbers between middles cross the level
+        inside = min(x - 1.5, 4.5 - x) if 1.5 < y < 2.5 else min(y - 1.5, 2.5 - y)
+        assert -1.0 <= inside <= 0.6
+    striped = signed.draw_image(landscape())
+    assert "striped" in caption(striped)
 
 
 def test_smoothing_keeps_the_numbers_in_the_middle_of_patches_and_is_said():

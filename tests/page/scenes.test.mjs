@@ -8,7 +8,7 @@ const HOSTILE = ["<script>alert(1)</script>", "]]>", "\"'&", "a\0b", "\u202eabc"
 function pictureOf(head, more = {}) {
   const base = { threshold: null, top: 0, weight: "attention", ...more };
   return {
-    head, ...base, focus: null, matches: new Set(), look: LOOKS.light, width: 800, height: 500,
+    head, stack: { noun: "token" }, ...base, focus: null, matches: new Set(), look: LOOKS.light, width: 800, height: 500,
     chosen: viewer.choose(head, base), scale: viewer.Scale.of([head], base.weight), ...more,
   };
 }

@@ -9,8 +9,11 @@ import zlib
 import networkx as nx
 import numpy as np
 import pytest
+import torch
 from looking import readings, settle, state
 from playwright.sync_api import expect
+from samples import trace_of, words
+from torch_geometric.nn import GATConv
 
 import gattn
 from gattn import AttentionGraph, AttentionTrace
@@ -213,3 +216,33 @@ def test_words_read_patches_in_cross_attention(look_at_places):
     page = look_at_places(head, "stack=cross&side=query&token=2", image=IMAGE)
     found = readings(page, "reads")
     assert float(next(iter(found.values()))) == pytest.approx(attention[2].max(), abs=6e-4)
+
+
+def graph_layer():
+    torch.manual_seed(0)
+    layer = GATConv(3, 4, heads=2)
+    edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    with gattn.capturing(layer) as run:
+        layer(torch.randn(4, 3), edges)
+    return run.trace
+
+
+@pytest.mark.parametrize(
+    ("make", "noun", "said"),
+    [
+        (graph_layer, "node", "4 nodes"),
+        (lambda: graph_layer()[0, 1], "node", "4 nodes"),
+        (network, "node", "34 nodes"),
+        (lambda: trace_of(words(9)), "token", "9 tokens"),
+        (lambda: patches().on_grid(5, 5), "patch", "25 patches"),
+        (patches, "token", "25 tokens"),  # a class token is no patch
+    ],
+)
+def test_one_word_for_what_the_points_are(make, noun, said, look_at):
+    page = look_at(make())
+    expect(page.locator("#facts")).to_contain_text(f" {said} ")
+    expect(page.locator("#search")).to_have_attribute("placeholder", f"Search a {noun}")
+    expect(page.locator("#numbers")).to_contain_text(f"Point at a {noun},")
+    label = page.locator("#view").get_attribute("aria-label")
+    assert label == f"{said.split()[1]}: choose one with the arrow keys"
+    assert page.locator("dialog").text_content().count(noun) >= 5

@@ -353,3 +353,16 @@ def test_products_of_elements_are_read_in_a_narrow_window(look, trace, found):
     assert len(lines) > 20
     assert max(count for _, count in lines) <= 2
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_a_head_that_was_asked_about_writes_its_own_page(trace, found):
+    asked = gattn.why(LAMP, layer=2, head=0, query=[7, 12], key=5)
+    page = Decoded(asked.to_html())
+    (entry,) = page.header["why"]
+    assert (entry["queries"], len(entry["keys"])) == ([7, 12], len(found.tokens))
+    graph, known = asked.graph(), trace[2, 0]
+    np.testing.assert_array_equal(graph.key, known.key)
+    np.testing.assert_allclose(graph.attention, known.attention, atol=1e-6)
+    np.testing.assert_allclose(graph.score, known.score, atol=1e-4)
+    with pytest.raises(SelectionError, match="why= is what this page shows in any case"):
+        asked.to_html(why=found)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Array, Table, array, edits_of
-from gattn.door import checked, drawn_by, to_html
+from gattn.door import OnPage, drawn_by
 from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
 from gattn.heads.trace import AttentionTrace
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
 
-    from gattn.analysis.scores.taken_apart import Why
-    from gattn.heads.head import AttentionGraph
-    from gattn.keep import Keep
-    from gattn.names.choices import HeadChoice
 
 Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 """Depth and position: depth 0 is the input, l + 1 the output of layer l; the stack if several."""
@@ -34,7 +29,7 @@ Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 EDGE = ["stack", "layer", "head", "query", "key"]
 
 
-class Circuit(Measured):
+class Circuit(OnPage, Measured):
     r"""A set of attention edges on which alone a model keeps its answer: a `networkx.DiGraph`.
 
     Nodes are ``(depth, position)``: a token's residual stream before layer ``depth``; where a model
@@ -197,6 +192,19 @@ class Circuit(Measured):
             stacks[stack].append(edge)
         return Only(stacks, ablation=ablation)
 
+    if TYPE_CHECKING:
+
+        def draw(
+            self,
+            *,
+            figsize: tuple[float, float] | None = None,
+            ax: Axes | None = None,
+            cmap: str | Colormap | None = None,
+            labels: bool = True,
+            legend: bool = True,
+        ) -> Axes:
+            """Draw it; `help` shows what each option is."""
+
     @drawn_by("draw_circuit_graph")
     def draw_graph(
         self,
@@ -220,73 +228,15 @@ class Circuit(Measured):
         """
         raise NotImplementedError
 
-    @overload
-    def to_html(
-        self,
-        path: None = None,
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        why: Why | Sequence[Why] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> str: ...
-    @overload
-    def to_html(
-        self,
-        path: str | PathLike[str],
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        why: Why | Sequence[Why] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> None: ...
-    @checked()
-    def to_html(
-        self,
-        path: str | PathLike[str] | None = None,
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        why: Why | Sequence[Why] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> str | None:
-        """Write the page of its trace, in which its edges stand out.
-
-        Parameters
-        ----------
-        path, other, edits, heads, keep, image, fit, why, spans, colour
-            As in `AttentionTrace.to_html`.
-
-        Raises
-        ------
-        SelectionError
-            If it has no trace: it came from a file, or is a part of a circuit.
-        """
+    def _on_page(self) -> tuple[object, dict[str, Any]]:
+        """Return its trace, on whose page its edges stand out."""
         if self.trace is None:
             raise SelectionError(
                 "A page shows all edges of the plain run, and a circuit from a file, or a part of "
                 "one, has its own alone: trace = gattn.capture(text, model, tokenizer), then "
                 "trace.to_html(path, circuit=found)."
             )
-        return to_html(
-            self.trace, path, other=other, edits=edits, heads=heads, keep=keep, image=image,
-            fit=fit, circuit=self, why=why, spans=spans, colour=colour,
-        )  # fmt: skip
+        return self.trace, {"circuit": self}
 
 
 def ends_in(circuit: Circuit) -> Callable[[str, int, int, int], tuple[Node, Node]]:

@@ -17,6 +17,10 @@ from gattn.analysis.reading.results import Table
 from gattn.analysis.reading.sources import counted
 from gattn.door import DrawnByKind, Pictured
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+
 ROLE = ["stack", "layer", "head", "role"]
 ROLES = "itself", "previous", "next", "after same token", "same token", "first", "other"
 """What a key is to a query."""
@@ -146,7 +150,19 @@ class Circuits(Pictured, Sequence[Measured]):
         roles = self.roles()
         return self._told(pd.DataFrame(roles[roles["share"] == 1]), "roles")
 
-    draw = DrawnByKind()
+    if TYPE_CHECKING:
+
+        def draw(
+            self,
+            *,
+            figsize: tuple[float, float] | None = None,
+            ax: Axes | None = None,
+            cmap: str | Colormap | None = None,
+            **options: Any,
+        ) -> Axes:
+            """Draw it; `help` shows what each option is."""
+    else:
+        draw = DrawnByKind()
 
     @property
     def stability(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from gattn.analysis.reading.results import Graph
 from gattn.errors import SelectionError
 from gattn.names.tokens import find_token
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 Node: TypeAlias = tuple[int, int]
 """Depth and position: depth 0 is the input, and l + 1 the output of layer l."""
@@ -25,6 +29,19 @@ class Unrolled(Graph):
     It is a `networkx.DiGraph` on (depth, position) that draws itself. The results of `rollout` and
     `flow` also have ``passes`` at each edge and node: how much passes over it.
     """
+
+    if TYPE_CHECKING:
+
+        def draw(
+            self,
+            layout: str = "layered",
+            *,
+            figsize: tuple[float, float] | None = None,
+            ax: Axes | None = None,
+            cmap: str | Colormap | None = None,
+            labels: bool = True,
+        ) -> Axes:
+            """Draw it; `help` shows what each option is."""
 
     @property
     def positions(self) -> tuple[int, ...]:

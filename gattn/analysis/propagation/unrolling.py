@@ -15,6 +15,7 @@ from gattn.analysis.reading.results import told_in_graph
 from gattn.analysis.reading.sources import Source, counted, is_square
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.networks import fill
+from gattn.heads.nouns import noun_of
 from gattn.heads.stack import Reduction, Stack
 from gattn.names.choices import REDUCTIONS, HeadChoice
 
@@ -31,7 +32,8 @@ def unroll(
     chosen = _chosen(stack, heads)
     first = next(iter(stack.heads.values()))
     places, labels = first.node_positions.tolist(), first.labels()
-    named, size = described(heads, reduce), counted(len(places), "token")
+    noun = noun_of(first.geometry, stack.name)
+    named, size = described(heads, reduce), counted(len(places), noun)
     source = Source(first.model, stack.name, tuple(stack.layers), size=size, edits=stack.edits)
     graph = Unrolled(
         residual=float(residual),

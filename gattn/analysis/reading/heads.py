@@ -16,6 +16,7 @@ from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.fields import from_dense
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import noun_of
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 
@@ -69,7 +70,13 @@ def described(heads: Sequence[AttentionGraph]) -> str:
         return "no heads"
     graphs = [head.graph for head in heads]
     sizes = dict.fromkeys(
-        size_of(graph.num_queries, graph.num_keys, is_square=is_square(graph)) for graph in graphs
+        size_of(
+            graph.num_queries,
+            graph.num_keys,
+            is_square=is_square(graph),
+            noun=noun_of(head.geometry, head.stack),
+        )
+        for head, graph in zip(heads, graphs, strict=True)
     )
     size = ", ".join([counted(len(heads), "head"), *sizes])
     edits = union(head.edits for head in heads)

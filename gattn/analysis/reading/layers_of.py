@@ -20,6 +20,7 @@ from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Geometry
 from gattn.heads.given.labelled import is_labelled, read_labelled
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import noun_of
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 
@@ -81,7 +82,8 @@ def _of_stack(stack: Stack) -> Layers:
     total, held = torch.from_numpy(masses).unbind(2)
     is_self = is_square(first.graph)
     key_places, query_places = _places(first)
-    size = size_of(len(queries), len(keys), is_square=is_self)
+    noun = noun_of(key_places, stack.name or first.stack)
+    size = size_of(len(queries), len(keys), is_square=is_self, noun=noun)
     return Layers(
         read,
         layers,

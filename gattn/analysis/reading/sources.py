@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gattn.edit_records import Edits, in_words
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
+from gattn.heads.nouns import several
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class Source:
         return f"an array of {said}" if self.is_array else said
 
 
-def size_of(queries: int, keys: int, *, is_square: bool) -> str:
+def size_of(queries: int, keys: int, *, is_square: bool, noun: str = "token") -> str:
     """Write "3 tokens", or "2 queries, 3 keys"."""
-    return counted(keys, "token") if is_square else f"{queries} queries, {keys} keys"
+    return counted(keys, noun) if is_square else f"{queries} queries, {keys} keys"
 
 
 def is_square(graph: TokenGraph) -> bool:
@@ -69,8 +70,8 @@ def is_square(graph: TokenGraph) -> bool:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write "1 token", "2 tokens"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Write "1 token", "2 tokens", "3 patches"."""
+    return f"{number} {noun if number == 1 else several(noun)}"
 
 
 def _numbers(word: str, numbers: Sequence[int]) -> str:

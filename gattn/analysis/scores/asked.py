@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from gattn.analysis.scores.head_scores import HeadScores
+from gattn.door import OnPage
 from gattn.errors import SelectionError
 from gattn.names.tokens import find_token
 
 
 @dataclass(frozen=True, eq=False)
-class AskedScores(HeadScores):
+class AskedScores(OnPage, HeadScores):
     """The scores of one head, of which some edges are asked about.
 
     Parameters
@@ -44,6 +45,10 @@ class AskedScores(HeadScores):
             query=tuple(n for n in queries if bool(found[n].any())),
             key=tuple(n for n in keys if bool(found[:, n].any())),
         )
+
+    def _on_page(self) -> tuple[object, dict[str, Any]]:
+        """Return its head, each edge of whose queries can be asked why."""
+        return self.graph(), {"why": self.among(self.query, None)}
 
     def edges(self) -> Tensor:
         """Return which edges are asked about, as booleans (queries, keys)."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 from gattn.models.decompose.sides import sum_of_parts
 from gattn.models.stream.parts import Writer
 
@@ -60,6 +62,17 @@ class HeadScores:
     sink: float | None = None
     computed_from: str = ""
     error: float = 0.0
+
+    def graph(self) -> AttentionGraph:
+        """Return the head as a graph of all its edges, with their scores."""
+        graph = TokenGraph.from_mask(self.scores > -torch.inf)
+        key, query = graph.edge_index
+        attention = self.attention.numpy()
+        sink = None if self.sink is None else 1 - attention.sum(-1)
+        return AttentionGraph.from_dense(
+            attention, graph, tokens=self.tokens, score=self.scores[query, key].numpy(), sink=sink,
+            layer=self.layer, head=self.head,
+        )  # fmt: skip
 
     def totals(self) -> tuple[Tensor, Tensor]:
         """Return the queries, times the scale, and the keys: the sums over all parts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from gattn.analysis.subspaces.head_vectors import HeadVectors
 from gattn.door import DrawnByKind, Pictured
 from gattn.models.run.functions import Runnable
 from gattn.models.stream.parts import Writer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +110,18 @@ class SharedSubspace(Pictured):
             asked, None if key is None else places("key", key, seen.tokens)
         )
 
-    draw = DrawnByKind()
+    if TYPE_CHECKING:
+
+        def draw(
+            self,
+            *,
+            figsize: tuple[float, float] | None = None,
+            ax: Axes | None = None,
+            **options: Any,
+        ) -> Axes:
+            """Draw it; `help` shows what each option is."""
+    else:
+        draw = DrawnByKind()
 
     def __repr__(self) -> str:
         said = f"SharedSubspace({self.layer}.{self.head}, rank {self.rank})"

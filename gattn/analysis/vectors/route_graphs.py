@@ -7,13 +7,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import networkx as nx
 
 from gattn.analysis.reading.results import Graph, Table, edits_of
 from gattn.checks import whole
 from gattn.errors import SelectionError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 Node: TypeAlias = tuple[int, int, str]
 """Layer, position and kind."""
@@ -55,6 +59,20 @@ class Routes(Graph):
     A subgraph keeps the weights and strengths of the whole; its paths are those that lie in it from
     an embedding to the prediction.
     """
+
+    if TYPE_CHECKING:
+
+        def draw(
+            self,
+            *,
+            figsize: tuple[float, float] | None = None,
+            ax: Axes | None = None,
+            by: str = "strength",
+            paths: int = 0,
+            cmap: str | Colormap | None = None,
+            labels: bool = True,
+        ) -> Axes:
+            """Draw it; `help` shows what each option is."""
 
     @property
     def tokens(self) -> tuple[str, ...]:

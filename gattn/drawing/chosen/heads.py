@@ -12,6 +12,7 @@ from gattn.analysis.reading.heads import Place
 from gattn.drawing.canvas.frame import shown_text
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import noun_of, several
 from gattn.heads.trace import AttentionTrace
 from gattn.names.choices import HeadChoice, heads_among, no_head, stack_and_heads
 
@@ -80,7 +81,8 @@ class Chosen:
         graph = head.graph
         counts = [(one.graph.num_tokens, one.graph.num_queries) for one in graphs.values()]
         keys, queries = zip(*counts, strict=True)
-        tokens = _count(keys, "token", "tokens")
+        noun = noun_of(head.geometry, place[0])
+        tokens = _count(keys, noun, several(noun))
         if graph.is_bipartite or graph.num_queries != graph.num_keys:
             tokens = f"{_count(queries, 'query', 'queries')}, {_count(keys, 'key', 'keys')}"
         if head.generated:
@@ -91,11 +93,11 @@ class Chosen:
         return " · ".join(filter(None, parts))
 
 
-def _count(counts: Sequence[int], one: str, several: str) -> str:
+def _count(counts: Sequence[int], one: str, more: str) -> str:
     """Write "1 token", "5 tokens", "5 to 7 tokens"."""
     least, most = min(counts), max(counts)
     number = str(least) if least == most else f"{least} to {most}"
-    return f"{number} {one if most == 1 else several}"
+    return f"{number} {one if most == 1 else more}"
 
 
 def _named_stack(heads: HeadChoice, stack: str | None) -> str | None:

@@ -11,6 +11,7 @@ from gattn.drawing.canvas import fonts
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import selected, with_all_rows
+from gattn.heads.nouns import several
 from gattn.names.text import quoted
 
 _NAMED = 3
@@ -37,19 +38,19 @@ def without_hidden(head: AttentionGraph, hide: Any, *, self_loops: bool) -> Atte
     return selected(head, rows, stays)
 
 
-def hidden_said(hide: Any) -> str:
+def hidden_said(hide: Any, noun: str = "token") -> str:
     """Say which tokens are left out; "" if none are."""
     if hide is None:
         return ""
     chosen = _choice(hide)
     if isinstance(chosen, str):
-        return f"hidden: {'the first token' if chosen == 'first' else 'special tokens'}"
+        return f"hidden: {f'the first {noun}' if chosen == 'first' else 'special tokens'}"
     if not chosen:
         return ""
     if len(chosen) > _NAMED:
-        return f"hidden: {len(chosen)} tokens"
+        return f"hidden: {len(chosen)} {several(noun)}"
     named = [
-        quoted(one, has_glyph=fonts.has_glyph) if isinstance(one, str) else f"token {one}"
+        quoted(one, has_glyph=fonts.has_glyph) if isinstance(one, str) else f"{noun} {one}"
         for one in chosen
     ]
     return f"hidden: {', '.join(named)}"

@@ -178,7 +178,7 @@ def _draw(
             ringed[:, 0], ringed[:, 1], facecolors="none", edgecolors=ink, linewidths=1.4,
             zorder=2.6, clip_on=False, gid="gattn-outline",
         )  # fmt: skip
-        picture.add_nodes(rings, lambda radius: (2 * radius + 6) ** 2)
+        picture.add_nodes(rings, lambda radius: (2 * radius + 4) ** 2)
     marks.mark_nodes(ax, head, positions, split=False)
     if labels:
         named = free_labels(head, split=False)

@@ -91,7 +91,8 @@ def draw_heads(
     cmap : str or Colormap, optional
         The colours.
     figsize : (float, float), optional
-        The width and height in inches of the new figure, which matrices fill.
+        The width and height in inches of the new figure, which matrices fill; square ones become
+        up to 1.6 times as long as wide there, or as wide as long.
     figure : Figure or SubFigure, optional
         Where to draw. By default a new pyplot figure of fitting size, which ``plt.show()`` shows;
         it is yours to close.

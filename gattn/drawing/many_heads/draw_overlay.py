@@ -30,6 +30,7 @@ from gattn.drawing.one_head.marks import said as generated_said
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import noun_of
 
 _FEW = 4
 """How many heads a caption describes one by one."""
@@ -103,7 +104,7 @@ def draw_overlay(
     said = [
         *_said_of_edges(names, shown_heads, parts, options),
         (where_queries_are(together, layout) + generated_said(together)).removeprefix("; "),
-        hidden_said(hide),
+        hidden_said(hide, noun_of(chosen[0].geometry, chosen[0].stack)),
         scale.beyond(shown_heads),
         edits_said(edits),
     ]

@@ -85,8 +85,8 @@ def _have_room(plans: Iterable[Plan]) -> bool:
 
 
 def _how_large(plans: Sequence[Plan]) -> tuple[bool, float]:
-    """Return whether plans have room, and the longer side of their smallest matrices."""
-    return _have_room(plans), min(max(plan.panel) for plan in plans)
+    """Return whether plans have room, and the area of their smallest matrices."""
+    return _have_room(plans), min(plan.panel[0] * plan.panel[1] for plan in plans)
 
 
 def _filling(grids: Sequence[Grid], size: tuple[float, float]) -> list[Plan]:
@@ -140,7 +140,7 @@ class _Drawing:
         at, named = self._top + MARGIN, {"size": font_size(), "gid": "gattn-title"}
         self._sheet.write(x, at, plan.title, **named, **style)
         at, said = self._top + plan.over_caption, {"alpha": 0.75, "gid": "gattn-caption"}
-        self._sheet.write(x, at, plan.caption, **said, **style)
+        self._sheet.write_for(x, at, self._caption, **said, **style)
         for row, name in enumerate(grid.rows):
             self._write_aside(name, self._y(row) + plan.panel[1] / 2, va="center")
         for number, block in enumerate(grid.blocks):
@@ -151,6 +151,10 @@ class _Drawing:
         for number, pen in enumerate(grid.keys):
             right, down = plan.key_place(number)
             self._sheet.add_key(x + right, self._y(0) + down, plan.key, pen)
+
+    def _caption(self, dots: float) -> str:
+        """Return the caption for a resolution, at which pixels may share cells."""
+        return self._plan.caption if self._plan.pooled(dots) else self._plan.plain_caption
 
     def _x(self, block: int, column: int) -> float:
         long = self._grid.size[1] * self._plan.step + self._plan.between

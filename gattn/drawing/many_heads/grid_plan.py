@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 from gattn.drawing.canvas import layouts
@@ -11,15 +10,14 @@ from gattn.drawing.canvas.labels import (
     fit,
     font_size,
     larger,
-    shortened,
     small_size,
-    smallest,
     widest_of,
     width_of,
 )
-from gattn.drawing.many_heads.grid import Block, Grid
+from gattn.drawing.many_heads.grid import Grid
+from gattn.drawing.many_heads.panel_names import PanelNames
 from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height
-from gattn.drawing.matrices.cells import pooling_said, sink_columns
+from gattn.drawing.matrices.cells import COARSE, pooling_said, sink_columns
 from gattn.drawing.matrices.stripes import STRIPED, striped_said
 from gattn.heads.head import AttentionGraph
 from gattn.names.text import wrapped
@@ -37,6 +35,10 @@ _BETWEEN_KEYS = 0.25
 """Inches between keys of colours, one below the other."""
 _GAP = 0.03
 """The share of a given figure's width that lies between blocks, if that is less than usual."""
+_LONGEST = 1.6
+"""How many times as long as wide, or as wide as long, matrices become to fill a given figure."""
+_LITTLE = 1.1
+"""By how much squares are not worth changing."""
 _NO_LABELS = Labels([], 0, 0)
 _TRIES = 6
 """How often panels are measured again to fill a height."""
@@ -46,8 +48,6 @@ _APART = 0.5
 """The least distance between the names of two panels, in font sizes."""
 _REACH = 0.18
 """The share of the width or height of a given figure that tokens beside matrices may take."""
-_FEWEST = 2.5
-"""The room in font sizes below which no name is shortened: it is left out."""
 
 
 class Plan:
@@ -66,6 +66,7 @@ class Plan:
     def __init__(self, grid: Grid, width: float | None = None, height: float | None = None) -> None:
         self.grid = grid
         self._reach, self.between, self._key_width = (inf, inf), BETWEEN, key_width()
+        self._stretch = 1.0, 1.0
         if width is not None and height is not None:
             self._reach = _REACH * width / as_inches(1), _REACH * height / as_inches(1)
             self.between = min(BETWEEN, _GAP * width)
@@ -106,6 +107,8 @@ class Plan:
             self._measure(side if height else min(side, usual))
             if height is None or (self._fill(height, side) and self._has_names):
                 break
+        if height is not None:
+            self._stretch_into(width - around, height)
         self.texts = self.top + rows * self.above + self.bottom
         self.matrices = rows * (self.row - self.above)
         wanted = self.top + rows * self.row + self.bottom
@@ -121,6 +124,7 @@ class Plan:
         drawn = max(rows * self.row + as_inches(self.keys.extent), self.above + long)
         self.over_caption = self.top + drawn + 0.6 * line_height(small_size())
         self.has_room = max(self.panel) >= _LEAST and self.key >= _LEAST_KEY
+        self.has_room &= self._has_block_names(columns * self.step + self.between)
 
     def _fill(self, height: float, side: float) -> bool:
         """Shrink panels until they fit in a height; tell whether they are large enough then."""
@@ -134,6 +138,23 @@ class Plan:
             self._measure(side)
         return max(self.panel) >= _LEAST
 
+    def _stretch_into(self, wide: float, height: float) -> None:
+        """Make matrices longer or wider, where that fills what squares leave of a figure."""
+        rows, count = self.grid.size[0], self.grid.size[1] * len(self.grid.blocks)
+        side, square = max(self.panel), self._stretch
+        loose = wide - count * self.step, height - self.top - self.bottom - rows * self.row
+        filled = count * self.step, rows * self.panel[1]
+        shares = (
+            min(1 + 0.99 * one / all_, _LONGEST) for one, all_ in zip(loose, filled, strict=True)
+        )
+        across, down = (share if share > _LITTLE else 1.0 for share in shares)
+        self._stretch = across, down
+        self._measure(side)
+        if self.top + rows * self.row + self.bottom > height:  # its texts take more room there
+            self._stretch = square
+            self._measure(side)
+        self._stretch = square
+
     @property
     def _longest_name(self) -> float:
         """The length in inches of the longest name beside a key of colours."""
@@ -144,6 +165,11 @@ class Plan:
         if self.has_keys_below:
             return 0.0, number * (self.key + _BETWEEN_KEYS)
         return number * self._key_width, 0.0
+
+    def _has_block_names(self, room: float) -> bool:
+        """Whether what stands above a block ends before the next one's name."""
+        *some, _ = (block.name for block in self.grid.blocks)
+        return not some or as_inches((widest_of(some) + _APART) * font_size()) <= room
 
     @property
     def _has_names(self) -> bool:
@@ -165,7 +191,10 @@ class Plan:
     def _measure(self, side: float) -> None:
         grid, line = self.grid, line_height(small_size())
         size = 0.9 * font_size() if grid.is_strip else small_size()
-        self.panel = side * grid.shape[0], side * grid.shape[1]
+        across, down = (
+            side * one * more for one, more in zip(grid.shape, self._stretch, strict=True)
+        )
+        self.panel = across, down
         self.step = self.panel[0] / _FILLED
         room = (self.width - self.beside - MARGIN) / as_inches(1)
         self.title = wrapped(grid.title, room / font_size(), width_of)
@@ -173,7 +202,11 @@ class Plan:
             PanelNames.fitting(block, self._room_of_names(size), size, self._lines)
             for block in grid.blocks
         ]
-        self.caption = wrapped(self._said(), room / small_size(), width_of)
+        plain, pooled = self._said(), self.pooled()
+        self.plain_caption, self.caption = (
+            wrapped(said, room / small_size(), width_of)
+            for said in (plain, "; ".join(filter(None, [plain, pooled])))
+        )
         self.clear = as_inches(3 + 5 * grid.has_bars + 3 * bool(grid.head.generated))
         self.above = self.clear + max(names.height for names in self.names)
         self.row = self.above + self.panel[1] + (1 - _FILLED) * side
@@ -196,17 +229,23 @@ class Plan:
 
     def _said(self) -> str:
         """Add to the caption, unless it is the user's, what the size of the panels leaves out."""
-        grid, (wide, tall) = self.grid, self.panel
+        grid = self.grid
         if grid.said_by_user or not grid.caption:
             return grid.caption
-        shape = grid.head.graph.num_queries, grid.head.graph.num_keys
         whole, count = (sum(getattr(one, of) for one in self.names) for of in ("whole", "count"))
         lacks = f"{whole} of {count} names have room" * (whole < count)
         top = grid.top_of_striped
         are_striped = top is not None and min(self.token(grid.head)) >= as_inches(STRIPED)
         marked = striped_said(top) if top is not None and are_striped else ""
-        pooled = pooling_said(shape, (tall, wide), grid.pool)
-        return "; ".join(filter(None, [grid.caption, marked, pooled, lacks]))
+        return "; ".join(filter(None, [grid.caption, marked, lacks]))
+
+    def pooled(self, dots: float = COARSE) -> str:
+        """Say what pixels show that several cells share, of so many per inch; "" if none do."""
+        grid, (wide, tall) = self.grid, self.panel
+        if grid.said_by_user or not grid.caption:
+            return ""
+        shape = grid.head.graph.num_queries, grid.head.graph.num_keys
+        return pooling_said(shape, (tall, wide), grid.pool, dots)
 
     def _labels(self) -> tuple[Labels, Labels]:
         """Fit the tokens of keys, with a sink, and of queries."""
@@ -234,56 +273,6 @@ class Plan:
         wide, tall = self.panel
         columns = head.graph.num_keys + 2 * sink_columns(head)
         return wide / max(columns, 1), tall / max(head.graph.num_queries, 1)
-
-
-@dataclass(frozen=True)
-class PanelNames:
-    """What stands above the panels of a block, by place, in one size; the height in inches.
-
-    Of `count` names `whole` have room for all their lines.
-    """
-
-    texts: dict[tuple[int, int], str]
-    size: float
-    height: float
-    count: int
-    whole: int
-
-    @classmethod
-    def fitting(cls, block: Block, room: float, size: float, most: int) -> PanelNames:
-        """Take the fullest names that fit in `most` lines, or else shrink the shortest."""
-        wide = room / as_inches(1)
-        for level in range(max(len(panel.names) for panel in block.panels.values())):
-            texts = {
-                place: "\n".join(wrapped(line, wide / size, width_of) for line in name.split("\n"))
-                for place, panel in block.panels.items()
-                for name in [panel.names[min(level, len(panel.names) - 1)]]
-            }
-            widest = widest_of(line for text in texts.values() for line in text.split("\n"))
-            lines = max(map(_lines, texts.values()))
-            if widest * size <= wide and lines <= most:
-                break
-        else:
-            size = max(smallest(), min(size, wide / widest))
-        shown = {place: _shortest(text, wide / size, most) for place, text in texts.items()}
-        heights = {place: _lines(text) for place, text in shown.items()}
-        count = sum(bool(text) for text in texts.values())
-        lost = sum(heights[place] < _lines(text) for place, text in texts.items())
-        height = max(heights.values()) * line_height(size)
-        return cls(shown, size, height, count, count - lost)
-
-
-def _lines(text: str) -> int:
-    return 1 + text.count("\n") if text else 0
-
-
-def _shortest(text: str, room: float, most: int) -> str:
-    """Shorten the first lines of a name to some font sizes, but those of which little is left."""
-    every = text.split("\n")
-    lines = [line for line in every if room >= _FEWEST or width_of(line) <= room][:most]
-    if lines and len(lines) < len(every):
-        lines[-1] = lines[-1].removesuffix(":") if lines[-1].endswith(":") else f"{lines[-1]}…"
-    return "\n".join(shortened(lines, room))
 
 
 def _usual_side(grid: Grid) -> float:

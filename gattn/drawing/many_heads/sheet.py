@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
+from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.keys import add_colour_bar
@@ -17,7 +19,7 @@ from gattn.drawing.canvas.labels import small_size, text_style
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.matrices.cells import EdgeCells
-from gattn.drawing.matrices.images import add_cells
+from gattn.drawing.matrices.images import add_cells, dots_of
 from gattn.drawing.matrices.stripes import STRIPED, stripes
 
 
@@ -38,10 +40,16 @@ class Sheet:
         self._axes.set(xlim=(0, wide), ylim=(-tall, 0), aspect="equal", anchor="NW")
         self._axes.set_axis_off()
 
-    def write(self, x: float, y: float, text: str, **style: Any) -> None:
+    def write(self, x: float, y: float, text: str, **style: Any) -> Text:
         """Write a small text that starts at a place on its baseline."""
         plain: dict[str, Any] = {"size": small_size(), "va": "baseline"}
-        self._axes.text(x, -y, text, **plain | text_style([text]) | style)
+        return self._axes.text(x, -y, text, **plain | text_style([text]) | style)
+
+    def write_for(self, x: float, y: float, said: Callable[[float], str], **style: Any) -> None:
+        """Write a text that is another at another resolution, in dots per inch."""
+        figure = self._axes.figure
+        assert figure is not None
+        figure.add_artist(_Wording(self.write(x, y, said(dots_of(figure)), **style), said))
 
     def add_image(self, box: Sequence[float], found: EdgeCells, pen: Pen) -> None:
         """Draw cells in a box: its left and upper end, width and height."""
@@ -102,6 +110,27 @@ class Sheet:
         place = (x, -y - long, 0.09, long)
         bar = self._axes.inset_axes(place, transform=self._axes.transData)
         add_colour_bar(mappable, name, bar, ticks=ticks, inside=True)
+
+
+class _Wording(Artist):
+    """Sets a text when its resolution is known: is drawn before all axes, and leaves no mark.
+
+    Parameters
+    ----------
+    text : Text
+        The text.
+    said : callable
+        What it says, by dots per inch.
+    """
+
+    def __init__(self, text: Text, said: Callable[[float], str]) -> None:
+        super().__init__()
+        self._text, self._said = text, said
+        self.set(zorder=-1e9, in_layout=False, gid="gattn-wording")
+
+    def draw(self, renderer: Any) -> None:
+        """Set the text."""
+        self._text.set_text(self._said(dots_of(self._text.figure)))
 
 
 def inches_of(figure: Figure | SubFigure) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from gattn.heads.head import AttentionGraph, Ints
 
 Pool: TypeAlias = Literal["mean", "max"]
 Pooling: TypeAlias = Literal[Pool, "most"]
-_COARSE = 72
+COARSE = 72
 """The pixels per inch of the coarsest pictures."""
 _THINNEST = 40
 """How many times as wide as its sink's column a matrix is at most."""
@@ -157,7 +157,12 @@ def pooling_said(
     shape: tuple[int, int],
     inches: tuple[float, float],
     pool: Pooling,
+    dots: float = COARSE,
 ) -> str:
-    """Say what pixels show if several of so many rows and columns may share one; "" if none do."""
-    is_coarse = any(count > _COARSE * size for count, size in zip(shape, inches, strict=True))
+    """Say what pixels show if several of so many rows and columns share one; "" if none do.
+
+    There are so many `dots` per inch.
+    """
+    pixels = (max(1, round(dots * size)) for size in inches)
+    is_coarse = any(count > few for count, few in zip(shape, pixels, strict=True))
     return _SAID[pool] if is_coarse else ""

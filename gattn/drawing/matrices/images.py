@@ -74,6 +74,12 @@ class CellsImage(AxesImage):
         return image, x, y, place
 
 
+def dots_of(figure: Any) -> float:
+    """Return the dots per inch of the file or screen for which a figure is now drawn."""
+    is_vector = getattr(figure.canvas, "fixed_dpi", None) is not None
+    return max(float(figure.dpi), _FINE) if is_vector else float(figure.dpi)
+
+
 def add_cells(ax: Axes, cells: Cells, **style: Any) -> CellsImage:
     """Draw cells on axes, which keep their limits."""
     image = CellsImage(ax, cells, **style)

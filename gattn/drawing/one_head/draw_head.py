@@ -45,6 +45,7 @@ from gattn.drawing.one_head.node_link import draw_circle, draw_columns
 from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import noun_of
 from gattn.names.text import writable
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def draw_with(
     draw(ax, head, shown, look)
     said = [
         shown.caption + where_queries_are(head, layout) + marks.said(head),
-        hidden_said(options.hide),
+        hidden_said(options.hide, noun_of(head.geometry, head.stack)),
         beyond,
         edits_said(head.edits),
         *(shown_text(note, limit=400) for note in wording.notes),

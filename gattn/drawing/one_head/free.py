@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_rgba
+from numpy.typing import NDArray
 
 from gattn.drawing.canvas import curves, fonts, layouts
 from gattn.drawing.canvas.curves import Points
@@ -42,6 +43,8 @@ _MANY = 100
 """From how many nodes on all labels stand beside their nodes, or nowhere."""
 _SMALLEST, _LARGEST = 1.5, 6.0
 """The radius of nodes in points."""
+_SEEN = 0.28
+"""The radius of nodes, as a share of the shortest edge, at which it is seen between them."""
 
 
 def draw_free(
@@ -85,6 +88,7 @@ class FreeGraph:
         loops = self._loops
         self._bows = curves.along(curves.bows(rest.start, rest.end))
         self._drawn = pen.draw(ax, curves.bows(loops.start, loops.end), loops.attention, loops.kind)
+        self._lengths = np.hypot(*(rest.end - rest.start).T)
         self._ends, self._arrivals = rest.end, curves.bow_arrivals(rest.start, rest.end)
         self._heads = pen.draw_arrowheads(ax, rest.end, self._arrivals, rest.attention, rest.kind)
         self._sized: list[tuple[PathCollection, Callable[[float], float]]] = []
@@ -112,7 +116,7 @@ class FreeGraph:
     def place(self) -> None:
         """Fit places, loops, nodes and labels into the axes."""
         unit = self._set_limits()
-        radius = radius_of(self._places / unit) if self._sized else 0.0
+        radius = radius_of(self._places / unit, self._lengths / unit) if self._sized else 0.0
         for drawn, size in self._sized:
             drawn.set_sizes([size(radius)])
         length = min(_LOOP, 0.1 * min(slot(self._ax)))
@@ -232,11 +236,16 @@ def ground(ax: Axes) -> dict[str, Any]:
     return {"boxstyle": "square,pad=0.04", "facecolor": face, "alpha": 0.75, "linewidth": 0}
 
 
-def radius_of(places: Points) -> float:
-    """Choose the radius of nodes in points, so that few of them touch."""
+def radius_of(places: Points, lengths: NDArray[np.float64]) -> float:
+    """Choose the radius of nodes in points, so that few touch and the shortest edge is seen.
+
+    Edges have these `lengths`; for one that is very short, nodes are not less than half as large.
+    """
     from scipy.spatial import cKDTree
 
     if len(places) < 2:
         return _LARGEST
     nearest = np.asarray(cKDTree(places).query(places, k=2)[0])[:, 1]
-    return float(np.clip(0.3 * np.quantile(nearest, 0.3), _SMALLEST, _LARGEST))
+    usual = np.clip(0.3 * np.quantile(nearest, 0.3), _SMALLEST, _LARGEST)
+    seen = _SEEN * lengths.min(initial=np.inf)
+    return float(max(min(usual, seen), usual / 2, _SMALLEST))

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.drawing.canvas.colours import colour_map, end_of, is_dark
+from gattn.drawing.canvas.fitting import Fitting
 from gattn.drawing.canvas.frame import clear, given_axes, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.chosen.given import checks_given
-from gattn.drawing.matrices.stripes import mark_where_seen, stripes
+from gattn.drawing.matrices.stripes import first_striped, mark_where_seen, stripes
 from gattn.drawing.over_image.images import Fit, Image, read_image
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
@@ -231,16 +232,18 @@ def draw_patches(
     extent = (0.0, wide, tall, 0.0)
     ax.imshow(faded(image), extent=extent, interpolation="antialiased", zorder=1)
     ax.imshow(
-        _smoothed(found.values, pen) if smooth else blocks(found.values, pen),
+        pen.colours(_smoothed(found.values)) if smooth else blocks(found.values, pen),
         extent=(0.0, columns, rows, 0.0),
         interpolation="nearest",
         zorder=2,
         gid="gattn-patches",
     )
+    if smooth and pen.is_signed:
+        _surround_negative(ax, found.values, pen.top)
     ax.set(xlim=(0, wide), ylim=(tall, 0))
     ax.set_aspect((height / tall) / (width / wide))
     clear(ax)
-    if pen.is_signed:
+    if pen.is_signed and not smooth:
         make = partial(stripes, found.values, pen.top, pen.painted, corner=(0.0, 0.0))
         mark_where_seen(ax, (tall, wide), pen.top, make)
     for row, column in found.outlined:
@@ -265,7 +268,23 @@ def blocks(values: NDArray[np.float64], pen: ImagePen) -> NDArray[np.float64]:
     return pen.colours(values).repeat(times, 0).repeat(times, 1)
 
 
-def _smoothed(values: NDArray[np.float64], pen: ImagePen) -> NDArray[np.float64]:
+def _surround_negative(ax: Axes, values: NDArray[np.float64], top: float) -> None:
+    """Draw dashed lines around where smoothed numbers are negative, as stripes would be blocks."""
+    numbers, level = _smoothed(values), first_striped(top)
+    if not numbers.min() < level < numbers.max():
+        return
+    rows, columns = (
+        (np.arange(size) + 0.5) * count / size
+        for size, count in zip(numbers.shape, values.shape, strict=True)
+    )
+    for colour, line, dash in (("white", 1.6, "solid"), ("black", 0.8, "dashed")):
+        style: Any = {"colors": colour, "linewidths": line, "linestyles": dash, "zorder": 2.5}
+        ax.contour(columns, rows, numbers, levels=[level], **style).set_gid("gattn-negative")
+    said = f"within dashed lines: negative, below {in_digits(level)}"
+    Fitting.of(ax).note("striped", said)
+
+
+def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Interpolate linearly between the middles of patches; those without a number count as 0."""
     factor = max(1, 512 // max(values.shape))
     filled = np.nan_to_num(values)
@@ -276,4 +295,4 @@ def _smoothed(values: NDArray[np.float64], pen: ImagePen) -> NDArray[np.float64]
         share = np.clip(places - low, 0, 1)
         share = share[:, None] if axis == 0 else share[None]
         filled = filled.take(low, axis) * (1 - share) + filled.take(high, axis) * share
-    return pen.colours(filled)
+    return filled

@@ -17,8 +17,9 @@ from gattn.drawing.page.places import places_of
 from gattn.drawing.page.tokens.telling import Told
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import steps
-from gattn.heads.geometry import Geometry, Layout
+from gattn.heads.geometry import Geometry
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import noun_of, several
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.names.pieces import joined
@@ -34,28 +35,38 @@ _FEW, _SIDE = 60, 36
 def text_of(trace: AttentionTrace, head: AttentionGraph) -> str:
     """Say what a head of a trace reads: its text, or its keys' and its queries' if these differ."""
     is_text = bool(trace.text) and next(trace.heads()).labels() == head.labels()
-    keys = trace.text if is_text else _said(head.labels(), head.words, head.geometry, head.tokens)
+    noun = "key" if head.graph.is_bipartite else noun_of(head.geometry, head.stack)
+    keys = (
+        trace.text
+        if is_text
+        else _said(head.labels(), head.words, head.geometry, head.tokens, noun)
+    )
     if not head.graph.is_bipartite:
         return keys
-    queries = _said(head.query_labels(), (), head.query_geometry, head.query_tokens)
+    queries = _said(head.query_labels(), (), head.query_geometry, head.query_tokens, "query")
     return f"{_cut(keys, _SIDE)} → {_cut(queries, _SIDE)}"
 
 
 def _said(
-    labels: Sequence[str], words: Sequence[int | None], geometry: Geometry | None, names: Any
+    labels: Sequence[str],
+    words: Sequence[int | None],
+    geometry: Geometry | None,
+    names: Any,
+    noun: str,
 ) -> str:
     """Join the first tokens into a text, without special ones; of other tokens only a few."""
     if geometry is not None and list(labels) == geometry.names():
         return geometry.described()
+    counted = f"{len(labels):,} {noun if len(labels) == 1 else several(noun)}"
     if not names:
-        return f"{len(labels):,} {'nodes' if isinstance(geometry, Layout) else 'tokens'}"
+        return counted
     if words:
         said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
         return joined([labels[i] for i in said], [words[i] for i in said])
     have_own = any(label.startswith(" ") for label in labels)
     between = "" if have_own else ", " if any(" " in label for label in labels) else " "
     text = between.join(labels[:_TITLE]).strip()
-    return text if len(text) <= _FEW else f"{_cut(text, _FEW)} ({len(labels):,} tokens)"
+    return text if len(text) <= _FEW else f"{_cut(text, _FEW)} ({counted})"
 
 
 def _cut(text: str, limit: int) -> str:
@@ -141,6 +152,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
         special = [i for i in special if i < size - generated]  # their words are unknown
     return {
         "name": stack.name,
+        "noun": noun_of(first.geometry, first.stack),
         "layers": stack.layers,
         "heads": stack.head_numbers,
         "keys": own | {"words": list(first.words) or None, "special": special},

@@ -68,7 +68,12 @@ class Geometry:
 
     def described(self) -> str:
         """Say in a few words what the tokens are."""
-        return f"{len(self)} tokens"
+        return f"{len(self)} {self.noun}s"
+
+    @property
+    def noun(self) -> str:
+        """What one of them is called: "token", unless all are something else."""
+        return "token"
 
     @property
     def is_somewhere(self) -> NDArray[np.bool_]:

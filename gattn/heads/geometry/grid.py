@@ -140,6 +140,11 @@ class Grid(Geometry):
         return f"{self.rows} × {self.columns} patches"
 
     @property
+    def noun(self) -> str:
+        """What one of them is called; a class token is no patch."""
+        return "patch" if len(self) and bool(self.is_somewhere.all()) else "token"
+
+    @property
     def covered(self) -> tuple[float, float]:
         """Which share of the picture's height and width the patches cover."""
         if self.image_size is None or self.patch_size is None:

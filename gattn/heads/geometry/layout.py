@@ -40,7 +40,12 @@ class Layout(Geometry):
         object.__setattr__(self, "places", as_places(self.places, "places", self.AXES))
 
     def __repr__(self) -> str:
-        return f"Layout({len(self)} tokens)"
+        return f"Layout({len(self)} {self.noun}s)"
+
+    @property
+    def noun(self) -> str:
+        """What one of them is called."""
+        return "node"
 
     @classmethod
     def named(cls, places: Any, positions: Sequence[int], labels: Sequence[str]) -> Layout:

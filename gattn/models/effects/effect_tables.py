@@ -28,7 +28,19 @@ class Effects(Pictured, pd.DataFrame):
     def _constructor(self) -> type[Effects]:
         return type(self)
 
-    draw = DrawnByKind()
+    if TYPE_CHECKING:
+
+        def draw(
+            self,
+            layout: str | None = None,
+            *,
+            figsize: tuple[float, float] | None = None,
+            ax: Axes | None = None,
+            cmap: str | Colormap | None = None,
+        ) -> Axes:
+            """Draw it; `help` shows what each option is."""
+    else:
+        draw = DrawnByKind()
 
     @drawn_by("draw_image", image=IMAGE)
     def draw_image(

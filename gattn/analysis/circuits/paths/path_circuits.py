@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -15,6 +15,9 @@ from gattn.analysis.reading.results import Table
 from gattn.errors import SelectionError
 from gattn.models.edit.hear.paths import OnlyPaths
 from gattn.models.edit.heard import SIDES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FIELDS = ["stack", "part", "layer", "head", "side"]
 
@@ -36,6 +39,18 @@ class PathCircuit(Measured):
 
     is the share of the metric that the circuit keeps.
     """
+
+    if TYPE_CHECKING:
+
+        def draw(
+            self,
+            *,
+            figsize: tuple[float, float] | None = None,
+            ax: Axes | None = None,
+            labels: bool = True,
+            legend: bool = True,
+        ) -> Axes:
+            """Draw it; `help` shows what each option is."""
 
     @property
     def stacks(self) -> tuple[str, ...]:

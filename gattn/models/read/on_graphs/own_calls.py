@@ -16,6 +16,7 @@ from gattn.engines.choice import choose_for_graphs
 from gattn.errors import CaptureError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads.nouns import GRAPH
 from gattn.models.read.on_graphs.seen_edges import edge_type, features_on, places_in
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -50,7 +51,7 @@ class OwnCall(SeenCall):
                 "after tokens that gattn did not see: run the whole sequence at once."
             )
         is_graph = isinstance(call.graph, EdgeList) and not is_bipartite and not part
-        stack = (edge_type(name) or ("graph" if is_graph else "")) if is_named else ""
+        stack = (edge_type(name) or (GRAPH if is_graph else "")) if is_named else ""
         return cls(
             name,
             module,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gattn.errors import EditError
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads.nouns import GRAPH
 from gattn.models.read.on_graphs.merging import Merged, merged
 from gattn.models.read.seen_call import SeenCall
 from gattn.normalizers.base import widened
@@ -96,7 +97,7 @@ class SeenEdges(SeenCall):
         heads = scores.shape[1]
         query = scores.new_zeros(1, heads, ends.num_queries, 0)
         key = scores.new_zeros(1, heads, ends.num_keys, 0)
-        stack = ends.kind or edge_type(name) or ("" if ends.is_bipartite else "graph")
+        stack = ends.kind or edge_type(name) or ("" if ends.is_bipartite else GRAPH)
         stack = stack if is_named else ""
         return cls(
             name or type(ends.module).__name__,

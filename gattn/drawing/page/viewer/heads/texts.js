@@ -17,7 +17,10 @@ export const grouped = (size) => size.toLocaleString("en");
 /** Write a share of a whole in percent. */
 export const percent = (part, whole) => `${Number(((100 * part) / whole).toPrecision(3))} %`;
 
-export const count = (size, name) => `${grouped(size)} ${name}${size === 1 ? "" : "s"}`;
+/** Write "tokens", "patches", "queries". */
+export const several = (noun) => ({ patch: "patches", query: "queries" })[noun] ?? `${noun}s`;
+
+export const count = (size, noun) => `${grouped(size)} ${size === 1 ? noun : several(noun)}`;
 
 const NAMED = new Map([["\n", "↵"], ["\t", "\\t"], ["\r", "\\r"]]);
 

@@ -1,6 +1,6 @@
 // Shows the state in the controls, and sets the colours of the style sheet.
 
-import { number } from "../heads/texts.js";
+import { number, several } from "../heads/texts.js";
 import { SHOWN, nameOf, viewsOf, weightsOf, withPin } from "../heads/state.js";
 import { cssOf } from "../scenes/colours.js";
 import { $, element, host } from "./elements.js";
@@ -22,7 +22,7 @@ export function dress(page) {
 /** Title the picture that is shown. */
 export function fillTitle(page) {
   $("head-title").textContent = titleText(page);
-  $("view").setAttribute("aria-label", `${page.state.view === "circuit" ? "edges of the circuit" : "tokens"}: choose one with the arrow keys`);
+  $("view").setAttribute("aria-label", `${page.state.view === "circuit" ? "edges of the circuit" : several(page.stack.noun)}: choose one with the arrow keys`);
 }
 
 /** Show which heads are pinned, each with a button that unpins it. */
@@ -84,21 +84,25 @@ export function fillControls(page) {
   $("top").value = String(state.top);
   $("top-text").textContent = state.top ? String(state.top) : "all";
   for (const id of ["threshold", "top"]) $(id).setAttribute("aria-valuetext", $(`${id}-text`).textContent);
-  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = state.view === "circuit" || page.isShaded;
+  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = page.isShaded;
+  for (const id of ["edges-control", "tokens-control"]) $(id).hidden = state.view === "circuit";
   const sides = [stack.keys, stack.queries].filter(Boolean);
   const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
   $("words").checked = state.words;
-  $("words").disabled = !hasParts || state.view === "circuit";
+  $("words").disabled = !hasParts;
   $("words").closest("label").title = hasParts ? "" : partsReason(sides);
   $("special").checked = state.special;
-  $("special").disabled = state.view === "circuit" || !sides.some(({ special }) => special.length);
+  $("special").disabled = !sides.some(({ special }) => special.length);
   $("special").closest("label").title = $("special").disabled ? specialReason(sides) : "";
   $("sinks").checked = state.sinks;
-  $("sinks").disabled = state.view === "circuit";
   if (host.root.activeElement !== $("search")) $("search").value = state.search;
   const found = placesFound(page);
   const at = placeChosen(page, found);
   $("found").textContent = state.search ? (found.length ? `${at < 0 ? "" : `${at + 1} of `}${found.length}` : "none") : "";
+  for (const one of host.root.querySelectorAll(".noun")) one.textContent = stack.noun;
+  for (const one of host.root.querySelectorAll(".nouns")) one.textContent = several(stack.noun);
+  $("search").placeholder = `Search a ${stack.noun}`;
+  $("search").setAttribute("aria-label", `search a ${stack.noun}`);
   $("all").hidden = !state.keys && !state.queries;
   $("theme").textContent = page.look.name === "dark" ? "Light" : "Dark";
 }

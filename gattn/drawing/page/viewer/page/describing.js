@@ -47,7 +47,7 @@ export function describe(page) {
   const { keyTokens, queryTokens, layers, heads } = page.stackOf(0);
   $("title").textContent = page.stack.text ? visible(page.stack.text, 150) : "gattn";
   const generated = [...keyTokens, ...(queryTokens ?? [])].filter((token) => token.generated).length;
-  const size = queryTokens ? `${count(queryTokens.length, "query").replace("querys", "queries")} on ${count(keyTokens.length, "key")}` : count(keyTokens.length, "token");
+  const size = queryTokens ? `${count(queryTokens.length, "query")} on ${count(keyTokens.length, "key")}` : count(keyTokens.length, page.stack.noun);
   const graphs = page.shownGraphs.flat();
   const all = page.stack.graphs.length;
   const facts = [

@@ -1,6 +1,6 @@
 // Writes the numbers below a view: tables of a token, all values of an edge, and a sentence for screen readers.
 
-import { grouped, isolated, number } from "../heads/texts.js";
+import { grouped, isolated, number, several } from "../heads/texts.js";
 import { placeIn, readingsOf, rowEdges, valueText } from "../heads/readings.js";
 import { Scale } from "../scenes/colours.js";
 import { named } from "../scenes/marks.js";
@@ -10,7 +10,7 @@ import { askButton, fillWhy } from "../why/table.js";
 import { predictionTables } from "../tokens/predictions.js";
 import { $, element, tokenElement } from "./elements.js";
 
-const NO_TOKEN = "Point at a token, or click it, to list what it reads and what reads it.";
+const noToken = (noun) => `Point at a ${noun}, or click it, to list what it reads and what reads it.`;
 const NO_EDGE = "Point at a curve, click it, or go from edge to edge with the arrow keys, to read its numbers.";
 const NO_ROLLOUT = "There is no rollout here: it needs a single run and consecutive layers of non-negative attention.";
 
@@ -36,7 +36,7 @@ export function fillNumbers(page, repaint) {
   }
   const tables = page.panels.flatMap((panel, i) => tablesOf(page, panel, i));
   $("numbers").replaceChildren(...tables);
-  if (!tables.length) $("numbers").append(element("p", { class: "note" }, page.heads.some((head) => page.lookedAt(head)) ? NO_ROLLOUT : NO_TOKEN));
+  if (!tables.length) $("numbers").append(element("p", { class: "note" }, page.heads.some((head) => page.lookedAt(head)) ? NO_ROLLOUT : noToken(page.stack.noun)));
   $("numbers").append(...predictionTables(page));
   $("pair").textContent = page.hover?.isPair ? pairText(page, page.hover) : "";
   $("pair").hidden = page.state.view === "layered";
@@ -71,7 +71,7 @@ function layeredTables(page, i, { key }, suffix) {
   const shares = (level) => Array.from(traced.levels[level], (share, n) => [keys[n], share, "key"]).filter((one) => one[1] > 1e-4).sort((a, b) => b[1] - a[1]);
   const { level } = page;
   const scale = new Scale("share", 0, 1, true);
-  const start = page.stack.layers[0] ? `the tokens before layer ${page.stack.layers[0]}` : "the input";
+  const start = page.stack.layers[0] ? `the ${several(page.stack.noun)} before layer ${page.stack.layers[0]}` : "the input";
   const found = level > 0 ? [tableOf(page, keys[key], `at level ${level}: what it may have read of ${start} (rollout)${suffix}`, shares(0), scale)] : [];
   if (level < page.layers[i].length) found.push(tableOf(page, keys[key], `at level ${level}: what may have read it, at the top (rollout)${suffix}`, shares(page.layers[i].length), scale));
   return found;
@@ -134,7 +134,7 @@ function sentenceOf(page) {
   if (page.state.view === "circuit") return edgeSentence(page);
   const head = page.heads?.[0];
   const focus = head && page.focusIn(head);
-  if (!focus) return "no token chosen";
+  if (!focus) return `no ${page.stack.noun} chosen`;
   const { reads, readBy } = readingsOf(head, focus, page.state.weight);
   const list = (readings) => readings.slice(0, 3).map(({ token, value }) => `${named(token)}: ${valueText(value, head)}`).join(", ") || "nothing";
   const name = focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key];

@@ -2,6 +2,7 @@
 
 import { $, canvasIn } from "./elements.js";
 import { nameOf, withPin } from "../heads/state.js";
+import { several } from "../heads/texts.js";
 import { drawView } from "./view.js";
 import { canScroll, noteHead, scrollHeads } from "./thumbnails.js";
 import { zoom } from "./keyboard.js";
@@ -35,7 +36,7 @@ export function listenToView(page) {
       page.hover = isHeavy(page) ? null : pointedAt(page, event);
       const isUnmoved = before?.key === page.hover?.key && before?.row === page.hover?.row && before?.level === page.hover?.level && before?.edge === page.hover?.edge;
       if (!isUnmoved) drawView(page);
-      if (start && dragged(page, start, page.hover)) $("caption").textContent = "release to show only these tokens";
+      if (start && dragged(page, start, page.hover)) $("caption").textContent = `release to show only these ${several(page.stack.noun)}`;
     });
   };
   $("view").addEventListener("pointermove", hover);

@@ -39,7 +39,7 @@ function sceneOf(page, i, width, height, overlaid = null) {
   const { marked, size } = page.marked[i];
   const scene = SCENES[shown]({ ...common, stack: page.stack, image: page.image, head, focus, scale, marked, chosen: page.choices[i], overlaid });
   const tinted = page.tint && view !== "text" ? `; labels coloured by ${page.tint.scale.label}, ${number(page.tint.scale.low)} to ${number(page.tint.scale.high)}` : "";
-  const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of this token` : "";
+  const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of this ${page.stack.noun}` : "";
   const inCircuit = page.circuit && !overlaid ? `; ${countText(page.graph(0, page.panels[i].place).circuitEdges, UNMARKED.includes(shown) ? 0 : size)}` : "";
   const edges = overlaid ? overlaid.map((one) => `head ${one.name}: ${caption(one.head, one.chosen)}`).join(" · ") : caption(head, page.choices[i]);
   const said = { ...scene, caption: edges + own + inCircuit + tinted };

@@ -1,6 +1,6 @@
 // Text with shaded tokens.
 
-import { cutTo, isolated, spelled, textWidth } from "../heads/texts.js";
+import { cutTo, isolated, several, spelled, textWidth } from "../heads/texts.js";
 import { AMOUNTS } from "../heads/regrouping.js";
 import { beginsWord, sideBySide } from "../heads/signs.js";
 import { readingsOf } from "../heads/readings.js";
@@ -9,7 +9,7 @@ import { KEY_HEIGHT, lineMark, named, noteMarks, rectMark, scaleMarks, textMark 
 import { firstGenerated, isSame, nodesOf } from "./lines.js";
 
 /** Shade the nodes of a head: by what the focus reads, by what reads it, or by the mean that they receive. */
-export function shadesOf({ head, focus, weight }, nodes) {
+export function shadesOf({ head, stack, focus, weight }, nodes) {
   const shades = new Float64Array(nodes.tokens.length).fill(NaN);
   if (!focus) {
     const value = head.values[weight];
@@ -22,7 +22,7 @@ export function shadesOf({ head, focus, weight }, nodes) {
       if (isThere !== isAmount) counts[key] += isAmount ? -1 : 1;
     });
     counts.forEach((edges, key) => (shades[key] = edges ? shades[key] / edges : NaN));
-    return { shades, what: `shaded by the mean ${weight} ${isAmount ? "that a query gives each token" : "of the edges from each token"}` };
+    return { shades, what: `shaded by the mean ${weight} ${isAmount ? "that a query gives each" : "of the edges from each"} ${stack.noun}` };
   }
   const isReading = focus.row >= 0;
   const { reads, readBy } = readingsOf(head, focus, weight);
@@ -92,7 +92,7 @@ export function textView(picture) {
   const chosen = focus ? nodes.tokens.findIndex((_, node) => isSame(nodes.place(node), focus)) : -1;
   const from = Math.max(0, Math.min(nodes.tokens.length - MOST_WORDS, chosen - MOST_WORDS / 2));
   const shown = nodes.tokens.slice(from, from + MOST_WORDS);
-  const part = shown.length < nodes.tokens.length ? `; ${shown.length} tokens from position ${shown[0].position}` : "";
+  const part = shown.length < nodes.tokens.length ? `; ${shown.length} ${several(picture.stack.noun)} from position ${shown[0].position}` : "";
   const marks = noteMarks(look, 12, width, what + part + (firstGenerated(shown) >= 0 ? "; underlined: generated" : ""));
   const top = 20 + 14 * marks.length;
   const boxes = boxesOf(shown, width, top, (n) => !head.rowNode && n + from === head.keys.length);

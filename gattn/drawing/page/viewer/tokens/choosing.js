@@ -1,6 +1,6 @@
 // The controls of what is told of tokens: which parts of the text are in view, and what tokens are coloured by.
 
-import { percent, spelled, visible } from "../heads/texts.js";
+import { percent, several, spelled, visible } from "../heads/texts.js";
 import { $, element } from "../page/elements.js";
 import { pairInView, sharesOf, spanName } from "./spans.js";
 
@@ -49,7 +49,7 @@ export function fillTokenControls(page) {
   const pairs = spans.flatMap((_, a) => spans.map((__, b) => [`${a}-${b}`, `${spanName(a)} reads ${spanName(b)}${said(a, b)}`]));
   const isOther = page.state.keys || page.state.queries;
   const chosen = pairInView(spans, page.state);
-  fillOptions($("parts"), [["", isOther && !chosen ? "other tokens" : "all tokens"], ...pairs], chosen);
+  fillOptions($("parts"), [["", `${isOther && !chosen ? "other" : "all"} ${several(page.stack.noun)}`], ...pairs], chosen);
   const told = spans.map((span, n) => spanText(page.stackOf(0), span, n));
   $("parts-control").title = told.join("\n");
   $("parts-text").textContent = spans.length < 4 ? told.map((text) => visible(text, 44)).join(" · ") : "";

@@ -1,0 +1,63 @@
+"""What stands above the panels of a picture of many heads, as long as there is room for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gattn.drawing.canvas.labels import shortened, smallest, widest_of, width_of
+from gattn.drawing.many_heads.grid import Block
+from gattn.drawing.many_heads.sheet import as_inches, line_height
+from gattn.names.text import wrapped
+
+_FEWEST = 2.5
+"""The room in font sizes below which no name is shortened: it is left out."""
+
+
+@dataclass(frozen=True)
+class PanelNames:
+    """What stands above the panels of a block, by place, in one size; the height in inches.
+
+    Of `count` names `whole` have room for all their lines.
+    """
+
+    texts: dict[tuple[int, int], str]
+    size: float
+    height: float
+    count: int
+    whole: int
+
+    @classmethod
+    def fitting(cls, block: Block, room: float, size: float, most: int) -> PanelNames:
+        """Take the fullest names that fit in `most` lines, or else shrink the shortest."""
+        wide = room / as_inches(1)
+        for level in range(max(len(panel.names) for panel in block.panels.values())):
+            texts = {
+                place: "\n".join(wrapped(line, wide / size, width_of) for line in name.split("\n"))
+                for place, panel in block.panels.items()
+                for name in [panel.names[min(level, len(panel.names) - 1)]]
+            }
+            widest = widest_of(line for text in texts.values() for line in text.split("\n"))
+            lines = max(map(_lines, texts.values()))
+            if widest * size <= wide and lines <= most:
+                break
+        else:
+            size = max(smallest(), min(size, wide / widest))
+        shown = {place: _shortest(text, wide / size, most) for place, text in texts.items()}
+        heights = {place: _lines(text) for place, text in shown.items()}
+        count = sum(bool(text) for text in texts.values())
+        lost = sum(heights[place] < _lines(text) for place, text in texts.items())
+        height = max(heights.values()) * line_height(size)
+        return cls(shown, size, height, count, count - lost)
+
+
+def _lines(text: str) -> int:
+    return 1 + text.count("\n") if text else 0
+
+
+def _shortest(text: str, room: float, most: int) -> str:
+    """Shorten the first lines of a name to some font sizes, but those of which little is left."""
+    every = text.split("\n")
+    lines = [line for line in every if room >= _FEWEST or width_of(line) <= room][:most]
+    if lines and len(lines) < len(every):
+        lines[-1] = lines[-1].removesuffix(":") if lines[-1].endswith(":") else f"{lines[-1]}…"
+    return "\n".join(shortened(lines, room))
