@@ -284,14 +284,15 @@ class Recording(Context):
 
     # What was recorded
 
-    def finish(self, unfollowed: Sequence[str] = ()) -> None:
+    def finish(self, unfollowed: Sequence[str] = (), learned: Sequence[str] = ()) -> None:
         """Check that attention was seen, and every chosen layer.
 
-        `unfollowed` are modules that multiply a softmax with values as no door sees.
+        `unfollowed` are modules that multiply a softmax with values as no door sees, and `learned`
+        those that attend to parameters or buffers.
         """
         if not self._depth:
             calls = self._was_called, self._broke
-            raise CaptureError(nothing_seen(self._kind, *calls, unfollowed))
+            raise CaptureError(nothing_seen(self._kind, *calls, unfollowed, learned))
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
             raise no_such("layer", min(missing), depth, "the model")
