@@ -29,7 +29,7 @@ class Reading(nn.Module):
 
     def forward(self, x, *others):
         found = self.attend(self.norm(x), key_value_states=self.states(x, *others))
-        self.weights = found[1].detach()
+        self.weights = found[-1].detach()
         return x + found[0]
 
 
