@@ -74,7 +74,9 @@ def test_of_two_lists_beside_the_queries_none_is_surer():
 
 
 def test_edges_whose_ends_are_the_same_lists_are_never_others():
-    """What keys are cannot be told from what is gathered for the softmax, so they are refused."""
-    for types in (None, TYPES[:5], torch.arange(5).flip(0)):
+    """A list of other numbers may be that of the keys, by which the values were not gathered."""
+    model = Listed(has_index=True)
+    np.testing.assert_array_equal(captured(model, LOOPS)[0, 0].to_dense(), np.eye(5))
+    for types in (TYPES[:5], torch.arange(5).flip(0)):
         with pytest.raises(CaptureError, match="the values of the node at its other end"):
             captured(Listed(has_index=True), LOOPS, types)

@@ -293,7 +293,7 @@ def test_attention_without_a_softmax_is_refused_as_such():
 def test_a_learned_memory_of_keys_and_values_is_told(is_linear):
     (said,) = _told(nn.Sequential(_Seen(), _Memory(is_linear=is_linear)))
     assert said.startswith("1")
-    assert ") attends to parameters, as to a codebook: " in said
+    assert ") attends to parameters or buffers, as to a codebook: " in said
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_what_does_not_attend_or_shows_it_is_not_told(kind):
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_a_codebook_is_told(scale):
     (said,) = told(Codebook(scale))
-    assert "1 (Codebook) attends to parameters, as to a codebook: " in said
+    assert "1 (Codebook) attends to parameters or buffers, as to a codebook: " in said
 
 
 def test_a_pooling_sum_is_shown_and_cut():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch_geometric.utils import softmax as geometric
 
 from gattn import capturing
 from gattn.errors import CaptureError
@@ -13,6 +14,7 @@ from tests.written_edges import (
     EDGES,
     HEADS,
     NODES,
+    WAYS,
     Layer,
     X,
     dense,
@@ -101,6 +103,57 @@ def test_values_of_moved_rows_are_refused(how):
     model = Tables(MOVED[how]).eval()
     with pytest.raises(CaptureError, match="values of the node"), capturing(model):
         model(X, EDGES)
+
+
+def by_geometric(scores, at, count):
+    return geometric(scores, at, num_nodes=count)
+
+
+LOOPS = {"in order": torch.arange(NODES), "in another": PERM}
+"""Graphs of self-loops alone, whose keys and queries are the same list."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("softmax", [*WAYS, by_geometric])
+@pytest.mark.parametrize("loops", LOOPS)
+def test_self_loops_alone_are_read(loops, softmax):
+    model = Tables(lambda v, source: v[source]).eval()
+    model.softmax = softmax
+    edges = LOOPS[loops].repeat(2, 1)
+    with capturing(model) as run:
+        model(X, edges)
+    for head in range(HEADS):
+        found = torch.from_numpy(run.trace[0, head].to_dense())
+        torch.testing.assert_close(found, dense(model.alpha[:, head], edges), atol=1e-6, rtol=0)
+    torch.testing.assert_close(found, torch.eye(NODES), atol=1e-6, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("how", MOVED)
+def test_values_of_moved_rows_are_refused_on_self_loops_too(how):
+    model = Tables(MOVED[how]).eval()
+    for loops in (torch.arange(NODES), PERM):
+        with pytest.raises(CaptureError, match="values of the node"), capturing(model):
+            model(X, loops.repeat(2, 1))
+
+
+@torch.no_grad()
+def test_keys_and_values_of_moved_rows_are_refused_on_self_loops_too():
+    """Scores tell nothing of one edge a node, but no list tells where values moved either."""
+
+    class Moved(Tables):
+        def forward(self, x, edge_index):
+            source, target = edge_index
+            key = self.lin(x).view(-1, self.heads, DIM)
+            scores = (key.flip(0)[source] * key[target]).sum(-1)
+            alpha = self.softmax(scores, target, len(x))
+            message = alpha[..., None] * self.values(key, source)
+            return torch.zeros_like(key).index_add(0, target, message).flatten(1)
+
+    for values in (MOVED["flip"], lambda v, source: v[source]):
+        model = Moved(values).eval()
+        with pytest.raises(CaptureError, match="values of the node"), capturing(model):
+            model(X, PERM.repeat(2, 1))
 
 
 @torch.no_grad()

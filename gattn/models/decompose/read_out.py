@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from gattn.models.doors.proof.probing.codes import decoded, words
-from gattn.models.read.masks import is_last_read
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -23,6 +22,7 @@ from gattn.models.stream.rows import Rows
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
+from gattn.models.watch.reading_ahead import ReadingAhead
 
 
 def read_out(prompt: Prompt, sublayers: Sequence[Sublayer]) -> int | None:
@@ -75,8 +75,10 @@ def read_out(prompt: Prompt, sublayers: Sequence[Sublayer]) -> int | None:
 
 def comes_last(sublayers: Sequence[Sublayer]) -> bool:
     """Return whether the last token comes after all others: none of them reads it."""
-    readings = [sublayer.reading for sublayer in sublayers]
-    return not any(is_last_read(one.graph, one.queries, one.keys) for one in readings)
+    ahead = ReadingAhead()
+    for sublayer in sublayers:
+        ahead.note_reading(sublayer.reading)
+    return not ahead.reads_last
 
 
 class _Hiding(Context):

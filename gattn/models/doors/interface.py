@@ -38,6 +38,7 @@ _OTHER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_s
 
 _originals: list[tuple[Any, Callable[..., Any]]] = []
 _is_routed: ContextVar[bool] = ContextVar("is_routed", default=False)
+_reads_given: ContextVar[bool] = ContextVar("reads_given", default=False)
 
 
 def is_routed() -> bool:
@@ -45,15 +46,21 @@ def is_routed() -> bool:
     return _is_routed.get()
 
 
+def reads_given() -> bool:
+    """Return whether that function's module was given other states, perhaps of the same tokens."""
+    return _reads_given.get()
+
+
 @contextmanager
-def _routing() -> Iterator[None]:
+def _routing(is_cross: bool | None) -> Iterator[None]:
     """Mark such a function; a proof sees its kernels by the other doors, too."""
-    token = _is_routed.set(True)
+    token, given = _is_routed.set(True), _reads_given.set(bool(is_cross))
     try:
         with outside() if is_observed() else inside():
             yield
     finally:
         _is_routed.reset(token)
+        _reads_given.reset(given)
 
 
 def watch() -> None:
@@ -98,13 +105,14 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
     ) -> Any:
         if is_listening():
             tell(query, key, value)
-        with _routing():
+        is_cross = _reads_others(module, sys._getframe(1))
+        with _routing(is_cross):
             result = function(module, query, key, value, attention_mask, **options)
         routed = RoutedCall(
             module, implementation, query, key, value, attention_mask, options, *result[:2]
         )
         routed.is_own = is_own
-        routed.is_cross = _reads_others(module, sys._getframe(1))
+        routed.is_cross = is_cross
         seen = take_part(module, query, routed.seen)
         return result if seen is None else (seen.output, seen.weights, *result[2:])
 
@@ -112,7 +120,7 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
 
 
 def _reads_others(module: nn.Module, frame: FrameType) -> bool | None:
-    """Return True if a module that runs in a frame was given states of other tokens."""
+    """Return True if a module that runs in a frame was given other states, as of other tokens."""
     known = frame.f_locals
     if known.get("self") is not module:
         return None

@@ -13,7 +13,6 @@ from torch import Tensor
 from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.metrics import Measure, Metric, Named, Position
-from gattn.models.effects.reading_ahead import ReadingAhead
 from gattn.models.effects.runner import Runner
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
@@ -22,6 +21,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.functions import RunFunction
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
+from gattn.models.watch.reading_ahead import AheadOfAnswer
 
 _STEADY = 1e-4
 """By how much two runs may differ, relative to the largest number: sums in parallel do."""
@@ -164,7 +164,7 @@ class FunctionRunner(Runner):
             )
 
 
-class _Seen(ReadingAhead):
+class _Seen(AheadOfAnswer):
     """Notes how many sequences run, and of the only one a call, its token ids and their number."""
 
     def __init__(self, has_tokenizer: bool) -> None:
@@ -177,6 +177,7 @@ class _Seen(ReadingAhead):
 
     def begin(self, tracker: Tracker) -> None:
         """Count the calls: several may be of several texts."""
+        super().begin(tracker)
         self.calls += 1
 
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.models.effects.reading_ahead import ReadingAhead
 from gattn.models.effects.stack_names import StackNames
 from gattn.models.run.naming import Texts
 from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
+from gattn.models.watch.reading_ahead import AheadOfAnswer
 from gattn.names.tokens import described, find_token, grid_of, unclear_pair
 
 # A CPU gains nothing from larger batches.
@@ -46,7 +46,7 @@ class Runner:
         self._are_given = are_given
         self._is_of_text = False  # as the answer of a classifier is, which has no rows of tokens
         self._is_loss = False
-        self._ahead: ReadingAhead | None = None if are_given else ReadingAhead()
+        self._ahead: AheadOfAnswer | None = None if are_given else AheadOfAnswer()
         self._stack_names: StackNames | None = None
         self._num_texts: int | None = None  # among which positions were found by a text
         self._positions = self._found(positions)
@@ -114,7 +114,7 @@ class Runner:
                 f"metric='loss' measures how a position predicts the next token, but the last of "
                 f"{len(ids)} has none: choose earlier positions, or add the next token to the text."
             )
-        self._positions, self._is_loss, self._ahead = list(rows), True, ReadingAhead()
+        self._positions, self._is_loss, self._ahead = list(rows), True, AheadOfAnswer()
         return [ids[row + 1] for row in rows]
 
     def run(self, context: Context, count: int = 1) -> list[Any]:
@@ -160,7 +160,7 @@ class Runner:
         rows: Tensor = logits[[row_of(n, len(logits)) for n in self._positions]]
         return rows
 
-    def _check_unread(self, ahead: ReadingAhead) -> None:
+    def _check_unread(self, ahead: AheadOfAnswer) -> None:
         """Refuse the loss of next tokens that were read by those that are to predict them."""
         read = sorted(ahead.past.intersection(self._positions or ()))
         if not read:
@@ -174,7 +174,7 @@ class Runner:
             f"{decoder}choose other positions, or pass metric=, a function of the logits."
         )
 
-    def _check_named(self, logits: Tensor, ahead: ReadingAhead | None = None) -> None:
+    def _check_named(self, logits: Tensor, ahead: AheadOfAnswer | None = None) -> None:
         """Refuse the last row of logits in place of a token, if the last is none to be predicted.
 
         A model that does not generate, as of masked words, has an answer for each token; so has

@@ -171,30 +171,6 @@ class Mask:
         return _named(allowed, offset, is_bipartite)
 
 
-def is_last_read(graph: TokenGraph, queries: Side, keys: Side) -> bool:
-    """Return whether another token than a sequence's last one reads it."""
-    at = keys.at.masked_fill(~keys.are_tokens, -1)
-    if not len(at):
-        return False
-    last = at.argmax()
-    every = torch.arange(len(queries), device="cpu")
-    reads = graph.allowed(every, last.reshape(1))[:, 0].cpu()
-    return bool((reads & (queries.at < at[last])).any())
-
-
-def read_past(graph: TokenGraph, queries: Side, keys: Side) -> list[int]:
-    """List the positions of a sequence up to which some token reads a later one."""
-    at = keys.at.masked_fill(~keys.are_tokens, -1)
-    farthest = torch.full((max(queries.end, 0),), -1, device="cpu")
-    for rows, columns, allowed in graph.row_blocks():
-        read = at[columns].masked_fill(~allowed.cpu(), -1)
-        if read.shape[-1]:
-            farthest.scatter_reduce_(0, queries.at[rows], read.amax(-1), "amax")
-    positions = torch.arange(len(farthest), device="cpu")
-    found: list[int] = positions[farthest.cummax(0).values > positions].tolist()
-    return found
-
-
 def taken(values: Tensor, dim: int, side: Side) -> Tensor:
     """Take a side's real tokens along a dimension; the tensor itself if that is all of them."""
     if side.in_order and len(side) == values.shape[dim]:

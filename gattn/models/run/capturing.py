@@ -279,7 +279,7 @@ def capturing(
     recording = Recording(model, tokenizer, options, keeps_logits=True, naming=naming)
     with opened(model, recording) as calls:
         yield recording
-    recording.finish(calls.unfollowed)
+    recording.finish(calls.unfollowed, calls.learned)
     if tokens is not None or grid is not None:
         _ = recording.traces  # Names, or a grid, may fit no text that ran.
 

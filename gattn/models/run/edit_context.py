@@ -25,7 +25,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.hear.hearing import Hearing
 from gattn.models.run.naming import Naming
 from gattn.models.run.token_names import TokenNames
-from gattn.models.watch.contexts import Context, tracker_of
+from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -242,11 +242,11 @@ class Editing(Context):
         found = self._positions.get((id(edit), side), own)
         return next(iter(found)) if len(found) == 1 else None
 
-    def met(self, readings: Sequence[Reading]) -> None:
+    def met(self, readings: Sequence[Reading], tracker: Tracker) -> None:
         """Note which edits had something to edit."""
         if not self._unmet:
             return
-        now = self._calls[tracker_of(self)]
+        now = self._calls[tracker]
         for reading in readings:
             for edit in reading.edits:
                 given = id(now.given.get(id(edit), edit))

@@ -48,6 +48,7 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     books = {name for plan in own for name in plan.looking_up}
     if shown and books:
         told.of_others(model, sorted(books), told.PARAMETERS)
+    calls.learned = [told.named(model, name) for name in sorted(books)]
     if shown:
         told.of_altered(model, own, shown)
     if untold := {name: why for plan in own for (name, _), why in plan.untold.items()}:

@@ -47,6 +47,8 @@ from gattn.names.choices import no_such
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from gattn.models.edit.base import Edit
+
 
 class Recording(Context):
     """What the calls of a model attended to, while a context was open; see `capturing`."""
@@ -64,6 +66,7 @@ class Recording(Context):
         self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
         self._options, self._keeps_logits = options, keeps_logits
         self._shift = shift_of(model)
+        self._predicts_next = keeps_logits and self._shift == 1
         self._naming = naming or Naming()
         self._projections, self._messages = Projections(self), Messages(self)
         self._sequences = Sequences()
@@ -99,6 +102,21 @@ class Recording(Context):
     def wants(self, place: Place) -> bool:
         """Return whether a layer was chosen."""
         return self._options.chosen.has_layer(place.layer)
+
+    def ignores(self, place: Place) -> bool:
+        """Return whether a call matters neither for itself nor for what later tokens tell."""
+        return not (self._predicts_next or self.wants(place))
+
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Note how far tokens read ahead, also in layers that were not chosen; edit nothing."""
+        if self._predicts_next and tracker.is_calling:
+            self._sequences[tracker].ahead.begins(call, place, tracker)
+        return []
+
+    def met(self, readings: Sequence[Reading], tracker: Tracker) -> None:
+        """Note how far tokens read ahead in an edited call."""
+        if self._predicts_next and tracker.is_calling:
+            self._sequences[tracker].ahead.is_edited(readings)
 
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Keep the edges of a call."""
@@ -266,14 +284,15 @@ class Recording(Context):
 
     # What was recorded
 
-    def finish(self, unfollowed: Sequence[str] = ()) -> None:
+    def finish(self, unfollowed: Sequence[str] = (), learned: Sequence[str] = ()) -> None:
         """Check that attention was seen, and every chosen layer.
 
-        `unfollowed` are modules that multiply a softmax with values as no door sees.
+        `unfollowed` are modules that multiply a softmax with values as no door sees, and `learned`
+        those that attend to parameters or buffers.
         """
         if not self._depth:
             calls = self._was_called, self._broke
-            raise CaptureError(nothing_seen(self._kind, *calls, unfollowed))
+            raise CaptureError(nothing_seen(self._kind, *calls, unfollowed, learned))
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
             raise no_such("layer", min(missing), depth, "the model")

@@ -66,11 +66,13 @@ class Calls:
 
     Attributes
     ----------
-    unfollowed : sequence of str
-        The modules that multiply a softmax with values as no door sees, once a context closed.
+    unfollowed, learned : sequence of str
+        The modules that multiply a softmax with values as no door sees, and those that attend to
+        parameters or buffers, once a context closed.
     """
 
     unfollowed: Sequence[str] = ()
+    learned: Sequence[str] = ()
 
     def __init__(
         self,

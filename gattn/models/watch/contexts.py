@@ -42,7 +42,7 @@ class Context:
         """Return the edits of each element of a call's batch; an empty list if there are none."""
         return []
 
-    def met(self, readings: Sequence[Reading]) -> None:
+    def met(self, readings: Sequence[Reading], tracker: Tracker) -> None:
         """Look at an edited call."""
 
     def wants(self, place: Place) -> bool:

@@ -78,8 +78,8 @@ def take_part(
         # call again would miss the tensors that were saved for it.
         with torch.set_grad_enabled(torch.is_grad_enabled() and any(each)):
             readings = read(call, places[tracker], tracker, each)
-            for _, context in entries:
-                context.met(readings)
+            for own, context in entries:
+                context.met(readings, own)
             apply(call, readings)
         for context, place in watching:
             context.see(call, place, readings)

@@ -21,7 +21,7 @@ from gattn.models.doors.proof.layouts.slots import (
     tokens_of,
 )
 from gattn.models.doors.proof.no_tokens import has_features
-from gattn.models.doors.proof.probing import UnprovedError, UntoldError
+from gattn.models.doors.proof.probing import LearnedError, UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.dependence import Side
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.read.layouts import Layout
@@ -30,6 +30,7 @@ FACTORED = (
     "its keys are what another softmax made of all tokens, as are the channels of efficient "
     "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph"
 )
+LEARNED = "its keys and values are the same whatever the model is given"
 NO_KEYS = (
     "no input of the modules around it tells by its scores which token of which text each of its "
     "keys is"
@@ -78,6 +79,8 @@ def layout_by(
     """
     if inputs.keys is None:
         if inputs.queries is not None and batches.has_constant_keys(site.place):
+            if site.kind != "sdpa":  # It may as well weigh classes or prototypes.
+                raise LearnedError(LEARNED)
             owner = batches.owner(inputs.run, inputs.queries.source)
             check_batch(inputs.queries.side, owner)
             inputs.complete()

@@ -128,6 +128,7 @@ class Kernels(TorchDispatchMode):
             self.ranking.add((self._walk.innermost, tuple(tensors[0].shape[-2:])))
         if name == "convolution":
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 2}
+        self._parameters.note(name, tensors, result)
         self.moves.note(name, self._walk.running)
         if self._walk.running:
             self.nodes.note(func, name, args, given, result, self._walk.running[-1].place)
@@ -174,6 +175,7 @@ class Kernels(TorchDispatchMode):
         if softmax is None:
             return
         if name in _PRODUCTS:
+            self._last = None
             others = [x for x in tensors if x not in self._softmaxes]
             if all(place_of(x) not in self._parameters for x in others):
                 if not any(self._is_summed_over_keys(x, dim) for x, dim in _summed(tensors)):
@@ -204,12 +206,21 @@ class _Parameters(Container[int]):
     def __init__(self, model: nn.Module, walk: Walk) -> None:
         self.known = {place_of(x) for x in model.parameters()} - {0}
         self._model, self._walk = model, walk
+        self._copies: list[Tensor] = []
 
     def __contains__(self, place: object) -> bool:
         if place in self.known:
             return True
         module = self._model.get_submodule(self._walk.innermost)
         return any(place_of(x) == place for x in module.parameters(recurse=False))
+
+    def note(self, kernel: str, tensors: Sequence[Tensor], result: Any) -> None:
+        """Note a copy of one for each element of a batch, as a product with that makes it."""
+        if kernel != "clone" or 0 not in tensors[0].stride():
+            return
+        if place_of(tensors[0]) in self:
+            self.known.add(place_of(result))
+            self._copies.append(result)  # Kept, so that its memory stays.
 
 
 @dataclass(eq=False)

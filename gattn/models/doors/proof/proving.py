@@ -39,7 +39,7 @@ from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, kept
 from gattn.models.doors.proof.probing.taints import sources
-from gattn.models.doors.proof.solving import Solver
+from gattn.models.doors.proof.solving import Solver, reading_own
 from gattn.models.doors.proof.trying import Trial, Trying
 from gattn.models.doors.proof.watching import Watching
 from gattn.models.read.on_graphs.numbers import UNKNOWN
@@ -189,7 +189,7 @@ class _Proof:
         sites, watched = watching(self._run)
         if plan.refused:
             return plan
-        needed = wanted(self.open, self._model, self._alike)
+        needed = wanted([*self.open, *watching.crossing], self._model, self._alike)
         places, plain = self._plain(needed)
         if not are_same(watched, plain):
             plan.refused = "its output changes while its attention is watched"
@@ -200,6 +200,7 @@ class _Proof:
         replays = Replays(self._model, self._walk, places, sites, watching.reads)
         solver = Solver(self._model, replays, self._alike, watching.noticed)
         best = self._solve(solver, places)
+        plan.reading_own = reading_own(watching.crossing, solver, best.batches)
         agreement = Agreement(replays, watching.kernels.moves, best.batches)
         agreement.settle(self.open, plan.layouts, plan.reasons)
         join(self._model, self.open, plan, replays, self._alike)
@@ -303,7 +304,7 @@ class _Proof:
             if not all(layout.heads for _, layout in self._plan.layouts[place]):
                 del self._plan.layouts[place]
                 self._plan.reasons[place] = _MIXES_TEXTS
-        self._plan.leave_out(best.others, best.untold, best.gates)
+        self._plan.leave_out(best.others, best.untold, best.gates, best.learned)
         return best
 
 

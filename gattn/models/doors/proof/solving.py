@@ -27,7 +27,12 @@ from gattn.models.doors.proof.no_tokens import (
     weighs_own,
     weighs_parts,
 )
-from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError
+from gattn.models.doors.proof.probing import (
+    LearnedError,
+    NoTokensError,
+    UnprovedError,
+    UntoldError,
+)
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -132,6 +137,9 @@ class Solver:
                 continue
             try:
                 layout, is_good = self._assembled(site, one, batches)
+            except LearnedError:
+                self._replays.carry(site)
+                raise
             except (AcrossBatchError, LinearError):
                 raise
             except UnprovedError as error:
@@ -309,3 +317,17 @@ def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:
     """Return whether queries depend on other inputs than those of a run that made keys alone."""
     is_alone = not one.is_around and one.inputs is not None and one.inputs.queries is None
     return is_alone and any(x.inputs is not None and x.inputs.queries is not None for x in others)
+
+
+def reading_own(sites: Sequence[Site], solver: Solver, batches: Batches) -> set[str]:
+    """Name the modules all of whose calls are proved to read the tokens of their queries."""
+    own: set[str] = set()
+    others: set[str] = set()
+    for site in sites:
+        is_own = False
+        with suppress(UnprovedError):
+            layout, is_settled = solver.layout(site, batches)
+            tokens = layout.tokens
+            is_own = is_settled and tokens is not None and not (tokens.is_cross or tokens.is_told)
+        (own if is_own else others).add(site.place[0])
+    return own - others

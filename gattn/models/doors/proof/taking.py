@@ -116,6 +116,7 @@ class Takings:
         others = [x for x in tensors if self._part(x) is None and x.dim()]
         others = [x for x in others if not self._is_parameter(x)]
         is_product = kernel in PRODUCTS or is_own
+        self._last = None if is_product else self._last
         is_spread = kernel in _SPREADS and any(x.numel() > part.size for x in results)
         if others and (is_product or is_spread):
             self._last = _Taking(where)

@@ -12,7 +12,12 @@ from gattn.models.doors.proof.layouts.joining import joined
 from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.layouts.sameness import refuse_numbers
 from gattn.models.doors.proof.layouts.slots import AcrossBatchError
-from gattn.models.doors.proof.probing import NoTokensError, UnprovedError, UntoldError
+from gattn.models.doors.proof.probing import (
+    LearnedError,
+    NoTokensError,
+    UnprovedError,
+    UntoldError,
+)
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given
@@ -22,6 +27,10 @@ from gattn.models.read.layouts import Layout
 _MERGED = (
     "it uses its softmax's normalizer by itself, too, such as its logarithm, as where softmaxes "
     "over chunks of keys are merged, so the softmax alone is not what a head attends to"
+)
+_LEARNED_ONCE = (
+    "it attends to tokens in one run, and in another to keys and values that are the same whatever "
+    "the model is given"
 )
 _RANKED = (
     "it keeps the largest scores alone, and some key is among those of no query, so that it cannot "
@@ -47,6 +56,8 @@ class Trial:
         Why the layout of a call could not be proved.
     others : dict
         Why calls are proved to attend over something else than tokens.
+    learned : set
+        The calls that are proved to attend to keys and values that are the same for all inputs.
     gates : set
         Sums that are proved to weigh what is made of the same tokens, such as experts.
     of_one : dict
@@ -67,6 +78,7 @@ class Trial:
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
     others: dict[Place, str] = field(default_factory=dict)
+    learned: set[Place] = field(default_factory=set)
     gates: set[Place] = field(default_factory=set)
     of_one: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     untold: dict[Place, str] = field(default_factory=dict)
@@ -159,6 +171,10 @@ class Trying:
         for place in trial.untold.keys() & trial.layouts.keys():  # It differs from run to run.
             trial.reasons[place] = trial.untold.pop(place)
             del trial.layouts[place]
+        for place in trial.learned & (trial.layouts.keys() | trial.reasons.keys()):
+            trial.learned.discard(place)
+            trial.reasons.setdefault(place, _LEARNED_ONCE)
+            trial.layouts.pop(place, None)
         self.unmatched |= refuse_numbers(
             trial.layouts, trial.unsettled & trial.layouts.keys(), trial.reasons
         )
@@ -202,7 +218,9 @@ class Trying:
 
     def _note(self, site: Site, error: UnprovedError, trial: Trial) -> None:
         """Note why a call was not proved; some sums are no attention, and others may be none."""
-        if not self._may_gate(site):
+        if isinstance(error, LearnedError):
+            trial.learned.add(site.place)
+        elif not self._may_gate(site):
             is_proved = isinstance(error, NoTokensError)
             (trial.others if is_proved else trial.reasons)[site.place] = str(error)
             if isinstance(error, UntoldError):

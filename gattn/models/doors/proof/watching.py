@@ -12,7 +12,7 @@ from gattn.models.doors.functions.calling.owners import innermost
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs.observing import observed_edges
-from gattn.models.doors.interface import is_routed
+from gattn.models.doors.interface import is_routed, reads_given
 from gattn.models.doors.proof.by_inputs import Noticed
 from gattn.models.doors.proof.copying.keeping_nothing import keeps_nothing
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
@@ -55,6 +55,8 @@ class Watching:
     ----------
     open : list of Site
         The calls of attention that are to be proved.
+    crossing : list of Site
+        Those that transformers' interface shows, whose keys may be tokens of others.
     mixed : dict
         The calls whose softmaxes are mixed into the same tensor, by its identity.
     merged, ranked, across : set of (str, int)
@@ -79,6 +81,7 @@ class Watching:
         self.reads = Reads(walk, self.kernels.picks, self.kernels.origins)
         self.numbers = Numbers(given)
         self.open: list[Site] = []
+        self.crossing: list[Site] = []
         self.mixed: dict[int, list[Place]] = {}
         self.merged: set[Place] = set()
         self.ranked: set[Place] = set()
@@ -132,6 +135,8 @@ class Watching:
         site = self._sites.found[-1]
         self.kernels.moves.attended(site.chain[0])
         if is_routed():
+            if reads_given() and site.queries == site.keys:
+                self.crossing.append(site)
             return
         if self._is_open(call):
             self.open.append(site)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,12 @@ from torch import Tensor, nn
 
 from gattn.checks import whole
 from gattn.errors import SelectionError
-from gattn.graph.rules.simple import Causal
 from gattn.models.load.token_texts import names_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.heads.head import AttentionGraph
     from gattn.heads.stack import Stack
 
 _ROWS = 64
@@ -146,11 +144,13 @@ def predictions_of(
     stacks: dict[str, Stack],
     shift: int | None,
     tokenizer: PreTrainedTokenizerBase | None,
+    ahead: Mapping[str, Collection[int]],
 ) -> Predictions | None:
     """Take the predictions of a run, where it is certain which tokens its logits predict.
 
     `logits` come with the number of tokens after which they end. Without a gap between them, a
-    token must be predicted by tokens before it alone, unless in its own place.
+    token must be predicted by tokens before it alone, unless in its own place: `ahead` are the
+    positions of each stack up to which some token read a later one.
     """
     if shift is None or not logits or any(some.dim() != 2 for some, _ in logits):
         return None
@@ -161,29 +161,17 @@ def predictions_of(
         known = ids.get((stack, False))
         if stack not in stacks or known is None or not 0 < len(known) == ends[-1]:
             continue
-        if max(known) < logits[0][0].shape[-1] and _fits(stacks[stack], len(known), shift):
+        reads_next = bool(shift and ahead.get(stack))
+        if reads_next or max(known) >= logits[0][0].shape[-1]:
+            continue
+        if _fits(stacks[stack], len(known)):
             whole = logits[0][0] if len(logits) == 1 else torch.cat([some for some, _ in logits])
             return Predictions(whole, tuple(known), shift, stack, tokenizer)
     return None
 
 
-def _fits(stack: Stack, tokens: int, shift: int) -> bool:
-    """Return whether a stack has these tokens, and does not read the next before it predicts it."""
-    firsts = {layer: head for (layer, _), head in sorted(stack.items(), reverse=True)}
+def _fits(stack: Stack, tokens: int) -> bool:
+    """Return whether the tokens of a stack that read each other are so many."""
     return all(
-        not head.graph.is_bipartite
-        and head.graph.num_tokens == tokens
-        and not (shift and _reads_ahead(head))
-        for head in firsts.values()
+        not head.graph.is_bipartite and head.graph.num_tokens == tokens for head in stack.values()
     )
-
-
-def _reads_ahead(head: AttentionGraph) -> bool:
-    """Return whether a query reads a token after its own; a causal rule need not be listed.
-
-    Of edges that were dropped only their number is known: more than there are tokens up to its own.
-    """
-    if isinstance(head.graph.rule, Causal):
-        return False
-    own = np.arange(head.graph.num_queries) + head.graph.query_offset
-    return bool((head.key > own[head.query]).any() or (head.total_edges > own + 1).any())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,8 @@ class RecordedSequence:
     these are real. Logits come with the number of tokens after which they end, or -1 if it is not
     known of which they are. `grids` are those that the tokens of stacks form; which tokens those of
     `unnamed` stacks are is not known.
-    `segments` are the token types of stacks.
+    `segments` are the token types of stacks, and `ahead` the positions up to which some token of a
+    stack read a later one.
     """
 
     owner: Progress
@@ -114,6 +115,7 @@ class RecordedSequence:
     grids: dict[str, TokenMap] = field(default_factory=dict)
     unnamed: set[str] = field(default_factory=set)
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    ahead: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -144,7 +146,16 @@ class RecordedSequence:
             layers={stack: some for stack, some in layers.items() if some},
             ids=ids,
             logits=[(some, min(end, tokens)) for some, end in logits if len(some)],
+            ahead={
+                stack: frozenset(n for n in some if n < tokens)
+                for stack, some in self.ahead.items()
+            },
         )
+
+    def note_ahead(self, stack: str, positions: Collection[int]) -> None:
+        """Note positions up to which some token of a stack read a later one."""
+        known = self.ahead.get(stack, frozenset())
+        self.ahead = {**self.ahead, stack: known.union(positions)}
 
     def copied(self) -> RecordedSequence:
         """Copy it whole."""
@@ -206,7 +217,7 @@ def trace_of(
         stacks[stack] = Stack(stack, dict(sorted(heads.items())))
     logits = torch.cat([some for some, _ in sequence.logits]) if sequence.logits else None
     text = "" if encoding is None else encoding.text
-    told = predictions_of(sequence.logits, sequence.ids, stacks, shift, tokenizer)
+    told = predictions_of(sequence.logits, sequence.ids, stacks, shift, tokenizer, sequence.ahead)
     return AttentionTrace(stacks, model, sequence.generated, logits, text, told)
 
 

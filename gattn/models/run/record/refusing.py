@@ -49,10 +49,17 @@ def refuse_contributions(
         )
 
 
-def nothing_seen(kind: str, was_called: bool, broke: bool, unfollowed: Sequence[str]) -> str:
+def nothing_seen(
+    kind: str,
+    was_called: bool,
+    broke: bool,
+    unfollowed: Sequence[str],
+    learned: Sequence[str] = (),
+) -> str:
     """Return why no attention of a type of model was seen.
 
-    `unfollowed` are modules that multiply a softmax with values as no door sees.
+    `unfollowed` are modules that multiply a softmax with values as no door sees, and `learned`
+    those that attend to parameters or buffers.
     """
     if not was_called:
         return (
@@ -70,6 +77,14 @@ def nothing_seen(kind: str, was_called: bool, broke: bool, unfollowed: Sequence[
             "another dimension than the softmax, as where queries compete for keys (slot "
             "attention). Expected a product of matrices (@, bmm, einsum) that sums over the keys, "
             "or scaled_dot_product_attention. There is nothing to capture."
+        )
+    if learned:
+        more = f", and so do {len(learned) - 1} more" if len(learned) > 1 else ""
+        return (
+            f"The attention of {kind} is not shown: {learned[0]} attends to parameters or buffers"
+            f"{more}, as to a codebook or a memory that it has learned, so its keys are no tokens. "
+            "Called by torch's scaled_dot_product_attention, such attention is shown. There is "
+            "nothing else to capture."
         )
     return (
         f"The attention of {kind} cannot be seen: expected transformers' attention "

@@ -15,13 +15,15 @@ from gattn.models.read.places import Place
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.record.recorded import RecordedLayer, RecordedSequence
 from gattn.models.run.record.searched import sequence_returned
+from gattn.models.watch.reading_ahead import ReadingAheadOfCall
 
 
 @dataclass(eq=False)
 class RecordedCall:
     """A call of the model: the sequences that it continues, and how to undo what it adds.
 
-    Whether it `goes_on` with a cache of the model's own is found as it runs.
+    Whether it `goes_on` with a cache of the model's own, and how far tokens read `ahead`, is found
+    as it runs.
     """
 
     progress: Progress
@@ -29,6 +31,7 @@ class RecordedCall:
     run: list[RecordedSequence] | None = None
     generates: bool = False
     is_whole: bool = False
+    ahead: ReadingAheadOfCall = field(default_factory=ReadingAheadOfCall)
     undo: dict[object, Callable[[], object]] = field(default_factory=dict)
 
 
@@ -77,11 +80,15 @@ class Sequences:
                 forget()
 
     def end(self, tracker: Tracker) -> RecordedCall:
-        """Note that a call ended, so that nothing of it is undone."""
+        """Note that a call ended, so that nothing of it is undone, and how far its tokens read."""
         with self._lock:
             now = self._calls[tracker]
             now.is_whole = True
             now.undo.clear()
+        for stack, every in now.ahead.stacks.items():
+            for number, one in enumerate(now.run or ()):
+                if number in every:
+                    one.note_ahead(stack, every[number].past)
         return now
 
     def begin_anew(self, tracker: Tracker) -> None:

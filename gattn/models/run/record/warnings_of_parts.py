@@ -16,7 +16,7 @@ from gattn.models.doors.proof.layouts.plan import Plan
 CHANNELS = (
     "over channels, or over tokens that were mixed before, as by a norm or a gate over all of them"
 )
-PARAMETERS = "to parameters, as to a codebook"
+PARAMETERS = "to parameters or buffers, as to a codebook"
 _SCALED = "multiplies its attention with other numbers"
 _MIXES = "mixes the attention of its heads", "mixes the attention of several softmaxes"
 

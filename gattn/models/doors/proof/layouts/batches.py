@@ -177,7 +177,7 @@ class Batches:
         return None
 
     def has_constant_keys(self, place: tuple[str, int]) -> bool:
-        """Return whether keys and values of a kernel's calls are the same for all inputs.
+        """Return whether the keys and values of calls, if known, are the same for all inputs.
 
         So are those that come from parameters alone, as the prompts of adapters.
         """
@@ -195,15 +195,15 @@ class Batches:
         return before is not None and before == after
 
     def _hashed(self, given: Given) -> dict[tuple[str, int], list[bytes]]:
-        """Run the model, and hash the keys and values of its kernels' calls."""
+        """Run the model, and hash the values of its calls, and the keys of kernels' calls."""
         found: dict[tuple[str, int], list[bytes]] = {}
 
         def see(call: RawCall) -> None:
-            if call.key is not None:
-                name = self._walk.chain(call.module)[0].name
-                numbers = [x.detach().cpu().double().numpy() for x in (call.key, call.value)]
-                whole = b"".join(sha256(x.tobytes()).digest() for x in numbers)
-                found.setdefault((name, call.ordinal), []).append(whole)
+            name = self._walk.chain(call.module)[0].name
+            known = [x for x in (call.key, call.value) if x is not None]
+            numbers = [x.detach().cpu().double().numpy() for x in known]
+            whole = b"".join(sha256(x.tobytes()).digest() for x in numbers)
+            found.setdefault((name, call.ordinal), []).append(whole)
 
         self._run(given, observed(see))
         return found

@@ -38,7 +38,8 @@ class Plan:
         The calls that were proved to attend over something else than tokens, such as channels,
         beside others that attend over tokens.
     gates : set of (str, int)
-        The calls that only weigh what a token has several of, such as experts by a router.
+        The calls that only weigh what a token has several of, such as experts by a router, or what
+        is the same for all inputs.
     untold : dict of (str, int)
         Why it could not be proved, beside calls that were, whether others weigh tokens.
     silent : list of str
@@ -48,7 +49,9 @@ class Plan:
     again : list of str
         The modules that multiply the attention of another one with values of their own.
     looking_up : list of str
-        The modules that attend to parameters, as to a codebook.
+        The modules that attend to parameters or buffers, as to a codebook.
+    reading_own : set of str
+        The modules that are given other states by transformers' name for them, of the same tokens.
     picked : list of str
         The modules that pick or order tokens, by value or at random, before others attend to them.
     unordered : set of (str, int)
@@ -108,6 +111,7 @@ class Plan:
     unmet: list[str] = field(default_factory=list)
     again: list[str] = field(default_factory=list)
     looking_up: list[str] = field(default_factory=list)
+    reading_own: set[str] = field(default_factory=set)
     picked: list[str] = field(default_factory=list)
     unordered: set[Place] = field(default_factory=set)
     in_place: InPlace = field(default_factory=InPlace)
@@ -233,12 +237,17 @@ class Plan:
                 del self.reasons[place]
 
     def leave_out(
-        self, others: Mapping[Place, str], untold: Mapping[Place, str], gates: Collection[Place]
+        self,
+        others: Mapping[Place, str],
+        untold: Mapping[Place, str],
+        gates: Collection[Place],
+        learned: Collection[Place],
     ) -> None:
         """Leave out calls over something else than tokens, if there are others to show."""
         every = {**others, **untold}
         every = {place: reason for place, reason in every.items() if place not in self.layouts}
-        self.gates = set(gates) - set(self.layouts)
+        self.gates = {*gates, *learned} - set(self.layouts)
+        self.looking_up = sorted({*self.looking_up, *(name for name, _ in learned)})
         if all(place in every or place in self.gates for place in self.sites):
             self.reasons |= every
         else:
@@ -250,7 +259,8 @@ class Plan:
 
         Returns the calls that come later: what was left out may have mixed their tokens.
         """
-        left = [place for place in self.sites if place in alone and place in self.reasons]
+        every = dict.fromkeys(self.sites)  # A module may run several times.
+        left = [place for place in every if place in alone and place in self.reasons]
         if not self.layouts or not left:
             return set()
         later = self._from(left[0]) - {left[0]}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.frames import plain
-from gattn.models.doors.graphs.landing import SUMS
+from gattn.models.doors.graphs.landing import SUMS, summed_by
 from gattn.models.doors.proof.nodes.graphs_apart import are_same
 from gattn.models.doors.proof.nodes.moved_rows import MovedRows, Moves
 from gattn.models.doors.proof.nodes.rules import Rules
@@ -66,7 +66,7 @@ class AlongEdges:
         """Look at a kernel that ran."""
         if kernel in _GATHERS and (found := _gathered(kernel, args)) is not None:
             table, index = found
-            inner = self._of.get(table) or ()
+            inner = () if table in self._mixed else self._of.get(table) or ()
             # Edges may be put in another order.
             before = (_Gathered(x.index[index], x.count, x.moves) for x in inner)
             one = _Gathered(index.clone(), len(table), self._moved.of(table))
@@ -75,19 +75,34 @@ class AlongEdges:
             self._is_begun = True
             self._moved.note(func, kernel, args, kwargs, result)
             return
-        self._moved.note(func, kernel, args, kwargs, result)
+        self._moved.note(func, kernel, args, kwargs, result, self._landed(kernel, args, kwargs))
         if not self._is_begun:
             return
         rows: Any = self._rules.rows(func, kernel, args, kwargs, result)
         given, some = tensors_in((args, kwargs)), tensors_in((result,))
         is_sum, is_mixed = kernel.rstrip("_") in SUMS, any(x in self._mixed for x in given)
         for x in some:
-            if rows is not None and not is_mixed and self._rules.has_rows(x, kernel, some):
+            is_kept = rows is not None and self._rules.has_rows(x, kernel, some)
+            is_made = is_mixed or (not is_kept and any(self._of.get(one) for one in given))
+            if is_kept:
                 self._of[x] = rows
-                continue
-            self._of.pop(x, None)
-            if not is_sum and (is_mixed or any(self._of.get(one) for one in given)):
+            else:
+                self._of.pop(x, None)
+            if is_made and not is_sum:
                 self._mixed[x] = True
+
+    def _landed(self, kernel: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Moves | None:
+        """Return what moved rows that a sum brings from edges back to the nodes they come from.
+
+        None if it is no such sum.
+        """
+        by = summed_by(args, kwargs) if kernel.rstrip("_") in SUMS else None
+        if by is None or by.nodes is None or not isinstance(by.summed, Tensor):
+            return None
+        known = self._of.get(by.summed) or ()
+        if not any(are_same(one.index, by.nodes) for one in known):
+            return None
+        return frozenset().union(*(one.moves for one in known))
 
     def expect(self, place: Place, ends: Ends, *, are_others: bool) -> None:
         """Expect the values of a layer's attention, whose keys may be others than its queries."""
@@ -111,7 +126,7 @@ class AlongEdges:
 
     def _are_of(self, x: Tensor, key: Tensor, ends: Ends, moves: set[Moves]) -> bool:
         count = None if ends.is_bipartite else ends.num_keys
-        return any(
+        return x not in self._mixed and any(
             are_same(one.index, key) and count in (None, one.count) and moves == {one.moves}
             for one in self._of.get(x) or ()
         )

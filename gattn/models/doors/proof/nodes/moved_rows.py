@@ -46,9 +46,15 @@ class MovedRows:
         return found | self._parts.get(place_of(x), _NONE)
 
     def note(
-        self, func: Any, kernel: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+        self,
+        func: Any,
+        kernel: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        landed: Moves | None = None,
     ) -> None:
-        """Look at a kernel that ran."""
+        """Look at a kernel that ran; if it sums edges up at their nodes, `landed` moved these."""
         given, found = tensors_in((args, kwargs)), tensors_in((result,))
         is_written = getattr(getattr(func, "_schema", None), "is_mutable", False)
         before = {place_of(x) for x in given}
@@ -58,7 +64,10 @@ class MovedRows:
         if not given:
             return
         keeps = self._rules.rows(func, kernel, args, kwargs, result) is not None
-        moves = self._made(kernel, args, given, keeps)
+        if landed is None:
+            moves = self._made(kernel, args, given, keeps)
+        else:
+            moves = self.of(given[0]) | landed
         is_view = not is_written and any(place_of(x) in before for x in found)
         nodes = [x for x in given if place_of(x) not in self._constants]
         is_turned = (is_view and not keeps) or any(x in self._turned for x in nodes)
@@ -76,6 +85,8 @@ class MovedRows:
         self, kernel: str, args: Sequence[Any], given: Sequence[Tensor], keeps: bool
     ) -> Moves:
         """Return what moved the rows of a kernel's result."""
+        if kernel.startswith("new_") or kernel.endswith("_like"):
+            return _NONE
         if kernel.rstrip("_") in SUMS and isinstance(args[2], Tensor):
             own, source = self.of(given[0]), self.of(given[-1])
             if not _is_permutation(args[2], given[0]):  # Messages land at their nodes.

@@ -11,3 +11,7 @@ class NoTokensError(UnprovedError):
 
 class UntoldError(UnprovedError):
     """Says why a call cannot be read by itself; what was proved of others holds all the same."""
+
+
+class LearnedError(UnprovedError):
+    """Says that a call's keys and values are the same for all inputs, and so no tokens."""

@@ -126,6 +126,8 @@ class AnyTracker(ProvedTracker):
         where = self.modules.name(call.module), call.part
         if not call.is_foreign and not self._are_in_order(where):
             call.is_named = False
+        if self.plan is not None and call.tokens is None and where[0] in self.plan.reading_own:
+            call.is_cross = None
         if (place := self._whole(call)) is not None:
             return place
         if call.tokens is not None and call.tokens.joined is not None:

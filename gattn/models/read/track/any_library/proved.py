@@ -64,6 +64,10 @@ class Proved(Protocol):
         """The calls that attend over something else than tokens, by module and number."""
 
     @property
+    def reading_own(self) -> Collection[str]:
+        """The modules that are given other states, of the same tokens."""
+
+    @property
     def beside(self) -> Collection[tuple[str, int]]:
         """The calls whose tokens are other ones than the ids that the model is given."""
 
