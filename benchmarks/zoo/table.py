@@ -146,3 +146,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "zamba": {"layers_block_type": ["mamba", "hybrid"]},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"]},
 }
+
+NOT_TOKENS = {"PatchTSMixerGatedAttention": "features"}
+"""Modules whose softmax is over something else than tokens, by the name of their class."""

@@ -32,7 +32,9 @@ def small_input(model: nn.Module) -> dict[str, Tensor] | None:
     if "pixel_values" in names:
         size = _setting(config, "image_size", "input_size", "img_size") or _SIDE
         sides = size if isinstance(size, (list, tuple)) else (size, size)
-        shape = (1, _setting(config, "num_channels", "in_channels", "in_chans") or 3, *sides)
+        channels = _setting(config, "num_channels", "in_channels", "in_chans") or 3
+        frames = [number] if (number := getattr(config, "num_frames", None)) else []
+        shape = (1, *frames, channels, *sides)
         inputs["pixel_values"] = torch.randn(shape, generator=generator, device="cpu")
     if "input_values" in names:
         inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator, device="cpu")
