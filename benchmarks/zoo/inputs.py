@@ -34,10 +34,11 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
         for chosen in itertools.islice(itertools.product(*options.values()), 12)
     ]
     main = model.main_input_name
+    mains = {main} if isinstance(main, str) else set(main)
     names = [
-        set(options),
         {"input_ids", "attention_mask", "decoder_input_ids", *required},
-        {main, *required},
+        {*mains, *required},
+        {*mains, "decoder_input_ids", *required},
     ]
     masks = {
         name: next(iter(_MAKERS[name](model, set(parameters))))
@@ -47,7 +48,7 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
     yield from richest
     if masks:
         yield from ({**masks, **one} for one in richest)
-    for some in names[1:]:
+    for some in names:
         yield from ({n: v for n, v in one.items() if n in some} for one in richest)
 
 
@@ -92,8 +93,17 @@ def _normal(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=_random)
 
 
-def _ids(length: int) -> Tensor:
-    return torch.randint(10, 60, (BATCH, length), generator=_random)
+def _ids(*sizes: int, below: int = 60) -> Tensor:
+    return torch.randint(10, below, (BATCH, *sizes), generator=_random)
+
+
+def _text(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
+    vocabulary = find(model.config, "vocab_size", default=60)
+    yield _ids(TOKENS, below=min(60, vocabulary))
+    books = find(model.config, "num_channels", "num_codebooks")
+    if "pixel_values" not in names and isinstance(books, int):  # Codes of audio, and perhaps text.
+        yield _ids(TOKENS, books)
+        yield _ids(TOKENS, books + 1)
 
 
 def _padded(length: int, padding: int) -> Tensor:
@@ -193,7 +203,7 @@ def _always(make: Callable[[], Tensor]) -> Callable[[PreTrainedModel, set[str]],
 
 
 _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
-    "input_ids": _always(lambda: _ids(TOKENS)),
+    "input_ids": _text,
     "attention_mask": lambda model, names: (
         [_padded(TOKENS, PADDING)] if "input_ids" in names else [None]
     ),
@@ -278,9 +288,19 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
         torch.tensor([_both(find(_vision(model.config), "image_size", default=64))] * BATCH),
         None,
     ],
+    "mask": _always(lambda: _ones(BATCH, 128)),
+    "audio_mel": lambda model, names: [_normal(BATCH, 128, find(model.config, "input_feat_size"))],
+    "audio_mel_mask": _always(lambda: torch.zeros(BATCH, 128, dtype=torch.bool)),
+    "spectrogram": lambda model, names: [
+        _normal(BATCH, 20, find(model.config, "model_in_dim", default=80))
+    ],
+    "prompt_pixel_values": lambda model, names: list(_images(model, names))[:1],
+    "prompt_masks": lambda model, names: list(_images(model, names))[:1],
     "lang_ids": _always(lambda: torch.zeros(BATCH, dtype=torch.long)),
 }
 _ON_DEMAND = {
+    "mask",
+    "spectrogram",
     "hidden_states",
     "encoder_hidden_states",
     "inputs_embeds",
