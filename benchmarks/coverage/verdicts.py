@@ -63,17 +63,20 @@ def judge(model_type: str) -> Verdict:
 
 def examine(specimen: zoo.Specimen, is_eager: bool = False) -> Verdict:
     """Compare gattn with a model's own eager attention."""
-    eager = specimen if is_eager else specimen.eager()
-    if difference(eager.run(), specimen.run()) > 1e-3:  # The model's implementations differ.
-        specimen = eager
-    given, calls = own_attention(specimen, eager)
     told = Verdict(
         specimen.model_type,
         COMPLETE,
         model_class=type(specimen.model).__name__,
-        routed=calls > 0,
         inputs=" ".join(name for name, value in specimen.inputs.items() if value is not None),
     )
+    eager = specimen if is_eager else specimen.eager()
+    try:
+        is_other = difference(eager.run(), specimen.run()) > 1e-3
+        specimen = eager if is_other else specimen  # The model's implementations differ.
+        given, calls = own_attention(specimen, eager)
+    except Exception:  # Its eager code does not run.
+        return _by_kernels(specimen, told)
+    told = replace(told, routed=calls > 0)
     if not given and not calls:
         return _by_kernels(specimen, told)
     unseen = attends_unseen(specimen) if calls else []
@@ -92,6 +95,8 @@ def examine(specimen: zoo.Specimen, is_eager: bool = False) -> Verdict:
         check_edits(specimen, captured)
     except GattnError as error_:
         return replace(told, verdict=CAPTURED, reason=str(error_))
+    except WrongError:  # Edges whose values are all the same may be cut without any effect.
+        return _by_kernels(specimen, told)
     except Exception as error_:
         return replace(told, verdict=WRONG, reason=_reason(error_))
     if len(captured) > len(given):

@@ -46,6 +46,9 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
         if name in _ON_DEMAND and not (name == "inputs_embeds" and "input_ids" in parameters)
     }
     yield from richest
+    if {"input_values", "input_features"} <= set(options):  # The waveform, or features made of it.
+        for left in ("input_features", "input_values"):
+            yield from ({n: v for n, v in one.items() if n != left} for one in richest)
     if masks:
         yield from ({**masks, **one} for one in richest)
     for some in names:
@@ -166,7 +169,7 @@ def _hidden(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
         yield _normal(BATCH * GRID * GRID, find(model.config, "hidden_size", default=32))
     width = find(model.config, "hidden_size", "d_model", "input_dim", default=32)
     yield _normal(BATCH, TOKENS, width)
-    if (width := find(model.config, "input_dim", "in_channels")) is not None:
+    if (width := find(model.config, "input_dim", "in_channels", "input_size")) is not None:
         yield _normal(BATCH, TOKENS, width)
 
 
@@ -267,7 +270,7 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
         )
     ],
     "qformer_input_ids": _always(lambda: _ids(TOKENS)),
-    "task_inputs": _always(lambda: _ids(TOKENS)),
+    "task_inputs": lambda model, names: [_ids(find(model.config, "task_seq_len", default=TOKENS))],
     "visual_feats": lambda model, names: [_normal(BATCH, 4, model.config.visual_feat_dim)],
     "visual_pos": _always(lambda: torch.rand(BATCH, 4, 4, generator=_random)),
     "image": lambda model, names: [_normal(BATCH, 3, 64, 64)],
@@ -288,7 +291,15 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
         torch.tensor([_both(find(_vision(model.config), "image_size", default=64))] * BATCH),
         None,
     ],
-    "mask": _always(lambda: _ones(BATCH, 128)),
+    "mask": _always(lambda: _ones(BATCH, TOKENS)),
+    "image_attention_mask": _always(lambda: _ones(BATCH, TOKENS, 2)),
+    "context_input_ids": lambda model, names: [
+        _ids(TOKENS).repeat(find(model.config, "n_docs", default=1), 1)
+    ],
+    "context_attention_mask": lambda model, names: [
+        _ones(BATCH * find(model.config, "n_docs", default=1), TOKENS)
+    ],
+    "doc_scores": lambda model, names: [_normal(BATCH, find(model.config, "n_docs", default=1))],
     "audio_mel": lambda model, names: [_normal(BATCH, 128, find(model.config, "input_feat_size"))],
     "audio_mel_mask": _always(lambda: torch.zeros(BATCH, 128, dtype=torch.bool)),
     "spectrogram": lambda model, names: [
@@ -299,6 +310,10 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
     "lang_ids": _always(lambda: torch.zeros(BATCH, dtype=torch.long)),
 }
 _ON_DEMAND = {
+    "context_attention_mask",
+    "context_input_ids",
+    "doc_scores",
+    "image_attention_mask",
     "mask",
     "spectrogram",
     "hidden_states",

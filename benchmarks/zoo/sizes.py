@@ -47,7 +47,7 @@ _LARGE = re.compile(
     r"(.*_)?(size|dims?|dimension|channels?|width|units|features?|latents?|inplanes|embd|model)"
 )
 _DEPTHS = re.compile(r"depths|n(um)?_layers|stage_num_blocks")
-_WIDTHS = re.compile(r"(?!patch_).*(sizes|dims?|channels)")
+_WIDTHS = re.compile(r"(?!patch_|.*kernel_).*(sizes|dims?|channels)")
 _PLACES = re.compile(r".*(indexes|indices|hook_ids|extract_layers)")
 _TOKEN = re.compile(r"(.*_)?(token|pad|eos|bos|start|end)_(id|index)")
 # Fields that configurations leave open although their models need them.

@@ -63,12 +63,12 @@ _LLAMA4_VISION = {
 }
 _HIERA = {
     "hidden_size": 8,
-    "blocks_per_stage": [1, 1, 1, 1],
+    "blocks_per_stage": [1, 2, 2, 1],
     "embed_dim_per_stage": [8, 16, 32, 64],
     "num_attention_heads_per_stage": [1, 2, 2, 2],
     "window_size_per_stage": [8, 4, 4, 4],
     "window_positional_embedding_background_size": [2, 2],
-    "global_attention_blocks": [2],
+    "global_attention_blocks": [4],
     "image_size": [64, 64],
 }
 _SAM2 = {
@@ -80,6 +80,10 @@ _SAM2 = {
 _TILED = {"image_grid_pinpoints": [[64, 64]]}
 
 CHANGES: dict[str, dict[str, Any]] = {
+    "align": {
+        "projection_dim": 80,
+        "vision_config": {"width_coefficient": 0.25, "depth_coefficient": 0.3},
+    },
     "aria": {"projector_patch_to_query_dict": {"16": 16}},
     "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16},
     "autoformer": _SERIES | {"label_length": 4},
@@ -141,17 +145,21 @@ CHANGES: dict[str, dict[str, Any]] = {
     "gemma3n_text": {"intermediate_size": 64, "num_kv_shared_layers": 0},
     "gemma4_text": _GEMMA4,
     "gemma4_unified_text": _GEMMA4,
+    "gemma4_audio": {"subsampling_conv_channels": [128, 32]},
     "glm5_next_text": {"index_topk": 16},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "grounding-dino": {"num_queries": 8, "backbone_config": _SWIN},
     "informer": _SERIES,
+    "instructblip": {"image_token_id": 95},
+    "instructblipvideo": {"video_token_id": 95},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kosmos-2": {"latent_query_num": 4},
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
     "llama4": {"vision_config": _LLAMA4_VISION},
     "llama4_vision_model": _LLAMA4_VISION,
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lightglue": {"keypoint_detector_config": {"keypoint_decoder_dim": 65}},
     "lilt": {"hidden_size": 48},
     "llava_next": _TILED,
     "llava_next_video": _TILED,
@@ -191,8 +199,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "sam2_hiera_det_model": _HIERA,
     "sam2_video": {"vision_config": _SAM2},
     "sam2_vision_model": _SAM2,
-    "seggpt": {"num_hidden_layers": 4, "merge_index": 0, "intermediate_hidden_state_indices": [1, 2]},
     "step3p5": {"sliding_window": 4},
+    "superglue": {"keypoint_detector_config": {"keypoint_decoder_dim": 65}},
+    "superpoint": {"keypoint_decoder_dim": 65},
     "swin2sr": {"depths": [1, 1], "num_heads": [2, 2]},
     "swinv2": {"window_size": 2},
     "t5gemma2_decoder": {"dropout_rate": 0.0},
@@ -203,9 +212,23 @@ CHANGES: dict[str, dict[str, Any]] = {
     "tvp": {
         "visual_prompt_size": 8,
         "max_img_size": 64,
+        "num_frames": 2,
         "backbone_config": _RESNET | {"out_features": ["stage4"]},
     },
+    "upernet": {"backbone_config": _SWIN, "auxiliary_in_channels": 32},
     "vipllava": {"vision_feature_layers": [-2, -1]},
+    "vitmatte": {
+        "backbone_config": {
+            "model_type": "vitdet",
+            "num_channels": 4,
+            "hidden_size": 32,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "image_size": 64,
+            "out_features": ["stage2"],
+        },
+        "fusion_hidden_sizes": [32, 16, 8, 4],
+    },
     "voxtral": {"audio_token_id": 90},
     "xclip_vision_model": {"num_frames": 2},
     "xmod": {"default_language": "en_XX"},

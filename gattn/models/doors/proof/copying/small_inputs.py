@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gattn.models.load.limits import text_config
 from gattn.models.load.loading import input_device
 
 _TOKENS = 7
@@ -23,7 +24,7 @@ def small_input(model: nn.Module) -> dict[str, Tensor] | None:
     names = inspect.signature(model.forward).parameters
     inputs: dict[str, Tensor] = {}
     if "input_ids" in names:
-        vocabulary = getattr(config.get_text_config(), "vocab_size", _FEW_TOKENS)
+        vocabulary = getattr(text_config(config), "vocab_size", _FEW_TOKENS)
         inputs["input_ids"] = torch.randperm(vocabulary, generator=generator, device="cpu")[
             :_TOKENS
         ][None]

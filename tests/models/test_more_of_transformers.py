@@ -1,4 +1,4 @@
-"""Image models of transformers that do not route attention, and attend in windows or over time."""
+"""Models of transformers that attend in windows or over time, or have several configurations."""
 
 from __future__ import annotations
 
@@ -91,3 +91,23 @@ def test_numbers_made_of_weights_alone_hold_no_tokens():
         assert own.are_weights(table) is is_weight
         assert own.are_weights(resized) is is_weight
     assert not own.are_weights(torch.randn(5, 2))
+
+
+def test_a_model_with_two_configurations_of_texts_is_captured():
+    transformers = pytest.importorskip("transformers")
+    small = {"num_hidden_layers": 1, "num_attention_heads": 4, "hidden_size": 32}
+    text = transformers.T5Config(
+        vocab_size=60, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=4
+    )
+    decoder = transformers.MusicgenDecoderConfig(
+        vocab_size=60, num_codebooks=1, ffn_dim=32, **small
+    )
+    audio = transformers.EncodecConfig(hidden_size=16, num_filters=4, codebook_size=64)
+    config = transformers.MusicgenConfig(
+        text_encoder=text.to_dict(), decoder=decoder.to_dict(), audio_encoder=audio.to_dict()
+    )
+    model = transformers.MusicgenForConditionalGeneration(config).eval()
+    ids = torch.randint(3, 60, (1, 5))
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(input_ids=ids, decoder_input_ids=ids[:, :3])
+    assert set(run.trace.stacks) == {"encoder", "decoder", "cross"}
