@@ -47,8 +47,8 @@ def main() -> None:
         and not (earlier and earlier.exists())
     ):
         parser.error(
-            "the part on transformers is written from all its models: leave out --models, or name by "
-            "--json the file of a run of all, in which these models are replaced"
+            "the part on transformers is written from all its models: leave out --models, or name "
+            "by --json the file of a run of all, in which these models are replaced"
         )
     names = options.models
     if names is None:

@@ -145,7 +145,7 @@ def _not_built(verdicts: Sequence[Verdict]) -> list[str]:
         "### Not built here\n",
         "Parts of other models, with no class that runs by itself:\n",
         _names(parts),
-        "Models that need a library which was not installed (timm, natten, detectron2, torchaudio):\n",
+        "Models that need a library which was not installed (timm, natten, detectron2 ...):\n",
         _names(libraries),
         "Their tiny models did not build or did not run, so nothing is known about them:\n",
         _names(others),
