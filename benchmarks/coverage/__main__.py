@@ -27,15 +27,29 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", metavar="NAME", help="all by default")
     parser.add_argument("--list", action="store_true", help="list the models, try none")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write what was found")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="PATH",
+        help="write what was found; with --models, into what this file holds",
+    )
     parser.add_argument(
         "--markdown", type=Path, metavar="PATH", help="write the page, or this library's part of it"
     )
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     is_transformers = options.library == "transformers"
-    if is_transformers and options.models and options.markdown:
-        parser.error("the part on transformers is written from all its models: leave out --models")
+    earlier = options.json if is_transformers and options.models else None
+    if (
+        is_transformers
+        and options.models
+        and options.markdown
+        and not (earlier and earlier.exists())
+    ):
+        parser.error(
+            "the part on transformers is written from all its models: leave out --models, or name "
+            "by --json the file of a run of all, in which these models are replaced"
+        )
     names = options.models
     if names is None:
         names = (
@@ -46,6 +60,7 @@ def main() -> None:
         return
     if is_transformers:
         found = _told(of_transformers.judge_all(names), len(names) < 50)
+        found = _merged(earlier, found) if earlier and earlier.exists() else found
     else:
         verdicts = judging.judge_all(options.library, names)
         found = _told(_kept(options.library, verdicts) if options.markdown else verdicts, True)
@@ -57,6 +72,13 @@ def main() -> None:
         if options.models is None:
             results.keep_only(options.library, names)
         options.markdown.write_text(with_libraries(options.markdown.read_text()))
+
+
+def _merged(earlier: Path, found: list[Any]) -> list[Any]:
+    """Replace verdicts of an earlier run by those found now."""
+    known = {one["model_type"]: one for one in json.loads(earlier.read_text())}
+    known |= {one.model_type: asdict(one) for one in found}
+    return [of_transformers.Verdict(**one) for one in known.values()]
 
 
 def _kept(library: str, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:

@@ -24,9 +24,9 @@ many libraries are built with random weights, run, captured and edited, each in 
 own:
 
 {summary}
-transformers is compared with its own eager code ([below](#transformers)); the others with what
-PyTorch's softmax kernels compute, seen below all its functions, and with what the library itself
-shows. "Exact" means that
+transformers is compared with its own eager code ([below](#transformers)); the others, and models of
+transformers that return no attention, with what PyTorch's softmax kernels compute, seen below all
+its functions, and with what the library itself shows. "Exact" means that
 
 - the output while capturing is the same as without, bit for bit (or within 1e-06, where PyTorch's
   fast path of `nn.MultiheadAttention` goes off; it is then the same as without the fast path), and
@@ -108,10 +108,13 @@ def page(verdicts: Sequence[Verdict]) -> str:
         f"In numbers: {counted}.\n",
         f"### Captured and edited ({len(complete)})\n",
         "Through transformers' attention interface:\n",
-        _names(one for one in complete if one.routed),
+        _names(one for one in complete if one.routed and not one.by_kernels),
         "Through torch's functions (proved on a small input first). * means that "
         '`attn_implementation="eager"` is needed:\n',
-        _names(one for one in complete if not one.routed),
+        _names(one for one in complete if not one.routed and not one.by_kernels),
+        "Compared with PyTorch's softmax kernels, and exact as said above, since their eager code "
+        "returns no attention, or not all of it as it is:\n",
+        _names(one for one in complete if one.by_kernels),
     ]
     if groups.get(CAPTURED):
         parts += [
@@ -121,12 +124,32 @@ def page(verdicts: Sequence[Verdict]) -> str:
     if groups.get(WRONG):
         parts += ["### Wrong\n", _reasons(groups[WRONG])]
     parts += ["### Refused\n", _reasons(groups.get(REFUSED, []))]
-    parts += ["### No attention that the model exposes\n", _names(groups.get(NO_ATTENTION, []))]
     parts += [
-        "### Not built here\n",
-        "Their tiny models did not build or did not run, so nothing is known about them:\n",
+        "### No attention\n",
+        "No softmax kernel of these models weighs values of tokens. Most are convolutions, "
+        "recurrent or mix tokens otherwise; MRA and YOSO approximate attention without a softmax, "
+        "and SwiftFormer weighs tokens without comparing them.\n",
+        _names(groups.get(NO_ATTENTION, [])),
+        *_not_built(groups.get(NOT_BUILT, [])),
     ]
-    return "\n".join([*parts, _names(groups.get(NOT_BUILT, []))])
+    return "\n".join(parts)
+
+
+def _not_built(verdicts: Sequence[Verdict]) -> list[str]:
+    """List what was not built by the cause."""
+    causes: dict[str, list[Verdict]] = {"no model class": [], "ImportError": [], "": []}
+    for one in verdicts:
+        causes[next(cause for cause in causes if cause in one.reason)].append(one)
+    parts, libraries, others = causes.values()
+    return [
+        "### Not built here\n",
+        "Parts of other models, with no class that runs by itself:\n",
+        _names(parts),
+        "Models that need a library which was not installed (timm, natten, detectron2 ...):\n",
+        _names(libraries),
+        "Their tiny models did not build or did not run, so nothing is known about them:\n",
+        _names(others),
+    ]
 
 
 def _names(verdicts: Iterable[Verdict]) -> str:

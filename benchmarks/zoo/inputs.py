@@ -34,10 +34,11 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
         for chosen in itertools.islice(itertools.product(*options.values()), 12)
     ]
     main = model.main_input_name
+    mains = {main} if isinstance(main, str) else set(main)
     names = [
-        set(options),
         {"input_ids", "attention_mask", "decoder_input_ids", *required},
-        {main, *required},
+        {*mains, *required},
+        {*mains, "decoder_input_ids", *required},
     ]
     masks = {
         name: next(iter(_MAKERS[name](model, set(parameters))))
@@ -45,9 +46,12 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
         if name in _ON_DEMAND and not (name == "inputs_embeds" and "input_ids" in parameters)
     }
     yield from richest
+    if {"input_values", "input_features"} <= set(options):  # The waveform, or features made of it.
+        for left in ("input_features", "input_values"):
+            yield from ({n: v for n, v in one.items() if n != left} for one in richest)
     if masks:
         yield from ({**masks, **one} for one in richest)
-    for some in names[1:]:
+    for some in names:
         yield from ({n: v for n, v in one.items() if n in some} for one in richest)
 
 
@@ -92,8 +96,17 @@ def _normal(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=_random)
 
 
-def _ids(length: int) -> Tensor:
-    return torch.randint(10, 60, (BATCH, length), generator=_random)
+def _ids(*sizes: int, below: int = 60) -> Tensor:
+    return torch.randint(10, below, (BATCH, *sizes), generator=_random)
+
+
+def _text(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
+    vocabulary = find(model.config, "vocab_size", default=60)
+    yield _ids(TOKENS, below=min(60, vocabulary))
+    books = find(model.config, "num_channels", "num_codebooks")
+    if "pixel_values" not in names and isinstance(books, int):  # Codes of audio, and perhaps text.
+        yield _ids(TOKENS, books)
+        yield _ids(TOKENS, books + 1)
 
 
 def _padded(length: int, padding: int) -> Tensor:
@@ -156,7 +169,7 @@ def _hidden(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
         yield _normal(BATCH * GRID * GRID, find(model.config, "hidden_size", default=32))
     width = find(model.config, "hidden_size", "d_model", "input_dim", default=32)
     yield _normal(BATCH, TOKENS, width)
-    if (width := find(model.config, "input_dim", "in_channels")) is not None:
+    if (width := find(model.config, "input_dim", "in_channels", "input_size")) is not None:
         yield _normal(BATCH, TOKENS, width)
 
 
@@ -193,7 +206,7 @@ def _always(make: Callable[[], Tensor]) -> Callable[[PreTrainedModel, set[str]],
 
 
 _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
-    "input_ids": _always(lambda: _ids(TOKENS)),
+    "input_ids": _text,
     "attention_mask": lambda model, names: (
         [_padded(TOKENS, PADDING)] if "input_ids" in names else [None]
     ),
@@ -257,7 +270,7 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
         )
     ],
     "qformer_input_ids": _always(lambda: _ids(TOKENS)),
-    "task_inputs": _always(lambda: _ids(TOKENS)),
+    "task_inputs": lambda model, names: [_ids(find(model.config, "task_seq_len", default=TOKENS))],
     "visual_feats": lambda model, names: [_normal(BATCH, 4, model.config.visual_feat_dim)],
     "visual_pos": _always(lambda: torch.rand(BATCH, 4, 4, generator=_random)),
     "image": lambda model, names: [_normal(BATCH, 3, 64, 64)],
@@ -278,9 +291,31 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
         torch.tensor([_both(find(_vision(model.config), "image_size", default=64))] * BATCH),
         None,
     ],
+    "mask": _always(lambda: _ones(BATCH, TOKENS)),
+    "image_attention_mask": _always(lambda: _ones(BATCH, TOKENS, 2)),
+    "context_input_ids": lambda model, names: [
+        _ids(TOKENS).repeat(find(model.config, "n_docs", default=1), 1)
+    ],
+    "context_attention_mask": lambda model, names: [
+        _ones(BATCH * find(model.config, "n_docs", default=1), TOKENS)
+    ],
+    "doc_scores": lambda model, names: [_normal(BATCH, find(model.config, "n_docs", default=1))],
+    "audio_mel": lambda model, names: [_normal(BATCH, 128, find(model.config, "input_feat_size"))],
+    "audio_mel_mask": _always(lambda: torch.zeros(BATCH, 128, dtype=torch.bool)),
+    "spectrogram": lambda model, names: [
+        _normal(BATCH, 20, find(model.config, "model_in_dim", default=80))
+    ],
+    "prompt_pixel_values": lambda model, names: list(_images(model, names))[:1],
+    "prompt_masks": lambda model, names: list(_images(model, names))[:1],
     "lang_ids": _always(lambda: torch.zeros(BATCH, dtype=torch.long)),
 }
 _ON_DEMAND = {
+    "context_attention_mask",
+    "context_input_ids",
+    "doc_scores",
+    "image_attention_mask",
+    "mask",
+    "spectrogram",
     "hidden_states",
     "encoder_hidden_states",
     "inputs_embeds",

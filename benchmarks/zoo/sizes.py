@@ -35,16 +35,19 @@ _SIZES: list[tuple[str, int]] = [
     (r"image_size|input_size|pretrain_image_size|crop_size", IMAGE),
     (r"(.*_)?patch_size", 16),
     (r"num_conv_pos_embedding_groups", 2),
+    (r"upsample_groups", 1),
+    (r"hidden_size_global", WIDTH),
+    (r"(num|n)_filters", 4),
     (r"(.*_)?num_mel_bins|feature_size|n_mel_bins|num_conv_pos_embeddings", 16),
     (r"num_queries|image_seq_length|mm_tokens_per_image|.*_soft_tokens_per_image", 16),
     (r"max_(source|target)_positions|(.*_)?max_(2d_)?position_embeddings|n_positions|n_ctx", 64),
     (r"(.*_)?(intermediate|ffn|inner|mlp)_(size|dim)|d_ff|d_inner|n_inner", 2 * WIDTH),
 ]
 _LARGE = re.compile(
-    r"(.*_)?(size|dims?|channels?|width|units|features?|latents?|inplanes|embd|model)"
+    r"(.*_)?(size|dims?|dimension|channels?|width|units|features?|latents?|inplanes|embd|model)"
 )
 _DEPTHS = re.compile(r"depths|n(um)?_layers|stage_num_blocks")
-_WIDTHS = re.compile(r".*(sizes|dims?|channels)")
+_WIDTHS = re.compile(r"(?!patch_|.*kernel_).*(sizes|dims?|channels)")
 _PLACES = re.compile(r".*(indexes|indices|hook_ids|extract_layers)")
 _TOKEN = re.compile(r"(.*_)?(token|pad|eos|bos|start|end)_(id|index)")
 # Fields that configurations leave open although their models need them.
@@ -121,5 +124,7 @@ def _small_list(name: str, values: Any) -> list[int]:
         return [place % 2 for place in range(len(values))]
     if name in ("image_size", "patch_size") and min(values) > 4:
         return [_small(name, value) for value in values]
+    if min(values) == 0:
+        return list(values)
     base = 2 if "heads" in name else 16 if _WIDTHS.fullmatch(name) else 0
     return [max(1, value * base // min(values)) for value in values] if base else list(values)

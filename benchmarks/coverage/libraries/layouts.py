@@ -72,7 +72,12 @@ def layout(softmax: Softmax, captured: Sequence[Heads]) -> Layout | None:
     """Find how a softmax holds what was captured of each sequence, if their sizes agree."""
     if softmax.attention.dim() < 2 or not captured:
         return None
-    found = [one for own in _without_sinks(softmax) if (one := _layout(own, captured))]
+    found = [
+        one
+        for own in _without_sinks(softmax)
+        for shaped in (own, own.unsqueeze(-2))  # One query may have no dimension.
+        if (one := _layout(shaped, captured))
+    ]
     return min(found, key=lambda one: one.error, default=None)
 
 
@@ -87,8 +92,6 @@ def _without_sinks(softmax: Softmax) -> list[Tensor]:
 
 
 def _layout(own: Tensor, captured: Sequence[Heads]) -> Layout | None:
-    if own[..., 0].numel() == sum(len(one) for one in captured):  # One query, without a dimension.
-        own = own.unsqueeze(-2)
     groups, (queries, keys) = own[..., 0, 0].numel(), own.shape[-2:]
     heads = captured[0].shape[0]
     windows, rest = divmod(groups, len(captured) * heads)
@@ -184,6 +187,7 @@ def _each_once(tokens: Slots, whole: NDArray) -> Slots:
 
 def _nearest(some: NDArray, others: NDArray) -> tuple[Slots, NDArray]:
     some, others = (torch.from_numpy(np.ascontiguousarray(x)).double() for x in (some, others))
-    distances = torch.cdist(some, others)
+    # Tokens may be almost alike, and products would round what tells them apart.
+    distances = torch.cdist(some, others, compute_mode="donot_use_mm_for_euclid_dist")
     found = distances.min(1)
     return found.indices.numpy(), found.values.numpy()

@@ -22,7 +22,6 @@ NOT_TOKENS = {
     "RadixSoftmax": "branches",
     "SelectiveKernelAttn": "branches",
     "LambdaLayer": "keys, for linear attention",
-    "LinearSelfAttention": "tokens, for one sum of all keys",
 }
 _ATTENTION = re.compile("attn|atten|transformer|block|MSA|mixer", re.I)
 _MOST_PARAMETERS = 140_000_000

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from gattn.edit_records import in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.decompose.decomposition import Decomposition, R
+from gattn.models.load.limits import text_config
 from gattn.models.load.loading import model_name
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -115,7 +116,7 @@ class Decomposing(Context, Generic[R]):
         progress: bool,
     ) -> None:
         config: Any = getattr(model, "config", None)
-        text = config.get_text_config() if hasattr(config, "get_text_config") else None
+        text = text_config(config) if hasattr(config, "get_text_config") else None
         count = getattr(text, "num_hidden_layers", None) if layers is None else len(layers)
         self._bar = bar(total=count, desc="decomposing", unit="layer", progress=progress)
         self._name = model_name(model)

@@ -13,6 +13,7 @@ from gattn.errors import CaptureError, ModelError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.fixed_norms import Norms, inputs_replaced
 from gattn.models.decompose.skipping import Skipping
+from gattn.models.load.limits import text_config
 from gattn.models.load.loading import input_device, model_name, resolved
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -125,7 +126,7 @@ class LinearRuns:
     def inputs(self, rows: int, length: int) -> dict[str, Tensor]:
         """Return any token ids, as the model takes them: (rows, length)."""
         config: Any = self.model.config
-        padding = getattr(config.get_text_config(), "pad_token_id", None)
+        padding = getattr(text_config(config), "pad_token_id", None)
         some = [n for n in range(_TOKENS + 1) if n != padding and n < self.embedding.num_embeddings]
         ids = torch.tensor([some[n % len(some)] for n in range(length)], device="cpu").repeat(
             rows, 1

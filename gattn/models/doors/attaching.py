@@ -37,14 +37,18 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary(
 
 @contextmanager
 def attached(
-    model: nn.Module, context: Context, prove: Callable[..., Any] | None = None
+    model: nn.Module,
+    context: Context,
+    prove: Callable[..., Any] | None = None,
+    is_any: bool | None = None,
 ) -> Iterator[Calls]:
     """Let a context take part in each call of a model, which runs as written.
 
-    `prove` proves what the attention of a model means that is not one of transformers.
+    `prove` proves what the attention of a model means that does not route it, and `is_any` says
+    whether it is read as one of any library, which its class tells otherwise.
     """
     known = [calls for calls, _ in present() if calls.model is model]
-    calls = known[0] if known else _calls(model, prove)
+    calls = known[0] if known else _calls(model, prove, is_any)
     join(calls, context)
     with ExitStack() as stack:
         stack.enter_context(own_layers.watched())
@@ -56,12 +60,13 @@ def attached(
         yield calls
 
 
-def _calls(model: nn.Module, prove: Callable[..., Any] | None) -> Calls:
-    if not is_as_any(model) and routes(model) and not unseen(model):
+def _calls(model: nn.Module, prove: Callable[..., Any] | None, is_any: bool | None) -> Calls:
+    is_any = is_as_any(model) if is_any is None else is_any
+    if not is_any and routes(model) and not unseen(model):
         return Calls(model, attending(model), None, Tracker)
     from gattn.models.doors.functions.mode import FunctionMode
 
-    if is_as_any(model):
+    if is_any:
         return Calls(model, frozenset(), FunctionMode, partial(AnyTracker, prove=prove))
     if not routes(model):
         tracker = partial(UnroutedTracker, prove=prove)

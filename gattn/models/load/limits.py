@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -82,7 +82,7 @@ def check_length(text: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> N
 
 def longest(model: PreTrainedModel) -> int | None:
     """Return how many tokens a model takes; None if it does not say."""
-    size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    size = getattr(text_config(model.config), "max_position_embeddings", None)
     limit = size if isinstance(size, int) and size > 0 else None
     for name, table in model.named_modules():
         # RoBERTa and similar models count positions from after the padding's.
@@ -90,3 +90,14 @@ def longest(model: PreTrainedModel) -> int | None:
         if is_table and isinstance(table, nn.Embedding) and table.padding_idx is not None:
             limit = table.num_embeddings - table.padding_idx - 1
     return limit
+
+
+def text_config(config: Any) -> Any:
+    """Return the configuration of the texts that a model is given.
+
+    MusicGen, for example, has one of its text encoder and one of its decoder.
+    """
+    try:
+        return config.get_text_config()
+    except ValueError:  # There are several.
+        return config.get_text_config(encoder=True)

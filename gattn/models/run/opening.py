@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.attending import is_as_any, unseen
+from gattn.models.doors.attending import attending, is_as_any, routes, unseen
 from gattn.models.load.loading import as_written
 from gattn.models.run.record import warnings_of_parts as told
 from gattn.models.watch.calls import Calls
@@ -29,15 +30,16 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     model is called.
     """
     model = as_written(model)
-    parts = [] if is_as_any(model) else unseen(model)
+    is_any = _is_read_as_any(model)
+    parts = [] if is_any else unseen(model)
     plans: dict[int, Plan | Kinds] = {}
 
     def proved(*call: Any) -> Plan | Kinds:
-        plan = _prove(model, *call)
+        plan = _prove(model, is_any, *call)
         plans[id(plan)] = plan
         return plan
 
-    with context.watching(model), attached(model, context, proved) as calls:
+    with context.watching(model), attached(model, context, proved, is_any) as calls:
         yield calls
         shown, left = calls.last.layers.shown, calls.last.left_out
         apart = calls.last.modules.apart
@@ -78,8 +80,37 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_missed(others)
 
 
-def _prove(model: nn.Module, *call: Any) -> Plan | Kinds:
-    if is_as_any(model):  # What proves takes long to load, and most models need no proof.
+def _is_read_as_any(model: nn.Module) -> bool:
+    """Return whether a model is read as one of any library.
+
+    So is one of transformers that takes no ids and does more than attend from tokens to tokens with
+    heads, as in windows of an image: of its texts and caches there is nothing to be known.
+    """
+    if is_as_any(model) or model.training or "input_ids" in signature(model.forward).parameters:
+        return is_as_any(model)
+    if not routes(model):
+        from gattn.models.doors.proof.kinds import known_kinds
+
+        kinds = known_kinds(model)
+        return not kinds.failed and not kinds.is_read
+    parts = [model.get_submodule(part.split(" (")[0]) for part in unseen(model)]
+    if all(isinstance(part, nn.MultiheadAttention) for part in parts):
+        return False
+    return not attending(model) or _reads_all(model)
+
+
+def _reads_all(model: nn.Module) -> bool:
+    """Return whether all attention of a model is proved on a small input, as of any library."""
+    from gattn.models.doors.proof.copying.small_inputs import small_input
+    from gattn.models.doors.proof.proving import plan_of
+
+    given = small_input(model)
+    plan = None if given is None else plan_of(model, model, (), given)
+    return plan is not None and not (plan.refused or plan.reasons)
+
+
+def _prove(model: nn.Module, is_any: bool, *call: Any) -> Plan | Kinds:
+    if is_any:  # What proves takes long to load, and most models need no proof.
         from gattn.models.doors.proof.proving import plan_of
 
         return plan_of(*call)

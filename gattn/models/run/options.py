@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from gattn.errors import CaptureError
 from gattn.keep import Keep, as_keep
+from gattn.models.load.limits import text_config
 from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Options:
             )
 
     def _num_heads(self, model: PreTrainedModel) -> int:
-        config = model.config.get_text_config()
+        config = text_config(model.config)
         sizes = (getattr(config, f"num_{of}", 1) for of in ("hidden_layers", "attention_heads"))
         layers, heads = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
         return self.chosen.count(layers, heads)

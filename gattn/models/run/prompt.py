@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
+from gattn.models.load.limits import text_config
 from gattn.models.load.loading import input_device
 from gattn.models.load.token_texts import names_of_run
 from gattn.models.load.training import refuse_training
@@ -147,7 +148,7 @@ class Prompt:
 
         A copy has so many tokens, and the model gives `logits` rows of logits for it.
         """
-        config, device = self.model.config.get_text_config(), input_device(self.model)
+        config, device = text_config(self.model.config), input_device(self.model)
         # Logits and their softmax, a layer's features, and its attention where it is all computed.
         numbers = (
             2 * logits * (getattr(config, "vocab_size", None) or 1)

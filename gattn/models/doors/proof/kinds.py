@@ -62,6 +62,11 @@ class Kinds:
     silent: Sequence[str] = ()
     unmet: Sequence[str] = ()
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all modules that were seen to attend were proved."""
+        return bool(self.proved) and not (self.reasons.keys() - self.proved or self.refused)
+
     def check(self, module: nn.Module) -> None:
         """Refuse a module whose type was not proved."""
         kind = type(module)
@@ -111,13 +116,24 @@ def kinds_of(
         special = *general, name, frozenset(given)
         if special in known:
             return known[special]
-        found = _found(model, "", partial(small_input, model), 1)
-        if not found.failed:
-            known[general] = found
-        else:
+        found = known_kinds(model)
+        if found.failed:
             found = _found(model, name, lambda: given, batch)
             if not found.failed:
                 known[special] = found
+        return found
+
+
+def known_kinds(model: nn.Module) -> Kinds:
+    """Prove once which types of a model's modules attend, on a small input."""
+    with _lock:
+        known = _known.setdefault(model, {})
+        general = (state_of(model),)
+        if general in known:
+            return known[general]
+        found = _found(model, "", partial(small_input, model), 1)
+        if not found.failed:
+            known[general] = found
         while len(known) > _MOST_KNOWN:
             del known[next(iter(known))]
         return found

@@ -124,7 +124,7 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         with without_contexts(), outside(), random_numbers_kept(model), paused(), apart:
             twin = copied(model, with_hooks=True)
             idle = keep_acting(twin, name, lambda: _called(twin.get_submodule(name), given))
-            with attached(twin, Context()), paused(), warnings.catch_warnings():
+            with attached(twin, Context(), is_any=True), paused(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
                 return replace(_Proof(twin, name, given, original=model).plan(), idle_hooks=idle)
     except CaptureError as error:

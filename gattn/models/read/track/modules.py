@@ -10,6 +10,7 @@ from torch import nn
 from gattn.caching import cached_property
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.media import modality
+from gattn.models.load.limits import text_config
 from gattn.models.load.walking import names_of
 from gattn.models.read.track.stacks import Kind, check_seen, home, kinds, stack_name
 
@@ -79,7 +80,7 @@ class Modules:
         `seen` are the modules whose attention was seen, `calls` counts those of each stack.
         """
         config = self.config
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        text = text_config(config) if hasattr(config, "get_text_config") else config
         layers = getattr(text, "num_hidden_layers", None)
         layers = layers if isinstance(layers, int) else None  # LXMERT's are of several kinds.
         check_seen(self.model, self._alike, seen, layers)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gattn.models.load.limits import text_config
 from gattn.models.load.loading import input_device
 
 _TOKENS = 7
@@ -23,7 +24,7 @@ def small_input(model: nn.Module) -> dict[str, Tensor] | None:
     names = inspect.signature(model.forward).parameters
     inputs: dict[str, Tensor] = {}
     if "input_ids" in names:
-        vocabulary = getattr(config.get_text_config(), "vocab_size", _FEW_TOKENS)
+        vocabulary = getattr(text_config(config), "vocab_size", _FEW_TOKENS)
         inputs["input_ids"] = torch.randperm(vocabulary, generator=generator, device="cpu")[
             :_TOKENS
         ][None]
@@ -32,7 +33,9 @@ def small_input(model: nn.Module) -> dict[str, Tensor] | None:
     if "pixel_values" in names:
         size = _setting(config, "image_size", "input_size", "img_size") or _SIDE
         sides = size if isinstance(size, (list, tuple)) else (size, size)
-        shape = (1, _setting(config, "num_channels", "in_channels", "in_chans") or 3, *sides)
+        channels = _setting(config, "num_channels", "in_channels", "in_chans") or 3
+        frames = [number] if (number := getattr(config, "num_frames", None)) else []
+        shape = (1, *frames, channels, *sides)
         inputs["pixel_values"] = torch.randn(shape, generator=generator, device="cpu")
     if "input_values" in names:
         inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator, device="cpu")

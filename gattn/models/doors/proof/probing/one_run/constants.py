@@ -30,11 +30,13 @@ class Constants:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._names: dict[int, Name] = {}
+        self._parameters: set[Name] = set()
         for module_name, module in model.named_modules():
             for held in (module._parameters, module._buffers, vars(module)):
                 for name, x in held.items():
                     if isinstance(x, Tensor) and x.is_floating_point() and place_of(x):
                         self._names[place_of(x)] = module_name, name
+            self._parameters.update((module_name, name) for name in module._parameters)
         self._read: set[Name] = set()
         self._made: Any = WeakTensorKeyDictionary()
 
@@ -58,6 +60,10 @@ class Constants:
         names = self._of(x) if x.is_floating_point() else ()
         self._read.update(names)
         return bool(names)
+
+    def are_weights(self, x: Tensor) -> bool:
+        """Return whether a tensor was made of parameters alone, which hold no tokens."""
+        return bool(names := self._of(x)) and self._parameters.issuperset(names)
 
     def note_read(self, name: Name) -> None:
         """Note that code read numbers that were made of a tensor."""

@@ -179,7 +179,8 @@ class Picks:
         if not given or not given[0].is_floating_point():
             return False
         if kernel in _TAKES or kernel == "_unsafe_index":
-            return place_of(given[0]) not in self.constants
+            is_constant = place_of(given[0]) in self.constants or self.own.are_weights(given[0])
+            return not is_constant
         return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])
 
 
