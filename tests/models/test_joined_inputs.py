@@ -102,7 +102,9 @@ def slots_of(text):
 @pytest.mark.parametrize("text", [TEXT, IMAGE, 14])
 def test_what_one_layer_is_given_apart_and_another_joined(text, batch):
     model = Streams().double().eval()
-    names = [f"{kind} {n}" for kind, size in (("image", IMAGE), ("text", text)) for n in range(size)]
+    names = [
+        f"{kind} {n}" for kind, size in (("image", IMAGE), ("text", text)) for n in range(size)
+    ]
     with capturing(model, tokens=names) as run:
         model(*inputs(text, batch))
     slots = slots_of(text)
