@@ -261,3 +261,18 @@ def test_tokens_may_be_ids_as_tensors():
     with torch.no_grad(), gattn.capturing(encoder, tokens=torch.tensor([6, 1, 4])) as run:
         encoder(torch.randn(1, 3, 8))
     assert run.trace[0, 0].tokens == ("6", "1", "4")
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 3])
+@pytest.mark.parametrize("order", [None, _SHUFFLED], ids=["rows", "shuffled"])
+def test_the_form_of_a_grid_does_not_say_in_what_order_patches_come(order, prefix):
+    model, image, _ = built(order, prefix)
+    cells = cells_by_gradient(model.float(), image.float())
+    model.double()
+    with torch.no_grad(), gattn.capturing(model, grid=_GRID) as run:
+        model(image)
+    assert run.trace[0, 0].geometry.cells.tolist() == cells
+    name = ",".join(map(str, divmod(7, _COLUMNS)))
+    found = outputs(model, image, gattn.Cut(layer=1, key=name), grid=_GRID)
+    expected = outputs(model, image, gattn.Cut(layer=1, key=cells.index(7)))
+    assert torch.equal(found, expected)

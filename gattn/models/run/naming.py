@@ -86,12 +86,10 @@ class Naming:
 
         `sizes` are the numbers of its tokens. A side whose tokens are on no grid is left out.
         """
+        if not is_bipartite and (whole := self._proved(proved, sizes["key"])) is not None:
+            return dict.fromkeys(sizes, whole)
         if self.grid is None:
-            cells = None if is_bipartite else _cells(proved, sizes["key"])
-            if proved is None or cells is None:
-                return {}
-            rows, columns = proved.grid
-            return dict.fromkeys(sizes, Grid(rows, columns, cells.numpy()))
+            return {}
         found: dict[str, Grid] = {}
         for side, size in sizes.items():
             with suppress(ShapeError):
@@ -99,6 +97,18 @@ class Naming:
         if found and not is_bipartite:
             self._check_grid(proved)
         return {} if is_bipartite and len(found) > 1 else found  # Either side may be meant.
+
+    def _proved(self, proved: TokenMap | None, size: int) -> Grid | None:
+        """Return the grid that so many tokens were proved to form, unless another one is given.
+
+        Which token is which patch is known then: a given form does not say whether they come row by
+        row.
+        """
+        cells = _cells(proved, size)
+        if proved is None or cells is None or self.grid not in (None, proved.grid):
+            return None
+        rows, columns = proved.grid
+        return Grid(rows, columns, cells.numpy())
 
     def _check_grid(self, proved: TokenMap | None) -> None:
         """Refuse a grid of as many patches as one that was proved, but of another form."""
@@ -130,16 +140,15 @@ class Naming:
         """
         if self.tokens is not None:
             trace = self._named(trace, sequence, unnamed)
-        if self.grid is not None:
-            for stack in grids.keys() - set(unnamed):
-                self._check_grid(grids[stack])
-            return self._on_grid(trace, self.grid, unnamed)
+        done = set(unnamed)
         for stack in grids.keys() - set(unnamed):
+            self._check_grid(grids[stack])
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
-            cells = _cells(grids[stack], sizes.pop()) if len(sizes) == 1 else None
-            if cells is not None:
-                trace = trace.on_grid(*grids[stack].grid, cells=cells, stack=stack)
-        return trace
+            whole = self._proved(grids[stack], sizes.pop()) if len(sizes) == 1 else None
+            if whole is not None:
+                trace = trace.on_grid(whole.rows, whole.columns, cells=whole.cells, stack=stack)
+                done.add(stack)
+        return trace if self.grid is None else self._on_grid(trace, self.grid, done)
 
     def _named(
         self, trace: AttentionTrace, sequence: int, unnamed: Collection[str]

@@ -97,8 +97,8 @@ class ReadingAheadOfCall:
                 self._of(sequence).note_reading(reading, self._num_extra)
 
     def _settle(self) -> None:
-        for sequence, *read in self._last:
-            self._of(sequence).note(*read)
+        for sequence, graph, queries, keys in self._last:
+            self._of(sequence).note(graph, queries, keys)
         self._last = []
 
     def _of(self, sequence: int) -> ReadingAhead:

@@ -156,7 +156,7 @@ class SummedBy:
     nodes: Tensor | None
 
 
-def summed_by(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SummedBy | None:
+def summed_by(args: Sequence[Any], kwargs: Mapping[str, Any]) -> SummedBy | None:
     """Read the arguments of a sum by an index; None if they are no such."""
     named = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
     out, dim, index = (named.get(name) for name in _ARGUMENTS[:3])

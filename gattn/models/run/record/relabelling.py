@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gattn.errors import CaptureError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
@@ -70,7 +71,14 @@ class Positions:
         query, key = rows[query], torch.cat(self.keys)[widths[element] + key]
         kept = ((query < self.num_queries) & (key < self.num_keys)).nonzero()[:, 0]
         query, key = query[kept], key[kept]
-        order = kept[torch.argsort(query * self.num_keys + key)]
+        places = query * self.num_keys + key
+        if len(places.unique()) < len(places):
+            raise CaptureError(
+                "Some queries attend to several slots of the same token, as where a model repeats "
+                "its keys or pads by copies of them: an attention graph has one edge for each pair "
+                "of tokens. A Cut works, and reaches all slots of a token."
+            )
+        order = kept[torch.argsort(places)]
         rule = Edges.from_pairs(query, key, self.num_queries)
         sizes = self.num_queries, self.num_keys
         found = TokenGraph(rule, *sizes, 0, self.is_bipartite)

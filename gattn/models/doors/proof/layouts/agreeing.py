@@ -71,13 +71,18 @@ class Agreement:
             if len(some) == len(places.get(place, ()))
             for n, (site, (_, layout)) in enumerate(zip(places[place], some, strict=True))
         }
-        in_order = [(site, told[site][1]) for site in sites if site in told]
-        for site, found in self._found(in_order):
-            if isinstance(found, str):
-                layouts.pop(site.place, None)
-                reasons[site.place] = found
-            elif site.place in layouts:
-                layouts[site.place][told[site][0]] = site.lead, found
+        for find in (self._found, self._found_joined):
+            in_order = [
+                (site, layouts[site.place][told[site][0]][1])
+                for site in sites
+                if site in told and site.place in layouts
+            ]
+            for site, found in find(in_order):
+                if isinstance(found, str):
+                    layouts.pop(site.place, None)
+                    reasons[site.place] = found
+                elif site.place in layouts:
+                    layouts[site.place][told[site][0]] = site.lead, found
 
     def _found(self, told: Sequence[tuple[Site, Layout]]) -> Iterator[tuple[Site, Layout | str]]:
         """Give calls whose tokens were moved the model's numbers, or a reason to refuse them."""
@@ -91,12 +96,32 @@ class Agreement:
         for count, some in groups.items():
             yield from self._moved(count, some)
 
-    def _moved(self, count: int, some: list[Told]) -> Iterator[tuple[Site, Layout | str]]:
+    def _found_joined(
+        self, told: Sequence[tuple[Site, Layout]]
+    ) -> Iterator[tuple[Site, Layout | str]]:
+        """Give calls on tokens of several inputs the numbers of the first call on all of these.
+
+        Modules that are given these inputs apart, joined, or in another order, number them so.
+        """
+        groups: dict[int, list[Told]] = {}
+        for site, layout in told:
+            if layout.tokens is not None and all(pick.by is By.INPUTS for pick in site.picks):
+                one = Told(site, layout)
+                if not one.tokens.is_cross and not one.tokens.is_by_rows:
+                    groups.setdefault(one.tokens.num_keys, []).append(one)
+        for count, some in groups.items():
+            if any(one.tokens.num_given not in (None, count) for one in some):
+                yield from self._moved(count, some, are_joined=True)
+
+    def _moved(
+        self, count: int, some: list[Told], *, are_joined: bool = False
+    ) -> Iterator[tuple[Site, Layout | str]]:
         sites = self._replays.sites
         root, order = some[0].site.chain[-1], [sites.index(one.site) for one in some]
         elements = max(n for one in some for n in one.tokens.sequences) + 1
         sizes = elements, count
-        inputs = TokenInputs(root, self._replays.sources(root), sizes, self._batches)
+        given = () if are_joined else self._replays.sources(root)
+        inputs = TokenInputs(root, given, sizes, self._batches)
         attending = {one.site.chain[0].name for one in some}
         begin = -1 if inputs.are_any else order[0]
         if begin == order[-1]:
@@ -112,7 +137,11 @@ class Agreement:
             self._run(some, inputs, code)
         if self._replays.reads_values:  # Its code may have put tokens there, number by number.
             self.switched |= {one.site for one in some if one.is_out_of_reach(count)}
-        moved = [one for one in some if one.has_moved(code) and one.site not in self.switched]
+        moved = [
+            one
+            for one in some
+            if one.has_moved(code, are_joined=are_joined) and one.site not in self.switched
+        ]
         if blind := {one.site for one in some if one.is_blind(code)}:
             outer = self._outer(some, inputs)
             asked = [one for one in some if one not in moved or one.site in blind]
@@ -126,9 +155,11 @@ class Agreement:
         origin = "the model is given them" if inputs.are_any else f"{some[0].site.name} attends"
         for one in moved:
             try:
-                yield one.site, one.renumbered(code, origin)
+                yield one.site, one.renumbered(code, origin, are_joined=are_joined)
             except UnprovedError as error:
-                yield one.site, str(error)
+                if not are_joined:
+                    yield one.site, str(error)
+                self.switched |= {one.site} if are_joined else set()
 
     def _outer(self, some: list[Told], inputs: TokenInputs) -> Run:
         if inputs.are_any:

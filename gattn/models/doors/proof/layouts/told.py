@@ -112,19 +112,25 @@ class Told:
                 return True
         return False
 
-    def has_moved(self, code: Tensor) -> bool:
-        """Return whether some slot depends on other tokens than its own."""
+    def has_moved(self, code: Tensor, *, are_joined: bool = False) -> bool:
+        """Return whether some slot depends on other tokens than its own.
+
+        If tokens `are_joined` from several inputs, some may be new in each layer, as prompts are:
+        what depends on none has not moved.
+        """
         for n, positions in self.sides(code.shape[1]):
             is_token = (positions >= 0) & (positions < code.shape[1])
             own = code[:, positions.clamp(0, code.shape[1] - 1)]
             seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
             is_missing = own & known & ~seen & is_token
+            if are_joined:
+                is_missing &= (seen & known).any(0)
             if bool(is_missing.any()) and bool((seen & known & is_token).any()):
                 return True
         return False
 
-    def renumbered(self, code: Tensor, origin: str) -> Layout:
-        """Give its slots the tokens that they depend on."""
+    def renumbered(self, code: Tensor, origin: str, *, are_joined: bool = False) -> Layout:
+        """Give its slots the tokens that they depend on, or none; new ones keep their numbers."""
         tokens, count = self.tokens, code.shape[1]
         found = []
         for n, positions in self.sides(count):
@@ -133,6 +139,8 @@ class Told:
             is_token = (positions >= 0) & (positions < count)
             if bool((own == SEVERAL)[is_token].any()):
                 raise UnprovedError(_MOVED.format(origin=origin))
+            if are_joined:
+                own = torch.where(own == NONE, positions, own)
             found.append(own.where(is_token, torch.tensor(NONE, device="cpu")))
         sequences = torch.tensor(tokens.sequences, device="cpu")
         for positions in found:

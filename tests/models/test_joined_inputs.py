@@ -1,0 +1,150 @@
+"""Layers that join several inputs, in whatever order, number the same tokens alike."""
+
+import pytest
+import torch
+from torch import nn
+
+from gattn import Cut, capturing, edited
+
+IMAGE, TEXT, WIDTH = 6, 4, 8
+
+
+class Head(nn.Module):
+    """One head; `cut` is a slot of a query and one of a key."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.cut = nn.Linear(WIDTH, 3 * WIDTH), None
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / WIDTH**0.5
+        if self.cut is not None:
+            scores[:, self.cut[0], self.cut[1]] = -torch.inf
+        self.shown = scores.softmax(-1)
+        return self.shown @ v
+
+
+class Double(nn.Module):
+    """Is given two inputs, and attends to the second one, then the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, first, second):
+        q, k, v = self.head.qkv(torch.cat((second, first), 1)).chunk(3, -1)
+        self.shown = (q @ k.mT / WIDTH**0.5).softmax(-1)
+        found = self.shown @ v
+        size = second.shape[1]
+        return first + found[:, size:], second + found[:, :size]
+
+
+class Streams(nn.Module):
+    """Image and text in one layer, given apart, and in the next one, given as one."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.apart, self.joined = Double(), Head()
+
+    def forward(self, image, text):
+        image, text = self.apart(image, text)
+        joined = torch.cat((text, image), 1)
+        return joined + self.joined(joined)
+
+
+class Turned(nn.Module):
+    """Gives its second layer the two inputs in the other order."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = Double(), Double()
+
+    def forward(self, image, text):
+        image, text = self.first(image, text)
+        return torch.cat(self.second(text, image), 1)
+
+
+class Prompted(nn.Module):
+    """Each layer has prompts of its own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Double() for _ in range(3))
+        self.prompts = nn.ParameterList(torch.randn(1, TEXT, WIDTH) for _ in range(3))
+
+    def forward(self, image):
+        for layer, prompts in zip(self.layers, self.prompts, strict=True):
+            image = layer(image, prompts.expand(len(image), -1, -1))[0]
+        return image
+
+
+def dense(trace, stack):
+    return torch.as_tensor(trace[stack][next(iter(trace[stack]))].to_dense())
+
+
+def inputs(text=TEXT, batch=2):
+    generator = torch.Generator().manual_seed(1)
+    sizes = (batch, IMAGE, WIDTH), (batch, text, WIDTH)
+    return [torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes]
+
+
+def slots_of(text):
+    """Which token of image and text each slot of text and image is."""
+    return [*range(IMAGE, IMAGE + text), *range(IMAGE)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("text", [TEXT, IMAGE, 14])
+def test_what_one_layer_is_given_apart_and_another_joined(text, batch):
+    model = Streams().double().eval()
+    names = [
+        f"{kind} {n}" for kind, size in (("image", IMAGE), ("text", text)) for n in range(size)
+    ]
+    with capturing(model, tokens=names) as run:
+        model(*inputs(text, batch))
+    slots = slots_of(text)
+    for row, trace in enumerate(run.traces):
+        for stack, layer in (("apart", model.apart), ("joined", model.joined)):
+            found = dense(trace, stack)[slots][:, slots]
+            torch.testing.assert_close(found, layer.shown[row], rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("text", [TEXT, IMAGE, 14])
+def test_layers_that_are_given_two_inputs_in_turn(text):
+    model = Turned().double().eval()
+    with capturing(model) as run:
+        model(*inputs(text))
+    slots = slots_of(text)
+    for row, trace in enumerate(run.traces):
+        found = dense(trace, "first")[slots][:, slots]
+        torch.testing.assert_close(found, model.first.shown[row], rtol=0, atol=1e-12)
+        found = dense(trace, "second")
+        torch.testing.assert_close(found, model.second.shown[row], rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_an_edit_means_the_same_tokens_in_all_layers():
+    model, given = Streams().double().eval(), inputs()
+    query, key = 2, IMAGE + 1
+    with edited(model, Cut("joined:0.0", query=query, key=key)):
+        found = model(*given)
+    slots = slots_of(TEXT)
+    model.joined.cut = slots.index(query), slots.index(key)
+    torch.testing.assert_close(found, model(*given), rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_prompts_of_each_layer_keep_their_numbers():
+    model, (image, _) = Prompted().double().eval(), inputs()
+    with capturing(model) as run:
+        model(image)
+    slots = slots_of(TEXT)
+    for (layer, _), head in run.traces[1]["layers"].items():
+        found = torch.as_tensor(head.to_dense())[slots][:, slots]
+        torch.testing.assert_close(found, model.layers[layer].shown[1], rtol=0, atol=1e-12)
