@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dis import get_instructions
 from enum import Enum
 from functools import cache, partial
+from pathlib import Path
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -30,8 +33,10 @@ _PLAIN = frozenset(
 _NAMED = (type, BuiltinFunctionType, ModuleType)
 _LISTS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict)
-_HOLDERS = (*_LISTS, *_DICTS, Tensor, np.ndarray, SimpleNamespace)
+_HOLDERS = (*_LISTS, *_DICTS, Tensor, np.ndarray, SimpleNamespace, Namespace)
 _LIBRARIES = ("torch.", "torch_geometric.", "transformers.")
+_KNOWN = sys.stdlib_module_names | {"torch", "torch_geometric", "transformers", "numpy", "gattn"}
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
 _DEPTH = 5
 """How deep lists and objects within values are followed."""
 
@@ -56,7 +61,7 @@ class Description:
             return kind, _of_array(np.asarray(value))
         if isinstance(value, Enum):
             return kind, value.name
-        if isinstance(value, _NAMED):
+        if isinstance(value, _NAMED) and (not isinstance(value, type) or depth == 0):
             return value
         if isinstance(value, nn.Module) or depth == 0:
             return kind
@@ -91,8 +96,21 @@ class Description:
             return self(value.__func__, depth), self(value.__self__, depth)
         if isinstance(value, partial):
             return self._all((value.func, value.args, value.keywords), depth)
+        if isinstance(value, type):
+            return value, self._of_class(value, depth)
         own = attributes_of(value)
-        return None if own is None else self._parts(own, depth)
+        held = self._of_class(type(value), depth)
+        return held if own is None else (held, self._parts(own, depth))
+
+    def _of_class(self, kind: type, depth: int) -> object:
+        """Describe the numbers and methods of a class that is no library's, as of settings."""
+        if issubclass(kind, nn.Module):
+            return None
+        own = [one for one in kind.__mro__[:-1] if _package(one) not in _KNOWN]
+        held = [_function_of(x) for one in own for name, x in vars(one).items() if name[:2] != "__"]
+        methods = tuple(x.__code__ for x in held if isinstance(x, FunctionType))
+        numbers = [x for x in held if type(x) in _PLAIN or isinstance(x, _HOLDERS)]
+        return methods, self._all(numbers, depth)
 
     def _function(self, function: FunctionType, depth: int) -> object:
         """Describe a function: its code, its defaults, and what it takes from around it."""
@@ -100,14 +118,40 @@ class Description:
         if str(function.__module__).startswith(_LIBRARIES):
             return code
         names = function.__globals__
-        around = [names.get(name) for name in _names(code)]
-        held = [x for x in around if type(x) in _PLAIN or isinstance(x, _HOLDERS)]
-        called = [x.__code__ for x in around if isinstance(x, FunctionType)]
+        around = [names[name] for name in _names(code) if name in names]
+        home = _package(function)
+        called = [x for x in around if isinstance(x, FunctionType)]
+        held = [x for x in around if _is_setting(x, home)]
+        held += [x for x in called if _package(x) == home]
+        for module in around:
+            if isinstance(module, ModuleType) and _is_own(module):
+                top = module.__name__.partition(".")[0]
+                held += [x for x in vars(module).values() if _is_setting(x, top)]
         given = function.__defaults__, function.__kwdefaults__
-        return code, tuple(called), self._all((*given, *_contents(function), *held), depth)
+        codes = tuple(x.__code__ for x in called)
+        return code, codes, self._all((*given, *_contents(function), *held), depth)
 
     def _all(self, values: Iterable[Any], depth: int) -> tuple[object, ...]:
         return tuple(self(value, depth) for value in values)
+
+
+def _package(x: type | FunctionType) -> str:
+    return str(x.__module__).partition(".")[0]
+
+
+def _is_setting(x: Any, package: str) -> bool:
+    """Return whether code of a package may decide by a global: a number, or what holds some."""
+    if type(x) in _PLAIN or isinstance(x, _HOLDERS):
+        return True
+    kind = x if isinstance(x, type) else type(x)
+    return _package(kind) == package and not issubclass(kind, nn.Module)
+
+
+def _is_own(module: ModuleType) -> bool:
+    """Return whether a module is the user's own, and not installed."""
+    where = Path(getattr(module, "__file__", None) or "").parts
+    top = module.__name__.partition(".")[0]
+    return bool(where) and top not in _KNOWN and _INSTALLED.isdisjoint(where)
 
 
 @cache
