@@ -106,7 +106,7 @@ class Description:
         """Describe the numbers and methods of a class that is no library's, as of settings."""
         if issubclass(kind, nn.Module):
             return None
-        own = [one for one in kind.__mro__[:-1] if _package(one) not in _KNOWN]
+        own = [one for one in kind.__mro__[:-1] if _is_own(_package(one))]
         held = [_function_of(x) for one in own for name, x in vars(one).items() if name[:2] != "__"]
         methods = tuple(x.__code__ for x in held if isinstance(x, FunctionType))
         numbers = [x for x in held if type(x) in _PLAIN or isinstance(x, _HOLDERS)]
@@ -122,10 +122,10 @@ class Description:
         home = _package(function)
         called = [x for x in around if isinstance(x, FunctionType)]
         held = [x for x in around if _is_setting(x, home)]
-        held += [x for x in called if _package(x) == home]
+        if _is_own(home):
+            held += [x for x in called if _package(x) == home]
         for module in around:
-            if isinstance(module, ModuleType) and _is_own(module):
-                top = module.__name__.partition(".")[0]
+            if isinstance(module, ModuleType) and _is_own(top := module.__name__.partition(".")[0]):
                 held += [x for x in vars(module).values() if _is_setting(x, top)]
         given = function.__defaults__, function.__kwdefaults__
         codes = tuple(x.__code__ for x in called)
@@ -144,14 +144,15 @@ def _is_setting(x: Any, package: str) -> bool:
     if type(x) in _PLAIN or isinstance(x, _HOLDERS):
         return True
     kind = x if isinstance(x, type) else type(x)
-    return _package(kind) == package and not issubclass(kind, nn.Module)
+    is_near = _package(kind) == package and not issubclass(kind, nn.Module)
+    return is_near and _is_own(package)
 
 
-def _is_own(module: ModuleType) -> bool:
-    """Return whether a module is the user's own, and not installed."""
-    where = Path(getattr(module, "__file__", None) or "").parts
-    top = module.__name__.partition(".")[0]
-    return bool(where) and top not in _KNOWN and _INSTALLED.isdisjoint(where)
+@cache
+def _is_own(package: str) -> bool:
+    """Return whether a package is the user's own, and not installed."""
+    where = Path(getattr(sys.modules.get(package), "__file__", None) or "").parts
+    return package not in _KNOWN and _INSTALLED.isdisjoint(where)
 
 
 @cache
