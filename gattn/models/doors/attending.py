@@ -45,7 +45,7 @@ def unseen(model: nn.Module) -> list[str]:
         return []
     asking = [f"{name}." for name in attending(model)]
     return [
-        f"{name} ({type(module).__name__})"
+        name
         for name, module in model.named_modules()
         if isinstance(module, nn.MultiheadAttention)
         or (_attends(module) and not _is_near(f"{name}.", asking))

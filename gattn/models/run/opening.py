@@ -76,7 +76,7 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_missed(sorted(missed))
     if shown and again:
         told.of_uses(model, sorted(again))
-    if shown and (others := [part for part in parts if part.split(" (")[0] not in shown]):
+    if shown and (others := [told.named(model, part) for part in parts if part not in shown]):
         told.of_missed(others)
 
 
@@ -93,7 +93,7 @@ def _is_read_as_any(model: nn.Module) -> bool:
 
         kinds = known_kinds(model)
         return not kinds.failed and not kinds.is_read
-    parts = [model.get_submodule(part.split(" (")[0]) for part in unseen(model)]
+    parts = map(model.get_submodule, unseen(model))
     if all(isinstance(part, nn.MultiheadAttention) for part in parts):
         return False
     return not attending(model) or _reads_all(model)
