@@ -336,7 +336,7 @@ def test_edges_for_90_are_those_of_top_mass(seed, size, is_even):
     rows = np.tril(np.random.default_rng(seed).exponential(size=(size, size)) ** 4)
     rows = np.tril(np.ones((size, size))) if is_even else rows
     rows[np.random.default_rng(seed).random(size) < 0.2] = 0
-    head = AttentionGraph.from_dense(rows)
+    head = AttentionGraph.from_dense(rows, graph=TokenGraph.causal(size))
     found = describe(head)["edges_for_90"]
     degree = head.keep(TopMass(0.9)).graph.in_degree.numpy()
     filled = rows.sum(1) > 0

@@ -107,6 +107,7 @@ class Plan:
             self._measure(side if height else min(side, usual))
             if height is None or (self._fill(height, side) and self._has_names):
                 break
+        is_large = max(self.panel) >= _LEAST
         if height is not None:
             self._stretch_into(width - around, height)
         self.texts = self.top + rows * self.above + self.bottom
@@ -123,7 +124,7 @@ class Plan:
         long = self.key + below * (self.key + _BETWEEN_KEYS)
         drawn = max(rows * self.row + as_inches(self.keys.extent), self.above + long)
         self.over_caption = self.top + drawn + 0.6 * line_height(small_size())
-        self.has_room = max(self.panel) >= _LEAST and self.key >= _LEAST_KEY
+        self.has_room = is_large and self.key >= _LEAST_KEY
         self.has_room &= self._has_block_names(columns * self.step + self.between)
 
     def _fill(self, height: float, side: float) -> bool:

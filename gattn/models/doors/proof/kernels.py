@@ -216,9 +216,11 @@ class _Parameters(Container[int]):
 
     def note(self, kernel: str, tensors: Sequence[Tensor], result: Any) -> None:
         """Note a copy of one for each element of a batch, as a product with that makes it."""
-        if kernel != "clone" or 0 not in tensors[0].stride():
+        if kernel != "clone":
             return
-        if place_of(tensors[0]) in self:
+        (x,) = tensors
+        is_repeated = x.layout is torch.strided and 0 in x.stride()
+        if is_repeated and place_of(x) in self:
             self.known.add(place_of(result))
             self._copies.append(result)  # Kept, so that its memory stays.
 
