@@ -1,5 +1,6 @@
 """A text of one token attends to itself alone, however its softmax is written."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -110,3 +111,44 @@ def test_traces_are_made_once_when_no_more_can_run():
         model(torch.randn(1, 3, WIDTH).double())
     assert len(run.traces) == 3
     assert all(one is same for one, same in zip(run.traces, run.traces, strict=True))
+
+
+class _Core(nn.Module):
+    """Attention that is given heads, and the mask of a cache."""
+
+    def forward(self, q, k, v, sees):
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~sees, -torch.inf)
+        return scores.softmax(-1) @ v
+
+
+class _FromOneToken(nn.Module):
+    """A decoder whose text begins with a single token."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.core, self.out = nn.Linear(16, 48), _Core(), nn.Linear(16, 16)
+
+    def forward(self, x, past=None):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        sees = torch.ones(x.shape[1], k.shape[2], dtype=torch.bool).tril(k.shape[2] - x.shape[1])
+        return self.out(self.core(q, k, v, sees).transpose(1, 2).flatten(2)), (k, v)
+
+
+@pytest.mark.parametrize("texts", [1, 3])
+def test_heads_given_to_the_attending_module_are_no_tokens(texts):
+    torch.manual_seed(0)
+    model, x = _FromOneToken().double().eval(), torch.randn(texts, 4, 16, dtype=torch.float64)
+    with torch.no_grad(), gattn.capturing(model) as run:
+        past = None
+        for n in range(4):
+            _, past = model(x[:, n : n + 1], past)
+        q, k, _ = model.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+    hides = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    attention = (q @ k.mT / 8**0.5).masked_fill(hides, -torch.inf).softmax(-1)
+    assert len(run.traces) == texts
+    for trace, wanted in zip(run.traces, attention, strict=True):
+        assert trace.generated == 3
+        for head, dense in enumerate(wanted):
+            np.testing.assert_allclose(trace[0, head].to_dense(), dense, atol=1e-12)

@@ -17,6 +17,7 @@ from gattn.models.doors.proof.by_inputs import (
 )
 from gattn.models.doors.proof.candidates import Candidate, Inputs, kind, near
 from gattn.models.doors.proof.inputs_found import outlined_inputs
+from gattn.models.doors.proof.layouts.alone import attends_to_itself, num_keys
 from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.slots import AcrossBatchError
@@ -110,7 +111,7 @@ class Solver:
 
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []
-        reason, of_keys, may_be_written = "", None, False
+        reason, of_keys, of_itself, may_be_written = "", None, None, False
         for one in self._candidates(site, batches.size):
             if one.level and reason == _MIXED and not others:
                 if not may_be_written:
@@ -145,12 +146,18 @@ class Solver:
             except UnprovedError as error:
                 reason = reason or str(error)
             else:
-                if is_good and not _leaves_out_queries(one, others):
+                if is_good and attends_to_itself(site, layout):
+                    # Heads of a single token look the same, but not further out.
+                    if of_itself is None or num_keys(layout) < num_keys(of_itself):
+                        of_itself = layout
+                elif is_good and not _leaves_out_queries(one, others):
                     return layout, True
-                if is_good:
+                elif is_good:
                     of_keys = of_keys or layout
         if of_keys is not None:
             return self._of_tokens(of_keys, site, others, batches), True
+        if of_itself is not None:
+            return of_itself, True
         return self._unsettled(site, others, batches, reason), False
 
     def _of_tokens(

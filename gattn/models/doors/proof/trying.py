@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from gattn.models.doors.proof.layouts.alone import attends_to_itself
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.joining import joined
 from gattn.models.doors.proof.layouts.plan import Place
@@ -189,7 +190,12 @@ class Trying:
         for place in shown:
             trial.layouts[place] = trial.of_one[place]
             trial.gates.discard(place)
-        trial.windows_of_one = {site.place for site in sites if _are_windows_of_one(site, trial)}
+        trial.windows_of_one = {
+            site.place
+            for site in sites
+            for _, layout in trial.layouts.get(site.place, ())
+            if attends_to_itself(site, layout)
+        }
         if not (or_nothing and trial.lacks_proofs):
             self._tried.append(trial)
         elif trial.reasons:
@@ -238,14 +244,6 @@ class Trying:
 def _is_of_some(site: Site, layout: Layout) -> bool:
     """Return whether a sequence has more tokens than one query may read, as with windows."""
     return layout.tokens is not None and site.keys < layout.tokens.num_keys
-
-
-def _are_windows_of_one(site: Site, trial: Trial) -> bool:
-    """Return whether each of several tokens of a text attends to itself alone."""
-    layouts = [layout for _, layout in trial.layouts.get(site.place, ())]
-    return site.queries == site.keys == 1 and any(
-        layout.tokens is not None and layout.tokens.num_keys > 1 for layout in layouts
-    )
 
 
 def _nothing(trial: Trial) -> Trial:
