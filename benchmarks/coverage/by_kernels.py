@@ -22,8 +22,7 @@ def examine_by_kernels(specimen: zoo.Specimen) -> Verdict:
 
 def attends_unseen(specimen: zoo.Specimen) -> list[str]:
     """Name the modules that attend by a softmax without asking transformers' interface how."""
-    parts = [part.split(" (")[0] for part in unseen(specimen.model)]
-    modules = {part: specimen.model.get_submodule(part) for part in parts}
+    modules = {part: specimen.model.get_submodule(part) for part in unseen(specimen.model)}
     others = [name for name, one in modules.items() if not isinstance(one, nn.MultiheadAttention)]
     if not others:
         return []

@@ -157,9 +157,11 @@ def _read(
         widened(taken(x[elements[0] : elements[-1] + 1], 2, side))
         for x, side in ((call.query, queries), (call.key, keys), (call.value, keys))
     )
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    heads = query.shape[1]
+    key, value = (
+        x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+        for x in (key, value)
+    )
     features = _features(call, mask, first, queries, keys)
     attention = AttentionCall(
         query,
@@ -180,7 +182,7 @@ def _read(
         keys,
         attention,
         edits,
-        groups,
+        heads // call.key.shape[1],
         is_by_weights=call.is_scores and call.weights is not None,
     )
 

@@ -253,7 +253,7 @@ def einsum_product(
 ) -> Product | None:
     """Read an einsum as the product of attention and values, if it is one."""
     labels = labels_of(equation, *((operand, other) if place == 1 else (other, operand)))
-    if labels is None:
+    if labels is None or len(labels[2]) != result.dim():
         return None
     first, second, out = labels
     mine, its = (first, second) if place == 1 else (second, first)
