@@ -39,7 +39,7 @@ Place = tuple[str, int]
 Placed = dict[Place, tuple[Softmax, Layout]]
 TOLERANCE, PRECISE, EDITED, FAST_PATH = 1e-5, 1e-9, 2e-5, 1e-6
 MOST_PLACES = 3
-_UNREAD = "may be attention, but was not proved"
+_UNREAD = "may be attention, but was not proved", "does not show its attention"
 
 
 def examine(case: Case) -> Verdict:
@@ -114,7 +114,7 @@ def capture(case: Case) -> tuple[dict[Place, list[Heads]], bool, str]:
             raise WrongError("the output while capturing is not bit for bit the plain one")
         if (error := difference(watched, plain, is_padded=True)) > FAST_PATH:
             raise WrongError(f"the output while capturing differs by {error:.1e}")
-    unread = [str(one.message) for one in said if _UNREAD in str(one.message)]
+    unread = [str(one.message) for one in said if any(some in str(one.message) for some in _UNREAD)]
     return _dense(traces), fast, _line("".join(unread))
 
 
@@ -171,7 +171,7 @@ def compare(
 
 def _count(unread: str) -> int:
     """Return how many modules a warning names that may attend."""
-    more = re.search(r"and so do(?:es)? (\d+) more", unread)
+    more = re.search(r"(?:and so|nor) do(?:es)? (\d+) more", unread)
     return bool(unread) + (int(more[1]) if more else 0)
 
 
