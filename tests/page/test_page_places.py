@@ -220,7 +220,7 @@ def test_words_read_patches_in_cross_attention(look_at_places):
 
 def graph_layer():
     torch.manual_seed(0)
-    layer = GATConv(3, 4, heads=2)
+    layer = GATConv(3, 4, heads=2).eval()
     edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
     with gattn.capturing(layer) as run:
         layer(torch.randn(4, 3), edges)
