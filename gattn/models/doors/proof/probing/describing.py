@@ -30,12 +30,12 @@ from gattn.models.doors.proof.probing.one_run.state import attributes_of, place_
 _PLAIN = frozenset(
     (int, float, complex, bool, str, bytes, range, type(None), torch.dtype, torch.device)
 )
-_NAMED = (type, BuiltinFunctionType, ModuleType)
+_NAMED = (BuiltinFunctionType, ModuleType)
 _LISTS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict)
 _HOLDERS = (*_LISTS, *_DICTS, Tensor, np.ndarray, SimpleNamespace, Namespace)
-_LIBRARIES = ("torch.", "torch_geometric.", "transformers.")
-_KNOWN = sys.stdlib_module_names | {"torch", "torch_geometric", "transformers", "numpy", "gattn"}
+_LIBRARIES = frozenset(("torch", "torch_geometric", "transformers"))
+_KNOWN = sys.stdlib_module_names | _LIBRARIES | {"numpy", "gattn"}
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 _DEPTH = 5
 """How deep lists and objects within values are followed."""
@@ -61,10 +61,10 @@ class Description:
             return kind, _of_array(np.asarray(value))
         if isinstance(value, Enum):
             return kind, value.name
-        if isinstance(value, _NAMED) and (not isinstance(value, type) or depth == 0):
+        if isinstance(value, _NAMED):
             return value
         if isinstance(value, nn.Module) or depth == 0:
-            return kind
+            return value if isinstance(value, type) else kind
         if id(value) not in self._known:
             self._known[id(value)] = kind  # It may hold itself.
             self._known[id(value)] = kind, self._parts(value, depth - 1)
@@ -77,9 +77,9 @@ class Description:
         another `message`.
         """
         kinds = kind.__mro__[:-1]  # without object
-        own = [one for one in kinds if not one.__module__.startswith(_LIBRARIES)]
+        own = [one for one in kinds if _package(one) not in _LIBRARIES]
         held = [x for one in own for name, x in vars(one).items() if not name.startswith("__")]
-        graphs = [one for one in kinds if one.__module__.startswith("torch_geometric.")]
+        graphs = [one for one in kinds if _package(one) == "torch_geometric"]
         held += [x for one in graphs for x in vars(one).values() if _is_foreign(x)]
         return self(kind.forward), self._all(map(_function_of, held), _DEPTH)
 
@@ -115,7 +115,7 @@ class Description:
     def _function(self, function: FunctionType, depth: int) -> object:
         """Describe a function: its code, its defaults, and what it takes from around it."""
         code = function.__code__
-        if str(function.__module__).startswith(_LIBRARIES):
+        if _package(function) in _LIBRARIES:
             return code
         names = function.__globals__
         around = [names[name] for name in _names(code) if name in names]
@@ -181,7 +181,7 @@ def _is_foreign(held: Any) -> bool:
     """Return whether what a library's class holds is a function of somebody else."""
     function = _function_of(held)
     is_function = isinstance(function, FunctionType)
-    return is_function and not str(function.__module__).startswith(_LIBRARIES)
+    return is_function and _package(function) not in _LIBRARIES
 
 
 def _of_tensor(x: Tensor) -> object:
