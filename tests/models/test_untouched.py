@@ -32,10 +32,11 @@ ROUTED = [
 BY_SOFTMAX = [
     *("bloom", "gptj", "gpt_neo", "deberta-v2", "big_bird", "blip", "canine", "convbert", "falcon"),
     *("reformer", "rembert", "roformer", "sew-d", "xglm", "xlnet", "data2vec-vision"),
+    "timesformer",
 ]
 DRAWS = pytest.param("fsmt", marks=needs("5.23", "draws a number per layer of FSMT in each run"))
 QUICK = ["gpt2", "llama", "t5", "clip", "bloom", "big_bird", "diffllama", "longformer"]
-REFUSED = ["diffllama", "longformer", "prophetnet", "timesformer"]
+REFUSED = ["diffllama", "longformer", "prophetnet"]
 
 
 def state(model):
