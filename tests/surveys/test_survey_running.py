@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gattn
+from benchmarks import zoo
 from gattn.errors import FileError, GraphError, ModelError, SelectionError
 from gattn.surveys.inputs.inputs import read_inputs
 from gattn.surveys.run import local
@@ -85,6 +86,13 @@ def test_the_manifest_says_what_was_asked(tmp_path, embedded):
     assert {name: manifest[name] for name in expected} == expected
     for name in ("revision", "tokenizer"):
         assert manifest[name].startswith("sha256:")
+
+
+def test_a_model_with_configurations_of_two_texts_is_described(tmp_path):
+    """MusicGen has one of its text encoder and one of its decoder."""
+    model = zoo.specimen("musicgen").model
+    with pytest.raises(ModelError, match="needs a tokenizer"):
+        run(["A tune"], model, tmp_path)
 
 
 @pytest.mark.slow

@@ -149,8 +149,9 @@ def edit_labels(options: argparse.Namespace) -> list[str]:
 def made_edits(makes: Sequence[Make], loaded: Loaded) -> list[Edit]:
     """Make the edits for a model and a text."""
     from gattn.models.load.encoding import encode
+    from gattn.models.load.limits import text_config
 
-    config = loaded[1].config.get_text_config()
+    config = text_config(loaded[1].config)
     heads = int(getattr(config, "num_attention_heads", 0) or 0)
     return [make(heads, len(encode(*loaded))) for make in makes]
 

@@ -116,9 +116,10 @@ def run_view(options: argparse.Namespace) -> None:
 def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
     """Choose to capture scores and contributions if they are known and the page stays small."""
     from gattn.models.load.encoding import encode
+    from gattn.models.load.limits import text_config
 
     text, model, tokenizer = loaded
-    config = model.config.get_text_config()
+    config = text_config(model.config)
     tokens = len(encode(*loaded)) + (options.generate or 0)
     layers = getattr(config, "num_hidden_layers", 1) if options.layer is None else 1
     heads = getattr(config, "num_attention_heads", 1) if options.head is None else 1

@@ -100,9 +100,10 @@ def _made_edits(options: argparse.Namespace) -> list[Edit]:
     makes = read_edits(options)
     if not makes:
         return []
+    from gattn.models.load.limits import text_config
     from gattn.surveys.run.settings import read_config
 
-    config = read_config(options.model)[0].get_text_config()
+    config = text_config(read_config(options.model)[0])
     return [make(int(getattr(config, "num_attention_heads", 0) or 0), 0) for make in makes]
 
 

@@ -17,6 +17,7 @@ from gattn import __version__
 from gattn.analysis.heads.summed.head_scores import DEFINITIONS
 from gattn.models.edit.base import Edit
 from gattn.models.edit.digests import ADDRESS, about_function
+from gattn.models.load.limits import text_config
 from gattn.models.load.loading import (
     EMBEDDED_PATH,
     find_tokenizer,
@@ -91,13 +92,13 @@ def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:
         name = name_of(place)
         is_folder = Path(place).is_dir()
         revision = _folder_digest(Path(place)) if is_folder else config._commit_hash
-    text_config = config.get_text_config()
+    text = text_config(config)
     return {
         "model": name,
         "revision": revision,
         "architecture": (config.architectures or [type(config).__name__])[0],
-        "num_layers": getattr(text_config, "num_hidden_layers", None),
-        "num_heads": getattr(text_config, "num_attention_heads", None),
+        "num_layers": getattr(text, "num_hidden_layers", None),
+        "num_heads": getattr(text, "num_attention_heads", None),
         "tokenizer": tokenizer and _tokenizer_digest(tokenizer),
     }
 
