@@ -204,6 +204,12 @@ def test_no_more_than_two_parts_a_worker_are_under_way(cluster, tmp_path):
             def slowly(folder, first, rows):
                 with log.open("a") as file:
                     file.write("captured\n")
+                for _ in range(600):  # until the next part is captured, if there is one
+                    lines = log.read_text().split()
+                    captured, written = lines.count("captured"), lines.count("written")
+                    if captured == 4 or captured - written == 2:
+                        break
+                    time.sleep(0.1)
                 time.sleep(0.4)
                 with log.open("a") as file:
                     file.write("written\n")
