@@ -201,12 +201,20 @@ def test_unread_keys_of_another_text_are_none_of_this_one():
 
 
 class Padded(Text):
-    """Reads texts that are padded on the left, whose positions count real tokens."""
+    """Reads texts that are padded on the left, whose positions count real tokens.
+
+    Padding reads nothing, itself, or everything.
+    """
+
+    reads = "nothing"
 
     def forward(self, ids, real, past=None):
         count, size = ids.shape[1], real.shape[1]
         x, kept = self.embed(ids) + self.place((real.cumsum(1) - 1).clamp(min=0)[:, -count:]), []
         allowed = torch.ones(size, size, dtype=torch.bool).tril()[-count:] & real[:, None].bool()
+        if self.reads != "nothing":
+            own = torch.eye(size)[-count:] if self.reads == "itself" else torch.ones(count, size)
+            allowed = allowed | (own.bool() & ~real[:, -count:, None].bool())
         for n, layer in enumerate(self.layers):
             y, pair = layer(x, allowed[:, None], past and past[n])
             x = x + y
@@ -225,11 +233,14 @@ class Masked(Attending):
 
 @pytest.mark.parametrize("pads", [[0, 2], [2, 1], [1]])
 @pytest.mark.parametrize("parts", [[4, 1, 1], [4, 2]])
-def test_texts_may_be_padded_on_the_left(parts, pads):
+@pytest.mark.parametrize("reads", ["nothing", "itself", "all"])
+def test_texts_may_be_padded_on_the_left(parts, pads, reads):
     torch.manual_seed(0)
     model = Padded(Masked(None), Masked(None)).double().eval()
+    model.reads = reads
     texts = [torch.randint(0, 9, (1, 6 - pad)) for pad in pads]
-    real = torch.stack([torch.arange(6) >= pad for pad in pads]).long()
+    real = torch.stack([torch.arange(6) >= pad for pad in pads])
+    real = real.long() if reads == "nothing" else real  # A mask by its type tells such padding.
     ids = torch.cat([nn.functional.pad(x, (6 - x.shape[1], 0)) for x in texts])
 
     def run():
@@ -260,3 +271,69 @@ def test_texts_may_be_padded_on_the_left(parts, pads):
                 gattn.edited(model, gattn.Cut(layer=1, head=2, key=-1)),
             ):
                 run()
+
+
+def test_padding_of_which_no_input_tells_is_shown_with_a_warning():
+    model = Padded(Masked(None), Masked(None)).double().eval()
+    model.reads = "itself"
+    real = (torch.arange(6) >= torch.tensor([[0], [2]])).long()
+    said = pytest.warns(UserWarning, match="are read by no others, as is padding that reads itself")
+    with said, torch.no_grad(), gattn.capturing(model) as seen:
+        model(torch.randint(1, 9, (2, 6)), real)
+    assert [len(trace.tokens) for trace in seen.traces] == [6, 6]
+
+
+class Scattered(Text):
+    """Puts the keys of each text where its own tokens end, over those of padding on the right."""
+
+    def forward(self, ids, at=None):
+        at = torch.arange(ids.shape[1]).expand(len(ids), -1) if at is None else at
+        x = self.embed(ids) + self.place(at)
+        for layer in self.layers:
+            x = x + layer(x, at)
+        return x
+
+
+class Scatter(Attending):
+    room = 8
+
+    def forward(self, x, at):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        if x.shape[1] > 1:
+            self.held = x.new_zeros(2, len(x), HEADS, self.room, SIZE)
+        rows = torch.arange(len(x))[:, None]
+        for held, new in zip(self.held, (k, v), strict=True):
+            held[rows, :, at] = new.transpose(1, 2)
+        allowed = torch.arange(self.room) <= at[..., None]
+        a = nn.functional.scaled_dot_product_attention(q, *self.held, attn_mask=allowed[:, None])
+        return self.out(a.transpose(1, 2).flatten(2))
+
+
+def test_steps_may_replace_padding_on_the_right():
+    """The prompt with its padding is a trace of its own, as is a draft that is taken back."""
+    torch.manual_seed(0)
+    model = Scattered(Scatter(None), Scatter(None)).double().eval()
+    texts, sizes = [torch.randint(0, 9, (1, 4)), torch.randint(0, 9, (1, 6))], (2, 4)
+
+    def run():
+        prompts = [nn.functional.pad(x[:, :n], (0, 4 - n)) for x, n in zip(texts, sizes, strict=True)]
+        outputs = model(torch.cat(prompts))
+        found = [[outputs[n : n + 1, :size]] for n, size in enumerate(sizes)]
+        for step in range(2):
+            at = torch.tensor(sizes)[:, None] + step
+            ids = torch.cat([x[:, n + step, None] for x, n in zip(texts, sizes, strict=True)])
+            for n, one in enumerate(model(ids, at).split(1)):
+                found[n].append(one)
+        return [torch.cat(one, 1) for one in found]
+
+    with torch.no_grad():
+        with gattn.capturing(model) as seen:
+            run()
+        prompt, second, first = seen.traces
+        assert len(prompt.tokens) == 4
+        check(first, dense(model, texts[0])[0])
+        check(second, dense(model, texts[1])[0])
+        with gattn.edited(model, gattn.Cut(layer=1, head=2, query=3, key=1)):
+            outputs = run()
+        for text, output in zip(texts, outputs, strict=True):
+            torch.testing.assert_close(output, dense(model, text, (1, 2, 3, 1))[1])

@@ -14,6 +14,7 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.simple import Causal, Complete, Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.read.seen_call import LEAST, SeenCall
+from gattn.models.read.unread import may_be_unread, unread
 
 if TYPE_CHECKING:
     from gattn.models.read.places import Side
@@ -39,6 +40,7 @@ class Mask:
     least: float = LEAST
     _graphs: dict[object, TokenGraph] = field(default_factory=dict)
     _real: dict[object, Tensor] = field(default_factory=dict)
+    _unread: dict[object, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, call: SeenCall) -> Mask:
@@ -123,6 +125,20 @@ class Mask:
         if not bool(itself.any()):  # Who reads all but itself says nothing about padding.
             return self.is_used(count, offset, length)
         return itself.expand(count, -1).cpu()
+
+    def unread(self, count: int, offset: int, length: int) -> Tensor:
+        """Find the queries that may be padding that reads itself, as `reads_itself` gives them."""
+        name = count, offset, length
+        if name not in self._unread:
+            found = torch.zeros(count, length, dtype=torch.bool, device="cpu")
+            if self.values is not None and may_be_unread(self.readable, offset, length):
+                found = unread(self.reads(count), offset)
+            self._unread[name] = found
+        return self._unread[name]
+
+    def reads(self, count: int) -> Tensor:
+        """Return which keys queries may read in any head: (elements, queries, keys), on the CPU."""
+        return self.readable.any(1).expand(count, -1, -1).cpu()
 
     @property
     def sees_ahead(self) -> bool:

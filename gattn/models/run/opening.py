@@ -43,7 +43,7 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         yield calls
         shown, left = calls.last.layers.shown, calls.last.left_out
         apart = calls.last.modules.apart
-        padded = calls.last.may_be_padded
+        padded, unread = calls.last.may_be_padded, calls.last.modules.unread
     if left:
         told.of_others(model, left, told.CHANNELS)
     own = _of_whole_calls(plans.values())
@@ -59,6 +59,8 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_apart(model, name, stack, earlier)
     if padded:
         told.of_padding(model, padded)
+    if unread:
+        told.of_unread(model, sorted(unread))
     picked = {name for plan in own for name in plan.picked}
     if shown and picked:
         told.of_picks(model, sorted(picked))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gattn.caching import cached_property
 from gattn.errors import CaptureError
@@ -26,6 +27,8 @@ class Modules:
         """The name of the ids that a cache holds."""
         self.stacks: dict[str, str] = {}
         self.apart: dict[str, tuple[str, str]] = {}
+        self.unread: set[str] = set()
+        """The modules among whose tokens some may be padding."""
         self.foreign: set[str] = set()
         """The stacks whose tokens are not text: images, sounds."""
         self.crossing: set[str] = set()
@@ -69,6 +72,20 @@ class Modules:
             if modality(name):
                 self.foreign.add(short)
         return self.stacks[name]
+
+    def note_unread(
+        self, name: str, unread: Tensor, real: Tensor, before: Sequence[int]
+    ) -> None:
+        """Note a module among whose tokens some may be padding.
+
+        Real tokens are shown; a text has as many `before`. One that is alone in its text is none.
+        """
+        if not bool(unread.any()):
+            return
+        counts = torch.tensor(before, device="cpu") + real.sum(1)
+        some = unread & real & (counts > 1)[:, None]
+        if bool(some.any()) and (any(before) or bool((real & ~unread).any())):
+            self.unread.add(name)
 
     @cached_property
     def _alike(self) -> Mapping[Kind, Sequence[str]]:

@@ -53,17 +53,21 @@ class Tokens:
             return whole, whole
         if before is not None:
             before = before[:, :start]
+        unread = mask.unread(count, start - dropped, length)
         if self._given.has_own_mask:
             now = mask.is_used(count, start - dropped, length)
         else:
             now = mask.reads_itself(count, start - dropped, length)
-            now = now if told is None else now | told[:, start:]
+            now = now if told is None else (now & ~unread) | told[:, start:]
         unfinished = self._given.step.unfinished
         if start and unfinished is not None and len(unfinished) == count:
             now = now & unfinished[:, None]
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self._progress.real[stack] = real
         queries = sides(real, start, length)
+        if told is None and not call.is_foreign:
+            name = self._modules.name(call.module)
+            self._modules.note_unread(name, unread, now, [side.first for side in queries])
         keys = sides(real, dropped, total - dropped)
         if not belonging.is_alone:
             ranks = belonging.ranks

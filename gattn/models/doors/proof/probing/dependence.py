@@ -62,9 +62,8 @@ class Side:
 
     @property
     def is_single(self) -> bool:
-        """Whether one slot of each element, the same in all, depends on it: a new token's key."""
-        slots = self.depends[:1]
-        return int(slots.sum()) == 1 and bool((self.depends == slots).all())
+        """Whether one slot of each element depends on it: a new token's key."""
+        return bool((self.depends.sum(1) == 1).all())
 
     @property
     def is_exact(self) -> bool:

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import arguments
@@ -31,6 +31,7 @@ from gattn.models.read.track.own_caches.texts import OwnCaches
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
+from gattn.models.read.unread import said_padding
 
 
 class AnyTracker(ProvedTracker):
@@ -134,7 +135,8 @@ class AnyTracker(ProvedTracker):
             return self._joined(call, call.tokens, call.tokens.joined)
         if call.tokens is not None and call.tokens.fed is not None:
             call.write_out()
-        keys = None if call.is_foreign else OwnKeys.of(call, lambda: self.mask(call))
+        mask = partial(self.mask, call)
+        keys = None if call.is_foreign else OwnKeys.of(call, mask, self._said_padding)
         is_split = bool(self.layers.start_of_split(call))
         place = None if keys is None or is_split else self._own_place(call, keys)
         if place is not None:
@@ -212,8 +214,13 @@ class AnyTracker(ProvedTracker):
         layer = self._next_layer(name[0], stack)
         self.layers.note(call)
         self._padding.note(call, sides[0], self.progress.real.get(stack))
+        self.modules.note_unread(name[0], keys.untold, keys.real, [x.first for x in sides[0]])
         assert call.tokens is not None
         return Place(stack, layer, False, *sides, list(call.tokens.sequences))
+
+    def _said_padding(self, reads: Tensor, found: Tensor, offset: int) -> Tensor:
+        are_first = self.plan is not None and self.plan.are_tokens_first
+        return said_padding(self.inputs, reads, found, offset, tokens_first=are_first)
 
     def _place_by_itself(self, call: SeenCall) -> Place:
         tokens = call.tokens

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from math import prod
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from gattn.models.read.masks import Mask
 from gattn.models.read.places import ordered
 from gattn.models.read.seen_call import SeenCall
 
+Said: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 _numbers = count()
 _ROUNDED = torch.float16, torch.bfloat16
 
@@ -36,17 +38,21 @@ class OwnKeys:
         A few numbers of each key, by `few_of`.
     mask : Mask
         The mask of the call.
+    said : callable
+        Which tokens that may be padding inputs of the model mark, given their reads, these tokens,
+        and the first one's slot.
     """
 
     slots: list[Tensor]
     few: Tensor
     mask: Mask
+    said: Said
 
     @classmethod
-    def of(cls, call: SeenCall, mask: Callable[[], Mask]) -> OwnKeys | None:
+    def of(cls, call: SeenCall, mask: Callable[[], Mask], said: Said) -> OwnKeys | None:
         """Find them in self-attention; None where its tokens are not one run of slots."""
         slots = _slots(call)
-        return None if slots is None else cls(slots, few_of(call), mask())
+        return None if slots is None else cls(slots, few_of(call), mask(), said)
 
     @property
     def length(self) -> int:
@@ -71,11 +77,34 @@ class OwnKeys:
     @cached_property
     def real(self) -> Tensor:
         """Which of the call's tokens are not padding, (elements, tokens)."""
+        if self._first is None:
+            return torch.ones(len(self.slots), self.length, dtype=torch.bool, device="cpu")
+        return self.mask.reads_itself(len(self.slots), self._first, self.length) & ~self._told
+
+    @cached_property
+    def untold(self) -> Tensor:
+        """Which of the call's tokens may be padding, but no input says so, (elements, tokens)."""
+        return self._may_be_padding & ~self._told
+
+    @cached_property
+    def _first(self) -> int | None:
+        """The first token's slot; None if it differs, or tokens go round."""
         firsts = {int(own[0]) for own in self.slots}
-        first, elements = min(firsts), len(self.slots)
-        if len(firsts) > 1 or first + self.length > self.size:
-            return torch.ones(elements, self.length, dtype=torch.bool, device="cpu")
-        return self.mask.reads_itself(elements, first, self.length)
+        first = min(firsts)
+        return None if len(firsts) > 1 or first + self.length > self.size else first
+
+    @cached_property
+    def _may_be_padding(self) -> Tensor:
+        if self._first is None:
+            return torch.zeros(len(self.slots), self.length, dtype=torch.bool, device="cpu")
+        return self.mask.unread(len(self.slots), self._first, self.length)
+
+    @cached_property
+    def _told(self) -> Tensor:
+        found = self._may_be_padding
+        if self._first is None or not bool(found.any()):
+            return torch.zeros_like(found)
+        return self.said(self.mask.reads(len(self.slots)), found, self._first)
 
     @property
     def are_all(self) -> bool:

@@ -68,11 +68,12 @@ class Begun(Sequence[Row]):
 
 
 class Part(Enum):
-    """The part of a text that is still held."""
+    """The part of a text that is still held; `ANY` of these of each text, as after padding."""
 
     WHOLE = auto()
     FIRST = auto()
     LAST = auto()
+    ANY = auto()
 
 
 def steps_from(
@@ -123,6 +124,9 @@ def _part(
 
     Up to `unread` keys before it may be of no text: room that is filled from its end.
     """
+    if part is Part.ANY:
+        some = (_part(known, held, unread, goes_round, one) for one in Part if one is not part)
+        return next((one for one in some if one is not None), None)
     if part is Part.FIRST:
         sizes = [] if goes_round else range(len(held), len(held) - unread - 1, -1)
         fits = (

@@ -1,0 +1,102 @@
+"""Finds what may be padding that reads itself, or other tokens, so that it reads something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_MASK = re.compile(r"pad|^(\w+_)?mask$")
+_CONVENTIONAL = re.compile(r"pad|attention_mask$|attn_mask$")
+
+
+def may_be_unread(readable: Tensor, offset: int, length: int) -> bool:
+    """Return whether the first or the last query may be padding; it looks at these alone.
+
+    `readable` (elements, heads, queries, keys) says what they read; `offset` is the slot of the
+    first query among the keys.
+    """
+    if readable.shape[2] != length or not 0 <= offset <= readable.shape[3] - length:
+        return False
+    ends, slots = [0, length - 1], [offset, offset + length - 1]
+    read, readers = readable[:, :, ends].any(1), readable[..., slots].any(1).sum(1)
+    is_alone = read.sum(-1) == 1
+    is_last = is_alone[:, 1] & (readers[:, 1] == 1)
+    reads_ahead = read[:, 0, offset + 1 : offset + length].any(1)
+    is_first = (is_alone[:, 0] | reads_ahead) & (readers[:, 0] < max(length, 2))
+    return bool((is_first | is_last).any())
+
+
+def unread(reads: Tensor, offset: int) -> Tensor:
+    """Find the first and last queries that may be padding, booleans (elements, queries).
+
+    No other query reads them, and they read nothing but themselves, or, if they are the first, keys
+    after themselves. `reads` (elements, queries, keys) is as in `may_be_unread`.
+    """
+    own = _own(reads, offset)
+    is_alone = (reads.sum(2) == 1) & own.diagonal(dim1=1, dim2=2)
+    first = _kept_apart(own, _run(is_alone | own.triu(1).any(2)))
+    first &= ~first.all(1, keepdim=True) | is_alone.any(1, keepdim=True)
+    last = _kept_apart(own.flip(1, 2), _run(is_alone.flip(1))).flip(1)
+    return first | last
+
+
+def _run(some: Tensor) -> Tensor:
+    """Return the first of some queries, up to another one."""
+    return some.long().cumprod(1).bool()
+
+
+def _kept_apart(own: Tensor, some: Tensor) -> Tensor:
+    """Return those of the first queries that no query after them reads."""
+    while True:
+        is_read = (own & ~some[:, :, None]).any(1)
+        left = _run(some & ~is_read)
+        if torch.equal(left, some):
+            return some
+        some = left
+
+
+def _own(reads: Tensor, offset: int) -> Tensor:
+    return reads[:, :, offset : offset + reads.shape[1]]
+
+
+def said_padding(
+    inputs: Mapping[str, Any], reads: Tensor, found: Tensor, offset: int, *, tokens_first: bool
+) -> Tensor:
+    """Find which of the queries `found` an input of the model marks as padding.
+
+    That is a mask by type or name, or integers that are negative there, such as positions; with a
+    number for each query, or for each key.
+    """
+    own, (_, length, size) = _own(reads, offset), reads.shape
+    for name, x in _named(inputs):
+        x = x.T if tokens_first else x
+        if x.shape[1:] not in ((length,), (size,)) or len(x) not in (1, len(found)):
+            continue
+        if x.shape[1] == size:
+            x = x[:, offset : offset + length]
+        for marked in _marks(name, x.expand(len(found), -1).to(found.device)):
+            is_sure = bool(_CONVENTIONAL.search(name)) or not bool(found.all())
+            is_apart = not bool(((own & ~marked[:, :, None]).any(1) & marked).any())
+            if is_sure and is_apart and bool(marked.any()) and not bool((marked & ~found).any()):
+                return marked
+    return torch.zeros_like(found)
+
+
+def _marks(name: str, x: Tensor) -> Iterator[Tensor]:
+    if x.dtype == torch.bool or _MASK.search(name):
+        is_padding = x != 0
+        yield from (is_padding, ~is_padding) if "pad" in name else (~is_padding, is_padding)
+    elif not x.is_floating_point():
+        yield x < 0
+
+
+def _named(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for name, x in inputs.items():
+        if isinstance(x, Mapping):
+            yield from _named(x)
+        elif isinstance(x, Tensor) and x.dim() == 2:
+            yield name, x.detach()
