@@ -264,7 +264,7 @@ def test_commands_load_only_what_they_use(tmp_path):
     gattn.survey(["the dog and the cat"], out=tmp_path / "survey", progress=False)
     heavy = {"torch", "transformers", "torch_geometric", "matplotlib", "scipy", "networkx"}
     libraries = {"torch_geometric", "pyarrow.parquet", "duckdb", "pandas", "xarray", "networkx"}
-    drawing = libraries | {"gattn.analysis.circuits.found", "gattn.models.doors.proof.proving"}
+    drawing = libraries | {"gattn.analysis.circuits.found", "gattn.models.doors.proof.plans"}
     nothing = ["survey", str(tmp_path / "no.jsonl"), "-o", str(tmp_path / "new")]
     for words, absent in (
         (["models"], heavy | {"pandas"}),

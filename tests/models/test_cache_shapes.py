@@ -316,7 +316,9 @@ def test_steps_may_replace_padding_on_the_right():
     texts, sizes = [torch.randint(0, 9, (1, 4)), torch.randint(0, 9, (1, 6))], (2, 4)
 
     def run():
-        prompts = [nn.functional.pad(x[:, :n], (0, 4 - n)) for x, n in zip(texts, sizes, strict=True)]
+        prompts = [
+            nn.functional.pad(x[:, :n], (0, 4 - n)) for x, n in zip(texts, sizes, strict=True)
+        ]
         outputs = model(torch.cat(prompts))
         found = [[outputs[n : n + 1, :size]] for n, size in enumerate(sizes)]
         for step in range(2):

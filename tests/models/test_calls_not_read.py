@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from gattn import Cut, capturing, edited
-from gattn.models.doors.proof.proving import plan_of
+from gattn.models.doors.proof.plans import plan_of
 from gattn.models.hugging_face.caches import odd_numbers
 from gattn.models.read.track.own_caches.keys import OwnKeys
 from gattn.models.run.opening import opened

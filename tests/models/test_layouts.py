@@ -29,7 +29,7 @@ from torch.nn import functional as F  # noqa: N812
 from gattn import capturing
 from gattn.errors import CaptureError
 from gattn.models.doors.proof import proving
-from gattn.models.doors.proof.proving import plan_of
+from gattn.models.doors.proof.plans import plan_of
 
 BATCH, TOKENS = 3, 5
 

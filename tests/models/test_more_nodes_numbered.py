@@ -8,7 +8,7 @@ from torch import nn
 
 from gattn import Cut, capturing, edited
 from gattn.models.doors.proof.nodes import passing
-from gattn.models.doors.proof.proving import plan_of
+from gattn.models.doors.proof.plans import plan_of
 
 pyg = pytest.importorskip("torch_geometric.nn")
 from torch_geometric import utils  # noqa: E402

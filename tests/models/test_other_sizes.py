@@ -9,7 +9,7 @@ from torch import nn
 
 from gattn.models.doors.proof import proving
 from gattn.models.doors.proof.layouts.sameness import is_same
-from gattn.models.doors.proof.proving import plan_of
+from gattn.models.doors.proof.plans import plan_of
 
 
 class Numbered(Attention):

@@ -110,12 +110,61 @@ def test_rows_of_unknown_heads_are_refused(batch):
         model(x)
 
 
-@pytest.mark.parametrize("tokens", [HEADS, 2 * HEADS])
+class Latent(SharedKeys):
+    """Reads tokens from the first of them alone."""
+
+    def __init__(self, way, count):
+        super().__init__(way)
+        self.rows = nn.Parameter(torch.randn(count, WIDTH))
+
+    def parts(self, x):
+        q = self.q(self.rows + x[:, : len(self.rows)]).unflatten(-1, (HEADS, DIM))
+        return q, *self.kv(x).chunk(2, -1)
+
+    def forward(self, x):
+        hidden = torch.zeros(len(self.rows), x.shape[1], dtype=torch.bool)
+        return self.out(self.way(*self.parts(x), hidden).flatten(2))
+
+    def dense(self, x, change=lambda attention: attention):
+        q, k, v = self.parts(x)
+        attention = change((q.transpose(1, 2) @ k[:, None].mT).softmax(-1))
+        return attention, self.out((attention @ v[:, None]).transpose(1, 2).flatten(2))
+
+
+def by_heads(q, k, v, hidden):
+    scores = (q.transpose(1, 2) @ k[:, None].mT).masked_fill(hidden, -torch.inf)
+    return (scores.softmax(-1) @ v[:, None]).transpose(1, 2)
+
+
+def kernel(q, k, v, hidden):
+    k, v = (x[:, None].expand(-1, q.shape[1], -1, -1) for x in (k, v))
+    attend = nn.functional.scaled_dot_product_attention
+    return attend(q, k, v, attn_mask=~hidden[None, :, None], scale=1.0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("tokens", "queries"), [(HEADS, HEADS), (HEADS, 3), (2 * HEADS, HEADS), (HEADS + 1, HEADS - 1)]
+)
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("way", [unfolded, in_letters, summed])
-def test_queries_are_no_heads_where_sizes_do_not_tell(way, batch, tokens):
+@pytest.mark.parametrize("way", [unfolded, in_letters, summed, by_heads, kernel])
+def test_queries_are_proved_to_be_no_heads_where_sizes_do_not_tell(way, batch, tokens, queries):
     """As many tokens as heads, or fewer queries than keys."""
-    model, x = made(lambda q, k, v, hidden: way(q[:, :HEADS], k, v, hidden[:HEADS]), batch)
-    x = torch.cat((x, x.flip(1)), 1)[:, :tokens]
-    with torch.no_grad(), pytest.raises(CaptureError, match="do not tell"), capturing(model):
-        model(x)
+    torch.manual_seed(0)
+    model, x = Latent(way, queries).double().eval(), torch.randn(batch, tokens, WIDTH).double()
+    wanted, output = model.dense(x)
+    with capturing(model) as run:
+        torch.testing.assert_close(model(x), output, rtol=0, atol=1e-12)
+    for row, trace in enumerate(run.traces):
+        assert len(trace.only_stack) == HEADS
+        for (_, head), graph in trace.only_stack.items():
+            own = wanted[row, head].numpy()
+            assert graph.to_dense()[:queries] == pytest.approx(own, rel=0, abs=1e-12)
+    with edited(model, Cut(layer=0, head=1, query=2, key=2)):
+        now = model(x)
+
+    def cut(attention):
+        attention[:, 1, 2, 2] = 0
+        return attention / attention.sum(-1, keepdim=True)
+
+    torch.testing.assert_close(now, model.dense(x, cut)[1], rtol=0, atol=1e-12)

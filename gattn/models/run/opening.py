@@ -104,7 +104,7 @@ def _is_read_as_any(model: nn.Module) -> bool:
 def _reads_all(model: nn.Module) -> bool:
     """Return whether all attention of a model is proved on a small input, as of any library."""
     from gattn.models.doors.proof.copying.small_inputs import small_input
-    from gattn.models.doors.proof.proving import plan_of
+    from gattn.models.doors.proof.plans import plan_of
 
     given = small_input(model)
     plan = None if given is None else plan_of(model, model, (), given)
@@ -113,7 +113,7 @@ def _reads_all(model: nn.Module) -> bool:
 
 def _prove(model: nn.Module, is_any: bool, *call: Any) -> Plan | Kinds:
     if is_any:  # What proves takes long to load, and most models need no proof.
-        from gattn.models.doors.proof.proving import plan_of
+        from gattn.models.doors.proof.plans import plan_of
 
         return plan_of(*call)
     from gattn.models.doors.proof.kinds import kinds_of

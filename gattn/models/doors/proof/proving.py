@@ -1,25 +1,16 @@
-"""Proves what the attention calls of a model mean, once for each kind of inputs."""
+"""Proves what the attention calls of a model mean, for one kind of inputs."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from threading import RLock
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch import nn
 
-from gattn.errors import CaptureError
-from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.functions.mode import FunctionMode, paused
 from gattn.models.doors.proof.candidates import wanted
-from gattn.models.doors.proof.copying.copies import copied
-from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept, seed
+from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
 from gattn.models.doors.proof.layouts.batches import Batches
@@ -30,10 +21,8 @@ from gattn.models.doors.proof.layouts.patches import place_patches
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.layouts.sameness import are_same
 from gattn.models.doors.proof.nodes.numbering import Numbering, integers_of
-from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
-from gattn.models.doors.proof.probing.one_run.constants import are_as_before
-from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
-from gattn.models.doors.proof.probing.one_run.inputs import digests_of, leaves
+from gattn.models.doors.proof.probing.alike import Alike
+from gattn.models.doors.proof.probing.one_run.inputs import digests_of
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
@@ -44,97 +33,13 @@ from gattn.models.doors.proof.trying import Trial, Trying
 from gattn.models.doors.proof.watching import Watching
 from gattn.models.read.on_graphs.numbers import UNKNOWN
 from gattn.models.read.track.runs import runs
-from gattn.models.watch.contexts import Context, without_contexts
-from gattn.models.watch.inside import inside, outside
+from gattn.models.watch.contexts import without_contexts
+from gattn.models.watch.inside import inside
 
-_MOST_PLANS = 64
-_TRANSFORMED = (
-    "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
-    "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
-)
 _MIXES_TEXTS = (
     "it adds up attention across a dimension that holds no heads, but texts, or what else it "
     "attends to side by side"
 )
-_MAKES_CLASS = "Creating a new Tensor subclass"
-_MADE_AS_IT_RUNS = (
-    "it makes tensors of a class of their own as it runs, such as torch's CausalBias, which torch "
-    "cannot do while its kernels are watched: make them once before, as in the module's __init__"
-)
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_lock = RLock()
-_plans: WeakKeyDictionary[nn.Module, list[tuple[object, Plan]]] = WeakKeyDictionary()
-
-
-def plan_of(
-    model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Plan:
-    """Prove what the attention calls of a model mean, once for each kind of inputs.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    module : nn.Module
-        The model, or the part of it that is called.
-    args, kwargs
-        What it is called with.
-
-    Notes
-    -----
-    A copy of the model, which shares its parameters, runs twice on these inputs, and parts of it
-    run again, with NaN in chosen tokens, up to their first attention.
-    """
-    given: Given = args, dict(kwargs)
-    with _lock:
-        name = next(name for name, part in model.named_modules() if part is module)
-        is_nested = any(isinstance(x, Tensor) and x.is_nested for x in leaves(given))
-        sizes = "nested" if is_nested else shapes(given)
-        kind = name, state_of(model), sizes, torch.is_grad_enabled()  # Code may ask for it.
-        known = _plans.setdefault(model, [])
-        # They are compared, the last one first: hashing all that a kind says takes longer.
-        number = next((n for n, (one, _) in enumerate(known) if one == kind), None)
-        plan = None if number is None else known.pop(number)[1]
-        if plan is None or not _holds(plan, model, given):
-            plan = _proved(model, name, given)
-        known.insert(0, (kind, plan))
-        del known[_MOST_PLANS:]
-        return plan
-
-
-def _holds(plan: Plan, model: nn.Module, given: Given) -> bool:
-    """Return whether what was proved of such inputs holds of these."""
-    if plan.is_stale or not are_as_before(model, plan.read):
-        return False
-    if plan.inputs and digests_of(given, plan.inputs) != plan.inputs:
-        return False
-    return not plan.integers or plan.integers == integers_of(given)
-
-
-def _proved(model: nn.Module, name: str, given: Given) -> Plan:
-    tensors = [x for x in leaves(given) if isinstance(x, Tensor)]
-    if any(map(_is_wrapped, (*tensors, *model.parameters(), *model.buffers()))):
-        return Plan(refused=_TRANSFORMED, is_stale=True)
-    if any(x.is_meta for x in tensors):
-        return Plan(refused="it runs without numbers, on the meta device")
-    if any(x.is_nested for x in tensors):
-        return Plan(is_nested=True)
-    try:
-        apart = saved_tensors_hooks(Tensor.detach, lambda x: x)  # Checkpoints count what is saved.
-        with without_contexts(), outside(), random_numbers_kept(model), paused(), apart:
-            twin = copied(model, with_hooks=True)
-            idle = keep_acting(twin, name, lambda: _called(twin.get_submodule(name), given))
-            with attached(twin, Context(), is_any=True), paused(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # The user's call gives them.
-                return replace(_Proof(twin, name, given, original=model).plan(), idle_hooks=idle)
-    except CaptureError as error:
-        return Plan(refused=str(error).rstrip("."))
-    except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        refused = f"a copy of it, run to prove what its attention means, failed ({said})"
-        if _MAKES_CLASS in said:
-            refused = _MADE_AS_IT_RUNS
-        return Plan(refused=refused, has_failed=True, is_stale=True)
 
 
 def proof_of_copy(
@@ -142,19 +47,21 @@ def proof_of_copy(
 ) -> tuple[Plan, list[tuple[nn.Module, Place]]]:
     """Prove the open calls of a copy of a model, which doors see; also say which these are."""
     with paused():
-        proof = _Proof(copy, name, given, is_open)
+        proof = Proof(copy, name, given, is_open)
         plan = proof.plan()
     return plan, [(site.module, site.place) for site in proof.open]
 
 
-def _called(module: nn.Module, given: Given) -> Any:
+def called(module: nn.Module, given: Given) -> Any:
     """Run a module on copies of its inputs, with the same random numbers each time."""
     seed()
     args, kwargs = kept(given)
     return module(*args, **kwargs)
 
 
-class _Proof:
+class Proof:
+    """The proof of one call of a copy of a model."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -178,6 +85,7 @@ class _Proof:
         return self._watching.open
 
     def plan(self) -> Plan:
+        """Prove what its calls of attention mean."""
         try:
             return self._planned()
         finally:
@@ -266,7 +174,7 @@ class _Proof:
         plan.integers, plan.is_stale = integers_of(self._given), plan.is_stale or found.by_values
 
     def _run(self) -> Any:
-        return _called(self._called, self._given)
+        return called(self._called, self._given)
 
     def _plain(self, needed: Mapping[Place, Run]) -> tuple[dict[Place, Given], Any]:
         """Run the model as it is, and keep what some of its modules are given."""

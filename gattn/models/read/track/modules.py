@@ -73,9 +73,7 @@ class Modules:
                 self.foreign.add(short)
         return self.stacks[name]
 
-    def note_unread(
-        self, name: str, unread: Tensor, real: Tensor, before: Sequence[int]
-    ) -> None:
+    def note_unread(self, name: str, unread: Tensor, real: Tensor, before: Sequence[int]) -> None:
         """Note a module among whose tokens some may be padding.
 
         Real tokens are shown; a text has as many `before`. One that is alone in its text is none.

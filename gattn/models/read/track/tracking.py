@@ -180,6 +180,13 @@ class Tracker:
         """Whether attention that is seen by torch's functions is proved."""
         return False
 
+    def turns(self, module: nn.Module) -> bool:
+        """Return whether a module's rows of attention are heads, and a leading dimension queries.
+
+        That is where it was proved, though sizes do not tell.
+        """
+        return False
+
     def leaves_out(self, module: nn.Module, part: int) -> bool:
         """Return whether a call was proved to attend over something else than tokens."""
         return False

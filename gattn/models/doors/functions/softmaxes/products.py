@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gattn.models.doors.functions.calling.arranging import is_turned
 from gattn.models.doors.functions.softmaxes.einsum_labels import equation_of, labels_of
 from gattn.models.doors.functions.softmaxes.following import Followed, operands
 
@@ -199,7 +200,7 @@ def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor
 
     output = turned(result)
     found = Product(operand, other, scores, weights, value, output, turned, as_operand, dropped)
-    return _with_queries_last(_with_heads(found, followed))
+    return _with_queries_last(_with_heads(found, followed), followed.source.module)
 
 
 def _with_heads(found: Product, followed: Followed) -> Product:
@@ -215,15 +216,18 @@ def _with_heads(found: Product, followed: Followed) -> Product:
     return replace(unfolded, value=found.value.unsqueeze(-3))
 
 
-def _with_queries_last(found: Product) -> Product:
+def _with_queries_last(found: Product, module: nn.Module) -> Product:
     """Exchange rows and a leading dimension in which no values differ, if that has the queries.
 
-    Both may be heads. The one with as many as there are keys are queries; else heads come first.
+    Both may be heads. The one with as many as there are keys are queries; else heads come first,
+    unless a proof finds that it is the other way.
     """
     *lead, rows, keys = found.weights.shape
     shared = found.value.shape[:-2]
-    some = [n for n, size in enumerate(lead) if size == keys > 1 and shared[n] == 1]
-    if rows in (1, keys) or len(some) != 1:
+    some = [n for n, size in enumerate(lead) if size > 1 == shared[n]]
+    alike = [n for n in some if lead[n] == keys != rows]
+    some = alike if len(alike) == 1 else some
+    if rows == 1 or len(some) != 1 or (len(alike) == 1) == is_turned(module):
         return found
 
     def exchanged(x: Tensor) -> Tensor:
@@ -292,4 +296,4 @@ def einsum_product(
         lambda x: back(x, mine, of_weights),
         None if followed.dropped is None else arranged(followed.dropped, mine, of_weights),
     )
-    return _with_queries_last(found)
+    return _with_queries_last(found, followed.source.module)

@@ -51,10 +51,12 @@ def see(
     mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Remember a softmax that a module of a watched model computes."""
+    scores, out = args[0] if args else kwargs.get("input"), kwargs.get("out")
     with inside():
+        if isinstance(out, Tensor) and isinstance(scores, Tensor) and _share(out, scores):
+            scores = scores.clone()  # It writes into them.
         attention = func(*args, **kwargs)
     module = owner()
-    scores = args[0] if args else kwargs.get("input")
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if module is None or not isinstance(scores, Tensor) or not isinstance(dim, int):
         return attention
@@ -69,6 +71,10 @@ def see(
         source.scores, source.ranking = found
     note(attention, Followed(source, source.scores, key))
     return attention
+
+
+def _share(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _alone(source: Source, attention: Tensor) -> Tensor:

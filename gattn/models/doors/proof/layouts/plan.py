@@ -81,6 +81,8 @@ class Plan:
     altered : dict of (str, int)
         How softmaxes are changed before they meet the values, "scaled" or "mixed": by the module's
         name, and how many softmaxes came before within one run of it.
+    turned : collection of str
+        The modules whose rows are heads and a leading dimension queries, though sizes do not tell.
     is_nested : bool
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     read : dict
@@ -125,6 +127,7 @@ class Plan:
     integers: bytes = b""
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)
+    turned: Collection[str] = ()
     is_nested: bool = False
     read: dict[tuple[str, str], bytes] = field(default_factory=dict)
     inputs: dict[int, bytes] = field(default_factory=dict)

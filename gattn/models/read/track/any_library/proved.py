@@ -56,6 +56,10 @@ class Proved(Protocol):
         """Why it could not be proved of sums whether they weigh tokens, by module and number."""
 
     @property
+    def turned(self) -> Collection[str]:
+        """The modules whose rows are heads, though sizes do not tell."""
+
+    @property
     def altered(self) -> Mapping[tuple[str, int], str]:
         """How softmaxes are altered before they meet the values, by module and number."""
 

@@ -110,6 +110,13 @@ class ProvedTracker(Tracker):
         """Whether attention that is seen by torch's functions is proved."""
         return True
 
+    def turns(self, module: nn.Module) -> bool:
+        """Return whether a module's rows of attention are heads, and a leading dimension queries.
+
+        That is where it was proved, though sizes do not tell.
+        """
+        return self.plan is not None and self.modules.name(module) in self.plan.turned
+
     def leaves_out(self, module: nn.Module, part: int) -> bool:
         """Return whether a call was proved to attend over something else than tokens."""
         plan, place = self.plan, (self.modules.name(module), part)
