@@ -109,3 +109,144 @@ def test_a_context_says_that_nothing_was_called_in_it() -> None:
         pass
     with pytest.raises(EditError, match="was not called"), edited(model, Cut(layer=0)):
         pass
+
+
+class Heads(nn.Module):
+    """Attends with several heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.seen = torch.empty(0)
+
+    def weighed(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).transpose(-4, -2).unbind(-3)
+        self.seen = (q @ k.mT).softmax(-1)
+        return (self.seen @ v).transpose(-3, -2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.weighed(x).flatten(-2))
+
+
+class Routed(Heads):
+    """Keeps the outputs of one head for each token, which a router chooses."""
+
+    def __init__(self, is_first: bool) -> None:
+        super().__init__()
+        self.router, self.is_first = nn.Linear(WIDTH, 2), is_first
+
+    def routed(self, x: Tensor) -> Tensor:
+        weights, heads = self.router(x).softmax(-1).topk(1, -1)
+        return torch.zeros(*x.shape[:-1], 2, dtype=x.dtype).scatter(-1, heads, weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gates = self.routed(x) if self.is_first else None
+        found = self.weighed(x)
+        gates = self.routed(x) if gates is None else gates
+        return self.out((found * gates[..., None]).flatten(-2))
+
+
+def _check_shown(model: nn.Module, heads: Heads, x: Tensor) -> None:
+    with capturing(model) as run:
+        model(x)
+    assert len(run.traces) == len(x)
+    for row, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            found = torch.tensor(graph.to_dense())
+            torch.testing.assert_close(found, heads.seen[row, head], atol=1e-12, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_router_of_heads_moves_no_tokens(is_first: bool) -> None:
+    model = Routed(is_first).double().eval()
+    _check_shown(model, model, torch.randn(2, 5, WIDTH).double())
+
+
+class Chosen(Heads):
+    """Attends to tokens in an order that values decide, through memory that is written to."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[..., :1].argsort(1).expand_as(x)
+        both = x.new_zeros(2, *x.shape)
+        both[0].copy_(x.gather(1, order))
+        return super().forward(both.unbind(0)[0])
+
+
+@torch.no_grad()
+def test_an_order_that_values_decide_is_followed_through_views() -> None:
+    model = Chosen().double().eval()
+    with pytest.raises(CaptureError, match="picks or orders its tokens by"), capturing(model):
+        model(torch.randn(2, 5, WIDTH).double())
+
+
+class Streams(nn.Module):
+    """Mixes two streams of each token with weights of its own, as hyper-connections do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.attends = nn.Linear(WIDTH, 2), Heads()
+
+    def forward(self, x: Tensor) -> Tensor:
+        streams = x[:, :, None].expand(-1, -1, 2, -1)
+        streams = self.mix(streams).tanh().mT.softmax(-1) @ streams
+        streams = streams + self.attends(streams[:, :, 0])[:, :, None] * streams
+        return (self.mix(streams).mT.softmax(-1) @ streams).sum(2)
+
+
+@torch.no_grad()
+def test_streams_of_a_token_are_mixed_without_a_warning() -> None:
+    model = Streams().double().eval()
+    _check_shown(model, model.attends, torch.randn(2, 5, WIDTH).double())
+
+
+class Pairs(Heads):
+    """Attends from pair to pair in each row of a matrix of pairs, with a bias by all of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).transpose(-4, -2).unbind(-3)
+        scores = q @ k.mT + self.out(x)[..., :2].permute(2, 0, 1)
+        return (scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2)
+
+
+class Corners(Heads):
+    """Attends in windows of 2 x 2 of a padded image; one has a single token."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def windows(y: Tensor) -> Tensor:
+            y = nn.functional.pad(y, (0, 0, 0, 1, 0, 1))
+            y = y.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).transpose(2, 3)
+            return y.flatten(3, 4).flatten(0, 2)
+
+        q, k, v = self.qkv(windows(x)).unflatten(-1, (3, 2, -1)).transpose(-4, -2).unbind(-3)
+        hidden = windows(torch.ones_like(x[..., :1]))[:, None, None, :, 0] == 0
+        return (q @ k.mT).masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+
+class Pointer(Heads):
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.out(x) @ x.mT).softmax(-1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("kind", "sizes", "reason"),
+    [
+        (Pairs, (5, 5), "inputs have no batch"),
+        (Corners, (2, 3, 5), "hold one token and padding"),
+        (Pointer, (2, 5), "the answer of a pointer network"),
+    ],
+)
+def test_reasons_name_what_may_be_so(
+    kind: type[Heads], sizes: tuple[int, ...], reason: str
+) -> None:
+    model = kind().double().eval()
+    with pytest.raises(CaptureError, match=reason), capturing(model):
+        model(torch.randn(*sizes, WIDTH).double())
+
+
+@torch.no_grad()
+def test_a_router_whose_weights_go_on_is_named_as_one() -> None:
+    model = nn.Sequential(Routed(True), Routed(True)).double().eval()
+    with pytest.raises(CaptureError, match="unless it is a router"), capturing(model):
+        model(torch.randn(2, 5, WIDTH).double())

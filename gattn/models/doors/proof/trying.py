@@ -180,10 +180,14 @@ class Trying:
             trial.layouts, trial.unsettled & trial.layouts.keys(), trial.reasons
         )
         for site in sites:
-            if site.place in trial.reasons and self._solver.weighs_parts(site, batches.size):
+            unproved = [
+                some for some in (trial.reasons, trial.others, trial.untold) if site.place in some
+            ]
+            if unproved and self._solver.weighs_parts(site, batches.size):
                 trial.gates.add(site.place)
-                del trial.reasons[site.place]
                 trial.layouts.pop(site.place, None)
+                for some in unproved:
+                    del some[site.place]
         shown = set(trial.of_one)
         if trial.layouts and shown:  # Without others, these are its attention.
             shown &= joined([one.place for one in sites], trial.layouts | trial.of_one).keys()

@@ -92,8 +92,9 @@ def nothing_seen(
         "also one written out as exponentials divided by their sum, or torch-geometric's "
         "softmax over edges. Attention without a softmax, such as sigmoids or linear "
         "attention, is not seen, nor are softmaxes over chunks of keys that are merged by "
-        "their exponentials; and on a graph without edges, layers may take none. There is "
-        "nothing to capture."
+        "their exponentials, nor one that meets no values, as where its weights are the answer of "
+        "a pointer network; and on a graph without edges, layers may take none. There is nothing "
+        "to capture."
     )
 
 

@@ -206,7 +206,9 @@ def handed(call: RawCall) -> SeenCall | None:
     if call.altered:
         raise CaptureError(
             f"In {named(call.module)} the attention is changed by {call.altered} between "
-            "its softmax and its values, so what a head attends to is not the softmax alone. "
+            "its softmax and its values, so what a head attends to is not the softmax alone, "
+            "unless it is a router's, as of experts or heads, whose weights go into what comes "
+            "later. "
             "Nothing was captured or edited."
         )
     if call.output.is_complex():

@@ -148,7 +148,8 @@ def check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:
         if len(own) > len(own.unique()):
             raise UnprovedError(
                 "it attends from the same tokens several times at once, as in a batch that the "
-                "model makes itself, in windows that overlap, or where heads are more queries"
+                "model makes itself, in windows that overlap or hold one token and padding, or "
+                "where heads are more queries"
             )
 
 

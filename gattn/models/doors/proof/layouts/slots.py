@@ -149,7 +149,11 @@ def _sequences(side: Side, owner: Owner) -> Tensor:
         return torch.zeros(lead, dtype=torch.long, device="cpu")
     index = side.index[owner.dim]
     if bool((index == SEVERAL).any()):
-        raise UnprovedError("a slot depends on several elements of the batch")
+        raise UnprovedError(
+            "a slot depends on several elements of what would be the batch, so that it mixes "
+            "these, or the model's inputs have no batch, as pairs of tokens may: expected a batch "
+            "as their first or second dimension"
+        )
     return torch.where(index.amax(1) >= 0, owner.elements[index.amax(1).clamp(min=0)], NONE)
 
 

@@ -78,6 +78,8 @@ class Picks:
         """Numbers that are ranked over another dimension than the last, which may be tokens."""
         self._compared: Any = WeakTensorKeyDictionary()
         """Masks and integers by which code may branch, which `Reads` follows."""
+        self._reached: dict[int, frozenset[Pick]] = {}
+        """The picks that memory depends on."""
 
     def begin(self, given: Any) -> None:
         """Follow the integers and masks that the model is given."""
@@ -95,7 +97,34 @@ class Picks:
         is_random: bool = False,
     ) -> None:
         """Look at a kernel that ran."""
-        given = tensors_in((args, kwargs))
+        count, given = len(self.found), tensors_in((args, kwargs))
+        self._note(kernel, args, kwargs, given, result, is_random=is_random)
+        if self.found:
+            self._carry(given, tensors_in((result,)), self.found[count:])
+
+    def _carry(self, given: Sequence[Tensor], results: Sequence[Tensor], new: list[Pick]) -> None:
+        """Follow what was picked to what a kernel makes of it; memory may be used again."""
+        places = {place_of(x) for x in given} | {0}
+        picks = frozenset(new).union(*(self._reached.get(place, ()) for place in places))
+        for place in {place_of(x) for x in results or given}:
+            known = self._reached.get(place, frozenset()) if place in places else frozenset()
+            self._reached[place] = known | picks
+
+    def reaching(self, tensors: Iterable[Tensor]) -> list[Pick]:
+        """List the picks that some tensors may depend on, by numbers or by what code did."""
+        reached = frozenset[Pick]().union(*(self._reached.get(place_of(x), ()) for x in tensors))
+        return [one for one in self.found if not one.memory or one in reached]
+
+    def _note(
+        self,
+        kernel: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        given: Sequence[Tensor],
+        result: Any,
+        *,
+        is_random: bool,
+    ) -> None:
         if not is_random and self.own.note(kernel, given, result):
             return
         for pick in [self._ranked[x] for x in given if x in self._ranked]:

@@ -40,7 +40,8 @@ class Site:
     inside : sequence of Run
         The runs within the run of the module that came before.
     picks : sequence of Pick
-        Where numbers were moved before it, in these runs, by indices that are not always the same.
+        Where numbers that reach it were moved before, in these runs, by indices that are not always
+        the same.
     is_ranked : bool
         Whether only the largest scores are kept, so that those before tell which tokens they are.
     name : str
@@ -89,6 +90,8 @@ class Sites:
             self._counts[call.module, run] = count + 1
         if call.ranking is not None:
             self._picks.forgive(call.ranking.memory)
+        some = (call.output, call.value, call.query, call.key, call.scores, call.weights)
+        picks = self._picks.reaching(x for x in some if x is not None)
         self.found.append(
             Site(
                 call.module,
@@ -100,7 +103,7 @@ class Sites:
                 None if is_routed() and not reads_given() else live_scores(call),
                 call.altered if call.number is None else "",
                 tuple(chain[0].inner),
-                [one for one in self._picks.found if chain[-1] in one.running],
+                [one for one in picks if chain[-1] in one.running],
                 call.is_ranked,
                 self._walk.name(call.module),
             )
