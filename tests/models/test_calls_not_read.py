@@ -224,10 +224,10 @@ def test_models_are_not_kept_alive():
 def test_own_tokens_are_told_by_their_slots():
     """Equal slots are the same, whichever tensor holds them."""
     few = torch.zeros(1, 1, LENGTH, 2)
-    mask = type("Mask", (), {"values": None})()
-    assert OwnKeys([torch.arange(LENGTH)], few, mask).are_all
-    assert not OwnKeys([torch.arange(LENGTH).flip(0)], few, mask).are_all
-    assert not OwnKeys([torch.arange(LENGTH - 1)], few, mask).are_all
+    rest = few, type("Mask", (), {"values": None})(), lambda reads, found, offset: found
+    assert OwnKeys([torch.arange(LENGTH)], *rest).are_all
+    assert not OwnKeys([torch.arange(LENGTH).flip(0)], *rest).are_all
+    assert not OwnKeys([torch.arange(LENGTH - 1)], *rest).are_all
 
 
 def test_numbers_of_hashes_do_not_fill_memory():

@@ -245,8 +245,62 @@ def test_reasons_name_what_may_be_so(
         model(torch.randn(*sizes, WIDTH).double())
 
 
+class Experts(Heads):
+    """Two of three heads attend for each token, which a router chooses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 3)
+        self.weight = nn.Parameter(torch.randn(3, WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, heads = self.router(x).softmax(-1).topk(2, -1)
+        q = torch.einsum("bnd,bnhde->bhne", x, self.weight[heads])
+        self.seen = (q @ self.out(x)[:, None].mT).softmax(-1)
+        return torch.einsum("bhne,bnh->bne", self.seen @ x[:, None], weights)
+
+
+class Apart(Routed):
+    """Makes queries, keys and values one by one."""
+
+    def __init__(self) -> None:
+        super().__init__(is_first=True)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def weighed(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            made(x).unflatten(-1, (2, -1)).transpose(-3, -2) for made in (self.q, self.k, self.v)
+        )
+        self.seen = (q @ k.mT).softmax(-1)
+        return (self.seen @ v).transpose(-3, -2)
+
+
+class Blocks(nn.Module):
+    def __init__(self, kind: type[Heads]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(kind() for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block, norm in zip(self.blocks, self.norms, strict=True):
+            x = x + block(norm(x))
+        return x
+
+
+@torch.no_grad()
+def test_tokens_that_a_router_weighed_are_no_attention_of_its() -> None:
+    model, x = Blocks(Apart).double().eval(), torch.randn(2, 5, WIDTH).double()
+    with capturing(model) as run:
+        model(x)
+    for row, trace in enumerate(run.traces):
+        assert len(trace.only_stack.layers) == 2
+        for (layer, head), graph in trace.only_stack.items():
+            wanted = model.blocks[layer].seen[row, head]
+            torch.testing.assert_close(torch.tensor(graph.to_dense()), wanted, atol=1e-12, rtol=0)
+
+
 @torch.no_grad()
 def test_a_router_whose_weights_go_on_is_named_as_one() -> None:
-    model = nn.Sequential(Routed(True), Routed(True)).double().eval()
+    model = Blocks(Experts).double().eval()
     with pytest.raises(CaptureError, match="unless it is a router"), capturing(model):
         model(torch.randn(2, 5, WIDTH).double())

@@ -21,13 +21,13 @@ def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
     output, dim = func(*args, **kwargs), None
     if output.is_nested:
         plain = nested.padded(output)
-        call = _call(module, plain, **nested.padded_arguments(*args, **kwargs))
+        call = _call(module, plain, None, **nested.padded_arguments(*args, **kwargs))
     elif not output.numel() or passes(module, output, *args, **kwargs):
         return output
     else:
         dim = _dim_of_queries(module, *args, **kwargs)
         plain = output if dim is None else output.transpose(dim, -2)
-        call = _call(module, plain, *args, **kwargs, dim=dim)
+        call = _call(module, plain, dim, *args, **kwargs)
     handed(call)
     if call.output is plain:
         return output
@@ -39,6 +39,7 @@ def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
 def _call(
     module: Any,
     output: Tensor,
+    dim: int | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -47,7 +48,6 @@ def _call(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-    dim: int | None = None,
 ) -> RawCall:
     if dim is not None:
         query, key, value = query.transpose(dim, -2), key.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
