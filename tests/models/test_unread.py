@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import gattn
 from gattn.models.read.unread import may_be_unread, said_padding, unread
@@ -124,3 +125,15 @@ def test_texts_of_one_token_and_identities_give_no_warning():
         alone = EYE & (torch.arange(COUNT) == 0)
         assert captured([alone, CAUSAL]) == [1, COUNT]
         assert captured([EYE, EYE]) == [COUNT, COUNT]
+
+
+def test_a_mask_of_pairs_for_transformers_gives_a_warning():
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=9, num_hidden_layers=1, **sizes)
+    model = LlamaForCausalLM(config).eval()
+    ids, allowed = torch.arange(COUNT)[None], padded(EYE, [0, 0, 1, 1, 1])
+    mask = torch.zeros(1, 1, COUNT, COUNT).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    said = pytest.warns(UserWarning, match="positions count them")
+    with said, torch.no_grad(), gattn.capturing(model) as run:
+        model(ids, attention_mask=mask)
+    assert len(run.trace.tokens) == COUNT

@@ -11,6 +11,7 @@ from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
+from gattn.models.doors.proof.probing.replaying import Replays
 
 _BEFORE = 3
 """How many runs before the attending one are tried as inputs, within each run around it."""
@@ -102,6 +103,38 @@ class Candidate:
     run: Run
     is_around: bool
     inputs: Inputs | None = None
+
+
+class Firsts:
+    """The first of the calls that are alike at some level: that of which inputs were kept.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A copy of the user's model.
+    alike : Alike
+        Which of its modules are alike.
+    replays : Replays
+        What runs them again, and knows the calls.
+    """
+
+    def __init__(self, model: nn.Module, alike: Alike, replays: Replays) -> None:
+        self.model, self._alike = model, alike
+        self._known: dict[object, Site] = {}  # As by `wanted`.
+        for site in replays.sites:
+            for level, outer in enumerate(site.chain):
+                name = self.kind(site, level)
+                if name not in self._known:
+                    self._known[name] = site
+                    replays.ask(outer, site)
+
+    def kind(self, site: Site, level: int) -> object:
+        """Return what a call has in common with others whose proof at some level is the same."""
+        return kind(site, level, self.model, self._alike)
+
+    def __call__(self, site: Site, level: int) -> Site:
+        """Return the first call that is like another one at some level."""
+        return self._known[self.kind(site, level)]
 
 
 def wanted(sites: list[Site], model: nn.Module, alike: Alike) -> dict[tuple[str, int], Run]:

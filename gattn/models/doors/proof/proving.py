@@ -9,8 +9,9 @@ from torch import nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.functions.mode import FunctionMode, paused
-from gattn.models.doors.proof.candidates import wanted
+from gattn.models.doors.proof.candidates import Firsts, wanted
 from gattn.models.doors.proof.copying.random_numbers import seed
+from gattn.models.doors.proof.gates import Gates
 from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
 from gattn.models.doors.proof.layouts.batches import Batches
@@ -28,8 +29,8 @@ from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, kept
 from gattn.models.doors.proof.probing.taints import sources
-from gattn.models.doors.proof.solving import Solver, reading_own
-from gattn.models.doors.proof.trying import Trial, Trying
+from gattn.models.doors.proof.solving import Solver
+from gattn.models.doors.proof.trying import Trial, Trying, reading_own
 from gattn.models.doors.proof.watching import Watching
 from gattn.models.read.on_graphs.numbers import UNKNOWN
 from gattn.models.read.track.runs import runs
@@ -106,8 +107,9 @@ class Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, watching.reads)
-        solver = Solver(self._model, replays, self._alike, watching.noticed)
-        best = self._solve(solver, places)
+        firsts = Firsts(self._model, self._alike, replays)
+        solver = Solver(firsts, replays, watching.noticed)
+        best = self._solve(solver, Gates(firsts, replays, watching.noticed.images), places)
         plan.reading_own = reading_own(watching.crossing, solver, best.batches)
         agreement = Agreement(replays, watching.kernels.moves, best.batches)
         agreement.settle(self.open, plan.layouts, plan.reasons)
@@ -188,10 +190,10 @@ class Proof:
         with without_contexts(), FunctionMode(), without_fast_path(), running, inside():
             return places, self._run()
 
-    def _solve(self, solver: Solver, places: dict[Place, Given]) -> Trial:
+    def _solve(self, solver: Solver, gates: Gates, places: dict[Place, Given]) -> Trial:
         watching, sites = self._watching, self.open
         sets = watching.merged, watching.ranked, watching.spreading
-        trying = Trying(solver, *sets, self._given)
+        trying = Trying(solver, gates, *sets, self._given)
         is_one = _may_be_one_sequence(self._given, watching)
         for dim, by_ids in ((0, False), (0, True), (1, False), (None, False)):
             if by_ids and not any(x.dim() > 1 for x in watching.ids):

@@ -15,26 +15,19 @@ from gattn.models.doors.proof.by_inputs import (
     Noticed,
     layout_by,
 )
-from gattn.models.doors.proof.candidates import Candidate, Inputs, kind, near
+from gattn.models.doors.proof.candidates import Candidate, Firsts, Inputs, near
 from gattn.models.doors.proof.inputs_found import outlined_inputs
 from gattn.models.doors.proof.layouts.alone import attends_to_itself, num_keys
 from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.slots import AcrossBatchError
-from gattn.models.doors.proof.no_tokens import (
-    MOST_SOURCES,
-    are_channels,
-    keeps_tokens,
-    weighs_own,
-    weighs_parts,
-)
+from gattn.models.doors.proof.no_tokens import MOST_SOURCES, are_channels
 from gattn.models.doors.proof.probing import (
     LearnedError,
     NoTokensError,
     UnprovedError,
     UntoldError,
 )
-from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
@@ -65,12 +58,10 @@ class Solver:
 
     Parameters
     ----------
-    model : nn.Module
-        A copy of the user's model.
+    firsts : Firsts
+        The first of the calls that are alike, in a copy of the user's model.
     replays : Replays
         What runs its modules again.
-    alike : Alike
-        Which of these are alike.
     noticed : Noticed
         What a run of the model showed.
 
@@ -81,24 +72,10 @@ class Solver:
         that what was proved holds for these inputs only.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        replays: Replays,
-        alike: Alike,
-        noticed: Noticed,
-    ) -> None:
-        self._model, self._replays, self._alike = model, replays, alike
-        self._noticed = noticed
+    def __init__(self, firsts: Firsts, replays: Replays, noticed: Noticed) -> None:
+        self._firsts, self._replays, self._noticed = firsts, replays, noticed
         self.holds_once = False
         self._known: dict[object, list[Candidate]] = {}
-        self._first: dict[object, Site] = {}  # Those whose inputs were kept, as by `wanted`.
-        for site in replays.sites:
-            for level, outer in enumerate(site.chain):
-                name = kind(site, level, model, alike)
-                if name not in self._first:
-                    self._first[name] = site
-                    replays.ask(outer, site)
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
@@ -211,15 +188,14 @@ class Solver:
         for level, run in enumerate(site.chain):
             if run.is_prepared:
                 continue
-            alike = kind(site, level, self._model, self._alike)
-            name = alike, batch
+            name = self._firsts.kind(site, level), batch
             if name not in self._known:
-                first = self._first[alike]
+                first = self._firsts(site, level)
                 around = first.chain[level]
-                runs = [*near(first, level, self._model), around] if level else [around]
+                runs = [*near(first, level, self._firsts.model), around] if level else [around]
                 # It embeds ids itself, or its query is made of all tokens.
                 if not level and (site.queries == 1 or not self._replays.sources(around)):
-                    runs += near(first, level, self._model)
+                    runs += near(first, level, self._firsts.model)
                 self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
             yield from self._known[name]
 
@@ -268,32 +244,6 @@ class Solver:
                 one.inputs = Inputs(one.run, None, None, failure=str(error))
         return one.inputs
 
-    def keeps_tokens(self, site: Site) -> bool:
-        """Prove that each value of a sum holds several tokens side by side, as branches do."""
-        first = self._first[kind(site, 0, self._model, self._alike)]
-        runs = [first.chain[0], *near(first, 0, self._model)]
-        return keeps_tokens(first, runs, self._replays, self._noticed.images)
-
-    def weighs_own(self, site: Site) -> bool:
-        """Prove that each sum is made of one token alone of what the attending module is given."""
-        first = self._first[kind(site, 0, self._model, self._alike)]
-        return weighs_own(first, self._replays, self._noticed.images)
-
-    def weighs_parts(self, site: Site, batch: int) -> bool:
-        """Prove that each element weighs only what one token has several of, as after each layer.
-
-        Tokens may be elements of a batch in the attending module, but not around it.
-        """
-        firsts = (
-            (level, self._first[kind(site, level, self._model, self._alike)])
-            for level in range(min(2, len(site.chain)))
-        )
-        images = self._noticed.images
-        found = any(weighs_parts(one, n, self._replays, images, batch) for n, one in firsts)
-        if found:
-            self._replays.carry(site)
-        return found
-
     def _assembled(
         self, site: Site, one: Candidate, batches: Batches, *, is_last: bool = False
     ) -> tuple[Layout, bool]:
@@ -325,17 +275,3 @@ def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:
     """Return whether queries depend on other inputs than those of a run that made keys alone."""
     is_alone = not one.is_around and one.inputs is not None and one.inputs.queries is None
     return is_alone and any(x.inputs is not None and x.inputs.queries is not None for x in others)
-
-
-def reading_own(sites: Sequence[Site], solver: Solver, batches: Batches) -> set[str]:
-    """Name the modules all of whose calls are proved to read the tokens of their queries."""
-    own: set[str] = set()
-    others: set[str] = set()
-    for site in sites:
-        is_own = False
-        with suppress(UnprovedError):
-            layout, is_settled = solver.layout(site, batches)
-            tokens = layout.tokens
-            is_own = is_settled and tokens is not None and not (tokens.is_cross or tokens.is_told)
-        (own if is_own else others).add(site.place[0])
-    return own - others

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from gattn.models.doors.proof.gates import Gates
 from gattn.models.doors.proof.layouts.alone import attends_to_itself
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.joining import joined
@@ -111,6 +113,8 @@ class Trying:
     ----------
     solver : Solver
         What proves them.
+    gates : Gates
+        What proves that they weigh no tokens.
     merged : collection of (str, int)
         The calls whose softmaxes are merged by their normalizers.
     ranked : collection of (str, int)
@@ -124,12 +128,14 @@ class Trying:
     def __init__(
         self,
         solver: Solver,
+        gates: Gates,
         merged: Collection[Place],
         ranked: Collection[Place],
         spreading: Collection[str],
         given: Given,
     ) -> None:
-        self._solver, self._merged, self._spreading = solver, merged, spreading
+        self._solver, self._gates = solver, gates
+        self._merged, self._spreading = merged, spreading
         self._ranked = ranked
         self._has_tensors = any(isinstance(x, Tensor) and x.dim() for x in leaves(given))
         self._tried: list[Trial] = []
@@ -183,7 +189,7 @@ class Trying:
             unproved = [
                 some for some in (trial.reasons, trial.others, trial.untold) if site.place in some
             ]
-            if unproved and self._solver.weighs_parts(site, batches.size):
+            if unproved and self._gates.weighs_parts(site, batches.size):
                 trial.gates.add(site.place)
                 trial.layouts.pop(site.place, None)
                 for some in unproved:
@@ -210,11 +216,11 @@ class Trying:
             raise UnprovedError(_MERGED)
         if site.place in self._ranked and site.live is not None and not site.live.any(1).all():
             raise UnprovedError(_RANKED)
-        if self._may_gate(site) and self._solver.keeps_tokens(site):
+        if self._may_gate(site) and self._gates.keeps_tokens(site):
             trial.gates.add(site.place)
             return
         layout, is_settled = self._solver.layout(site, batches)
-        if _is_of_some(site, layout) and self._solver.weighs_parts(site, batches.size):
+        if _is_of_some(site, layout) and self._gates.weighs_parts(site, batches.size):
             trial.gates.add(site.place)
             if site.keys == 1:
                 trial.of_one.setdefault(site.place, []).append((site.lead, layout))
@@ -235,7 +241,7 @@ class Trying:
             (trial.others if is_proved else trial.reasons)[site.place] = str(error)
             if isinstance(error, UntoldError):
                 trial.alone.add(site.place)
-        elif self._solver.weighs_own(site):
+        elif self._gates.weighs_own(site):
             trial.gates.add(site.place)
         else:
             (trial.reasons if site.altered else trial.untold)[site.place] = str(error)
@@ -259,3 +265,17 @@ def _nothing(trial: Trial) -> Trial:
 
 def _rank(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
     return len(proved), -len(reasons)
+
+
+def reading_own(sites: Sequence[Site], solver: Solver, batches: Batches) -> set[str]:
+    """Name the modules all of whose calls are proved to read the tokens of their queries."""
+    own: set[str] = set()
+    others: set[str] = set()
+    for site in sites:
+        is_own = False
+        with suppress(UnprovedError):
+            layout, is_settled = solver.layout(site, batches)
+            tokens = layout.tokens
+            is_own = is_settled and tokens is not None and not (tokens.is_cross or tokens.is_told)
+        (own if is_own else others).add(site.place[0])
+    return own - others

@@ -21,6 +21,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.token_maps import Joined, TokenMap
 from gattn.models.read.track.any_library.any_modules import crosses
 from gattn.models.read.track.any_library.padded_queries import PaddedQueries
+from gattn.models.read.track.any_library.parts_of_layers import part_of_layer
 from gattn.models.read.track.any_library.proved import Proved
 from gattn.models.read.track.any_library.proved_tracker import ProvedTracker
 from gattn.models.read.track.any_library.token_ids import ids_of
@@ -257,23 +258,7 @@ class AnyTracker(ProvedTracker):
             layer = self.layers.last(name)
         else:
             layer = self.layers.next(name, stack)
-        length, slots = call.query.shape[2], call.key.shape[2]
-        is_cross, sequences = tokens.is_cross, list(tokens.sequences)
-        if tokens.is_told:
-            start = joined.start
-            queries, keys = (
-                [Side(torch.arange(size, device="cpu"), first, at) for at in of]
-                for size, first, of in (
-                    (length, start, tokens.query_positions),
-                    (slots, start, tokens.key_positions),
-                )
-            )
-            sizes = tokens.num_queries, tokens.num_keys
-            return Place(stack, layer, is_cross, queries, keys, sequences, is_cross, sizes)
-        queries = [Side(torch.arange(length, device="cpu"), joined.start)] * len(sequences)
-        keys = [Side(torch.arange(slots, device="cpu"), 0)] * len(sequences)
-        where = stack, layer, is_cross, queries, keys, sequences, is_cross
-        return Place(*where, head=joined.head, heads=joined.heads)
+        return part_of_layer(call, tokens, joined, stack, layer)
 
     def _with_memory(self, call: SeenCall, place: Place) -> Place:
         """Say at which positions the queries of a step are that read a memory again."""
