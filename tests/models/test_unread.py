@@ -127,6 +127,21 @@ def test_texts_of_one_token_and_identities_give_no_warning():
         assert captured([EYE, EYE]) == [COUNT, COUNT]
 
 
+PAIRS = torch.tensor([[0, 1, 2, 3, 4, 1, 2, 3], [0, 1, 2, 3, 4, 3, 4, 1]])
+GRAPH = torch.zeros(COUNT, COUNT, dtype=torch.bool).index_put(
+    (PAIRS[0], PAIRS[1]), torch.tensor(True)
+)
+
+
+@pytest.mark.parametrize("reads", [blocks(1, 2, 2), blocks(2, 2, 1), GRAPH])
+def test_documents_and_graphs_give_no_warning(reads):
+    """Their first or last token is read by no other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert found_in(reads)
+        assert captured([reads, CAUSAL]) == [COUNT, COUNT]
+
+
 def test_a_mask_of_pairs_for_transformers_gives_a_warning():
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=9, num_hidden_layers=1, **sizes)

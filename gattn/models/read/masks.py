@@ -14,7 +14,7 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.simple import Causal, Complete, Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.read.seen_call import LEAST, SeenCall
-from gattn.models.read.unread import may_be_unread, unread
+from gattn.models.read.unread import are_texts, may_be_unread, unread
 
 if TYPE_CHECKING:
     from gattn.models.read.places import Side
@@ -135,6 +135,13 @@ class Mask:
                 found = unread(self.reads(count), offset)
             self._unread[name] = found
         return self._unread[name]
+
+    def untold(self, told: Tensor, offset: int) -> Tensor:
+        """Find queries that may be padding of texts, though they are not `told` to be padding."""
+        found = self.unread(len(told), offset, told.shape[1]) & ~told
+        if not bool(found.any()):
+            return found
+        return found & are_texts(self.reads(len(told)), found | told, offset)[:, None]
 
     def reads(self, count: int) -> Tensor:
         """Return which keys queries may read in any head: (elements, queries, keys), on the CPU."""

@@ -44,6 +44,15 @@ def unread(reads: Tensor, offset: int) -> Tensor:
     return first | last
 
 
+def are_texts(reads: Tensor, padding: Tensor, offset: int) -> Tensor:
+    """Return in which elements each query that is no padding reads the one before it.
+
+    So it is in texts; nodes of a graph, or documents of one token, may be alone without padding.
+    """
+    reads_before = _own(reads, offset).diagonal(-1, dim1=1, dim2=2)
+    return (reads_before | padding[:, 1:] | padding[:, :-1]).all(1)
+
+
 def _run(some: Tensor) -> Tensor:
     """Return the first of some queries, up to another one."""
     return some.long().cumprod(1).bool()

@@ -67,7 +67,8 @@ class Tokens:
         queries = sides(real, start, length)
         if told is None and not call.is_foreign:
             name = self._modules.name(call.module)
-            self._modules.note_unread(name, unread, now, [side.first for side in queries])
+            untold = mask.untold(torch.zeros_like(unread), start - dropped)
+            self._modules.note_unread(name, untold, now, [side.first for side in queries])
         keys = sides(real, dropped, total - dropped)
         if not belonging.is_alone:
             ranks = belonging.ranks

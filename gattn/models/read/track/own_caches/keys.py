@@ -83,8 +83,10 @@ class OwnKeys:
 
     @cached_property
     def untold(self) -> Tensor:
-        """Which of the call's tokens may be padding, but no input says so, (elements, tokens)."""
-        return self._may_be_padding & ~self._told
+        """Which tokens of texts may be padding, but no input says so, (elements, tokens)."""
+        if self._first is None:
+            return self._may_be_padding
+        return self.mask.untold(self._told, self._first)
 
     @cached_property
     def _first(self) -> int | None:
