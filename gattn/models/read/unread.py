@@ -21,12 +21,12 @@ def may_be_unread(readable: Tensor, offset: int, length: int) -> bool:
     """
     if readable.shape[2] != length or not 0 <= offset <= readable.shape[3] - length:
         return False
-    ends, slots = [0, length - 1], [offset, offset + length - 1]
-    read, readers = readable[:, :, ends].any(1), readable[..., slots].any(1).sum(1)
-    is_alone = read.sum(-1) == 1
-    is_last = is_alone[:, 1] & (readers[:, 1] == 1)
-    reads_ahead = read[:, 0, offset + 1 : offset + length].any(1)
-    is_first = (is_alone[:, 0] | reads_ahead) & (readers[:, 0] < max(length, 2))
+    (first, of_first), (last, of_last) = (  # Views: a proof takes indices for those of the model.
+        (readable[:, :, n].any(1), readable[..., offset + n].any(1).sum(1)) for n in (0, length - 1)
+    )
+    is_last = (last.sum(1) == 1) & (of_last == 1)
+    reads_ahead = first[:, offset + 1 : offset + length].any(1)
+    is_first = ((first.sum(1) == 1) | reads_ahead) & (of_first < max(length, 2))
     return bool((is_first | is_last).any())
 
 
