@@ -131,6 +131,20 @@ def test_a_decoder_of_ones_own_reads_bert(how, is_padded):
 
 
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
+def test_a_mask_of_pairs_is_no_image(how):
+    """It has four dimensions, as an image has."""
+    model = Decoder(how, is_reversed=True).double().eval()
+    is_edge = torch.ones(2, 1, TOKENS, TOKENS).tril().bool()
+    pairs = torch.zeros(is_edge.shape).double().masked_fill(~is_edge, torch.finfo(float).min)
+    traces = captured(model, IDS, pairs)
+    inner = of_text(model.text, IDS, pairs)
+    for element, trace in enumerate(traces):
+        text, _ = trace.stacks.values()
+        for layer in range(LAYERS):
+            is_close(text, layer, inner[layer][element])
+
+
+@pytest.mark.parametrize("how", ["sdpa", "eager"])
 def test_what_reverses_the_vectors_of_bert_keeps_the_numbers_of_its_tokens(how):
     model = Decoder(how, is_reversed=True).double().eval()
     traces = captured(model, IDS)

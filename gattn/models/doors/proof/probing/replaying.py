@@ -190,7 +190,8 @@ class Replays:
             place = call.module, counts[call.module]
             site = waiting.pop(place, None)
             counts[call.module] += 1
-            if site is not None and site.has_sizes_of(call) and has_value_per_key(call):
+            is_read = call.scores is None or (site is not None and site.live is not None)
+            if site and is_read and site.has_sizes_of(call) and has_value_per_key(call):
                 found[site] = reached(call, site.live, is_ranked=site.is_ranked)
             if not waiting:
                 raise Stop
