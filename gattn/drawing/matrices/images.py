@@ -50,7 +50,6 @@ class CellsImage(AxesImage):
         self._fit(dots_of(figure, renderer) / figure.dpi)
         super().draw(renderer)
 
-
     def _fit(self, times: float) -> None:
         """Pool the cells to as many as there are pixels."""
         box = self.get_window_extent()
