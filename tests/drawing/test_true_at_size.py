@@ -88,6 +88,15 @@ def test_two_runs_need_the_width_of_a_column():
         sheet("two runs", (2.0, 1.6))
 
 
+@pytest.mark.parametrize("dpi", [80, 120])
+@pytest.mark.parametrize("name", ["two runs", "unrolled"])
+def test_captions_are_whole_however_letters_are_fitted_to_pixels(name, dpi):
+    for width in (6.25, 6.75) if name == "two runs" else (3.3,):
+        size = width, 2.6
+        figure = sheet(name, size) if name == "two runs" else one(name, size, None)
+        assert not [said for said in problems(figure, dpi) if "is cut" in said]
+
+
 def test_twelve_layers_of_twelve_heads_have_room_in_a_column():
     for size in (LOW, COLUMN):
         figure = Figure(size)

@@ -235,13 +235,14 @@ def test_graphs_of_a_plain_edge_index(randn, edge_dim, loops):
 @pytest.mark.parametrize(
     ("given", "noun"),
     [
-        (INDEX, "nodes"),
-        (torch.sparse_coo_tensor(INDEX.flip(0), torch.ones(7), (5, 5)), "nodes"),
-        (TokenGraph.from_edge_index(INDEX, num_queries=5, num_keys=5), "tokens"),
+        (lambda: INDEX, "nodes"),
+        (lambda: torch.sparse_coo_tensor(INDEX.flip(0), torch.ones(7), (5, 5)), "nodes"),
+        (lambda: TokenGraph.from_edge_index(INDEX, num_queries=5, num_keys=5), "tokens"),
     ],
     ids=["edge_index", "adjacency", "token graph"],
 )
 def test_points_of_data_are_nodes_as_in_a_trace(randn, given, noun):
+    given = given()
     layer, x = GraphAttention(8, 4, 2, add_self_loops=False).double(), randn(5, 8)
     with gattn.capturing(layer) as run:
         layer(x, given)

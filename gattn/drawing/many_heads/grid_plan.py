@@ -7,6 +7,7 @@ from math import inf
 from gattn.drawing.canvas import layouts
 from gattn.drawing.canvas.keys import bar_name
 from gattn.drawing.canvas.labels import (
+    COARSEST,
     Labels,
     fit,
     font_size,
@@ -214,7 +215,7 @@ class Plan:
         )
         self.panel = across, down
         self.step = self.panel[0] / _FILLED
-        room = (self.width - self.beside - MARGIN) / as_inches(1)
+        room = (self.width - self.beside - MARGIN) / as_inches(1) / COARSEST
         self.title = wrapped(grid.title, room / font_size(), width_of)
         self.names = [
             PanelNames.fitting(block, self._room_of_names(size), size, self._lines)
