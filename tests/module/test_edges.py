@@ -232,6 +232,7 @@ def test_graphs_of_a_plain_edge_index(randn, edge_dim, loops):
         assert head.graph.num_edges == edges.shape[1]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse (invariant checks|CSR):UserWarning")
 @pytest.mark.parametrize(
     ("given", "noun"),
     [

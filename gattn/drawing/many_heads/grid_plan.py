@@ -33,7 +33,7 @@ _FILLED = 0.92
 """How much of the distance between panels they fill."""
 _CLEAR = 0.15
 """The most that stays clear above a panel without a name, as a share of its longer side."""
-_LEAST, _LEAST_KEY, _LEAST_OF_TWO = 0.07, 0.4, 0.32
+_LEAST, _LEAST_KEY, _LEAST_OF_TWO = 0.07, 0.4, 0.3
 """Inches of a matrix and of a key of colours, at least; of one that stands above another."""
 _BETWEEN_KEYS = 0.25
 """Inches between keys of colours, one below the other."""
