@@ -5,12 +5,12 @@ They are loaded by name when first needed, so that no module imports one above i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, signature
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from gattn.checks import check_call
 from gattn.errors import SelectionError
@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gattn.analysis.circuits.found import Circuit
     from gattn.analysis.heads.head_table import HeadTable
     from gattn.analysis.propagation.unrolled import Unrolled
-    from gattn.analysis.scores.taken_apart import Why
-    from gattn.heads.head import AttentionGraph
     from gattn.heads.stack import Stack
     from gattn.heads.trace import AttentionTrace
-    from gattn.keep import Keep
-    from gattn.names.choices import HeadChoice
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -156,6 +151,11 @@ def to_html(shown: object, path: str | PathLike[str] | None = None, **options: A
     return page
 
 
+def save(shown: object, path: str | PathLike[str]) -> None:
+    """Write a file in the format of its suffix; see `gattn.files.save`."""
+    import_module("gattn.files").save(shown, path)
+
+
 class Pictured:
     """What a notebook shows as a picture; see `gattn.drawing.notebooks`."""
 
@@ -168,94 +168,6 @@ class Pictured:
     def _repr_html_(self) -> str | None:
         html: str | None = import_module("gattn.drawing.notebooks").notebook_html(self)
         return html
-
-
-class OnPage:
-    """What can be shown as a page in a browser."""
-
-    __slots__ = ()
-
-    @overload
-    def to_html(
-        self,
-        path: None = None,
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        circuit: Circuit | None = None,
-        why: Why | Sequence[Why] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> str: ...
-    @overload
-    def to_html(
-        self,
-        path: str | PathLike[str],
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        circuit: Circuit | None = None,
-        why: Why | Sequence[Why] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> None: ...
-    @checked()
-    def to_html(
-        self,
-        path: str | PathLike[str] | None = None,
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        circuit: Circuit | None = None,
-        why: Why | Sequence[Why] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> str | None:
-        """Write an interactive page: one HTML file that needs only a browser.
-
-        Parameters
-        ----------
-        path : path, optional
-            The file to write; by default the text of the page is returned.
-        other, edits, heads, keep, image, fit, circuit, why, spans, colour
-            As in `gattn.drawing.page.to_html`, with the same errors. What a circuit, or the answer
-            to `gattn.why`, shows of itself is not given again.
-        """
-        graphs, own = self._on_page()
-        options: dict[str, Any] = {
-            "other": other, "edits": edits, "heads": heads, "keep": keep, "image": image,
-            "fit": fit, "circuit": circuit, "why": why, "spans": spans, "colour": colour,
-        }  # fmt: skip
-        if given := [name for name in own if options[name] is not None]:
-            raise SelectionError(
-                f"{given[0]}= is what this page shows in any case: leave it out, or write the page "
-                "of a trace, trace.to_html(path, circuit=..., why=...)."
-            )
-        return to_html(graphs, path, **options | own)
-
-    def _on_page(self) -> tuple[object, dict[str, Any]]:
-        """Return the trace or head that the page shows, and what it shows of this besides."""
-        return self, {}
-
-
-class Shown(Pictured, OnPage):
-    """What can be saved to a file, and shown as a page in a browser or notebook."""
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a file in the format of its suffix; see `gattn.files.save`."""
-        import_module("gattn.files").save(self, path)
 
 
 def head_table(trace: AttentionTrace) -> HeadTable:

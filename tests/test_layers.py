@@ -14,7 +14,7 @@ import gattn
 ROOT = Path(gattn.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 LAYERS = [
-    {"door", "errors", "caching", "progress", "checks", "edit_records"},
+    {"door", "on_page", "errors", "caching", "progress", "checks", "edit_records"},
     {"names", "largest"},
     {"graph"},
     {"weights", "normalizers", "keep"},

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gattn import door
 from gattn.edit_records import Edits
 from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
@@ -22,6 +21,7 @@ from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.given import edge_lists, matrices
 from gattn.heads.given.weights import warned, warned_of_form
 from gattn.keep import Keep, as_keep
+from gattn.on_page import Shown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -32,7 +32,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionGraph(Located, DrawnHead, door.Shown):
+class AttentionGraph(Located, DrawnHead, Shown):
     """One head's attention on its kept edges.
 
     Parameters

@@ -17,6 +17,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.nouns import GRAPH
 from gattn.heads.stack import Reduction, Stack, how_to_take_a_head
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
+from gattn.on_page import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionTrace(Located, DrawnTrace, door.Shown):
+class AttentionTrace(Located, DrawnTrace, Shown):
     """All attention graphs of one run of a model, in named stacks of layers.
 
     ``trace[1, 3]`` is head 3 of layer 1, if there is only one stack; ``trace["cross"][1, 3]``

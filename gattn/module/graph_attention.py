@@ -10,12 +10,13 @@ from torch_geometric.nn import Linear
 
 from gattn.attention import attention_graphs
 from gattn.checks import whole
-from gattn.engines.call import AttentionCall, naming_shapes
+from gattn.engines.call import AttentionCall, EdgeList, naming_shapes
 from gattn.engines.message_passing import EdgeAttention
 from gattn.engines.watching import watched
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import GRAPH
 from gattn.keep import Keep
 from gattn.module import layer_calls
 from gattn.module.from_torch import from_torch
@@ -233,6 +234,9 @@ class GraphAttention(EdgeAttention):
     ) -> list[AttentionGraph]:
         """Compute the attention graph of each head; see `attention_graphs`.
 
+        On an edge_index or a sparse adjacency they are of the stack "graph", whose points are
+        called nodes, as in a trace.
+
         Raises
         ------
         ShapeError
@@ -242,7 +246,7 @@ class GraphAttention(EdgeAttention):
         given = layer_calls.given_to(self, sides, edge_index, edge_attr)
         call, lead = layer_calls.call_of(self, sides, given)
         graph, features = replace(given, features=call.edge_features).as_token_graph()
-        return attention_graphs(
+        heads = attention_graphs(
             call.query.reshape(*lead, *call.query.shape[1:]),
             call.key.reshape(*lead, *call.key.shape[1:]),
             graph,
@@ -256,6 +260,8 @@ class GraphAttention(EdgeAttention):
             engine=self.engine if self.engine in ("tiles", "edges") else None,
             compile=self.compile_weight,
         )
+        is_of_data = isinstance(given.graph, EdgeList) and not graph.is_bipartite
+        return [replace(head, stack=GRAPH) for head in heads] if is_of_data else heads
 
     def _joined(self, output: Tensor, target: Tensor) -> Tensor:
         """Join the heads' outputs (..., H, Q, V)."""

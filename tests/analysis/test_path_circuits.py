@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
 import gattn
 from gattn.analysis.circuits.measuring.runs import HERE, Runs
@@ -280,6 +281,21 @@ def test_it_is_saved_and_loaded(river, tmp_path, suffix):
     assert found.table().equals(river.table())
     assert found.only() == river.only()
     assert str(found) == str(river)
+
+
+def test_sides_are_told_apart_in_grey(river):
+    ax = river.draw()
+    key = ax.get_legend().get_lines()
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert {"its keys", "its values"} <= set(names)
+    assert [line.is_dashed() for line in key] == [name == "its values" for name in names]
+    drawn = {
+        (to_hex(colour), dash is not None)
+        for lines in ax.collections
+        if lines.get_gid() == "gattn-edges"
+        for colour, (_, dash) in zip(lines.get_edgecolors(), lines.get_linestyles(), strict=True)
+    }
+    assert drawn == {(to_hex(line.get_color()), line.is_dashed()) for line in key}
 
 
 def test_it_draws_itself(river):

@@ -37,9 +37,9 @@ def drawn_texts(figure, dpi=100):
     return found
 
 
-def problems(figure):
+def problems(figure, dpi=100):
     """Say which texts meet each other or another picture, and which are cut."""
-    texts = drawn_texts(figure)
+    texts = drawn_texts(figure, dpi)
     wide, high = figure.get_size_inches() * 72
     said = []
     for text in texts:

@@ -221,7 +221,8 @@ def test_matrices_have_as_many_cells_as_the_file_has_pixels(kind, dpi):
     resolution = dpi if kind == "png" else max(dpi, 300)
     size = min(round(inches * resolution), 400)
     assert images(figure)[0].get_array().shape == pytest.approx((size, size), abs=1)
-    assert "cells smaller than a pixel are averaged" in " ".join(" ".join(words(figure)).split())
+    said = " ".join(" ".join(words(figure)).split())
+    assert ("cells smaller than a pixel are averaged" in said) == (size < 400)
 
 
 def test_short_texts_are_drawn_cell_by_cell_and_nothing_is_said_of_pixels():

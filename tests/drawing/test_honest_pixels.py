@@ -1,17 +1,20 @@
 """A single bright cell among many is where it is in the file, as bright as is said, at any dpi."""
 
 import io
+from unittest.mock import patch
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 from scenes import attention
 from seen import caption
 
-from gattn import AttentionGraph, TokenGraph
+from gattn import AttentionGraph, AttentionTrace, TokenGraph
 from gattn.analysis.reading.results import array
 from gattn.drawing.matrices.arrays import ArrayCells, ColourCells, KindCells
 from gattn.drawing.matrices.cells import overlaps
@@ -179,6 +182,26 @@ def test_colours_of_missing_numbers_are_no_numbers_colour_in_grey_either():
     assert ax.images[0].to_rgba(ax.images[0].get_array())[0, 3, 3] == 0
     whole = array(values[:, :3], {"head": [0, 1], "token": range(3)}, name="x", computed_from="")
     assert whole.draw(ax=Figure((4, 2)).add_subplot()).patch.get_hatch() is None
+
+
+@pytest.mark.parametrize(
+    ("dpi", "format_", "says"),
+    [(100, "png", True), (900, "png", False), (None, "svg", True)]
+    + [(900, kind, False) for kind in ("svg", "pdf", "ps")],
+)
+@pytest.mark.parametrize("layout", [None, "constrained"])
+def test_the_caption_is_of_the_pixels_of_the_file(dpi, format_, says, layout):
+    figure = Figure(COLUMN, layout=layout)
+    image = AttentionGraph.from_dense(attention(800, 800)).draw("matrix", ax=figure.add_subplot())
+    sheet = AttentionTrace.from_arrays(attention(1, 1, 800, 800)).draw(figsize=COLUMN)
+    for one in (figure, sheet):
+        with patch.object(Text, "draw", autospec=True, side_effect=Text.draw) as drawn:
+            one.savefig(io.BytesIO(), format=format_, dpi=dpi or "figure")
+        said = " ".join(" ".join(call.args[0].get_text() for call in drawn.call_args_list).split())
+        assert "640,000 edges" in said
+        assert ("are averaged" in said) == says
+    assert (len(image.images[0].get_array()) < 800) == says
+    plt.close(sheet)
 
 
 def test_a_caption_of_ones_own_is_all_that_stands_below():

@@ -1,12 +1,31 @@
 """In figures of the size of a paper no text meets another, and none is cut."""
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from meeting import problems
-from paper import COLUMN, FONT, HEADS, LOW, PANELS, PICTURES, SHEETS, WIDE, one, own, panels, sheet
+from paper import (
+    COLUMN,
+    FONT,
+    HEADS,
+    LAMP,
+    LOW,
+    PANELS,
+    PICTURES,
+    SHEETS,
+    WIDE,
+    one,
+    own,
+    panels,
+    sheet,
+    trace,
+)
+from sample_heads import causal_head
 
+from gattn import AttentionTrace
 from gattn.errors import ShapeError
+from gattn.heads.stack import Stack
 
 FEW = {
     "matrix, 13 tokens",
@@ -67,6 +86,47 @@ def test_two_runs_need_the_width_of_a_column():
     assert not problems(sheet("two runs", COLUMN))
     with pytest.raises(ShapeError, match=r"no room on a figure of 2\.0 x 1\.6 inches"):
         sheet("two runs", (2.0, 1.6))
+
+
+@pytest.mark.parametrize("dpi", [80, 120])
+@pytest.mark.parametrize("name", ["two runs", "unrolled"])
+def test_captions_are_whole_however_letters_are_fitted_to_pixels(name, dpi):
+    for width in (6.25, 6.75) if name == "two runs" else (3.3,):
+        size = width, 2.6
+        figure = sheet(name, size) if name == "two runs" else one(name, size, None)
+        assert not [said for said in problems(figure, dpi) if "is cut" in said]
+
+
+def test_twelve_layers_of_twelve_heads_have_room_in_a_column():
+    for size in (LOW, COLUMN):
+        figure = Figure(size)
+        trace(12, 12).draw(figure=figure)
+        assert not problems(figure)
+        assert len(figure.axes[0].images) == 144
+
+
+def test_matrices_fill_wide_figures_even_where_names_have_no_room():
+    figure = Figure((6.75, 2.6))
+    apart = {
+        place: causal_head(13, seed=sum(place), tokens=LAMP, layer=place[0], head=place[1])
+        for place in np.ndindex(4, 4)
+    }
+    other = AttentionTrace({"decoder": Stack("decoder", apart)}, "tiny-model")
+    trace(4, 4).draw(other=other, figure=figure)
+    x0, x1, y0, y1 = figure.axes[0].images[0].get_extent()
+    assert x1 - x0 > 0.3
+    assert y1 - y0 > 0.2
+    assert not problems(figure)
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.2), (3.3, 2.4), (3.3, 3)])
+def test_the_two_scales_of_a_comparison_lie_one_below_the_other(size):
+    figure = Figure(size)
+    trace().draw(other=trace(), figure=figure)
+    assert not problems(figure)
+    upper, lower = (bar.get_position() for bar in figure.axes[0].child_axes)
+    assert upper.x0 == pytest.approx(lower.x0)
+    assert upper.y0 > lower.y1
 
 
 def test_what_meets_or_is_cut_is_found():

@@ -5,6 +5,7 @@ import itertools
 import re
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from sample_heads import causal_head, uniform_head
@@ -89,6 +90,22 @@ def test_a_rollout_writes_the_shares_of_the_input_and_rings_the_target(graph):
     np.testing.assert_allclose(part(ax, "query").get_offsets(), [[4, 3]])
     assert ax.get_title() == "rollout to 4 “cat”"
     assert note_of(ax).partition("decoder stack, layers 0-2")[1]
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.0), (3.3, 2.4), (7, 5)])
+def test_shares_stand_below_the_nodes_of_the_input(graph, size):
+    with mpl.rc_context({"font.size": 7}):
+        ax = graph.rollout(query=-1).draw(figsize=size)
+        ax.figure.canvas.draw()
+    shares = [text for text in ax.texts if text.get_gid() == "gattn-shares"]
+    assert shares
+    point, (_, node) = ax.figure.dpi / 72, ax.transData.transform((0, 0))
+    low, _ = ax.get_window_extent().get_points()
+    for text in shares:
+        box = text.get_window_extent()
+        assert low[1] < box.y0
+        assert box.y1 < node - 2 * point  # half of a node, whose area is 14 square points
+    plt.close(ax.figure)
 
 
 def test_a_flow_says_how_much_and_that_its_ways_are_one_choice(graph):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import gattn
 from gattn.engines.watching import watching
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.token_graph import TokenGraph
@@ -229,6 +230,25 @@ def test_graphs_of_a_plain_edge_index(randn, edge_dim, loops):
         dense[edges[1], edges[0]] = alpha[:, h].detach()
         close(torch.from_numpy(head.to_dense()), dense)
         assert head.graph.num_edges == edges.shape[1]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse (invariant checks|CSR):UserWarning")
+@pytest.mark.parametrize(
+    ("given", "noun"),
+    [
+        (lambda: INDEX, "nodes"),
+        (lambda: torch.sparse_coo_tensor(INDEX.flip(0), torch.ones(7), (5, 5)), "nodes"),
+        (lambda: TokenGraph.from_edge_index(INDEX, num_queries=5, num_keys=5), "tokens"),
+    ],
+    ids=["edge_index", "adjacency", "token graph"],
+)
+def test_points_of_data_are_nodes_as_in_a_trace(randn, given, noun):
+    given = given()
+    layer, x = GraphAttention(8, 4, 2, add_self_loops=False).double(), randn(5, 8)
+    with gattn.capturing(layer) as run:
+        layer(x, given)
+    for head in (layer.graphs(x, given)[1], run.trace[0, 1]):
+        assert f"5 {noun}, " in str(head)
 
 
 def test_graphs_of_two_sets_of_nodes(randn):

@@ -11,12 +11,13 @@ import pandas as pd
 
 from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Array, Table, array, edits_of
-from gattn.door import OnPage, drawn_by
+from gattn.door import drawn_by
 from gattn.errors import SelectionError
 from gattn.heads.geometry.written import from_text
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.kept.only import Only
 from gattn.names.text import numbered
+from gattn.on_page import OnPageOfGraphs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 EDGE = ["stack", "layer", "head", "query", "key"]
 
 
-class Circuit(OnPage, Measured):
+class Circuit(OnPageOfGraphs, Measured):
     r"""A set of attention edges on which alone a model keeps its answer: a `networkx.DiGraph`.
 
     Nodes are ``(depth, position)``: a token's residual stream before layer ``depth``; where a model

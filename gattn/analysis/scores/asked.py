@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.scores.head_scores import HeadScores
-from gattn.door import OnPage
 from gattn.errors import SelectionError
 from gattn.names.tokens import find_token
+from gattn.on_page import OnPageOfGraphs
 
 
 @dataclass(frozen=True, eq=False)
-class AskedScores(OnPage, HeadScores):
+class AskedScores(OnPageOfGraphs, HeadScores):
     """The scores of one head, of which some edges are asked about.
 
     Parameters

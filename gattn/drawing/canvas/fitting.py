@@ -15,6 +15,7 @@ from matplotlib.transforms import Bbox, ScaledTranslation, Transform
 
 from gattn.drawing.canvas.rooms import (
     POINTS_PER_INCH,
+    dots_of,
     figure_room,
     fitting_box,
     in_figure,
@@ -55,6 +56,7 @@ class Fitting:
         self._steps: list[Callable[[], None]] = []
         self._texts: Callable[[], None] | None = None
         self.notes: dict[str, str] = {}
+        self.dots = dots_of(ax.figure)
         self._known: tuple[float, ...] = ()
         self._is_running = False
         self._looks = {name: mpl.rcParams[name] for name in mpl.rcParams if name.startswith(_LOOKS)}
@@ -92,7 +94,9 @@ class Fitting:
             return self.box
         slot = self._place(renderer)
         size = ax.figure.bbox.size
-        known = (*slot.bounds, *size, ax.figure.dpi, len(self._steps))
+        if renderer is not None:
+            self.dots = dots_of(ax.figure, renderer)
+        known = (*slot.bounds, *size, ax.figure.dpi, self.dots, len(self._steps))
         if any(abs(one - other) > 1e-6 for one, other in zip(known, self._known, strict=False)) or (
             not self._known
         ):

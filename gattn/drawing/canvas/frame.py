@@ -161,10 +161,14 @@ class _Texts:
         for text, plain in ((self.heading, self.title), (self.below, caption)):
             if text.get_text() != self.written[id(text)]:
                 continue
-            room = (around.x1 - around.x0) * scale / float(text.get_fontsize())
+            wide = around.x1 - around.x0
+            room = wide * scale / float(text.get_fontsize())
             lines = wrapped(plain, room, width_of)
             text.set_text(lines)
             text.set_visible(bool(lines))
+            if lines and (drawn := self._extent(text).width) > wide:  # fitted to pixels
+                lines = wrapped(plain, room * wide / drawn, width_of)
+                text.set_text(lines)
             self.written[id(text)] = lines
             half = self._extent(text).width / 2
             middle = (own.x0 + own.x1) / 2

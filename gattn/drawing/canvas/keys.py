@@ -27,6 +27,8 @@ from gattn.names.text import wrapped
 _EVEN, _ALIKE = 0.5, 0.01
 _BAR, _TALL = 0.7, 120.0
 """The share of the axes' height that a colour bar takes, and from how many points of it on."""
+_LONG = 50.0
+"""How many points long a line of its name is at most beside a shorter bar."""
 _HIGH, _HIGHEST = 0.7, 8.0
 """How high an entry of a key is at least, and at most, in font sizes."""
 Entry: TypeAlias = tuple[Any, str]
@@ -99,7 +101,7 @@ def _fit_bar(ax: Axes, bar: Colorbar, said: tuple[str, str], ticks: Any) -> None
     locator: Any = own.get_axes_locator()
     own.apply_aspect(locator(own, None))
     long = own.bbox.height * POINTS_PER_INCH / own.figure.dpi
-    own.yaxis.label.set_text(wrapped(name, max(long, 50) / small_size(), width_of))
+    own.yaxis.label.set_text(bar_name(name, long))
     if ticks is None or isinstance(ticks, MaxNLocator):
         most = int(np.clip(long / (2.2 * small_size()), 2, 9))
         is_whole = ticks is not None and bool(getattr(ticks, "_integer", False))
@@ -108,6 +110,11 @@ def _fit_bar(ax: Axes, bar: Colorbar, said: tuple[str, str], ticks: Any) -> None
         bar.set_ticks(_with_room(bar.norm, ticks, long))
     for label in own.get_yticklabels():
         label.set_usetex(False)
+
+
+def bar_name(name: str, long: float) -> str:
+    """Break the name of a bar that is so many points long into lines."""
+    return wrapped(name, max(long, _LONG) / small_size(), width_of)
 
 
 def _with_room(norm: Normalize, ticks: Sequence[float], long: float) -> list[float]:

@@ -25,6 +25,8 @@ _STRIDES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _MEASURED_AT = 100.0
 HINTED = 1.04
 """How much wider than in vector files letters get when they are fitted to pixels."""
+COARSEST = 1.06
+"""How much wider again, at most, lines of small text get at 72 to 144 dots per inch."""
 _BETWEEN = 0.5
 """The least distance between labels side by side, in font sizes."""
 _LINE, _SLANTED = 1.15, 1.65

@@ -13,6 +13,20 @@ _LEAST = 0.3
 """The least share of their place that axes keep."""
 _EDGE = 2.0
 """How many points stay free at the edge of a figure, and between two pictures."""
+_FINE = 300
+"""The dots per inch for which vector files are made at least."""
+
+
+def dots_of(figure: Any, renderer: Any = None) -> float:
+    """Return the dots per inch of the images in the file or on the screen that is now drawn.
+
+    In a vector file they are those of `savefig`, which only the renderer knows.
+    """
+    if renderer is None:
+        is_vector = getattr(figure.canvas, "fixed_dpi", None) is not None
+        return max(float(figure.dpi), _FINE) if is_vector else float(figure.dpi)
+    dots = float(figure.dpi * renderer.get_image_magnification())
+    return max(dots, _FINE) if renderer.option_scale_image() else dots
 
 
 def in_figure(ax: Axes) -> Any:

@@ -11,7 +11,7 @@ from gattn.drawing.canvas import fonts
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import selected, with_all_rows
-from gattn.heads.nouns import several
+from gattn.heads.nouns import noun_of, several
 from gattn.names.text import quoted
 
 _NAMED = 3
@@ -33,7 +33,8 @@ def without_hidden(head: AttentionGraph, hide: Any, *, self_loops: bool) -> Atte
     head = with_all_rows(head)
     stays = np.flatnonzero(~marked_tokens(head, _choice(hide)))
     if not len(stays):
-        raise SelectionError(f"hide={hide!r:.80} leaves none of {head.graph.num_keys} tokens.")
+        nouns = several(noun_of(head.geometry, head.stack))
+        raise SelectionError(f"hide={hide!r:.80} leaves none of {head.graph.num_keys} {nouns}.")
     rows = np.arange(head.graph.num_queries) if head.graph.is_bipartite else stays
     return selected(head, rows, stays)
 

@@ -16,11 +16,11 @@ from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
 from gattn.drawing.canvas.colours import KINDS, Scale, colour_map, is_dark
 from gattn.drawing.canvas.frame import describe, name_side, new_axes
-from gattn.drawing.canvas.keys import Entry, add_key
+from gattn.drawing.canvas.keys import add_key
 from gattn.drawing.canvas.labels import small_size
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.layers.circuits import left_without
-from gattn.models.edit.heard import SIDES, End
+from gattn.models.edit.heard import SIDES
 
 Place = tuple[float, float]
 _BENDS = {"query": -0.22, "key": 0.0, "value": 0.22}
@@ -36,9 +36,9 @@ def draw_path_circuit(
     """Draw a circuit of paths: heads from left to right, layers upwards.
 
     A path is a curve from what writes to the head that hears of it, in a colour for its queries,
-    keys or values; the wider, the more the circuit loses without it. MLPs are on the right of their
-    layer's heads, the embedding is below. Heads of no path are small dots. Stacks lie above each
-    other.
+    keys or values, dashed for values; the wider, the more the circuit loses without it. MLPs are on
+    the right of their layer's heads, the embedding is below. Heads of no path are small dots.
+    Stacks lie above each other.
 
     Parameters
     ----------
@@ -58,17 +58,23 @@ def draw_path_circuit(
     ]
     sizes = np.array([0.0 if isnan(loss) else loss for *_, loss in losses])
     scale = Scale(max(1.0, float(np.abs(sizes).max(initial=0.0))), False, 4.5)
-    pen = Pen(scale, colour_map(None, is_signed=False), "")
-    colours = [KINDS[SIDES.index(side)] for *_, side, _ in losses]
+    kinds = {_NAMES[side]: colour for side, colour in zip(SIDES, KINDS, strict=False)}
+    pen = Pen(scale, colour_map(None, is_signed=False), "", kinds)
     curves = [_curve(places[a], places[b], _BENDS[side]) for a, b, side, _ in losses]
     order = np.argsort(np.abs(sizes), kind="stable")
-    style: dict[str, Any] = {"edgecolors": [colours[n] for n in order]}
+    kind = np.array([SIDES.index(side) for *_, side, _ in losses], dtype=np.int64)[order]
+    style: dict[str, Any] = {"edgecolors": pen.colours(kind, kind)}
+    style["linestyles"] = [pen.dashes[n] for n in kind]
     pen.draw(ax, [curves[n] for n in order], np.abs(sizes)[order], **style)
     _draw_nodes(ax, circuit, places, labels=labels)
     _set_up(ax, rows, across, high)
     if legend and losses:
-        used = {side for *_, side, _ in losses}
-        add_key(ax, [_entry(side) for side in SIDES if side in used], "heard by")
+        entries = [
+            (Line2D([], [], color=colour, linewidth=2.0, linestyle=dash), name)
+            for n, ((name, colour), dash) in enumerate(zip(kinds.items(), pen.dashes, strict=True))
+            if n in kind
+        ]
+        add_key(ax, entries, "heard by")
     count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
     kept = f"{count:,} of {whole:,} paths keep {percent(circuit.faithfulness, 1)}"
     said = [left_without(circuit)] if count else []
@@ -138,10 +144,3 @@ def _set_up(ax: Axes, rows: dict[float, str], across: float, high: float) -> Non
         spine.set_visible(False)
     ax.tick_params(length=0)
     name_side(ax, "y", "layer")
-
-
-def _entry(side: End) -> Entry:
-    colour = KINDS[SIDES.index(side)]
-    return Line2D(
-        [], [], color=colour, linewidth=2.0
-    ), f"its {'queries' if side == 'query' else side + 's'}"

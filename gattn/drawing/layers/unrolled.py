@@ -16,7 +16,7 @@ from gattn.analysis.propagation.unrolled import Node, Unrolled
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.fitting import Fitting, pitch, rewritten
+from gattn.drawing.canvas.fitting import Fitting, pitch, points, rewritten
 from gattn.drawing.canvas.frame import describe, token_said
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size
@@ -244,15 +244,22 @@ def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> list[T
         for (depth, position), facts in unrolled.nodes(data=True)
         if depth == 0 and facts["passes"] >= 0.005
     ]
-    ax.set_ylim(bottom=-0.34)
+    drop = _drop(ax)
+    ax.set_ylim(bottom=-1.7 * drop)
     room = 1.9 * font_size() / pitch(ax, len(place), "x")
     taken: list[int] = []
     written = []
     for share, x in sorted(found, reverse=True):
         if len(taken) < _SHARES and all(abs(x - other) >= room for other in taken):
             taken.append(x)
-            text = write_over(ax, x, -0.2, f"{share:.2f}", gid="gattn-shares", va="center")
+            text = write_over(ax, x, -drop, f"{share:.2f}", gid="gattn-shares", va="center")
             written.append(text)
     said = f"shares of {len(written)} of {len(found)} tokens have room"
     Fitting.of(ax).note("shares", said * (len(written) < len(found)))
     return written
+
+
+def _drop(ax: Axes) -> float:
+    """Return how far below the input shares stand, in layers: clear of its nodes, however low."""
+    clear, (_, tall), (_, top) = 0.95 * font_size(), points(ax), ax.get_ylim()
+    return max(0.2, clear * top / max(tall - 1.7 * clear, clear))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import inf
 
 from gattn.drawing.canvas import layouts
+from gattn.drawing.canvas.keys import bar_name
 from gattn.drawing.canvas.labels import (
+    COARSEST,
     Labels,
     fit,
     font_size,
@@ -29,7 +31,9 @@ BETWEEN, MARGIN = 0.35, 0.15
 """Inches between blocks, and around all."""
 _FILLED = 0.92
 """How much of the distance between panels they fill."""
-_LEAST, _LEAST_KEY, _LEAST_OF_TWO = 0.07, 0.4, 0.5
+_CLEAR = 0.15
+"""The most that stays clear above a panel without a name, as a share of its longer side."""
+_LEAST, _LEAST_KEY, _LEAST_OF_TWO = 0.07, 0.4, 0.3
 """Inches of a matrix and of a key of colours, at least; of one that stands above another."""
 _BETWEEN_KEYS = 0.25
 """Inches between keys of colours, one below the other."""
@@ -72,7 +76,7 @@ class Plan:
             self.between = min(BETWEEN, _GAP * width)
         self.has_keys_below = height is not None and len(grid.keys) > 1
         self._plan_all(width, height)
-        if self.has_keys_below and self.key < _LEAST_OF_TWO:
+        if self.has_keys_below and not self._have_keys_room_below():
             self.has_keys_below = False
             self._plan_all(width, height)
         if height is not None and self._longest_name > self.key:  # it takes two lines
@@ -124,15 +128,17 @@ class Plan:
         long = self.key + below * (self.key + _BETWEEN_KEYS)
         drawn = max(rows * self.row + as_inches(self.keys.extent), self.above + long)
         self.over_caption = self.top + drawn + 0.6 * line_height(small_size())
-        self.has_room = is_large and self.key >= _LEAST_KEY
+        least = _LEAST_OF_TWO if self.has_keys_below else _LEAST_KEY
+        self.has_room = is_large and self.key >= least
         self.has_room &= self._has_block_names(columns * self.step + self.between)
 
     def _fill(self, height: float, side: float) -> bool:
         """Shrink panels until they fit in a height; tell whether they are large enough then."""
         rows, down = self.grid.size[0], self.grid.shape[1]
         for _ in range(_TRIES):  # names above smaller panels may take more lines
-            row = (height - self.top - self.bottom) / rows - self.above
-            fitting = max(_FILLED * row / down, 0.05)
+            row = (height - self.top - self.bottom) / rows - self.above + _clear(side)
+            wanted = down / _FILLED
+            fitting = max((row - _clear()) / wanted, row / (wanted + _CLEAR), 0.05)
             if fitting >= side and self.row * rows + self.top + self.bottom <= height:
                 break
             side = min(side, fitting)
@@ -150,9 +156,14 @@ class Plan:
         )
         across, down = (share if share > _LITTLE else 1.0 for share in shares)
         self._stretch = across, down
-        self._measure(side)
-        if self.top + rows * self.row + self.bottom > height:  # its texts take more room there
-            self._stretch = square
+        lines, has_names = self._lines, self._has_names
+        for self._lines in range(lines, -1, -1):  # wider ones have room for longer names
+            self._measure(side)
+            fits = self.top + rows * self.row + self.bottom <= height
+            if fits and self._has_names >= has_names:
+                break
+        else:
+            self._lines, self._stretch = lines, square
             self._measure(side)
         self._stretch = square
 
@@ -160,6 +171,13 @@ class Plan:
     def _longest_name(self) -> float:
         """The length in inches of the longest name beside a key of colours."""
         return as_inches(widest_of(pen.name for pen in self.grid.keys) * small_size())
+
+    def _have_keys_room_below(self) -> bool:
+        """Whether keys one below the other are long enough, and their names apart."""
+        long = self.key / as_inches(1)
+        lines = [line for pen in self.grid.keys for line in bar_name(pen.name, long).split("\n")]
+        apart = long + _BETWEEN_KEYS / as_inches(1) - _APART * small_size()
+        return self.key >= _LEAST_OF_TWO and widest_of(lines) * small_size() <= apart
 
     def key_place(self, number: int) -> tuple[float, float]:
         """Return how far right of the first key, and below it, a key of colours lies."""
@@ -197,7 +215,7 @@ class Plan:
         )
         self.panel = across, down
         self.step = self.panel[0] / _FILLED
-        room = (self.width - self.beside - MARGIN) / as_inches(1)
+        room = (self.width - self.beside - MARGIN) / as_inches(1) / COARSEST
         self.title = wrapped(grid.title, room / font_size(), width_of)
         self.names = [
             PanelNames.fitting(block, self._room_of_names(size), size, self._lines)
@@ -208,7 +226,7 @@ class Plan:
             wrapped(said, room / small_size(), width_of)
             for said in (plain, "; ".join(filter(None, [plain, pooled])))
         )
-        self.clear = as_inches(3 + 5 * grid.has_bars + 3 * bool(grid.head.generated))
+        self.clear = _clear(side) + as_inches(5 * grid.has_bars + 3 * bool(grid.head.generated))
         self.above = self.clear + max(names.height for names in self.names)
         self.row = self.above + self.panel[1] + (1 - _FILLED) * side
         self.under_title = MARGIN
@@ -274,6 +292,11 @@ class Plan:
         wide, tall = self.panel
         columns = head.graph.num_keys + 2 * sink_columns(head)
         return wide / max(columns, 1), tall / max(head.graph.num_queries, 1)
+
+
+def _clear(side: float = inf) -> float:
+    """Return how many inches stay clear above a panel of a size that has no name."""
+    return min(as_inches(3), _CLEAR * side)
 
 
 def _usual_side(grid: Grid) -> float:

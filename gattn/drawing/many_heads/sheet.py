@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import small_size, text_style
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.rooms import POINTS_PER_INCH
+from gattn.drawing.canvas.rooms import POINTS_PER_INCH, dots_of
 from gattn.drawing.matrices.cells import EdgeCells
-from gattn.drawing.matrices.images import add_cells, dots_of
+from gattn.drawing.matrices.images import add_cells
 from gattn.drawing.matrices.stripes import STRIPED, stripes
 
 
@@ -130,7 +130,7 @@ class _Wording(Artist):
 
     def draw(self, renderer: Any) -> None:
         """Set the text."""
-        self._text.set_text(self._said(dots_of(self._text.figure)))
+        self._text.set_text(self._said(dots_of(self._text.figure, renderer)))
 
 
 def inches_of(figure: Figure | SubFigure) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from gattn.drawing.canvas.labels import in_digits, small_size, smallest, widest_
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.matrices.arrays import ArrayCells, KindCells
 from gattn.drawing.matrices.cells import Cells, Pool, Pooling, pooling_said
-from gattn.drawing.matrices.images import CellsImage, add_cells, dots_of
+from gattn.drawing.matrices.images import CellsImage, add_cells
 from gattn.drawing.matrices.stripes import mark_negative
 
 _HATCH, _HATCHED = "/////", "#8886"
@@ -82,8 +82,8 @@ def say_pooled(ax: Axes, shape: tuple[int, int], pool: Pooling) -> None:
 
     def step() -> None:
         across, down = (size / POINTS_PER_INCH for size in points(ax))
-        said = pooling_said(shape, (down, across), pool, dots_of(ax.figure))
-        Fitting.of(ax).note("pooled", said)
+        fitting = Fitting.of(ax)
+        fitting.note("pooled", pooling_said(shape, (down, across), pool, fitting.dots))
 
     fitted(ax, step)
 

@@ -9,12 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from matplotlib.transforms import Affine2D
 
+from gattn.drawing.canvas.rooms import dots_of
 from gattn.drawing.matrices.cells import Cells
 
 _SHARP = 128
 """How many pixels along a side an image in a vector file has at least, as viewers blur smaller."""
-_FINE = 300
-"""The dots per inch for which vector files are made at least."""
 
 
 class CellsImage(AxesImage):
@@ -46,15 +45,10 @@ class CellsImage(AxesImage):
     @allow_rasterization  # type: ignore[untyped-decorator]
     def draw(self, renderer: Any) -> None:
         """Draw the cells at the renderer's resolution."""
-        self._fit(self._pixels_per_unit(renderer))
-        super().draw(renderer)
-
-    def _pixels_per_unit(self, renderer: Any) -> float:
-        """Return how many pixels of the file there are to a unit of the figure's own."""
         figure = self.get_figure()
         assert figure is not None
-        times = float(renderer.get_image_magnification())
-        return max(times, _FINE / figure.dpi) if renderer.option_scale_image() else times
+        self._fit(dots_of(figure, renderer) / figure.dpi)
+        super().draw(renderer)
 
     def _fit(self, times: float) -> None:
         """Pool the cells to as many as there are pixels."""
@@ -72,12 +66,6 @@ class CellsImage(AxesImage):
             image = image.repeat(times, 0).repeat(times, 1)
             return image, x, y, Affine2D().scale(1 / times) + place
         return image, x, y, place
-
-
-def dots_of(figure: Any) -> float:
-    """Return the dots per inch of the file or screen for which a figure is now drawn."""
-    is_vector = getattr(figure.canvas, "fixed_dpi", None) is not None
-    return max(float(figure.dpi), _FINE) if is_vector else float(figure.dpi)
 
 
 def add_cells(ax: Axes, cells: Cells, **style: Any) -> CellsImage:

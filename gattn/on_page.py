@@ -1,0 +1,166 @@
+"""What can be shown as a page in a browser, and how it is asked for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from gattn.door import Pictured, checked, save, to_html
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from gattn.analysis.circuits.found import Circuit
+    from gattn.analysis.scores.taken_apart import Why
+    from gattn.heads.head import AttentionGraph
+    from gattn.heads.trace import AttentionTrace
+    from gattn.keep import Keep
+    from gattn.names.choices import HeadChoice
+
+_OF_A_TRACE = (
+    "it shows itself; the page of a trace shows several things, "
+    "trace.to_html(path, circuit=..., why=...)"
+)
+
+
+class OnPage:
+    """What can be shown as a page in a browser."""
+
+    __slots__ = ()
+
+    @overload
+    def to_html(
+        self,
+        path: None = None,
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        circuit: Circuit | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> str: ...
+    @overload
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        circuit: Circuit | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> None: ...
+    @checked()
+    def to_html(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        circuit: Circuit | None = None,
+        why: Why | Sequence[Why] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> str | None:
+        """Write an interactive page: one HTML file that needs only a browser.
+
+        Parameters
+        ----------
+        path : path, optional
+            The file to write; by default the text of the page is returned.
+        other, edits, heads, keep, image, fit, circuit, why, spans, colour
+            As in `gattn.drawing.page.to_html`, with the same errors.
+        """
+        return to_html(
+            self, path, other=other, edits=edits, heads=heads, keep=keep, image=image, fit=fit,
+            circuit=circuit, why=why, spans=spans, colour=colour,
+        )  # fmt: skip
+
+
+class Shown(Pictured, OnPage):
+    """What can be saved to a file, and shown as a page in a browser or notebook."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a file in the format of its suffix; see `gattn.files.save`."""
+        save(self, path)
+
+
+class OnPageOfGraphs:
+    """What is shown on the page of a trace or head that it is of."""
+
+    __slots__ = ()
+
+    @overload
+    def to_html(
+        self,
+        path: None = None,
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> str: ...
+    @overload
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> None: ...
+    @checked(circuit=_OF_A_TRACE, why=_OF_A_TRACE)
+    def to_html(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        other: AttentionTrace | AttentionGraph | None = None,
+        edits: str = "",
+        heads: HeadChoice = None,
+        keep: Keep | None = None,
+        image: Any = None,
+        fit: Literal["stretch", "crop"] | None = None,
+        spans: Iterable[tuple[int, int]] | None = None,
+        colour: Any = None,
+    ) -> str | None:
+        """Write an interactive page: one HTML file that needs only a browser.
+
+        Parameters
+        ----------
+        path : path, optional
+            The file to write; by default the text of the page is returned.
+        other, edits, heads, keep, image, fit, spans, colour
+            As in `gattn.drawing.page.to_html`, with the same errors.
+        """
+        graphs, shown = self._on_page()
+        return to_html(
+            graphs, path, other=other, edits=edits, heads=heads, keep=keep, image=image, fit=fit,
+            spans=spans, colour=colour, **shown,
+        )  # fmt: skip
+
+    def _on_page(self) -> tuple[object, dict[str, Any]]:
+        """Return the trace or head that the page shows, and what it shows of this besides."""
+        raise NotImplementedError
