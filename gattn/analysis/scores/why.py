@@ -29,7 +29,7 @@ from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.stream.parts import Stream, Writer
-from gattn.names.choices import Chosen, HeadChoice, number_of
+from gattn.names.choices import Chosen, HeadChoice, is_number, number_of
 from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
 
@@ -169,7 +169,8 @@ def why(
 
 def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:
     """Read the heads whose parts are split, which come before a layer."""
-    places = Chosen.of(None, split).heads or []
+    is_place = isinstance(split, tuple) and len(split) == 2 and all(map(is_number, split))
+    places = Chosen.of(None, [split] if is_place else split).heads or []  # type: ignore[list-item]
     if places and not is_own:
         raise SelectionError("split= is about the model's own heads: leave it or parts= out.")
     found = {one for one in places if isinstance(one, tuple) and one[0] < layer}

@@ -48,13 +48,15 @@ class Event(NamedTuple):
 class RunningLayer:
     """A running layer: its input, its attention, and what ran since.
 
-    Without a reading of its attention it is taken apart by what its heads gave.
+    Without a reading of its attention it is taken apart by what its heads gave. `attending` are all
+    stacks that attend in it, and whether that is cross-attention.
     """
 
     module: nn.Module
     given: Tensor | None
     seen: tuple[SeenCall, Place, Reading | None] | None = None
     events: list[Event] = field(default_factory=list)
+    attending: dict[str, bool] = field(default_factory=dict)
 
     def note(self, module: nn.Module, given: Tensor, output: Tensor, is_alone: bool) -> None:
         """Copy what a module did to the layer's tokens; later modules may change it in place."""
