@@ -529,6 +529,22 @@ def test_models_that_attend_in_windows():
     refused(swin.model, "windows, as Swin's", {n: x[:1] for n, x in swin.inputs.items()})
 
 
+class Widening(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(6, 2, batch_first=True), nn.Linear(6, 8)
+
+    def forward(self, x):
+        return self.out(self.attention(x, x, x, need_weights=False)[0])
+
+
+def test_a_layer_of_another_width_has_no_stream():
+    model = Layered(Widening()).eval()
+    x = torch.randn(1, 5, 6)
+    with pytest.raises(CaptureError, match="takes 6 features of each token and gives 8"):
+        decompose(lambda: model(x), model, read=len)
+
+
 def test_several_texts_and_training(build):
     two = {"inputs_embeds": torch.randn(2, 5, 32)}
     refused(build("bert"), "expected one sequence", two)

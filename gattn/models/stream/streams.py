@@ -76,10 +76,16 @@ class RunningLayer:
         assert self.given is not None
         call, place, _ = self.seen
         width, slots = self.given.shape[-1], _slots(call)
-        is_like = output is not None and output.shape[-1] == width
-        if not is_like or any(x.numel() != slots * width for x in (self.given, output)):  # type: ignore[union-attr]
-            raise other_tokens(call.name, self.given, slots)
+        for one in (self.given, output):
+            if one is None or one.numel() != slots * one.shape[-1]:
+                raise other_tokens(call.name, self.given, slots)
         assert output is not None
+        if output.shape[-1] != width:
+            raise CaptureError(
+                f"The layer around {call.name} takes {width} features of each token and gives "
+                f"{output.shape[-1]}: expected a residual stream, to which its attention adds. "
+                "effect, estimate and circuit need none."
+            )
         given, end = (x.reshape(slots, width) for x in (self.given, output))
         real = Rows(place, call.query.shape[2], given.device).at
         events = [x._replace(given=x.given[real], output=x.output[real]) for x in self.events]
