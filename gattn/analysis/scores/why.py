@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -169,8 +169,9 @@ def why(
 
 def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:
     """Read the heads whose parts are split, which come before a layer."""
-    is_place = isinstance(split, tuple) and len(split) == 2 and all(map(is_number, split))
-    places = Chosen.of(None, [split] if is_place else split).heads or []  # type: ignore[list-item]
+    if isinstance(split, tuple) and len(split) == 2 and all(map(is_number, split)):
+        split = [cast("tuple[int, int]", split)]
+    places = Chosen.of(None, split).heads or []
     if places and not is_own:
         raise SelectionError("split= is about the model's own heads: leave it or parts= out.")
     found = {one for one in places if isinstance(one, tuple) and one[0] < layer}
