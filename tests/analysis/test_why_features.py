@@ -240,6 +240,11 @@ def test_sources_go_through_norms_after_a_head(name):
             torch.testing.assert_close(mine[some].sum(0), expected, atol=1e-9, rtol=0)
 
 
+def test_one_head_is_split_by_its_place(gpt2):
+    one, other = (gattn.why(IDS, gpt2, layer=1, head=0, split=split) for split in ((0, 1), "0.1"))
+    assert [str(writer) for writer in one.writers] == [str(writer) for writer in other.writers]
+
+
 def test_what_cannot_be_split_is_refused(gpt2):
     for wrong in ("1.0", 0, "0"):
         with pytest.raises(SelectionError, match="split names earlier heads"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from torch import nn
 
 import gattn
 from benchmarks import zoo
@@ -285,6 +286,48 @@ def test_stacks_are_chosen(build, name, stack):
         check_sum(part)
 
 
+class Twice(nn.Module):
+    """A layer that attends twice, by two modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.near, self.far = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, x):
+        for attention in (self.near, self.far):
+            x = x + attention(x, x, x, need_weights=False)[0]
+        return x
+
+
+class Layered(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x, *memory):
+        for layer in self.layers:
+            x = layer(x, *memory)
+        return x
+
+
+def test_what_else_attends_in_a_layer_is_told():
+    torch.manual_seed(0)
+    x, memory = torch.randn(1, 5, 8), torch.randn(1, 6, 8)
+    twice = Layered(Twice(), Twice()).eval()
+    found = decompose(lambda: twice(x), twice, read=len, stack="layers.near", progress=False)
+    assert found.notes == [
+        "what the attention of 'layers.far' in these layers adds is not included"
+    ]
+    layers = [nn.TransformerDecoderLayer(8, 2, 16, batch_first=True) for _ in range(2)]
+    decoder = Layered(*layers).eval()
+    options = {"read": len, "stack": "layers.self_attn", "progress": False}
+    found = decompose(lambda: decoder(x, memory), decoder, **options)
+    assert found.notes == ["what the cross-attention adds is not included"]
+    with torch.no_grad():
+        routes = gattn.analysis.routes(lambda: twice(x), twice, position=0, stack="layers.near")
+    assert "what the attention of 'layers.far' in these layers adds" in routes.graph["notes"]
+
+
 def test_a_stack_has_to_be_named(build):
     inputs = {"input_ids": IDS, "decoder_input_ids": [4, 9, 30]}
     with pytest.raises(SelectionError, match=r"'encoder' and 'decoder'.*stack="):
@@ -484,6 +527,22 @@ def test_what_is_wrapped_around_a_projection_counts(build):
 def test_models_that_attend_in_windows():
     swin = zoo.specimen("swin")
     refused(swin.model, "windows, as Swin's", {n: x[:1] for n, x in swin.inputs.items()})
+
+
+class Widening(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(6, 2, batch_first=True), nn.Linear(6, 8)
+
+    def forward(self, x):
+        return self.out(self.attention(x, x, x, need_weights=False)[0])
+
+
+def test_a_layer_of_another_width_has_no_stream():
+    model = Layered(Widening()).eval()
+    x = torch.randn(1, 5, 6)
+    with pytest.raises(CaptureError, match="takes 6 features of each token and gives 8"):
+        decompose(lambda: model(x), model, read=len)
 
 
 def test_several_texts_and_training(build):

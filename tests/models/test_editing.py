@@ -477,6 +477,12 @@ def test_cross_attention_is_cut_between_queries_and_keys(tiny, dense):
     with edited(model, Restrict(graph, stack="cross")):
         found = run(model)
     torch.testing.assert_close(found, dense.run(model, inputs, restrict), rtol=0, atol=1e-9)
+    told = r"the given one is on one\. .*from_mask\(mask, is_bipartite=True\)"
+    with (
+        pytest.raises(EditError, match=told),
+        edited(model, Restrict(TokenGraph.from_mask(graph.mask()), stack="cross")),
+    ):
+        run(model)
 
 
 def test_an_edit_of_several_stacks_must_name_one(tiny):

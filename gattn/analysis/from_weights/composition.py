@@ -57,8 +57,8 @@ def compose(
     Parameters
     ----------
     model, tokenizer
-        As in `gattn.capture`: a model that reads token ids. It is run on single tokens, whose
-        residual stream is replaced by unit vectors: that reads the weights of any model.
+        As in `gattn.capture`: a model of transformers that reads token ids. It is run on single
+        tokens, whose residual stream is replaced by unit vectors: that reads the weights of all.
     stack : str, optional
         Which stack of self-attention; needed where the model has several.
     progress : bool

@@ -77,7 +77,9 @@ def flow(
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
-    mixed = Mixed.of(layers_of(attention, tokens), heads, reduce, residual, from_layer)
+    mixed = Mixed.of(
+        layers_of(attention, tokens, differing=True), heads, reduce, residual, from_layer
+    )
     layers = mixed.layers
     ends = rows_of_tokens(queries, layers.positions, layers.tokens, "query", layers.geometry)
     starts = rows_of_tokens(keys, layers.positions, layers.tokens, "key", layers.geometry)

@@ -108,7 +108,7 @@ def gradient_rollout(
         run.encodings = backward.runner.prompt.encodings
         (number,) = backward.run(outputs)
     chosen = run.trace.only_stack if stack is None else run.trace[stack]
-    layers = layers_of(chosen).square()
+    layers = layers_of(chosen, differing=True).square()
     first = layers.layers[0] if from_layer is None else from_layer
     if first not in layers.layers:
         raise SelectionError(f"No layer {first} to start from; there are {list(layers.layers)}.")

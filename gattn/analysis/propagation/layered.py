@@ -95,7 +95,9 @@ class Layered:
             )
         if graphs := token_graphs(given):
             return cls._of_graphs(graphs, tuple(range(len(graphs))), residual, "token graphs")
-        return cls._of_attention(layers_of(cast(Attention, given), signed=True), residual)
+        return cls._of_attention(
+            layers_of(cast(Attention, given), signed=True, differing=True), residual
+        )
 
     @classmethod
     def _of_graphs(

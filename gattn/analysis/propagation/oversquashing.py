@@ -89,7 +89,10 @@ def oversquashing(
     notes = [f"influence on the output at position {at}", *stack.notes]
     if has_heads:
         mixed = Mixed.of(
-            layers_of(cast(Attention, given), tokens), heads, reduce, None if residual else 0.0
+            layers_of(cast(Attention, given), tokens, differing=True),
+            heads,
+            reduce,
+            None if residual else 0.0,
         )
         rolled, lost = mixed.rolled()
         influence = rolled[-1][row].cpu().numpy()

@@ -40,8 +40,8 @@ def rollout(
     tokens : sequence of str
         The texts of an array's tokens.
     heads : int, sequence of int, or sequence of (layer, head), optional
-        Which heads are read: one or several of every layer, or heads at places; by default all. If
-        none is read of a layer, the residual stream passes through it alone.
+        Which heads are read: one or several of every layer, or heads at places; by default all that
+        each layer has. If none is read of a layer, the residual stream passes through it alone.
     reduce : str or array
         How a layer's heads become one: "mean", "max", "min", or one weight per head, (heads,) or
         (layers, heads).
@@ -70,7 +70,9 @@ def rollout(
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
-    mixed = Mixed.of(layers_of(attention, tokens), heads, reduce, residual, from_layer)
+    mixed = Mixed.of(
+        layers_of(attention, tokens, differing=True), heads, reduce, residual, from_layer
+    )
     rolled, bounds = mixed.rolled()
     error = torch.stack(bounds)
     notes = mixed.notes()

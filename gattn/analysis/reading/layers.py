@@ -57,6 +57,9 @@ class Layers:
         Where keys and queries lie, if that is known.
     graphs : tuple of tuple of AttentionGraph
         The heads of each layer, if they are graphs.
+    present : tuple of tuple of int
+        The heads of each layer, where layers have different ones: `heads` are then all of them, and
+        attention and masses of those that a layer lacks are 0.
     is_square : bool
         Whether queries and keys are the same tokens.
     holds_residual, is_length, is_rolled_out : bool
@@ -77,6 +80,7 @@ class Layers:
     key_texts: tuple[str, ...] = ()
     query_texts: tuple[str, ...] = ()
     graphs: tuple[tuple[AttentionGraph, ...], ...] = ()
+    present: tuple[tuple[int, ...], ...] = ()
     is_square: bool = True
     holds_residual: bool = False
     is_length: bool = False
@@ -135,6 +139,8 @@ class Layers:
         of which no head is read gives zeros.
         """
         rows = rows_of(heads, self.layers, self.heads)
+        if self.present:
+            rows = self._rows_there(rows)
         counts = [len(self.heads)] * len(self) if rows is None else list(map(len, rows))
         found = []
         for n, way in enumerate(ways_of(reduce, counts)):
@@ -142,6 +148,18 @@ class Layers:
             parts = self.read(n)[some], self.mass[n][some], self.kept_mass[n][some]
             found.append(reduced(*parts, way))
         return found
+
+    def _rows_there(self, rows: list[list[int]] | None) -> list[list[int]]:
+        """Check that layers have the heads that are read of them; by default all that they have."""
+        there = [[self.heads.index(head) for head in some] for some in self.present]
+        for layer, some, known in zip(self.layers, rows or (), there, strict=False):
+            if missing := set(some) - set(known):
+                has = list(self.present[self.layers.index(layer)])
+                raise SelectionError(
+                    f"Layer {layer} has no head {self.heads[min(missing)]}; it has {has}. Name "
+                    "heads that all layers have, or places (layer, head)."
+                )
+        return there if rows is None else rows
 
     def row(self, token: int | str, name: str) -> int:
         """Find the row of a token by its position, from the end, or by its text."""

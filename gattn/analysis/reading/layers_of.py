@@ -25,7 +25,13 @@ from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 
 
-def layers_of(attention: Attention, tokens: Sequence[str] = (), *, signed: bool = False) -> Layers:
+def layers_of(
+    attention: Attention,
+    tokens: Sequence[str] = (),
+    *,
+    signed: bool = False,
+    differing: bool = False,
+) -> Layers:
     """Read attention as dense layers, whatever holds it.
 
     Parameters
@@ -36,15 +42,19 @@ def layers_of(attention: Attention, tokens: Sequence[str] = (), *, signed: bool 
         The texts of an array's tokens.
     signed : bool
         Whether negative attention can be read, too.
+    differing : bool
+        Whether layers may have different heads; see `Layers.present`.
 
     Raises
     ------
     ShapeError
         If it does not have the shape of attention, is not finite, or is negative.
     SelectionError
-        If a trace has several stacks, or layers with different heads.
+        If a trace has several stacks; if layers have different heads, unless they may.
     """
     found = _read(named(attention, tokens))
+    if found.present and not differing:
+        raise _different(found)
     if not signed and found.is_signed:
         raise ShapeError(
             "This analysis needs attention >= 0, but there is negative: it comes from a signed "
@@ -70,15 +80,28 @@ def _of_stack(stack: Stack) -> Layers:
     layers, heads = tuple(stack.layers), tuple(stack.head_numbers)
     if not layers:
         raise SelectionError("There is no attention to read: capture at least one layer.")
-    _check_whole(stack)
-    graphs = tuple(tuple(stack[layer, head] for head in heads) for layer in layers)
+    _check_tokens(stack)
+    present = tuple(tuple(h for h in heads if (layer, h) in stack.heads) for layer in layers)
+    graphs = tuple(
+        tuple(stack[layer, head] for head in some)
+        for layer, some in zip(layers, present, strict=True)
+    )
     first = graphs[0][0]
     keys, queries = first.node_ids()
 
-    def read(n: int) -> Tensor:
-        return torch.from_numpy(np.stack([g.to_dense() for g in graphs[n]]).astype(np.float64))
+    def of_heads(n: int, values: list[NDArray[Any]]) -> NDArray[np.float64]:
+        """Put what each head of a layer has in its place among all heads."""
+        found = np.zeros((len(heads), *np.shape(values[0])))
+        found[[heads.index(head) for head in present[n]]] = values
+        return found
 
-    masses = np.array([[_masses(head) for head in some] for some in graphs])
+    def read(n: int) -> Tensor:
+        return torch.from_numpy(of_heads(n, [head.to_dense() for head in graphs[n]]))
+
+    masses = np.array(
+        [of_heads(n, [np.array(_masses(one)) for one in some]) for n, some in enumerate(graphs)]
+    )
+    is_whole = all(some == heads for some in present)
     total, held = torch.from_numpy(masses).unbind(2)
     is_self = is_square(first.graph)
     key_places, query_places = _places(first)
@@ -92,10 +115,19 @@ def _of_stack(stack: Stack) -> Layers:
         held,
         tuple(keys),
         tuple(queries),
-        Source(first.model, stack.name, layers, heads, size, first.kept_by, stack.edits),
+        Source(
+            first.model,
+            stack.name,
+            layers,
+            heads if is_whole else (),
+            size,
+            first.kept_by,
+            stack.edits,
+        ),
         first.tokens[: len(keys)],
         tuple(first.query_labels()) if first.tokens or first.query_tokens else (),
         graphs,
+        () if is_whole else present,
         is_square=is_self,
         is_signed=any(bool((head.attention < 0).any()) for some in graphs for head in some),
         geometry=key_places,
@@ -111,14 +143,20 @@ def _places(head: AttentionGraph) -> tuple[Geometry | None, Geometry | None]:
     return head.geometry[slice(head.graph.num_keys)], head.geometry[slice(first, first + rows)]
 
 
-def _check_whole(stack: Stack) -> None:
-    """Refuse layers with different heads, and heads of different tokens."""
-    for layer in stack.layers:
-        if missing := [head for head in stack.head_numbers if (layer, head) not in stack.heads]:
-            raise SelectionError(
-                f"Layer {layer} has no head {missing[0]}, which other layers have: capture the "
-                "same heads of every layer."
-            )
+def _different(found: Layers) -> SelectionError:
+    """Say that layers have different heads."""
+    layer, some = next(
+        pair for pair in zip(found.layers, found.present, strict=True) if pair[1] != found.heads
+    )
+    missing = min(set(found.heads) - set(some))
+    return SelectionError(
+        f"Layer {layer} has no head {missing}, which other layers have: this analysis needs the "
+        "same heads of every layer. Capture those that all layers have, as with heads=0."
+    )
+
+
+def _check_tokens(stack: Stack) -> None:
+    """Refuse heads of different tokens."""
     first = stack[min(stack)]
     for head in stack.values():
         if head.node_ids() != first.node_ids() or head.labels() != first.labels():

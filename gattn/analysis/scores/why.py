@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.stream.parts import Stream, Writer
-from gattn.names.choices import Chosen, HeadChoice, number_of
+from gattn.names.choices import Chosen, HeadChoice, is_number, number_of
 from gattn.names.tokens import find_tokens
 from gattn.normalizers import Normalizer, Softmax
 
@@ -169,6 +169,8 @@ def why(
 
 def _splits(split: HeadChoice, layer: int, is_own: bool) -> set[tuple[int, int]]:
     """Read the heads whose parts are split, which come before a layer."""
+    if isinstance(split, tuple) and len(split) == 2 and all(map(is_number, split)):
+        split = [cast("tuple[int, int]", split)]
     places = Chosen.of(None, split).heads or []
     if places and not is_own:
         raise SelectionError("split= is about the model's own heads: leave it or parts= out.")

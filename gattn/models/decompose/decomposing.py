@@ -120,11 +120,11 @@ class Decomposing(Context, Generic[R]):
         count = getattr(text, "num_hidden_layers", None) if layers is None else len(layers)
         self._bar = bar(total=count, desc="decomposing", unit="layer", progress=progress)
         self._name = model_name(model)
-        self._is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
         self._read, self._layers, self._asked = read, layers, stack
         self._running: list[RunningLayer] = []
         self._found: dict[int, R] = {}
         self._stacks: dict[str, int] = {}
+        self._others: dict[str, bool] = {}
         self._size, self._error = 0, 0.0
         self.stack = stack or ""
         self._edits = open_edits(model)
@@ -149,6 +149,8 @@ class Decomposing(Context, Generic[R]):
 
     def wants(self, place: Place) -> bool:
         """Return whether a call is self-attention that was chosen."""
+        for layer in self._running:
+            layer.attending[place.stack] = place.is_bipartite
         if place.is_bipartite:
             return False
         self._stacks[place.stack] = max(self._stacks.get(place.stack, 0), place.layer + 1)
@@ -210,6 +212,7 @@ class Decomposing(Context, Generic[R]):
         assert layer.seen is not None
         self._call = layer.seen[:2]
         self.stack, self._size = sublayer.stack, len(sublayer)
+        self._others |= {n: x for n, x in layer.attending.items() if n != self.stack}
         self._error = max(self._error, sublayer.error)
         begun = time.perf_counter()
         self._found[sublayer.layer] = self._read(sublayer)
@@ -245,9 +248,11 @@ class Decomposing(Context, Generic[R]):
         numbers = ", ".join(map(str, layers))
         if len(layers) > 1 and layers == tuple(range(layers[0], layers[-1] + 1)):
             numbers = f"{layers[0]}-{layers[-1]}"
-        notes = []
-        if self._is_encoder_decoder and self.stack == "decoder":
-            notes.append("what the cross-attention adds is not included")
+        added = [
+            "the cross-attention" if is_cross else f"the attention of {name!r} in these layers"
+            for name, is_cross in self._others.items()
+        ]
+        notes = [f"what {one} adds is not included" for one in dict.fromkeys(added)]
         source = [
             f"{self._name}, {self.stack} stack, layer{'s' * (len(layers) > 1)} {numbers}",
             f"{self._size} tokens",

@@ -70,8 +70,13 @@ class Restrict(Edit):
         """Keep the edges that are in both graphs."""
         queries, keys, given = reading.queries, reading.keys, self.graph.on_host
         if given.is_bipartite != graph.is_bipartite:
-            kind = "bipartite" if graph.is_bipartite else "a graph on one sequence"
-            raise EditError(f"{self}: the model's graph is {kind}, but the given one is not.")
+            which, more = "is on one sequence, the given one joins two", ""
+            if graph.is_bipartite:
+                which, more = "joins two sequences, the given one is on one", ", is_bipartite=True"
+            raise EditError(
+                f"{self}: the model's graph {which}. Expected a graph such as "
+                f"TokenGraph.from_mask(mask{more})."
+            )
         _check_fits(self, given.num_queries, given.num_keys, reading)
         is_told = queries.positions is not None or keys.positions is not None
         follows = given.rule.device is None and (not graph.is_bipartite or not queries.first)

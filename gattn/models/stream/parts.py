@@ -133,6 +133,12 @@ class Growing:
     def add(self, sublayer: Branch) -> None:
         """Add a layer's heads, its biases and its MLP."""
         layer, heads = sublayer.layer, sublayer.by_head()
+        if sublayer.is_changed_last:
+            raise CaptureError(
+                f"The layer of {sublayer.name} ends in a module of the residual stream that is not "
+                "found to be a norm or a scale of each token: what becomes of the parts is "
+                "unknown."
+            )
         self.depth = layer + 1
         split = sorted(head for place, head in self._split if place == layer)
         if split and split[-1] >= sublayer.heads:
@@ -145,9 +151,10 @@ class Growing:
         bias = sublayer.bias.clone()[None]
         self._append([Writer("bias", layer)], bias)
         total = sublayer.after
-        if sublayer.end_norm is not None and sublayer.norm is not None:
+        if sublayer.is_post_norm:
+            total = sublayer.normed().after
+            assert sublayer.norm is not None
             self._norm(sublayer.norm, bias)
-            total = sublayer.norm(total) + sublayer.norm.shift
         end = sublayer.end if sublayer.before_end is None else sublayer.before_end
         self._append([Writer("mlp", layer)], (end - total)[None])
         if sublayer.end_norm is not None:

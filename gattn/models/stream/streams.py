@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from gattn.models.read.seen_call import SeenCall
 
 
+_FEW = 4
+"""Of how many tokens sums are compared first, before those of all are."""
+
+
 class Event(NamedTuple):
     """A module's first input and its output, as (tokens, width)."""
 
@@ -48,13 +52,15 @@ class Event(NamedTuple):
 class RunningLayer:
     """A running layer: its input, its attention, and what ran since.
 
-    Without a reading of its attention it is taken apart by what its heads gave.
+    Without a reading of its attention it is taken apart by what its heads gave. `attending` are all
+    stacks that attend in it, and whether that is cross-attention.
     """
 
     module: nn.Module
     given: Tensor | None
     seen: tuple[SeenCall, Place, Reading | None] | None = None
     events: list[Event] = field(default_factory=list)
+    attending: dict[str, bool] = field(default_factory=dict)
 
     def note(self, module: nn.Module, given: Tensor, output: Tensor, is_alone: bool) -> None:
         """Copy what a module did to the layer's tokens; later modules may change it in place."""
@@ -63,10 +69,12 @@ class RunningLayer:
         call, width = self.seen[0], self.given.shape[-1]
         slots = _slots(call)
         widths = (width, call.output.shape[2] * call.output.shape[3])
-        is_of_layer = output.shape[-1] == width and given.shape[-1] in widths
-        if is_of_layer and all(x.numel() == slots * x.shape[-1] for x in (given, output)):
-            before, later = (x.reshape(slots, -1).clone() for x in (given, output))
-            self.events.append(Event(module, before, later, is_alone))
+        if output.shape[-1] != width or output.numel() != slots * width:
+            return
+        # What comes from hidden features, as of an MLP, matters for what it gives.
+        is_known = given.shape[-1] in widths and given.numel() == slots * given.shape[-1]
+        before = given.reshape(slots, -1).clone() if is_known else given.new_empty(slots, 0)
+        self.events.append(Event(module, before, output.reshape(slots, -1).clone(), is_alone))
 
     def taken_apart(self, output: Tensor | None) -> Branch:
         """Find the parts of the layer's attention, and verify that they sum to its output."""
@@ -74,10 +82,16 @@ class RunningLayer:
         assert self.given is not None
         call, place, _ = self.seen
         width, slots = self.given.shape[-1], _slots(call)
-        is_like = output is not None and output.shape[-1] == width
-        if not is_like or any(x.numel() != slots * width for x in (self.given, output)):  # type: ignore[union-attr]
-            raise other_tokens(call.name, self.given, slots)
+        for one in (self.given, output):
+            if one is None or one.numel() != slots * one.shape[-1]:
+                raise other_tokens(call.name, self.given, slots)
         assert output is not None
+        if output.shape[-1] != width:
+            raise CaptureError(
+                f"The layer around {call.name} takes {width} features of each token and gives "
+                f"{output.shape[-1]}: expected a residual stream, to which its attention adds. "
+                "effect, estimate and circuit need none."
+            )
         given, end = (x.reshape(slots, width) for x in (self.given, output))
         real = Rows(place, call.query.shape[2], given.device).at
         events = [x._replace(given=x.given[real], output=x.output[real]) for x in self.events]
@@ -179,11 +193,10 @@ def _summed(
         lost = f"{branch.dtype}".removeprefix("torch.")
         raise CaptureError(
             f"What {part.name} adds to the residual stream was not found: no module of its layer "
-            "reads their sum. The model scales or gates the stream, or adds to it in another way"
+            "reads their sum. The layer has no residual stream, scales or gates it, or adds to "
+            "it in another way"
             + (f", or rounding to {lost} hides it: try model.float()." if is_half(branch) else ".")
         )
-    norms = [event.norm() for event in alike if torch.equal(event.given, after)]
-    ends = [event for event in alike if torch.equal(widened(event.output), part.end)]
     added = size * widened(branch).to(part.residual.dtype)
     found = replace(
         part,
@@ -192,14 +205,53 @@ def _summed(
         after=part.residual + added,
         is_parallel=is_parallel,
     )
-    if not is_parallel:
-        norm = next((norm for norm in norms if norm is not None), None)
-        found = replace(found, norm=norm)
-        for event in ends:
-            if (last := event.norm()) is not None:
-                given = widened(event.given).to(found.end.dtype)
-                return replace(found, end_norm=last, before_end=given), added
-    return found, added
+    return (found if is_parallel else _with_norms(found, after, events)), added
+
+
+def _with_norms(part: Branch, after: Tensor, events: list[Event]) -> Branch:
+    """Find the norm that reads the sum, whether it gives the stream, and the norm of the end."""
+    readers = [(event, event.norm()) for event in events if torch.equal(event.given, after)]
+    goes_on = torch.equal(widened(after), part.end) or _goes_on(after, part.end, events)
+    stream, norms = after, [norm for _, norm in readers if norm is not None]
+    part = replace(part, norm=next(iter(norms), None))
+    for event, norm in [] if goes_on else readers:
+        is_end = torch.equal(widened(event.output), part.end)
+        # What an MLP gives may end a layer, too, where nothing is added to it.
+        if norm is not None if is_end else _goes_on(event.output, part.end, events):
+            stream, part = event.output, replace(part, norm=norm, is_post_norm=True)
+            break
+    for event in events:
+        if event.output is stream or not torch.equal(widened(event.output), part.end):
+            continue
+        if (last := event.norm()) is not None:
+            given = widened(event.given).to(part.end.dtype)
+            part = replace(part, end_norm=last, before_end=given)
+            # Where the stream goes after the sum is not known: it may be through the norm or not.
+            is_known = goes_on or part.is_post_norm
+            return part if is_known else replace(part, norm=None, is_post_norm=True)
+        is_sum = _is_sum(stream, event.given, events)
+        if is_sum and not _is_sum(event.given, part.end, events):
+            part = replace(part, is_changed_last=not torch.equal(event.given, event.output))
+    return part
+
+
+def _goes_on(stream: Tensor, end: Tensor, events: list[Event]) -> bool:
+    """Return whether what a module gives is added to a tensor, and read or given as the sum."""
+    return any(_is_sum(stream, one, events) for one in (end, *(x.given for x in events)))
+
+
+def _is_sum(stream: Tensor, total: Tensor, events: list[Event]) -> bool:
+    """Return whether a tensor is another, to which was added what a module gives."""
+    if total.shape != stream.shape or torch.equal(total, stream):
+        return False
+    return any(
+        all(
+            factor_of(event.output[rows], total[rows], [stream[rows]]) is not None
+            for rows in (slice(_FEW), slice(None))
+        )
+        for event in reversed(events)
+        if event.output is not stream and event.output is not total
+    )
 
 
 def _check_factor(module: nn.Module, part: Branch) -> None:

@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from gattn.errors import CaptureError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.applying import parts
 from gattn.models.read.reading import Reading
@@ -111,10 +112,14 @@ class Branch:
         The residual stream after the whole layer, MLP included.
     norm : FixedNorm, optional
         What reads y next, if that is a norm.
+    is_post_norm : bool
+        Whether what `norm` gives is the residual stream, as in BERT.
     end_norm : FixedNorm, optional
-        The norm whose output is `end`, as in BERT, where that of `norm` is the residual stream.
+        A later norm whose output is `end`.
     before_end : Tensor (tokens, dim), optional
         What that norm takes.
+    is_changed_last : bool
+        Whether another module than a norm makes `end` of the stream.
     is_parallel : bool
         Whether the MLP reads the same residual as the attention, as in GPT-NeoX.
     error : float
@@ -132,8 +137,10 @@ class Branch:
     after: Tensor
     end: Tensor
     norm: FixedNorm | None = None
+    is_post_norm: bool = False
     end_norm: FixedNorm | None = None
     before_end: Tensor | None = None
+    is_changed_last: bool = False
     is_parallel: bool = False
     error: float = 0.0
 
@@ -144,11 +151,6 @@ class Branch:
     def heads(self) -> int:
         """How many heads there are."""
         return len(self.weights)
-
-    @property
-    def is_post_norm(self) -> bool:
-        """Whether norms give the residual stream, as in BERT."""
-        return self.end_norm is not None
 
     def outputs(self) -> Tensor:
         """Return what heads give before the output projection: (heads, tokens, value dim)."""
@@ -166,10 +168,18 @@ class Branch:
     def normed(self) -> Self:
         """Return the vectors after the norm that reads their sum, with its statistics fixed.
 
-        They sum to that norm's output. If no norm reads the sum, they stay the same.
+        They sum to that norm's output. If no norm reads the sum, they stay the same; what gives the
+        stream and is no norm is refused.
         """
         norm = self.norm
         if norm is None:
+            if self.is_post_norm:
+                raise CaptureError(
+                    f"The residual stream goes through a module after what {self.name} adds, and "
+                    "that is not found to be a norm or a scale of each token, a single module of "
+                    "the features: what becomes of the vectors is unknown. contributions of "
+                    "'residual' are those before it."
+                )
             return self
         return replace(
             self,
