@@ -9,7 +9,7 @@ from torch import nn
 import gattn
 from gattn import All, Cut, Threshold, TopK, capturing, edited
 from gattn.errors import CaptureError
-from gattn.models.doors.proof import proving
+from gattn.models.doors.proof import plans
 from gattn.models.read.on_graphs import merging
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import Ends, SeenEdges
@@ -52,8 +52,8 @@ def own(conv, x, edges):
 
 def test_a_model_over_edges_is_proved_once(net, monkeypatch):
     proofs = []
-    proved = proving._proved
-    monkeypatch.setattr(proving, "_proved", lambda *given: proofs.append(1) or proved(*given))
+    proved = plans._proved
+    monkeypatch.setattr(plans, "_proved", lambda *given: proofs.append(1) or proved(*given))
     x, edges = drawn(1)
     for _ in range(3):
         with capturing(net, keep=TopK(2)):

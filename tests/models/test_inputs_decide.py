@@ -10,7 +10,7 @@ from torch import nn
 
 from gattn import capturing
 from gattn.errors import CaptureError
-from gattn.models.doors.proof import proving
+from gattn.models.doors.proof import plans
 
 WIDTH, HEADS, TOKENS = 8, 2, 5
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(TOKENS)
@@ -20,13 +20,13 @@ ALL = torch.zeros(TOKENS, TOKENS)
 @pytest.fixture
 def proofs(monkeypatch):
     """The models that were proved."""
-    found, prove = [], proving._proved
+    found, prove = [], plans._proved
 
     def counted(model, *rest):
         found.append(model)
         return prove(model, *rest)
 
-    monkeypatch.setattr(proving, "_proved", counted)
+    monkeypatch.setattr(plans, "_proved", counted)
     return found
 
 

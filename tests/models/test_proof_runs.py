@@ -11,7 +11,7 @@ from torch import nn
 
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
-from gattn.models.doors.proof import proving
+from gattn.models.doors.proof import plans
 
 HEADS, DIM = 2, 4
 WIDTH = HEADS * DIM
@@ -213,5 +213,5 @@ def test_ids_beside_a_mask_need_few_runs_and_name_their_own_tokens(has_ids):
     with capturing(model):
         model(ids, torch.tensor([[True, False] * 4]))
     assert Masked.runs <= 13
-    ((_, plan),) = proving._plans[model]
+    ((_, plan),) = plans._plans[model]
     assert bool(plan.beside) != has_ids
