@@ -208,8 +208,8 @@ class Padded(Text):
 
     reads = "nothing"
 
-    def forward(self, ids, real, past=None):
-        count, size = ids.shape[1], real.shape[1]
+    def forward(self, ids, mask, past=None):
+        real, count, size = mask, ids.shape[1], mask.shape[1]
         x, kept = self.embed(ids) + self.place((real.cumsum(1) - 1).clamp(min=0)[:, -count:]), []
         allowed = torch.ones(size, size, dtype=torch.bool).tril()[-count:] & real[:, None].bool()
         if self.reads != "nothing":
@@ -240,7 +240,6 @@ def test_texts_may_be_padded_on_the_left(parts, pads, reads):
     model.reads = reads
     texts = [torch.randint(0, 9, (1, 6 - pad)) for pad in pads]
     real = torch.stack([torch.arange(6) >= pad for pad in pads])
-    real = real.long() if reads == "nothing" else real  # A mask by its type tells such padding.
     ids = torch.cat([nn.functional.pad(x, (6 - x.shape[1], 0)) for x in texts])
 
     def run():
@@ -273,11 +272,18 @@ def test_texts_may_be_padded_on_the_left(parts, pads, reads):
                 run()
 
 
+class Untold(Padded):
+    """Its input has a name that says nothing of padding."""
+
+    def forward(self, ids, real, past=None):
+        return super().forward(ids, real, past)
+
+
 def test_padding_of_which_no_input_tells_is_shown_with_a_warning():
-    model = Padded(Masked(None), Masked(None)).double().eval()
+    model = Untold(Masked(None), Masked(None)).double().eval()
     model.reads = "itself"
     real = (torch.arange(6) >= torch.tensor([[0], [2]])).long()
-    said = pytest.warns(UserWarning, match="are read by no others, as is padding that reads itself")
+    said = pytest.warns(UserWarning, match="which may mean padding that reads itself")
     with said, torch.no_grad(), gattn.capturing(model) as seen:
         model(torch.randint(1, 9, (2, 6)), real)
     assert [len(trace.tokens) for trace in seen.traces] == [6, 6]

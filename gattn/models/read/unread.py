@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_MASK = re.compile(r"pad|^(\w+_)?mask$")
-_CONVENTIONAL = re.compile(r"pad|attention_mask$|attn_mask$")
+_OF_PADDING = re.compile(r"pad|^mask$")
+_OF_TOKENS = re.compile(r"^(\w+_)?(attention|attn)_mask$")
+_OF_POSITIONS = re.compile(r"^(\w+_)?pos(itions?)?(_ids)?$")
 
 
 def may_be_unread(readable: Tensor, offset: int, length: int) -> bool:
@@ -47,10 +48,12 @@ def unread(reads: Tensor, offset: int) -> Tensor:
 def are_texts(reads: Tensor, padding: Tensor, offset: int) -> Tensor:
     """Return in which elements each query that is no padding reads the one before it.
 
-    So it is in texts; nodes of a graph, or documents of one token, may be alone without padding.
+    So it is in texts of two tokens or more; nodes of a graph, or documents of one token, may be
+    alone without padding.
     """
     reads_before = _own(reads, offset).diagonal(-1, dim1=1, dim2=2)
-    return (reads_before | padding[:, 1:] | padding[:, :-1]).all(1)
+    is_between = padding[:, 1:] | padding[:, :-1]
+    return (reads_before | is_between).all(1) & ~is_between.all(1)
 
 
 def _run(some: Tensor) -> Tensor:
@@ -77,8 +80,8 @@ def said_padding(
 ) -> Tensor:
     """Find which of the queries `found` an input of the model marks as padding.
 
-    That is a mask by type or name, or integers that are negative there, such as positions; with a
-    number for each query, or for each key.
+    Its name says so: one with "pad" and `mask` may mark tokens or padding, `attention_mask` is 0 or
+    negative at padding, and so are positions. It has a number for each query, or for each key.
     """
     own, (_, length, size) = _own(reads, offset), reads.shape
     for name, x in _named(inputs):
@@ -88,18 +91,18 @@ def said_padding(
         if x.shape[1] == size:
             x = x[:, offset : offset + length]
         for marked in _marks(name, x.expand(len(found), -1).to(found.device)):
-            is_sure = bool(_CONVENTIONAL.search(name)) or not bool(found.all())
             is_apart = not bool(((own & ~marked[:, :, None]).any(1) & marked).any())
-            if is_sure and is_apart and bool(marked.any()) and not bool((marked & ~found).any()):
+            if is_apart and bool(marked.any()) and not bool((marked & ~found).any()):
                 return marked
     return torch.zeros_like(found)
 
 
 def _marks(name: str, x: Tensor) -> Iterator[Tensor]:
-    if x.dtype == torch.bool or _MASK.search(name):
-        is_padding = x != 0
-        yield from (is_padding, ~is_padding) if "pad" in name else (~is_padding, is_padding)
-    elif not x.is_floating_point():
+    if _OF_TOKENS.search(name):
+        yield x < 0 if x.is_floating_point() and bool((x < 0).any()) else x == 0
+    elif _OF_PADDING.search(name):
+        yield from (x != 0, x == 0)
+    elif _OF_POSITIONS.search(name) and not x.is_floating_point():
         yield x < 0
 
 

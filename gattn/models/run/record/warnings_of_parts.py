@@ -106,10 +106,10 @@ def of_unread(model: nn.Module, names: Sequence[str]) -> None:
     """Name what attends among tokens that may be padding which reads itself."""
     _warn(
         [named(model, name) for name in names],
-        "attends among tokens of which the first or the last are read by no others, as is padding "
-        "that reads itself, or others; whether they are padding is not known",
-        "they are shown, and positions count them. They are left out where an input of the model "
-        "marks them: a mask (sequences, tokens) of booleans or with a name that ends in 'mask', or "
+        "attends among tokens of which some of the first or last are read by no other, which may "
+        "mean padding that reads itself",
+        "they are shown, and positions count them. They are left out where an input of the model, "
+        "(sequences, tokens), marks them: attention_mask, mask, one with 'pad' in its name, or "
         "positions, which are negative there",
     )
 
