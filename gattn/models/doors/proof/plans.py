@@ -105,8 +105,6 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     try:
         plan, open_modules = _of_copy(model, name, given)
         refused = {where for where, _ in (*plan.reasons, *plan.untold)} & open_modules
-        other = _of_copy(model, name, given, refused)[0] if refused else plan
-        return other if len(other.layouts) > len(plan.layouts) else plan
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
@@ -115,6 +113,13 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         if _MAKES_CLASS in said:
             refused_as = _MADE_AS_IT_RUNS
         return Plan(refused=refused_as, has_failed=True, is_stale=True)
+    if not refused:
+        return plan
+    try:
+        other, _ = _of_copy(model, name, given, refused)
+    except Exception:  # The other way does not run, so that it proves nothing.
+        return plan
+    return other if other.layouts.keys() > plan.layouts.keys() else plan
 
 
 def _of_copy(
