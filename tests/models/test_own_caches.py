@@ -236,6 +236,28 @@ def test_a_step_that_breaks_off_leaves_the_text_as_it_was():
         check(run.trace, dense(model, ids)[0])
 
 
+class Generates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.text = made(in_tuples)
+
+    def forward(self, ids):
+        return stepped(self.text, ids, 3, True)
+
+
+@torch.no_grad()
+def test_steps_within_one_call_of_a_model_are_refused():
+    """Each would be a layer of its own, of a text that is not known."""
+    model, ids = Generates(), torch.randint(0, 9, (1, 5))
+    said = pytest.raises(CaptureError, match="as in steps of generation")
+    with said, gattn.capturing(model):
+        model(ids)
+    with gattn.capturing(model.text) as run:
+        model(ids)
+    assert repr(run) == "Recording(Text, 1 sequence)"
+    assert run.trace.generated == 2
+
+
 class Hidden(nn.Module):
     """Attends from new tokens to all hidden states so far, by torch's module."""
 

@@ -65,6 +65,10 @@ class Recording(Context):
         self._was_called = self._broke = self._is_finished = False
         self._traces: list[AttentionTrace] = []
 
+    def __repr__(self) -> str:
+        count = len(self._sequences.whole)
+        return f"Recording({self._kind}, {count} sequence{'s' * (count != 1)})"
+
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch output projections and messages, where contributions are wanted."""

@@ -34,6 +34,12 @@ from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.read.unread import said_padding
 
+_STEPS = (
+    "{} attends again within one call of the model, to the keys of its call before and its own, as "
+    "in steps of generation: which text they continue is not known. Open the context on the module "
+    "that is called for each step, and call what generates as before."
+)
+
 
 class AnyTracker(ProvedTracker):
     """What is known of the present call of a model of any library."""
@@ -61,6 +67,7 @@ class AnyTracker(ProvedTracker):
         self._continuing = Continuing(self._caches, self.progress)
         self._nodes: dict[str, tuple[int, int, int]] = {}
         self._runs: Counter[tuple[str, int]] = Counter()
+        self._slots: dict[tuple[str, int], int] = {}
         self._padding = PaddedQueries(self.modules)
         self._begin_proved(module, args, kwargs)
         if (ids := ids_of(self.inputs)) is not None:
@@ -143,6 +150,8 @@ class AnyTracker(ProvedTracker):
         if place is not None:
             return place
         is_adrift = keys is not None and keys.others_are_read and not is_split
+        if is_adrift and self._slots.get(where) == call.key.shape[2] - call.query.shape[2]:
+            raise CaptureError(_STEPS.format(where[0] or type(self.model).__name__))
         return replace(self._place_by_itself(call), is_adrift=is_adrift)
 
     def whole(
@@ -192,6 +201,7 @@ class AnyTracker(ProvedTracker):
         self.progress.real[place.stack] = self._continuing.begin_whole(name, place)
         self.layers.next(where[0], place.stack)
         self.layers.note(None)
+        self._slots[where] = len(place.keys[0])
 
     def _own_place(self, call: SeenCall, keys: OwnKeys) -> Place | None:
         """Place self-attention, which may continue a text that a cache holds; None if it does not.
@@ -214,6 +224,7 @@ class AnyTracker(ProvedTracker):
         stack = stack_of()
         layer = self._next_layer(name[0], stack)
         self.layers.note(call)
+        self._slots[name[:2]] = call.key.shape[2]
         self._padding.note(call, sides[0], self.progress.real.get(stack))
         self.modules.note_unread(name[0], keys.untold, keys.real, [x.first for x in sides[0]])
         assert call.tokens is not None
