@@ -105,3 +105,8 @@ def test_a_gradient_rollout_takes_the_mean_of_the_heads_of_a_layer():
         state = state + relevance @ state
     found = gattn.analysis.gradient_rollout(lambda: model(x, links)[2].sin().sum(), model)
     torch.testing.assert_close(torch.from_numpy(found[1].to_numpy()), state, atol=1e-9, rtol=0)
+
+
+def test_notes_say_which_heads_layers_have(stack):
+    said = "layers have different heads: heads 0-2 in layer 0, head 0 in layer 1"
+    assert said in gattn.analysis.rollout(stack).attrs["notes"]

@@ -15,6 +15,7 @@ from torch import Tensor
 from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.reductions import Reduction, described, facts_of
 from gattn.analysis.reading.results import Array, array
+from gattn.analysis.reading.sources import in_numbers
 from gattn.errors import SelectionError
 from gattn.names.choices import HeadChoice
 
@@ -90,7 +91,12 @@ class Mixed:
     def notes(self) -> list[str]:
         """Return what to mind, apart from attention that is missing."""
         empty = sum(int((matrix.sum(-1) + lost <= 0).sum()) for matrix, lost in self)
-        return [f"{empty} rows of layers are empty: nothing goes through them"] if empty else []
+        notes = [f"{empty} rows of layers are empty: nothing goes through them"] if empty else []
+        if there := self.layers.present:
+            named = zip(self.layers.layers, there, strict=True)
+            heads = (f"{in_numbers('head', some)} in layer {layer}" for layer, some in named)
+            notes.append(f"layers have different heads: {', '.join(heads)}")
+        return notes
 
     def _described(self) -> str:
         """Say in words how heads and the residual stream were mixed."""

@@ -49,8 +49,8 @@ class Source:
         parts = [
             self.model,
             f"{self.stack} stack" if self.stack else "",
-            _numbers("layer", self.layers),
-            _numbers("head", self.heads),
+            in_numbers("layer", self.layers),
+            in_numbers("head", self.heads),
             self.size,
             steps.in_words(self.kept_by),
             in_words(self.edits),
@@ -74,7 +74,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else several(noun)}"
 
 
-def _numbers(word: str, numbers: Sequence[int]) -> str:
+def in_numbers(word: str, numbers: Sequence[int]) -> str:
+    """Write "head 2", "heads 0-3" or "heads 0, 2"; nothing for none."""
     if not numbers:
         return ""
     if len(numbers) == 1:
