@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gattn.names.choices import HeadChoice
 
 _OF_A_TRACE = (
-    "it shows itself; the page of a trace shows several things, "
-    "trace.to_html(path, circuit=..., why=...)"
+    "this page already shows it; to show several, write trace.to_html(path, circuit=..., why=...)"
 )
 
 
@@ -100,7 +99,7 @@ class Shown(Pictured, OnPage):
 
 
 class OnPageOfGraphs:
-    """What is shown on the page of a trace or head that it is of."""
+    """What is shown on the page of the trace or head that it was computed from."""
 
     __slots__ = ()
 

@@ -101,7 +101,7 @@ def test_what_is_shown_on_its_page_is_no_option_of_it(name):
     found = inspect.signature(method).parameters
     assert list(found)[1:] == [one for one in list(whole)[1:] if one not in ("circuit", "why")]
     assert all(found[one].default == whole[one].default for one in list(found)[1:])
-    with pytest.raises(OptionError, match=r"no option circuit=: it shows itself; the page of a tr"):
+    with pytest.raises(OptionError, match=r"no option circuit=: this page already shows it"):
         method(object.__new__(getattr(import_module(module), kind)), circuit=None)
 
 

@@ -137,7 +137,7 @@ class Growing:
             raise CaptureError(
                 f"The layer of {sublayer.name} ends in a module of the residual stream that is not "
                 "found to be a norm or a scale of each token: what becomes of the parts is "
-                "unknown."
+                "unknown. Use effect, estimate or circuit, which need no residual stream."
             )
         self.depth = layer + 1
         split = sorted(head for place, head in self._split if place == layer)

@@ -90,7 +90,7 @@ class RunningLayer:
             raise CaptureError(
                 f"The layer around {call.name} takes {width} features of each token and gives "
                 f"{output.shape[-1]}: expected a residual stream, to which its attention adds. "
-                "effect, estimate and circuit need none."
+                "Use effect, estimate or circuit, which need no residual stream."
             )
         given, end = (x.reshape(slots, width) for x in (self.given, output))
         real = Rows(place, call.query.shape[2], given.device).at

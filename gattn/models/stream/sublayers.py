@@ -175,10 +175,10 @@ class Branch:
         if norm is None:
             if self.is_post_norm:
                 raise CaptureError(
-                    f"The residual stream goes through a module after what {self.name} adds, and "
-                    "that is not found to be a norm or a scale of each token, a single module of "
-                    "the features: what becomes of the vectors is unknown. contributions of "
-                    "'residual' are those before it."
+                    f"What becomes of the vectors that {self.name} adds is not known: after it, "
+                    "the residual stream goes, or may go, through a module that is not found to be "
+                    "a norm or a scale of each token. Ask for contributions of='residual', which "
+                    "are those before it."
                 )
             return self
         return replace(

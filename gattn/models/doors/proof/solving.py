@@ -83,8 +83,8 @@ class Solver:
             return self._layout(site, batches)
         raise UnprovedError(
             f"it is changed by {site.altered} between its softmax and its values, so what a "
-            "head attends to is not the softmax alone, unless it is a router's, as of experts or "
-            "heads, whose weights go into what comes later"
+            "head attends to is not the softmax alone (if it is a router's softmax, over experts "
+            "or heads, its weights are no attention between tokens)"
         )
 
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:

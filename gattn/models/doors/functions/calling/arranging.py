@@ -36,7 +36,7 @@ _arrangement: ContextVar[Arrangement | None] = ContextVar("arrangement", default
 
 @contextmanager
 def arranging(arrangement: Arrangement) -> Iterator[None]:
-    """Let a proof say it."""
+    """Use this arrangement while a proof runs."""
     token = _arrangement.set(arrangement)
     try:
         yield

@@ -206,10 +206,9 @@ def handed(call: RawCall) -> SeenCall | None:
     if call.altered:
         raise CaptureError(
             f"In {named(call.module)} the attention is changed by {call.altered} between "
-            "its softmax and its values, so what a head attends to is not the softmax alone, "
-            "unless it is a router's, as of experts or heads, whose weights go into what comes "
-            "later. "
-            "Nothing was captured or edited."
+            "its softmax and its values, so what a head attends to is not the softmax alone. (If "
+            "it is a router's softmax, over experts or heads, its weights are no attention between "
+            "tokens.) Nothing was captured or edited."
         )
     if call.output.is_complex():
         raise CaptureError(
