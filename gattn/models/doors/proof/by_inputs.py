@@ -63,6 +63,10 @@ class Noticed:
     linear: Collection[str] = ()
     factored: Collection[str] = ()
 
+    def is_linear(self, where: str) -> bool:
+        """Return whether a module attends in linear time, as far as can be told."""
+        return where in self.linear or where in self.factored
+
 
 def layout_by(
     site: Site,
@@ -92,7 +96,7 @@ def layout_by(
     inputs.complete()
     keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
     if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
-        if site.queries > 1 and site.kind != "sdpa" and site.place[0] in noticed.linear:
+        if site.queries > 1 and site.kind != "sdpa" and noticed.is_linear(site.place[0]):
             raise LinearError
         are_groups = is_last and has_features(inputs.keys, noticed.images)
         queries, may_share = learned(site.queries), is_good or are_groups

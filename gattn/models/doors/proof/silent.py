@@ -92,11 +92,12 @@ class Products:
             self._normalized[result] = True
         elif kernel in _EXPONENTIALS:
             is_normalized = any(x in self._normalized for x in tensors)
-            self._exponentials[result] = _Exponential(result.numel(), is_normalized)
+            self._exponentials[result] = _Exponential(result.numel(), is_normalized, where=where)
         elif kernel in _SOFTMAXES:
             self._exponentials[result] = _Exponential(result.numel(), is_softmax=True, where=where)
         elif kernel == "mul" and self._spreads(tensors, result):
             self._spread[result] = self._exponential(tensors)
+            self._note_outputs(tensors, result, None, is_product=False)
         else:
             self._note_use(where, kernel, tensors, result)
 
@@ -136,7 +137,7 @@ class Products:
         if found is not None and found.is_softmax:
             if spread and is_product:
                 self.spreading.add(where)
-            elif result.numel() == found.size:
+            elif result.numel() == found.size and not is_product:
                 self._exponentials[result] = found
         elif found is not None:
             if is_sum or (result.shape[-1:] == (1,) and result.numel() < found.size):
@@ -182,14 +183,16 @@ class Products:
     ) -> None:
         """Follow what products with a softmax give to the next product."""
         taken = [self._outputs[x] for x in tensors if x in self._outputs]
-        if is_product and found is not None and found.is_softmax:
-            direct = (self._outputs.get(x) for x in tensors if x in self._products)
-            self.factored |= {one[0] for one in direct if one and one[0] == found.where}
-            self._outputs[result] = found.where, result.numel()
+        if is_product and found is not None:
+            direct = {one.where for one in taken if one.is_direct}
+            self.factored |= direct & {found.where}
+            self._outputs[result] = _Output(found.where, result.numel())
         elif is_product:
-            self.linear |= {where for where, _ in taken}
-        elif taken and not result.numel() % taken[0][1]:  # Perhaps once for each head.
-            self._outputs[result] = taken[0]
+            self.linear |= {one.where for one in taken}
+        elif taken and not result.numel() % taken[0].size:  # Perhaps once for each head.
+            is_projected = any(x.dim() > 1 and place_of(x) in self._parameters for x in tensors)
+            is_direct = taken[0].is_direct and not is_projected
+            self._outputs[result] = replace(taken[0], is_direct=is_direct)
 
     def _chain(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow products of no parameters to the next one."""
@@ -231,6 +234,15 @@ class Products:
 
     def _has_parameter(self, tensors: Iterable[Tensor]) -> bool:
         return any(place_of(x) in self._parameters for x in tensors)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """What a product with a softmax gave: whose it is, and whether no parameter projected it."""
+
+    where: str
+    size: int
+    is_direct: bool = True
 
 
 @dataclass(eq=False)
