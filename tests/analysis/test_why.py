@@ -134,6 +134,10 @@ def test_stacks_are_told_apart(stack):
     np.testing.assert_array_equal(run.matrix(), found.matrix())
     with pytest.raises(SelectionError, match="several stacks of self-attention"):
         gattn.why(inputs, model, layer=1, head=1)
+    with pytest.raises(
+        SelectionError, match=r"'cross' is cross-attention.*'encoder' and 'decoder'"
+    ):
+        gattn.why(inputs, model, layer=1, head=1, stack="cross")
 
 
 def held(model, inputs):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -73,12 +76,34 @@ class Translator(nn.Module):
 def test_as_many_tokens_on_both_sides_have_names_unless_they_are_learned(batch, is_learned):
     model = Translator(is_learned=is_learned)
     ids = torch.randint(0, 9, (2, batch, 5), generator=torch.Generator().manual_seed(2))
-    with capturing(model, tokens=[SOURCE] * batch) as run:
+    said = pytest.warns(UserWarning, match="name both the queries and the keys of .*multihead_attn")
+    with nullcontext() if is_learned else said, capturing(model, tokens=[SOURCE] * batch) as run:
         model(*ids)
     wanted = () if is_learned else tuple(SOURCE)
     for stack in ("inner.decoder.layers.self_attn", "inner.decoder.layers.multihead_attn"):
         assert run.traces[0].stacks[stack][1, 0].tokens == wanted
     assert run.traces[0].stacks["inner.encoder.layers.self_attn"][0, 0].tokens == tuple(SOURCE)
+
+
+@pytest.mark.parametrize("texts", [SOURCE, {STACK: SOURCE}])
+@torch.no_grad()
+def test_a_list_that_names_both_sides_is_told(texts):
+    model = _model()
+    said = re.escape(f"tokens={{{STACK!r}: {{'query': [...], 'key': [...]}}")
+    with pytest.warns(UserWarning, match=said), capturing(model, tokens=texts) as run:
+        model(*_inputs(5))
+    graph = run.trace.stacks[STACK][1, 0]
+    assert graph.query_labels() == graph.labels() == SOURCE
+
+
+@torch.no_grad()
+def test_sides_of_no_stack_are_refused():
+    model, sides = _model(), {"query": TARGET, "key": SOURCE}
+    said = r"sides go under the name of a stack of cross-attention, as in tokens=\{stack: \{'query'"
+    with pytest.raises(CaptureError, match=said), capturing(model, tokens=sides):
+        model(*_inputs())
+    with pytest.raises(EditError, match=said), edited(model, Cut(stack=STACK), tokens=sides):
+        model(*_inputs())
 
 
 @torch.no_grad()

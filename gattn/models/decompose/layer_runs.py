@@ -61,6 +61,7 @@ class LayerRun(Context):
         self._runs: Counter[nn.Module] = Counter()
         self._had_gradient = False
         self._stacks: dict[str, int] = {}
+        self._crossing: set[str] = set()
         self._embedded = Embedded()
         self._start: Tensor | None = None
         self._layer_run: _Running | None = None
@@ -186,6 +187,7 @@ class LayerRun(Context):
     def wants(self, place: Place) -> bool:
         """Return whether a call is the layer's self-attention."""
         if place.is_bipartite:
+            self._crossing.add(place.stack)
             return False
         self._stacks[place.stack] = max(self._stacks.get(place.stack, 0), place.layer + 1)
         if self._asked is None and len(self._stacks) > 1:
@@ -263,6 +265,11 @@ class LayerRun(Context):
             named = f" in {self._asked!r}" if self._asked else ""
             there = " and ".join(map(repr, self._stacks))
             there = f"; there is {there}" if there else ""
+            if self._asked in self._crossing:
+                raise SelectionError(
+                    f"{self._asked!r} is cross-attention, whose queries and keys come from two "
+                    f"streams: only scores of self-attention are taken apart{there}."
+                )
             raise SelectionError(f"The model shows no self-attention{named}{there}.")
         if self.seen is None:
             raise no_such("layer", self._layer, known, "the model")

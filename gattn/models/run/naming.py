@@ -11,6 +11,7 @@ from typing import TypeAlias, cast
 
 from torch import Tensor
 
+from gattn.checks import warn
 from gattn.errors import CaptureError, GattnError, ShapeError
 from gattn.heads.geometry.grid import Grid
 from gattn.heads.head import AttentionGraph
@@ -156,9 +157,7 @@ class Naming:
         given = self._of(sequence)
         by_stack = given if isinstance(given, Mapping) else dict.fromkeys(trace.stacks, given)
         if missing := sorted(set(by_stack) - set(trace.stacks)):
-            raise CaptureError(
-                f"tokens= names the stack {missing[0]!r}; the stacks are {sorted(trace.stacks)}."
-            )
+            raise CaptureError(unknown_stack(missing[0], trace.stacks))
         stacks, left = dict(trace.stacks), []
         names = {stack: self.of(stack, sequence) for stack in by_stack if stack not in unnamed}
         for stack, texts in names.items():
@@ -167,6 +166,8 @@ class Naming:
                 before = stacks[stack]
                 heads = {place: _with_names(head, some) for place, head in before.items()}
                 stacks[stack] = Stack(stack, heads)
+                if not has_sides:
+                    _warn_of_sides(stack, before, heads)
                 if all(head is before[place] for place, head in heads.items()):
                     left.append((stack, some))
         if left and (isinstance(given, Mapping) or len(left) == len(names)) and not unnamed:
@@ -242,6 +243,39 @@ def _misfit(
         f"{', '.join(map(str, sizes))} {sides}: give one text per token, or for a batch one list "
         "per sequence, without padding."
     )
+
+
+def unknown_stack(name: str, stacks: Collection[str]) -> str:
+    """Say that texts are given for a stack that is none; it may be a side of one."""
+    if name in _SIDES:
+        return (
+            f"tokens= names the side {name!r} of no stack: sides go under the name of a stack of "
+            "cross-attention, as in tokens={stack: {'query': [...], 'key': [...]}}; the stacks "
+            f"are {sorted(stacks)}."
+        )
+    return f"tokens= names the stack {name!r}; the stacks are {sorted(stacks)}."
+
+
+def _warn_of_sides(
+    stack: str,
+    before: Mapping[tuple[int, int], AttentionGraph],
+    heads: Mapping[tuple[int, int], AttentionGraph],
+) -> None:
+    """Warn where the same texts name queries and keys that are other tokens."""
+    for place, head in heads.items():
+        known = before[place]
+        are_keys, are_queries = (
+            head.tokens is not known.tokens,
+            head.query_tokens is not known.query_tokens,
+        )
+        if are_keys and are_queries:
+            warn(
+                f"tokens= gives {len(head.tokens)} texts that name both the queries and the keys "
+                f"of {stack!r}, which is cross-attention: its queries are other tokens than its "
+                f"keys. Name each stack, and these by side: tokens={{{stack!r}: {{'query': [...], "
+                "'key': [...]}, ...}."
+            )
+            return
 
 
 def _with_names(head: AttentionGraph, names: Mapping[str, Sequence[str]]) -> AttentionGraph:

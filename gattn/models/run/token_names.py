@@ -14,7 +14,7 @@ from gattn.models.load.token_texts import names_of_run, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.naming import Naming, extra_of
+from gattn.models.run.naming import Naming, extra_of, unknown_stack
 from gattn.models.watch.contexts import names_shown
 from gattn.names.tokens import unclear_pair
 
@@ -96,9 +96,7 @@ class TokenNames:
     def check(self, seen: Seen) -> None:
         """Refuse names of stacks, or of tokens, that the model did not have."""
         if unknown := self._naming.stacks - seen.layers.keys():
-            raise EditError(
-                f"tokens= names the stack {min(unknown)!r}; the stacks are {sorted(seen.layers)}."
-            )
+            raise EditError(unknown_stack(min(unknown), seen.layers))
         for (stack, side), size in self._given_more.items():
             count = seen.counts[stack, side]
             if size > count + 1:  # The last token that was generated was not read.
