@@ -76,7 +76,9 @@ class Translator(nn.Module):
 def test_as_many_tokens_on_both_sides_have_names_unless_they_are_learned(batch, is_learned):
     model = Translator(is_learned=is_learned)
     ids = torch.randint(0, 9, (2, batch, 5), generator=torch.Generator().manual_seed(2))
-    said = pytest.warns(UserWarning, match="name both the queries and the keys of .*multihead_attn")
+    said = pytest.warns(
+        UserWarning, match="names both the queries and the keys of .*multihead_attn"
+    )
     with nullcontext() if is_learned else said, capturing(model, tokens=[SOURCE] * batch) as run:
         model(*ids)
     wanted = () if is_learned else tuple(SOURCE)

@@ -212,10 +212,6 @@ def _is_nested(given: Sequence[object]) -> bool:
     return isinstance(next(iter(given), ""), (list, tuple, Mapping))
 
 
-def _are_same(one: Stack, other: Stack) -> bool:
-    return all(one[place] is other[place] for place in one)
-
-
 def _misfit(
     stack: str, names: Mapping[str, Sequence[str]], heads: Stack, tokens: Tokens | None
 ) -> CaptureError:
@@ -270,8 +266,8 @@ def _warn_of_sides(
         )
         if are_keys and are_queries:
             warn(
-                f"tokens= gives {len(head.tokens)} texts that name both the queries and the keys "
-                f"of {stack!r}, which is cross-attention: its queries are other tokens than its "
+                "tokens= gives one list of texts that names both the queries and the keys of "
+                f"{stack!r}, which is cross-attention, whose queries are other tokens than its "
                 f"keys. Name each stack, and these by side: tokens={{{stack!r}: {{'query': [...], "
                 "'key': [...]}, ...}."
             )
