@@ -202,7 +202,7 @@ def test_of_many_edits_those_that_change_nothing_have_no_bar():
     many["effect"] = 0.0
     ax = many.draw("edits")
     ax.figure.canvas.draw()
-    assert caption(ax) == "0 of 80 edits, the others 0"
+    assert caption(ax) == "all 80 edits are 0"
 
 
 def test_a_divergence_has_no_middle():

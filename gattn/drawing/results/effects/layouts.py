@@ -233,7 +233,8 @@ def _strongest_said(changes: Changes, chosen: NDArray[np.int64], what: str = "ed
     if count < every - zeros - unknown:
         said = f"the {count:,} strongest of {every:,} {what}"
         return [said + f", {zeros:,} {'is' if zeros == 1 else 'are'} 0" * bool(zeros)]
-    return [f"{count:,} of {every:,} {what}, the others 0{' or not measured' * bool(unknown)}"]
+    said = f"{count:,} of {every:,} {what}, the others" if count else f"all {every:,} {what} are"
+    return [said + " 0" + " or not measured" * bool(unknown)]
 
 
 def _add_bar(ax: Axes, pen: Pen) -> None:
