@@ -170,15 +170,39 @@ def test_two_edits_of_one_edge_never_share_its_place(layout):
     assert len(twice.draw().patches) == 3
 
 
-def test_any_edits_are_bars_with_the_strongest_first_where_there_are_many():
-    ax = cuts().draw("edits")
-    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], cuts()["effect"])
-    many = cuts(10, 8)
+def test_a_few_edits_are_bars_in_the_order_of_the_table():
+    table = cuts()
+    table.loc[[1, 4], "effect"] = [0.0, np.nan]
+    ax = table.draw("edits")
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table["effect"])
+    assert " of " not in caption(ax)
+
+
+def test_many_edits_are_bars_of_the_strongest_with_the_largest_first():
+    many = cuts(10, 8).sample(frac=1, random_state=0)
+    many.loc[many.index[::10], "effect"] = 0.0
     ax = many.draw("edits")
-    assert len(ax.patches) == 40
-    assert "the 40 strongest of 80 edits" in words(ax)
-    least = min(abs(bar.get_width()) for bar in ax.patches)
-    assert (many["effect"].abs() > least).sum() == 39
+    assert "the 40 strongest of 80 edits, 8 are 0" in words(ax)
+    expected = many.sort_values("effect", key=np.abs, ascending=False)[:40]
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], expected["effect"])
+    ax.figure.canvas.draw()
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names == expected["edit"].tolist()
+    assert ax.yaxis_inverted()
+
+
+def test_of_many_edits_those_that_change_nothing_have_no_bar():
+    many = cuts(10, 8)
+    many.loc[3:, "effect"] = 0.0
+    ax = many.draw("edits")
+    assert len(ax.patches) == 3
+    assert caption(ax) == "3 of 80 edits, the others 0"
+    many.loc[5, "effect"] = np.nan
+    assert caption(many.draw("edits")) == "3 of 80 edits, the others 0 or not measured"
+    many["effect"] = 0.0
+    ax = many.draw("edits")
+    ax.figure.canvas.draw()
+    assert caption(ax) == "all 80 edits are 0"
 
 
 def test_a_divergence_has_no_middle():

@@ -46,24 +46,37 @@ def assert_shows(ax, numbers, **shape):
 
 
 @pytest.mark.parametrize(
-    ("least", "begins", "says"),
+    ("least", "begins", "ends", "says"),
     [
-        (0.4, 0.0, ""),
-        (0.55, 0.55, "colours run from 0.55 to 1, not from 0"),
-        (0.98, 0.98, "colours run from 0.98 to 1, not from 0"),
-        (0.995, 0.0, ""),
-        (1.0, 0.0, ""),
+        (0.4, 0.0, 1.0, ""),
+        (0.55, 0.55, 1.0, "colours run from 0.55 to 1, not from 0"),
+        (0.98, 0.98, 1.0, "colours run from 0.98 to 1, not from 0"),
+        (0.995, 0.0, 2.0, ""),
+        (1.0, 0.0, 2.0, ""),
     ],
 )
-def test_colours_of_an_even_map_begin_at_its_least_number(least, begins, says):
+def test_colours_of_an_even_map_begin_at_its_least_number(least, begins, ends, says):
     numbers = np.linspace(least, 1, 24).reshape(4, 6)
     ax = draw_image(numbers, landscape())
-    assert bars(ax)[0].get_ylim() == pytest.approx((begins, 1.0))
+    assert bars(ax)[0].get_ylim() == pytest.approx((begins, ends))
     assert_shows(ax, numbers)
     assert says in words(ax)
     assert ("colours run" in words(ax)) == bool(says)
-    given = draw_image(numbers, landscape(), vmax=2.0)
-    assert bars(given)[0].get_ylim() == (0, 2)
+    given = draw_image(numbers, landscape(), vmax=3.0)
+    assert bars(given)[0].get_ylim() == (0, 3)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_even_map_does_not_hide_the_image_and_a_few_equal_numbers_are_strong(sign):
+    numbers = np.full((4, 6), sign * 0.3)
+    (shown,) = (image for image in draw_image(numbers, landscape()).images if image.get_gid())
+    np.testing.assert_allclose(shown.get_array()[..., 3], 0.575, atol=0.002)
+    numbers[0, 0] *= -1
+    assert bars(draw_image(numbers, landscape()))[0].get_ylim() == (-0.3, 0.3)
+    numbers[0, 0] *= -1
+    numbers[1:] = np.nan
+    (shown,) = (image for image in draw_image(numbers, landscape()).images if image.get_gid())
+    np.testing.assert_allclose(shown.get_array()[0, :, 3], 0.9)
 
 
 @pytest.mark.parametrize(

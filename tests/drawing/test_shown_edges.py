@@ -68,8 +68,19 @@ def test_long_uniform_attention_is_thinned_and_says_so(head):
     assert limit / 2 < len(shown.edges) <= 5 * limit
     assert set(head.query[shown.edges]) == set(range(head.graph.num_queries))
     assert len(set(head.key[shown.edges])) > 0.5 * head.graph.num_keys
-    said = r"\d+ of the strongest edges of .*: [\d,]+ of [\d,]+ edges, \d+ %"
-    assert re.search(said, shown.caption)
+    assert re.search(
+        r"\d+ of (the|its) strongest edges.*: [\d,]+ of [\d,]+ edges, \d+ %", shown.caption
+    )
+
+
+def test_of_queries_that_read_evenly_among_others_some_edges_are_shown():
+    rows = np.zeros((100, 100))
+    rows[:50] = 0.1 / 99
+    rows[:50, 7] = 0.9
+    rows[50:] = (0.5 + (37 * np.arange(100) % 100) / 100) / 100
+    shown = readable_edges(AttentionGraph.from_dense(rows / rows.sum(1, keepdims=True)))
+    said = "attention ≥ 0.02; where a query reads evenly, 5 of its strongest edges: "
+    assert shown.caption.startswith(f"{said}300 of 10,000 edges, ")
 
 
 def test_equal_edges_are_chosen_without_a_pattern():

@@ -33,6 +33,34 @@ test("patches are as opaque as what the focus gives them, from 0 to the largest 
   assert.equal(notes[0].text, "shaded by what \u2068p3\u2069 reads");
 });
 
+test("colours of nearly even attention begin at the least and say so, so that the image stays visible", () => {
+  const shown = (row) => viewer.patches(square({ head: headOf(AT.map(() => row), placed(named, AT)), focus: { key: 3, row: 3 } }));
+  const said = (scene) => flat(scene.marks).map(({ text }) => text ?? "").join(" ");
+  const even = shown([0.1, 0.12, 0.14, 0.16, 0.17, 0.18, 0.2]);
+  const expected = [0.12, 0.14, 0.16, 0.17, 0.18, 0.2].map((x) => 0.25 + (0.65 * (x - 0.12)) / 0.08);
+  fills(even).forEach((mark, n) => assert.ok(Math.abs(opacity(mark) - expected[n]) < 0.002));
+  assert.match(said(even), /reads; colours run from 0.12 to 0.2, not from 0/);
+  const alike = shown([0.1, ...Array(5).fill(0.1), 0.0995]);
+  assert.deepEqual(fills(alike).map(opacity), [...Array(5).fill(0.575), 0.573]);
+  assert.match(said(alike), / 0 +0.1 +0.2/);
+  assert.doesNotMatch(said(alike), /colours run/);
+  const few = shown([0.7, 0.1, 0.1, 0.1, null, null, null]);
+  assert.deepEqual(fills(few).map(opacity), Array(3).fill(0.9));
+});
+
+test("the key and the tokens above have the colours that values have over an image of medium lightness", () => {
+  const scene = viewer.patches(square({ focus: { key: 3, row: 3 } }));
+  const marks = flat(scene.marks);
+  const [last] = marks.filter(({ mark, w, h }) => mark === "rect" && w === 3.5 && h === 9).slice(-1);
+  const dark = LOOKS.light.unsigned[Math.round(255 * (55.5 / 56))];
+  const expected = dark.map((part) => Math.round(185 + (part - 185) * (0.25 + (0.65 * 55.5) / 56)));
+  assert.equal(last.fill, `rgb(${expected.join(",")})`);
+  const top = Math.max(...matrix[3].slice(1));
+  const share = matrix[3][0] / top;
+  const own = LOOKS.light.unsigned[Math.round(255 * share)].map((part) => Math.round(185 + (part - 185) * (0.25 + 0.65 * share)));
+  assert.ok(marks.some(({ fill, radius }) => radius === 4 && fill === `rgb(${own.join(",")})`));
+});
+
 test("pointing at a patch finds its token, and the class token stands above", () => {
   const scene = viewer.patches(square());
   fills(scene).forEach((mark, n) => {

@@ -40,7 +40,12 @@ def begin_of(least: float, most: float) -> float:
 
     A map is even if all numbers are above half of the largest, though not equal within 1 %.
     """
-    return least if most * _EVEN < least < most * (1 - _ALIKE) else 0.0
+    return least if most * _EVEN < least and not are_alike(least, most) else 0.0
+
+
+def are_alike(least: float, most: float) -> bool:
+    """Return whether sizes from `least` to `most` are equal within 1 %."""
+    return least >= most * (1 - _ALIKE)
 
 
 def range_said(begin: float, end: float) -> str:

@@ -65,13 +65,14 @@ def readable_edges(head: AttentionGraph) -> Shown:
         chosen &= ~flat[head.query]
         rules = rules if chosen.any() else []
         chosen |= strongest_of_each(size * flat[head.query], head.query, each)
-        few = f"{each} of the strongest edges of "
-        few = f"{few}each query with nearly uniform attention" if rules else f"{few}each query"
+        few = f"{each} of the strongest edges of each query"
+        if rules:
+            few = f"where a query reads evenly, {each} of its strongest edges"
     strongest = _strongest_of_the_rest(head, chosen)
     if len(strongest):
         chosen[strongest] = True
         rules.append("the strongest edge of each query")
-    rule = ", but ".join(filter(None, [" or ".join(filter(None, rules)), few]))
+    rule = "; ".join(filter(None, [" or ".join(filter(None, rules)), few]))
     return _shown(head, chosen, threshold, rule)
 
 

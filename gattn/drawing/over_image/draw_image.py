@@ -20,7 +20,7 @@ from torch import Tensor
 from gattn.drawing.canvas.colours import colour_map, end_of, is_dark
 from gattn.drawing.canvas.fitting import Fitting
 from gattn.drawing.canvas.frame import clear, given_axes, new_axes, write_texts
-from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
+from gattn.drawing.canvas.keys import add_colour_bar, are_alike, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.matrices.stripes import first_striped, mark_where_seen, stripes
@@ -71,8 +71,9 @@ def draw_image(
     colours over it can be read; they run from 0 to the largest number shown, since attention on
     hundreds of patches would be pale on the scale of other pictures. If all numbers are above half
     of the largest, and not equal within 1 %, colours begin at the least, so that differences show,
-    and the caption says so. Patches without a number, such
-    as an edge that was not kept, have no colour. The patches asked about are outlined. The caption
+    and the caption says so; if all are equal within 1 %, they end at twice the largest, so that the
+    image stays visible. Patches without a number, such as an edge that was not kept, have no
+    colour. The patches asked about are outlined. The caption
     says what is shown, and how much of the attention lies on the image, on class and register
     tokens, and on edges that were not kept. `figsize`, `ax`, `cmap` and `legend`: see
     `gattn.drawing`.
@@ -161,6 +162,9 @@ class ImagePen:
         if given is not None:
             return cls(given, is_signed, plain)
         end, least = max(one.top for one in some), min(one.least for one in some)
+        numbers = np.concatenate([one.values.ravel() for one in some])
+        if are_alike(float((np.sign(numbers[0]) * numbers).min()), end):
+            end *= 2
         return cls(end, is_signed, plain, begin_of(least, end))
 
     @cached_property

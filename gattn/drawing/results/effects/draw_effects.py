@@ -37,10 +37,12 @@ def draw_effects(
     table : Effects
         What `gattn.effect` or `gattn.estimate` returns, or some of its rows.
     layout : str, optional
-        "edits": one bar per edit. "heads": a heatmap, layers by heads. For edits of single edges:
-        "arcs" and "matrix" if they are of one head, "layered" if of several; there each pair of
-        tokens in a layer shows its strongest head. Keys that are other tokens than queries, as in
-        cross-attention, are on the left. By default the one that fits.
+        "edits": one bar per edit, in the table's order; of more than 40 edits those that change
+        most, the largest change first, without those that change nothing. "heads": a heatmap,
+        layers by heads. For edits of single edges: "arcs" and "matrix" if they are of one head,
+        "layered" if of several; there each pair of tokens in a layer shows its strongest head. Keys
+        that are other tokens than queries, as in cross-attention, are on the left. By default the
+        one that fits.
 
     Raises
     ------

@@ -59,10 +59,10 @@ class Changes:
         name = f"{name} in {metric}" if metric else name
         return cls(values, Pen(scale, colour_map(cmap, is_signed=scale.is_signed), name), cmap)
 
-    def strongest(self) -> NDArray[np.int64]:
-        """Choose the rows that can be seen, the weakest first."""
+    def strongest(self, most: int) -> NDArray[np.int64]:
+        """Choose at most so many rows that can be seen, the weakest first."""
         sizes = np.abs(np.nan_to_num(self.values))
-        order = np.argsort(sizes, kind="stable")[-_MOST_EDGES:]
+        order = np.argsort(sizes, kind="stable")[-most:]
         found: NDArray[np.int64] = order[sizes[order] > 0]
         return found
 
@@ -72,9 +72,7 @@ def _draw_edits(
 ) -> tuple[Axes, list[str]]:
     shown = np.arange(len(table))
     if len(table) > _MOST_BARS:
-        shown = np.sort(
-            np.argsort(-np.abs(np.nan_to_num(changes.values)), kind="stable")[:_MOST_BARS]
-        )
+        shown = changes.strongest(_MOST_BARS)[::-1]
     ax = ax if ax is not None else new_axes(7.2, 1.4 + 0.26 * len(shown))
     values = changes.values[shown]
     rows = np.arange(len(shown))
@@ -86,9 +84,7 @@ def _draw_edits(
     name_side(ax, "x", changes.pen.name)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    if len(shown) < len(table):
-        return ax, [f"the {len(shown)} strongest of {len(table):,} edits"]
-    return ax, []
+    return ax, _strongest_said(changes, shown, "edits")
 
 
 def _name_edits(ax: Axes, names: Sequence[str]) -> None:
@@ -143,7 +139,7 @@ def _draw_arcs(
     if ax is None:
         wide = min(13.0, max(5.0, 2.2 + 0.42 * len(sides)))
         ax = new_axes(wide, max(3.2, 0.42 * wide))
-    chosen = changes.strongest()
+    chosen = changes.strongest(_MOST_EDGES)
     bands = sides.bands()
     places = {
         side: {place: band.left + n for n, place in enumerate(band.tokens)}
@@ -193,7 +189,7 @@ def _draw_edges_by_layer(
     of_keys, of_queries = _both(bands)
     ax = ax if ax is not None else layered_axes(len(sides), len(layers))
     lines = LayeredEdges(ax, changes.pen)
-    order = changes.strongest()
+    order = changes.strongest(_MOST_EDGES)
     drawn: dict[tuple[int, int, int], int] = {}
     for n in order:  # The strongest head of an edge comes last.
         layer, query, key = (int(table[name].iloc[n]) for name in ("layer", "query", "key"))
@@ -228,15 +224,17 @@ def _both(bands: Mapping[str, Band]) -> tuple[Band, Band]:
     return found[0], found[-1]
 
 
-def _strongest_said(changes: Changes, chosen: NDArray[np.int64]) -> list[str]:
-    """Say how many edges are shown of how many, if these are not all, and what the others do."""
+def _strongest_said(changes: Changes, chosen: NDArray[np.int64], what: str = "edges") -> list[str]:
+    """Say how many changes are shown of how many, if these are not all, and what the others do."""
     count, every = len(chosen), len(changes.values)
     if count == every:
         return []
-    if count < int((np.nan_to_num(changes.values) != 0).sum()):
-        return [f"the {count:,} strongest of {every:,} edges"]
-    is_known = bool(np.isfinite(changes.values).all())
-    return [f"{count:,} of {every:,} edges, the others 0{'' if is_known else ' or not measured'}"]
+    zeros, unknown = int((changes.values == 0).sum()), int((~np.isfinite(changes.values)).sum())
+    if count < every - zeros - unknown:
+        said = f"the {count:,} strongest of {every:,} {what}"
+        return [said + f", {zeros:,} {'is' if zeros == 1 else 'are'} 0" * bool(zeros)]
+    said = f"{count:,} of {every:,} {what}, the others" if count else f"all {every:,} {what} are"
+    return [said + " 0" + " or not measured" * bool(unknown)]
 
 
 def _add_bar(ax: Axes, pen: Pen) -> None:

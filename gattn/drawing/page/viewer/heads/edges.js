@@ -88,9 +88,9 @@ function readable(head) {
   for (const row of even) chosen.fill(0, head.start[row], head.start[row + 1]);
   if (!chosen.includes(1)) rules = [];
   const each = even.length ? chooseOfEach(head, sizes, chosen, even, limit) : 0;
-  const few = each ? `${each} of the strongest edges of each query${rules.length ? " with nearly uniform attention" : ""}` : "";
+  const few = !each ? "" : rules.length ? `where a query reads evenly, ${each} of its strongest edges` : `${each} of the strongest edges of each query`;
   if (addStrongest(head, sizes, chosen)) rules.push("the strongest edge of each query");
-  return { edges: every(head.key.length, (e) => chosen[e]), rule: [rules.join(" or "), few].filter(Boolean).join(", but ") };
+  return { edges: every(head.key.length, (e) => chosen[e]), rule: [rules.join(" or "), few].filter(Boolean).join("; ") };
 }
 
 /** Find the smallest round number that leaves at most so many edges, or half of the attention with up to four times as many. */

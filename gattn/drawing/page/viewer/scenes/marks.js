@@ -54,10 +54,10 @@ export function named(token) {
 }
 
 /** Draw a scale: its colours, for lines their widths, and round values; if hues are heads, how pale they are. */
-export function scaleMarks({ scale, look, overlaid }, x, y, isLine) {
+export function scaleMarks({ scale, look, overlaid, colourOf }, x, y, isLine) {
   const [length, steps] = [168, 56];
   const label = overlaid && scale.isSigned ? `${scale.label}, whatever its sign` : scale.label;
-  const colour = (value) => (overlaid ? hueText(look.ink, value, scale, look, isLine) : scale.colour(value, look, isLine));
+  const colour = colourOf ?? ((value) => (overlaid ? hueText(look.ink, value, scale, look, isLine) : scale.colour(value, look, isLine)));
   const marks = [textMark(x, y, label, look.muted, { size: 11 })];
   for (let i = 0; i < steps; i++) {
     const here = scale.valueAt((i + 0.5) / steps);
