@@ -1,4 +1,4 @@
-"""Picked tokens decide what code does by sizes and numbers too, not only where their memory goes."""
+"""Picked tokens decide what code does by sizes and numbers too, not only where they go."""
 
 from __future__ import annotations
 
