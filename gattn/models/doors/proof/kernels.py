@@ -19,7 +19,7 @@ from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.constants import Constants
-from gattn.models.doors.proof.probing.one_run.origins import Origins
+from gattn.models.doors.proof.probing.one_run.origins import Origins, is_sized_by_numbers
 from gattn.models.doors.proof.probing.one_run.picking import Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
@@ -132,13 +132,14 @@ class Kernels(TorchDispatchMode):
         self.moves.note(name, self._walk.running)
         if self._walk.running:
             self.nodes.note(func, name, args, given, result, self._walk.running[-1].place)
+        is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
         if not is_empty:
             self.products.note(self._walk.innermost, name, args, result)
-            is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
             everything = (*args, *given.values())
             self.takings.note(self._walk.innermost, name, everything, result, is_own=is_own)
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-        self.picks.note(name, args, given, result, is_random=is_random)
+        is_told = is_own or is_sized_by_numbers(func, tensors)
+        self.picks.note(name, args, given, result, is_random=is_random, is_told=is_told)
         self.origins.note(func, tensors, result, is_random=is_random)
         is_lookup = self.integers.note(name, tensors, result)
         for run in self._walk.running[-1:]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.raw_call import is_observed
@@ -65,7 +66,9 @@ def largest(scores: Tensor) -> tuple[Tensor, Ranking] | None:
     is_less = (now <= LEAST) & (before > LEAST)
     is_same = (now == before) | (now <= LEAST) | now.isnan()
     ranking = Ranking(before if is_observed() else None)
-    if not bool(is_less.any() & is_same.all()) or not _are_largest(before, now > LEAST, is_less):
+    if not _is_true(is_less.any() & is_same.all()) or not _are_largest(
+        before, now > LEAST, is_less
+    ):
         return scores, ranking
     return _marked(scores, is_less), ranking._replace(keeps=True, memory=_memory(scores))
 
@@ -76,7 +79,7 @@ def of_largest(now: Followed, before: Followed, attention: Tensor, result: Tenso
     if ranked is None or ranked.shape != attention.shape:
         return now
     is_same = (ranked == attention) | (attention == 0) | attention.isnan()
-    if not bool(is_same.all()):
+    if not _is_true(is_same.all()):
         return now
     is_less = (now.scores == -torch.inf) & (before.scores != -torch.inf)
     if not _are_largest(before.scores, now.scores > LEAST, is_less):
@@ -96,7 +99,7 @@ def put_back(func: Any, picked: Followed, result: Tensor) -> Followed | None:
     if not _are_largest(whole.scores, (whole.scores > LEAST) & ~is_less, is_less):
         return None
     found = _ranked(whole, whole, is_less, result)
-    if bool(((now == ranked) | is_less | now.isnan()).all()):
+    if _is_true(((now == ranked) | is_less | now.isnan()).all()):
         return replace(found, unnormalized=func.__name__)
     return normalized(found, result)
 
@@ -119,7 +122,13 @@ def _are_largest(scores: Tensor, is_kept: Tensor, is_less: Tensor) -> bool:
     least = scores.masked_fill(~is_kept, torch.inf).amin(-1, keepdim=True)
     counts, live = is_kept.sum(-1), (is_kept | is_less).sum(-1)
     are_most = (scores <= least) | ~is_less | scores.isnan()
-    return bool(are_most.all()) and bool((counts >= live.clamp(max=int(counts.amax()))).all())
+    return _is_true(are_most.all() & (counts >= live.clamp(max=counts.amax())).all())
+
+
+def _is_true(x: Tensor) -> bool:
+    """Read a mask of one number; that gattn does decides nothing in the model."""
+    with _disable_current_modes():
+        return bool(x)
 
 
 def _memory(x: Tensor) -> int:

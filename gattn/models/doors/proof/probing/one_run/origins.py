@@ -58,7 +58,7 @@ class Origins:
         """Look at a kernel that ran."""
         is_known = getattr(func, "namespace", "") in _NAMESPACES and not is_random
         made = self.of(given) if is_known else None
-        if _is_sized_by_numbers(func, given):
+        if is_sized_by_numbers(func, given):
             self._size(made)
         schema = getattr(func, "_schema", None)
         written = given if schema is not None and schema.is_mutable else ()
@@ -95,7 +95,7 @@ class Origins:
         self._known[memory] = None if before is None or made is None else before | made
 
 
-def _is_sized_by_numbers(func: Any, given: Sequence[Tensor]) -> bool:
+def is_sized_by_numbers(func: Any, given: Sequence[Tensor]) -> bool:
     """Return whether numbers decide the size of a result: of indices only masks do."""
     if torch.Tag.dynamic_output_shape not in getattr(func, "tags", ()):
         return False

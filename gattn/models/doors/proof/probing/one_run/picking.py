@@ -79,7 +79,9 @@ class Picks:
         self._compared: Any = WeakTensorKeyDictionary()
         """Masks and integers by which code may branch, which `Reads` follows."""
         self._reached: dict[int, frozenset[Pick]] = {}
-        """The picks that memory depends on."""
+        """The picks that memory depends on; at 0 those that Python may know of, as by sizes."""
+        self._is_told = False
+        """Whether values decided sizes."""
 
     def begin(self, given: Any) -> None:
         """Follow the integers and masks that the model is given."""
@@ -95,24 +97,38 @@ class Picks:
         result: Any,
         *,
         is_random: bool = False,
+        is_told: bool = False,
     ) -> None:
-        """Look at a kernel that ran."""
+        """Look at a kernel that ran; `is_told` if Python may learn of values, as by sizes."""
         count, given = len(self.found), tensors_in((args, kwargs))
         self._note(kernel, args, kwargs, given, result, is_random=is_random)
+        new = self.found[count:]
+        self._is_told |= is_told
         if self.found:
-            self._carry(given, tensors_in((result,)), self.found[count:])
+            is_told |= self._is_told and bool(new)  # Its size may be that of such indices.
+            self._carry(given, tensors_in((result,)), new, is_told=is_told)
 
-    def _carry(self, given: Sequence[Tensor], results: Sequence[Tensor], new: list[Pick]) -> None:
+    def _carry(
+        self, given: Sequence[Tensor], results: Sequence[Tensor], new: list[Pick], *, is_told: bool
+    ) -> None:
         """Follow what was picked to what a kernel makes of it; memory may be used again."""
-        places = {place_of(x) for x in given} | {0}
-        picks = frozenset(new).union(*(self._reached.get(place, ()) for place in places))
-        for place in {place_of(x) for x in results or given}:
+        picks, places = self._of(given).union(new), {0, *map(place_of, given)}
+        made = set(map(place_of, results or given))
+        for place in made if results and not is_told else made | {0}:
             known = self._reached.get(place, frozenset()) if place in places else frozenset()
             self._reached[place] = known | picks
 
+    def _of(self, tensors: Iterable[Tensor]) -> frozenset[Pick]:
+        places = {0, *map(place_of, tensors)}
+        return frozenset[Pick]().union(*(self._reached.get(place, ()) for place in places))
+
+    def tell(self, given: Sequence[Tensor]) -> None:
+        """Note that code was given the numbers of some tensors, by which it may do anything."""
+        self._carry(given, (), [], is_told=True)
+
     def reaching(self, tensors: Iterable[Tensor]) -> list[Pick]:
         """List the picks that some tensors may depend on, by numbers or by what code did."""
-        reached = frozenset[Pick]().union(*(self._reached.get(place_of(x), ()) for x in tensors))
+        reached = self._of(tensors)
         return [one for one in self.found if not one.memory or one in reached]
 
     def _note(

@@ -89,6 +89,7 @@ class Reads:
 
     def note(self, func: Any, name: Name, given: Sequence[Tensor], result: Any) -> None:
         """Note what a function gave code to read of some tensors."""
+        self._picks.tell(given)
         is_constant = all(map(self._is_constant, given))
         is_known = is_constant or self._takes_origins(given)
         self.are_by_values |= any(map(self._picks.is_index, given)) and not is_known
