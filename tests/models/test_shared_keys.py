@@ -168,3 +168,24 @@ def test_queries_are_proved_to_be_no_heads_where_sizes_do_not_tell(way, batch, t
         return attention / attention.sum(-1, keepdim=True)
 
     torch.testing.assert_close(now, model.dense(x, cut)[1], rtol=0, atol=1e-12)
+
+
+class Latents(nn.Module):
+    """Learned queries read tokens, in heads that share their keys and values."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(2, HEADS, DIM))
+        self.k, self.v = nn.Linear(WIDTH, DIM), nn.Linear(WIDTH, DIM)
+
+    def forward(self, x):
+        a = torch.einsum("qhd,bkd->bqhk", self.queries, self.k(x)).softmax(-1)
+        return torch.einsum("bqhk,bkd->bqhd", a, self.v(x))
+
+
+@torch.no_grad()
+def test_learned_queries_may_be_heads():
+    """Both ways are proved, since no token tells the queries."""
+    model = Latents().eval()
+    with pytest.warns(UserWarning, match="which of the two are heads"), capturing(model):
+        model(torch.randn(1, TOKENS, WIDTH))

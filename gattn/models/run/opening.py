@@ -61,6 +61,9 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_padding(model, padded)
     if unread:
         told.of_unread(model, sorted(unread))
+    exchangeable = {name for plan in own for name in plan.exchangeable}
+    if shown and exchangeable:
+        told.of_exchangeable(model, sorted(exchangeable))
     picked = {name for plan in own for name in plan.picked}
     if shown and picked:
         told.of_picks(model, sorted(picked))

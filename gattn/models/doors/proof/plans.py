@@ -23,7 +23,7 @@ from gattn.models.doors.functions.calling.arranging import Arrangement, arrangin
 from gattn.models.doors.functions.mode import paused
 from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept
-from gattn.models.doors.proof.layouts.plan import Plan
+from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.nodes.numbering import integers_of
 from gattn.models.doors.proof.probing.alike import shapes, state_of
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
@@ -104,7 +104,6 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         return Plan(is_nested=True)
     try:
         plan, open_modules = _of_copy(model, name, given)
-        refused = {where for where, _ in (*plan.reasons, *plan.untold)} & open_modules
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
@@ -113,13 +112,27 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         if _MAKES_CLASS in said:
             refused_as = _MADE_AS_IT_RUNS
         return Plan(refused=refused_as, has_failed=True, is_stale=True)
-    if not refused:
+    refused = {where for where, _ in (*plan.reasons, *plan.untold)} & open_modules
+    unsure = {place for place in _of_others(plan) if place[0] in open_modules - refused}
+    if not refused and not unsure:
         return plan
     try:
-        other, _ = _of_copy(model, name, given, refused)
+        turned = refused or {where for where, _ in unsure}
+        other, _ = _of_copy(model, name, given, turned)
     except Exception:  # The other way does not run, so that it proves nothing.
         return plan
-    return other if other.layouts.keys() > plan.layouts.keys() else plan
+    if other.layouts.keys() > plan.layouts.keys():
+        return other
+    return replace(plan, exchangeable=sorted({one[0] for one in unsure & other.layouts.keys()}))
+
+
+def _of_others(plan: Plan) -> set[Place]:
+    """Return the calls whose queries are not the tokens that are keys: they may be learned."""
+    return {
+        place
+        for place, found in plan.layouts.items()
+        if any(layout.tokens is None or layout.tokens.is_cross for _, layout in found)
+    }
 
 
 def _of_copy(

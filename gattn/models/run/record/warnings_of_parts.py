@@ -114,6 +114,17 @@ def of_unread(model: nn.Module, names: Sequence[str]) -> None:
     )
 
 
+def of_exchangeable(model: nn.Module, names: Sequence[str]) -> None:
+    """Name what attends from queries that may as well be heads."""
+    _warn(
+        [named(model, name) for name in names],
+        "attends from queries that are no tokens, in heads that share their keys and values, so "
+        "that which of the two are heads cannot be told",
+        "the last dimension but one is shown as queries, and the one before as heads. Where they "
+        "are the other way round, put heads before queries",
+    )
+
+
 def of_picks(model: nn.Module, picked: Sequence[str]) -> None:
     """Name what picks or orders tokens."""
     _warn(

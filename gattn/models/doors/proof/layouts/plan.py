@@ -83,6 +83,8 @@ class Plan:
         name, and how many softmaxes came before within one run of it.
     turned : collection of str
         The modules whose rows are heads and a leading dimension queries, though sizes do not tell.
+    exchangeable : list of str
+        The modules of which it is also proved if rows are heads, and a leading dimension queries.
     is_nested : bool
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     read : dict
@@ -128,6 +130,7 @@ class Plan:
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)
     turned: Collection[str] = ()
+    exchangeable: list[str] = field(default_factory=list)
     is_nested: bool = False
     read: dict[tuple[str, str], bytes] = field(default_factory=dict)
     inputs: dict[int, bytes] = field(default_factory=dict)
