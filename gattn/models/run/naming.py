@@ -264,7 +264,7 @@ def _warn_of_sides(
             head.tokens is not known.tokens,
             head.query_tokens is not known.query_tokens,
         )
-        if are_keys and are_queries:
+        if are_keys and are_queries and not extra_of(known.tokens):  # Those are added to its own.
             warn(
                 "tokens= gives one list of texts that names both the queries and the keys of "
                 f"{stack!r}, which is cross-attention, whose queries are other tokens than its "

@@ -37,14 +37,19 @@ NO_KEYS = (
 )
 
 
+LINEAR = (
+    "it multiplies keys with values before queries, as linear (efficient) attention does, so it "
+    "computes no weight for a pair of tokens"
+)
+WEIGHED_AGAIN = (
+    "another softmax weighs what this one made of all tokens, as are the channels of efficient "
+    "(linear) attention, the slots of a soft mixture of experts, or the edges of a hypergraph, so "
+    "it computes no weight for a pair of tokens"
+)
+
+
 class LinearError(UntoldError):
     """Says that queries are no tokens but the features of linear attention, whatever is around."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "it multiplies keys with values before queries, as linear (efficient) attention does, "
-            "so it computes no weight for a pair of tokens"
-        )
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,12 @@ class Noticed:
     linear: Collection[str] = ()
     factored: Collection[str] = ()
 
-    def is_linear(self, where: str) -> bool:
-        """Return whether a module attends in linear time, as far as can be told."""
-        return where in self.linear or where in self.factored
+    def check(self, where: str) -> None:
+        """Refuse a module that attends in linear time, as far as can be told."""
+        if where in self.linear:
+            raise LinearError(LINEAR)
+        if where in self.factored:
+            raise LinearError(WEIGHED_AGAIN)
 
 
 def layout_by(
@@ -96,8 +104,8 @@ def layout_by(
     inputs.complete()
     keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
     if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
-        if site.queries > 1 and site.kind != "sdpa" and noticed.is_linear(site.place[0]):
-            raise LinearError
+        if site.queries > 1 and site.kind != "sdpa":
+            noticed.check(site.place[0])
         are_groups = is_last and has_features(inputs.keys, noticed.images)
         queries, may_share = learned(site.queries), is_good or are_groups
         layout = assembled(site.lead, queries, keys, is_cross=True, may_share=may_share)
