@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _FEW = 4
-"""Of how many tokens sums are compared first, before those of all are."""
+"""Of how many tokens sums are compared first: most are no sums, and need no look at all tokens."""
 
 
 class Event(NamedTuple):
@@ -217,7 +217,8 @@ def _with_norms(part: Branch, after: Tensor, events: list[Event]) -> Branch:
     for event, norm in [] if goes_on else readers:
         is_end = torch.equal(widened(event.output), part.end)
         # What an MLP gives may end a layer, too, where nothing is added to it.
-        if norm is not None if is_end else _goes_on(event.output, part.end, events):
+        is_stream = (norm is not None) if is_end else _goes_on(event.output, part.end, events)
+        if is_stream:
             stream, part = event.output, replace(part, norm=norm, is_post_norm=True)
             break
     for event in events:
