@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gattn.door import Pictured, checked, save, to_html
+from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from gattn.heads.trace import AttentionTrace
     from gattn.keep import Keep
     from gattn.names.choices import HeadChoice
-
-_OF_A_TRACE = (
-    "this page already shows it; to show several, write trace.to_html(path, circuit=..., why=...)"
-)
 
 
 class OnPage:
@@ -82,12 +79,24 @@ class OnPage:
         path : path, optional
             The file to write; by default the text of the page is returned.
         other, edits, heads, keep, image, fit, circuit, why, spans, colour
-            As in `gattn.drawing.page.to_html`, with the same errors.
+            As in `gattn.drawing.page.to_html`, with the same errors. What a circuit, or the answer
+            to `gattn.why`, shows of itself is not given again.
         """
-        return to_html(
-            self, path, other=other, edits=edits, heads=heads, keep=keep, image=image, fit=fit,
-            circuit=circuit, why=why, spans=spans, colour=colour,
-        )  # fmt: skip
+        graphs, own = self._on_page()
+        options: dict[str, Any] = {
+            "other": other, "edits": edits, "heads": heads, "keep": keep, "image": image,
+            "fit": fit, "circuit": circuit, "why": why, "spans": spans, "colour": colour,
+        }  # fmt: skip
+        if given := [name for name in own if options[name] is not None]:
+            raise SelectionError(
+                f"{given[0]}= is what this page shows already: leave it out; to show several, "
+                "write trace.to_html(path, circuit=..., why=...)."
+            )
+        return to_html(graphs, path, **options | own)
+
+    def _on_page(self) -> tuple[object, dict[str, Any]]:
+        """Return the trace or head that the page shows, and what it shows of this besides."""
+        return self, {}
 
 
 class Shown(Pictured, OnPage):
@@ -96,70 +105,3 @@ class Shown(Pictured, OnPage):
     def save(self, path: str | PathLike[str]) -> None:
         """Write a file in the format of its suffix; see `gattn.files.save`."""
         save(self, path)
-
-
-class OnPageOfGraphs:
-    """What is shown on the page of the trace or head that it was computed from."""
-
-    __slots__ = ()
-
-    @overload
-    def to_html(
-        self,
-        path: None = None,
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> str: ...
-    @overload
-    def to_html(
-        self,
-        path: str | PathLike[str],
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> None: ...
-    @checked(circuit=_OF_A_TRACE, why=_OF_A_TRACE)
-    def to_html(
-        self,
-        path: str | PathLike[str] | None = None,
-        *,
-        other: AttentionTrace | AttentionGraph | None = None,
-        edits: str = "",
-        heads: HeadChoice = None,
-        keep: Keep | None = None,
-        image: Any = None,
-        fit: Literal["stretch", "crop"] | None = None,
-        spans: Iterable[tuple[int, int]] | None = None,
-        colour: Any = None,
-    ) -> str | None:
-        """Write an interactive page: one HTML file that needs only a browser.
-
-        Parameters
-        ----------
-        path : path, optional
-            The file to write; by default the text of the page is returned.
-        other, edits, heads, keep, image, fit, spans, colour
-            As in `gattn.drawing.page.to_html`, with the same errors.
-        """
-        graphs, shown = self._on_page()
-        return to_html(
-            graphs, path, other=other, edits=edits, heads=heads, keep=keep, image=image, fit=fit,
-            spans=spans, colour=colour, **shown,
-        )  # fmt: skip
-
-    def _on_page(self) -> tuple[object, dict[str, Any]]:
-        """Return the trace or head that the page shows, and what it shows of this besides."""
-        raise NotImplementedError

@@ -11,7 +11,6 @@ import pytest
 import gattn
 from gattn import TokenGraph
 from gattn.drawing.pictures import PICTURES, picture_of
-from gattn.errors import OptionError
 
 CLASSES = {
     "TokenGraph": "gattn.graph.token_graph",
@@ -78,6 +77,7 @@ def test_a_result_draws_by_its_method_and_a_subclass_by_its_own_picture():
         ("gattn.analysis.syntax.trees.Tree.draw", "gattn.drawing.draw_head"),
         ("gattn.heads.trace.AttentionTrace.to_html", "gattn.drawing.page.to_html"),
         ("gattn.heads.head.AttentionGraph.to_html", "gattn.drawing.page.to_html"),
+        ("gattn.analysis.circuits.found.Circuit.to_html", "gattn.drawing.page.to_html"),
     ],
 )
 def test_methods_name_all_options_of_what_they_call(place, picture):
@@ -91,18 +91,6 @@ def test_methods_name_all_options_of_what_they_call(place, picture):
     assert [found[one].default for one in list(found)[2:]] == [
         wanted[one].default for one in list(found)[2:]
     ]
-
-
-@pytest.mark.parametrize("name", ["circuits.found.Circuit", "scores.taken_apart.Why"])
-def test_what_is_shown_on_its_page_is_no_option_of_it(name):
-    module, kind = f"gattn.analysis.{name}".rsplit(".", 1)
-    whole = inspect.signature(gattn.drawing.page.to_html).parameters
-    method = getattr(import_module(module), kind).to_html
-    found = inspect.signature(method).parameters
-    assert list(found)[1:] == [one for one in list(whole)[1:] if one not in ("circuit", "why")]
-    assert all(found[one].default == whole[one].default for one in list(found)[1:])
-    with pytest.raises(OptionError, match=r"no option circuit=: this page already shows it"):
-        method(object.__new__(getattr(import_module(module), kind)), circuit=None)
 
 
 def test_a_result_over_texts_draws_as_its_mean_does():

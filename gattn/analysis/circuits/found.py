@@ -17,7 +17,7 @@ from gattn.heads.geometry.written import from_text
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.kept.only import Only
 from gattn.names.text import numbered
-from gattn.on_page import OnPageOfGraphs
+from gattn.on_page import OnPage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ Node: TypeAlias = "tuple[int, int] | tuple[str, int, int]"
 EDGE = ["stack", "layer", "head", "query", "key"]
 
 
-class Circuit(OnPageOfGraphs, Measured):
+class Circuit(OnPage, Measured):
     r"""A set of attention edges on which alone a model keeps its answer: a `networkx.DiGraph`.
 
     Nodes are ``(depth, position)``: a token's residual stream before layer ``depth``; where a model

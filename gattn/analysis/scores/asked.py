@@ -12,11 +12,11 @@ from torch import Tensor
 from gattn.analysis.scores.head_scores import HeadScores
 from gattn.errors import SelectionError
 from gattn.names.tokens import find_token
-from gattn.on_page import OnPageOfGraphs
+from gattn.on_page import OnPage
 
 
 @dataclass(frozen=True, eq=False)
-class AskedScores(OnPageOfGraphs, HeadScores):
+class AskedScores(OnPage, HeadScores):
     """The scores of one head, of which some edges are asked about.
 
     Parameters
