@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,15 @@ def main() -> int:
     from benchmarks.rows import rows
 
     available = rows(options.quick, device)
-    chosen = [row for row in available if is_chosen(row.name, options.names)]
+    try:
+        names = choose((row.name for row in available), options.names)
+    except LookupError as error:
+        print(error, file=sys.stderr)
+        return 2
+    chosen = [row for row in available if row.name in names]
     if options.list:
         print("\n".join(report.described(row) for row in chosen))
         return 0
-    if not chosen:
-        print("No such row: --list shows them all.", file=sys.stderr)
-        return 2
     results_here = RESULTS[device]
     path = options.json or (None if options.quick else results_here)
     results = report.read(path, machine(device))
@@ -77,9 +80,19 @@ def read_options(module: str, description: str, choice: str, defaults: str) -> a
     return parser.parse_args()
 
 
-def is_chosen(name: str, names: list[str]) -> bool:
-    """Return whether a name, or its beginning, is among `names`; all are, if that is empty."""
-    return not names or any((name + "/").startswith(one.rstrip("/") + "/") for one in names)
+def choose(names: Iterable[str], asked: list[str]) -> set[str]:
+    """Find the names that are `asked` for, whole or by their beginning; all, if none is.
+
+    Raises
+    ------
+    LookupError
+        A word is the beginning of no name.
+    """
+    names = set(names)
+    found = {word: {name for name in names if name.startswith(word)} for word in asked}
+    if unknown := [word for word, those in found.items() if not those]:
+        raise LookupError(f"Nothing is named {', '.join(unknown)}: --list shows all names.")
+    return set().union(*found.values()) if asked else names
 
 
 def _measure_all(

@@ -43,6 +43,7 @@ def rows() -> list[Row]:
             partial(_build, "draw"),
             time_bar=1.05,
             check=_both_ran,
+            start_processes=True,
         ),
         Row(
             "cli-query",
@@ -51,6 +52,7 @@ def rows() -> list[Row]:
             0,
             partial(_build, "query"),
             check=_both_ran,
+            start_processes=True,
         ),
         Row(
             "cli-models",
@@ -59,6 +61,7 @@ def rows() -> list[Row]:
             0,
             partial(_build, "models"),
             check=_both_ran,
+            start_processes=True,
         ),
     ]
 

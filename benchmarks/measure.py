@@ -37,6 +37,9 @@ def measure(row: Row, device: str, seconds: float, with_growth: bool) -> dict[st
         found = in_a_process(alone, row, "gattn", row.size, device, seconds)
         return result | {"seconds": {"gattn": found["seconds"]}, "mib": {"gattn": found["mib"]}}
     result |= in_a_process(alternate, row, device, seconds)
+    if row.start_processes:
+        del result["faults"]
+        return result
     mib = {
         side: in_a_process(alone, row, side, row.size, device, 0.0)["mib"]
         for side in ("peer", "gattn")

@@ -15,7 +15,10 @@ import torch
 
 @dataclass(frozen=True)
 class CpuTime:
-    """CPU time so far: this process's, the whole machine's busy time, and all that there was."""
+    """CPU time so far: the whole machine's busy time, all that there was, and this process's own.
+
+    What it started and waited for is its own, too.
+    """
 
     own: float
     busy: float
@@ -23,7 +26,7 @@ class CpuTime:
 
     @classmethod
     def now(cls) -> "CpuTime":
-        own = time.process_time()
+        own = sum(os.times()[:4])
         try:
             ticks = [
                 int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]

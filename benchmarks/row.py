@@ -63,7 +63,8 @@ class Row:
 
     gattn alone is measured at the sizes in `growth`. `small` is the size of the run that loads the
     code before memory is measured. `peer_bytes` is a guess of the memory that the peer needs, and
-    `device` the only one on which the row is measured.
+    `device` the only one on which the row is measured. If both sides `start_processes` and wait for
+    them, only their time is measured: memory and page faults of this process say nothing of them.
     """
 
     name: str
@@ -78,3 +79,4 @@ class Row:
     peer_bytes: int = 0
     check: Callable[[Side, Any, Side, Any], dict[str, float]] = same_numbers
     device: str | None = None
+    start_processes: bool = False

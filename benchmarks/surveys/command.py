@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import command, report
-from benchmarks.command import BUSY, is_chosen, read_options
+from benchmarks.command import BUSY, choose, read_options
 from benchmarks.surveys import corpus, page, picture
 from benchmarks.surveys.children import in_a_child
 from benchmarks.surveys.runs import RUNS
@@ -19,13 +19,15 @@ RESULTS = Path(__file__).parents[1] / "surveys.json"
 
 def main() -> int:
     options = _options()
-    chosen = [name for name in RUNS if is_chosen(name, options.names)]
+    try:
+        asked = choose(RUNS, options.names)
+    except LookupError as error:
+        print(error, file=sys.stderr)
+        return 2
+    chosen = [name for name in RUNS if name in asked]
     if options.list:
         print("\n".join(f"{name:26}  {RUNS[name].what}" for name in chosen))
         return 0
-    if not chosen:
-        print("No such measurement: --list shows them all.", file=sys.stderr)
-        return 2
     path = options.json or (None if options.quick else RESULTS)
     results = report.read(path, machine())
     if not options.draw:

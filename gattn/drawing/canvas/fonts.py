@@ -27,9 +27,11 @@ def families(texts: Iterable[str]) -> list[str]:
     Families are added for characters that the user's fonts lack, where an installed one has them.
     """
     chosen = list(dict.fromkeys([*_user_families(), _LAST]))
+    drawn = set().union(*(_glyphs(_path(family)) for family in chosen))
     for character in sorted(set().union(*map(set, texts), set())):
-        if not any(ord(character) in _glyphs(_path(family)) for family in chosen):
-            chosen.extend(_family_with(character))
+        if ord(character) not in drawn and (found := _family_with(character)):
+            chosen.extend(found)
+            drawn.update(*(_glyphs(_path(family)) for family in found))
     return list(dict.fromkeys(chosen))
 
 
