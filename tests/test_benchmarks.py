@@ -71,4 +71,4 @@ def test_what_a_process_starts_is_not_others_work():
     busy = "import time\nwhile time.process_time() < 0.5: pass"
     before = CpuTime.now()
     subprocess.run([sys.executable, "-c", busy], check=True)
-    assert CpuTime.now().own - before.own >= 0.5
+    assert CpuTime.now().own - before.own > 0.4  # ticks of 10 ms
