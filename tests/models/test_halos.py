@@ -106,3 +106,52 @@ def test_an_edge_to_a_pixel_of_another_block_is_cut(example):
             output = model(x)
         assert not torch.allclose(output, model(x))
     torch.testing.assert_close(output, wanted)
+
+
+def test_values_of_pixels_in_several_windows_are_those_of_the_pixels():
+    torch.manual_seed(0)
+    model, x = Halo().double().eval(), torch.randn(1, WIDTH, SIDE, SIDE).double()
+    with torch.no_grad(), capturing(model, contributions="value") as run:
+        model(x)
+    attention, _ = dense(model, x)
+    values = model.kv(x).reshape(1, HEADS, -1, PATCHES).mT.chunk(2, -1)[1]
+    lengths = (attention * values.norm(dim=-1)[:, :, None])[0].detach()
+    for head in run.trace.heads():
+        key, query = head.graph.edge_index
+        is_pixel = (key < PATCHES) & (query < PATCHES)
+        expected = lengths[head.head, query[is_pixel], key[is_pixel]]
+        torch.testing.assert_close(torch.as_tensor(head.value_norm)[is_pixel], expected)
+
+
+class Neighbours(nn.Module):
+    """Tokens attend to those at some distances from them, in this order."""
+
+    def __init__(self, distances):
+        super().__init__()
+        self.distances = distances
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def parts(self, x):
+        return self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        k, v = (torch.stack([x.roll(-n, 2) for n in self.distances], 3) for x in (k, v))
+        attention = (q[:, :, :, None] * k).sum(-1).softmax(-1)
+        return self.out((attention[..., None] * v).sum(3).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("distances", [(-1, 0, 1), (1, 0, -1), (0, 2, 5), (4, 1)])
+def test_contributions_do_not_depend_on_the_order_of_a_window(distances):
+    torch.manual_seed(0)
+    model, x = Neighbours(distances).double().eval(), torch.randn(2, 7, WIDTH).double()
+    with torch.no_grad(), capturing(model, contributions=True) as run:
+        model(x)
+    values = model.parts(x)[2]
+    written = model.out.weight.unflatten(1, (HEADS, -1))
+    lengths = torch.einsum("bhkd,chd->bhkc", values, written).norm(dim=-1).detach()
+    for n, trace in enumerate(run.traces):
+        for head in trace.heads():
+            key = head.graph.edge_index[0]
+            expected = torch.as_tensor(head.attention) * lengths[n, head.head, key]
+            torch.testing.assert_close(torch.as_tensor(head.contribution), expected)

@@ -63,10 +63,15 @@ class RecordedLayer:
         return go_back
 
     def add_norms(self, norms: Tensor, first: int) -> None:
-        """Add the norms of keys (heads, keys) from position `first` on; known ones come again."""
+        """Add the norms of keys (heads, keys) from position `first` on; known ones come again.
+
+        Elements whose slots have `positions` add their keys one after another.
+        """
         norms = norms.cpu()
         if self.norms is None:
             self.norms = norms
+        elif self.positions is not None:
+            self.norms = torch.cat([self.norms, norms], dim=1)
         elif (known := self.norms.shape[1]) < first + norms.shape[1]:
             self.norms = torch.cat([self.norms, norms[:, known - first :]], dim=1)
 
@@ -81,13 +86,13 @@ class RecordedLayer:
             heads: store.first_rows(store.num_rows - surplus)
             for heads, store in self.stores.items()
         }
-        is_bipartite = any(store.is_bipartite for store in stores.values())
+        is_whole = self.positions is not None or any(x.is_bipartite for x in stores.values())
         left = self.queries - surplus
         return replace(
             self,
             stores=stores,
             attributes={heads: dict(some) for heads, some in self.attributes.items()},
-            norms=self.norms if self.norms is None or is_bipartite else self.norms[:, :left],
+            norms=self.norms if is_whole or self.norms is None else self.norms[:, :left],
             queries=left,
             generated=max(self.generated - surplus, 0),
         )
@@ -261,9 +266,9 @@ def _lengths(layer: RecordedLayer, known: dict[str, Any]) -> dict[str, Any]:
     graph, head = known["graph"], known["head"] or 0
     found = {}
     if layer.norms is not None:
-        keys = graph.edge_index[0].numpy()
+        keys = graph.edge_index[0] if layer.positions is None else layer.positions.slots(graph)
         name = "contribution" if layer.is_projected else "value_norm"
-        found[name] = abs(known["attention"]) * layer.norms[head].numpy()[keys]
+        found[name] = abs(known["attention"]) * layer.norms[head].numpy()[keys.numpy()]
     if layer.messages is not None:
         whole, lengths = layer.messages
         key, query = graph.edge_index

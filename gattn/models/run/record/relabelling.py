@@ -57,18 +57,22 @@ class Positions:
                 fields[name] = whole.numpy()
         return replace(graph, graph=found, **fields)
 
-    def _of(self, graph: TokenGraph, rows: Tensor) -> tuple[TokenGraph, Tensor]:
-        known = self._known.get(id(graph))
-        if known is not None:
-            return known[1], known[2]
+    def slots(self, graph: TokenGraph) -> Tensor:
+        """Return each edge's key among the keys of all elements, one after another."""
         key, query = graph.edge_index.cpu()
         stops = torch.tensor([len(own) for own in self.queries], device="cpu").cumsum(0)
         element = torch.searchsorted(stops, query, right=True)
         heights = torch.tensor([0, *stops[:-1].tolist()], device="cpu")
         widths = torch.tensor([0, *(len(own) for own in self.keys[:-1])], device="cpu").cumsum(0)
-        if not self.is_bipartite:
-            key = key - heights[element]
-        query, key = rows[query], torch.cat(self.keys)[widths[element] + key]
+        key = key if self.is_bipartite else key - heights[element]
+        slots: Tensor = widths[element] + key
+        return slots
+
+    def _of(self, graph: TokenGraph, rows: Tensor) -> tuple[TokenGraph, Tensor]:
+        known = self._known.get(id(graph))
+        if known is not None:
+            return known[1], known[2]
+        query, key = rows[graph.edge_index[1].cpu()], torch.cat(self.keys)[self.slots(graph)]
         kept = ((query < self.num_queries) & (key < self.num_keys)).nonzero()[:, 0]
         query, key = query[kept], key[kept]
         places = query * self.num_keys + key
