@@ -127,3 +127,33 @@ def test_zeros_that_take_attention_away_are_refused(way):
         capturing(model),
     ):
         model(torch.randn(2, 6, 16), mask)
+
+
+class Summed(nn.Module):
+    """Adds up what its steps attended to, which enters the scores of later steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.score = nn.Linear(WIDTH, WIDTH), nn.Linear(1, WIDTH)
+
+    def forward(self, x):
+        state, total = x.mean(1), None
+        for _ in range(3):
+            scored = x if total is None else x + self.score(total[..., None])
+            attention = (scored @ self.query(state)[..., None])[..., 0].softmax(-1)
+            total = attention if total is None else total + attention
+            state = (attention[:, None] @ x)[:, 0]
+        return state
+
+
+@pytest.mark.parametrize(
+    ("first", "takes_gradients"),
+    [([], False), ([], True), ([Cut("Summed:0", key=2)], False)],
+)
+def test_edits_of_attention_that_is_added_to_an_earlier_one_are_refused(first, takes_gradients):
+    torch.manual_seed(0)
+    model, x = Summed().double().eval(), torch.randn(1, 5, WIDTH).double()
+    refusal = pytest.raises(EditError, match="reads its attention by add before")
+    edits = edited(model, *first, Cut("Summed 2:0", key=3))
+    with torch.set_grad_enabled(takes_gradients), refusal, edits:
+        model(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
@@ -266,6 +266,14 @@ def all_found_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Follo
     """List what is followed among a function's operands."""
     found = (seen_before(one) for one in operands(args, kwargs))
     return [one for one in found if one is not None]
+
+
+def note_reading(func: Any, result: Any, others: Sequence[Followed]) -> Any:
+    """Note that a function read several softmaxes, of which some may meet their values later."""
+    if len(others) > 1 and isinstance(result, Tensor) and result.is_floating_point():
+        for one in others:
+            one.source.read(getattr(func, "__name__", str(func)))
+    return result
 
 
 def operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -32,6 +32,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     forget_scores,
     found_in,
     note,
+    note_reading,
     operands,
     with_edits,
 )
@@ -115,7 +116,7 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     edited = with_edits(args, kwargs) if any(are_edited) else None
     if edited is not None or all(are_edited):
         args, kwargs = edited or (args, kwargs)
-        return func(*args, **kwargs)
+        return note_reading(func, func(*args, **kwargs), all_found_in(args, kwargs))
     with inside():
         others = all_found_in(args, kwargs)  # Before it may write into them.
         result = func(*args, **kwargs)
@@ -149,6 +150,7 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if now is None and len(others) == 1:
                 now = spread(func, args, followed, result)
             now = now or carried(func, args, kwargs, followed, result)
+            note_reading(func, result, others)
             note(result, now.with_others(others) if len(others) > 1 else now)
             return result
         weighs = followed.is_picked and found.output.shape[-2] == 1
