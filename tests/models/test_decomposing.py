@@ -426,7 +426,7 @@ def test_a_norm_is_linear_once_its_statistics_are_fixed(kind, width, randn):
         torch.nn.init.normal_(parameter)
     with torch.no_grad():
         output = made(given)
-        norm = FixedNorm.of(made, given, output)
+        norm = FixedNorm.of(made.forward, given, output)
         assert norm.is_centred == (kind == "layer")
         torch.testing.assert_close(norm(given) + norm.shift, output)
         parts = randn(3, 5, width)
@@ -445,7 +445,7 @@ def test_a_norm_is_linear_once_its_statistics_are_fixed(kind, width, randn):
 def test_other_modules_are_no_norms(module, randn):
     given = randn(5, 6, dtype=torch.float32)
     with torch.no_grad():
-        assert FixedNorm.of(module, given, module(given)) is None
+        assert FixedNorm.of(module.forward, given, module(given)) is None
 
 
 # What cannot be taken apart is refused.
