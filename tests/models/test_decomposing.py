@@ -212,10 +212,21 @@ def test_attention_that_is_taken_away_is_never_taken_for_added(build, branch, dt
         layer.self_attn.forward = lambda *args, _forward=forward, **options: tuple(
             -x if n == 0 else x for n, x in enumerate(_forward(*args, **options))
         )
-    with pytest.raises(CaptureError, match="was not found"):
-        taken_apart(IDS, model)
-    with pytest.raises(CaptureError, match="was not found"):
-        taken_apart(IDS, loud_by(model, branch).to(dtype))
+    check_taken_away(model, build("llama"))
+    if dtype == torch.float32:
+        check_taken_away(loud_by(model, branch), loud_by(build("llama"), branch))
+    else:
+        with pytest.raises(CaptureError, match="was not found"):
+            taken_apart(IDS, loud_by(model, branch).to(dtype))
+
+
+def check_taken_away(model, plain):
+    """Its vectors are those of the model that adds them, turned round."""
+    first, other = (taken_apart(IDS, x, layers=[0]).results[0] for x in (model, plain))
+    torch.testing.assert_close(first.weights, -other.weights)
+    torch.testing.assert_close(first.after - first.residual, other.residual - other.after)
+    torch.testing.assert_close(first.end, taken_apart(IDS, model).results[1].residual)
+    check_sum(first)
 
 
 def loud_by(model, branch):

@@ -71,7 +71,7 @@ class RunningLayer:
         """Copy what a module did to the layer's tokens; later modules may change it in place."""
         number = self._counts[module]
         self._counts[module] += 1
-        if self.seen is None or self.given is None:
+        if self.seen is None or self.given is None or module is self.module:
             return
         call, width = self.seen[0], self.given.shape[-1]
         if module is call.module:

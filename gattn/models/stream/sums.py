@@ -176,11 +176,20 @@ class Sums:
         places = [place for place, change in moved.changes.items() if bool(change.any())]
         for find in (self._gained, self._with_mlp, self._normed):
             for place in places:
-                if (found := find(replay, place)) is not None:
+                found = find(replay, place)
+                if found is not None and not self._is_hidden(found):
                     if replay.is_trained:
                         raise CaptureError(_MEASURED.format(self._part.name))
                     return found
         return None
+
+    def _is_hidden(self, found: Sum) -> bool:
+        """Return whether rounding of the stream hides what is added to it."""
+        added, given = found.added, self._given
+        if is_half(given) or is_half(self._branch) or not bool(added.any()):
+            return True
+        total = (widened(given) + added).to(given.dtype)
+        return factor_of(added.to(self._branch.dtype), total, [given]) is None
 
     def _gained(self, replay: Replay, place: Spot) -> Sum | None:
         """Find a sum in which what was added is multiplied by numbers, or normed."""
