@@ -23,7 +23,7 @@ from gattn.models.stream.replays import Replay
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.sublayers import Branch, HeadOutputs, Sublayer
-from gattn.models.stream.sums import Sums
+from gattn.models.stream.sums import Sums, after_norms
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class RunningLayer:
         given, end = given[real], end[real]
         part, later = _projected(self.seen, real, given, end, events)
         again = cache(lambda: Replay.of(self, real, later[0], part.end))
-        part, branch = _after_norms(part, later)
+        part, branch = after_norms(part, later[0].output, later[1:])
         attended = next((x.given for x in events if x.key[0] is call.module), None)
         found = Sums(part, given, branch, later, attended, again).find()
         part = found.followed()
@@ -178,18 +178,6 @@ def _values(reading: Reading) -> Tensor:
         assert part.attention.value is not None
         value[:, part.heads] = part.attention.value[:, part.own]
     return value
-
-
-def _after_norms(part: Branch, events: list[Event]) -> tuple[Branch, Tensor]:
-    """Follow norms and scales after the projection; also give what is added to the stream."""
-    branch = events[0].output
-    for event in events[1:]:
-        norm = event.norm if takes(event.given, branch) else None
-        if norm is not None:
-            folded = replace(part, norm=norm).normed()
-            part = replace(folded, residual=part.residual, after=part.after)
-            branch = event.output
-    return part, branch
 
 
 def _check_factor(module: nn.Module, part: Branch) -> None:

@@ -179,8 +179,8 @@ class Branch:
                 raise CaptureError(
                     f"What becomes of the vectors that {self.name} adds is not known: after it, "
                     "the residual stream goes, or may go, through a module that is not found to be "
-                    "a norm or a scale of each token. Ask for contributions of='residual', which "
-                    "are those before it."
+                    "a norm or a scale of each token, or through code of the layer's own. Ask for "
+                    "contributions of='residual', which are those before it."
                 )
             return self
         return replace(

@@ -59,6 +59,17 @@ class Sum:
         return replace(part, norm=self.last.norm, is_post_norm=True)
 
 
+def after_norms(part: Branch, branch: Tensor, events: Sequence[Event]) -> tuple[Branch, Tensor]:
+    """Follow norms and scales of what is projected; also give what is added to the stream."""
+    for event in events:
+        norm = event.norm if takes(event.given, branch) else None
+        if norm is not None:
+            folded = replace(part, norm=norm).normed()
+            part = replace(folded, residual=part.residual, after=part.after)
+            branch = event.output
+    return part, branch
+
+
 class Sums:
     """Looks for a sum.
 
@@ -92,7 +103,12 @@ class Sums:
         """Find the sum."""
         found = self._in_order(self._events) or self._beside()
         if found is None and (replay := self._again()) is not None:
-            found = self._in_order(replay.events) or self._measured(replay)
+            found = self._in_order(replay.events)
+            part, branch = after_norms(self._part, self._branch, replay.events)
+            if found is None and branch is not self._branch:  # The layer's own code norms it.
+                some = self._given, branch, replay.events, self._attended, self._again
+                return Sums(part, *some).find()
+            found = found or self._measured(replay)
         if found is None:
             lost = f"{self._branch.dtype}".removeprefix("torch.")
             raise CaptureError(
@@ -217,10 +233,9 @@ class Sums:
         held, alive = (replay.moved(keys, self._branch, size, is_held=x) for x in (True, False))
         change = held.changes[place] - alive.changes[place]
         is_parallel = bool((change.abs() <= held.limit).all())
-        total = total if is_parallel else widened(self._given) + total - base
-        found = self._folded(
-            replay, norm, total, total - base, lambda x: x.noise * norm.gain / size
-        )
+        added = total - base
+        total = total if is_parallel else widened(self._given) + added
+        found = self._folded(replay, norm, total, added, lambda x: x.noise * norm.gain / size)
         return replace(found, is_parallel=is_parallel, last=last if is_parallel else None)
 
     def _normed(self, replay: Replay, place: Spot) -> Sum | None:
