@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from made_layers import HEADS, WIDTH, Kind, held, made, written
+from made_layers import HEADS, WIDTH, Kind, Layer, held, made, written
 
 import gattn
 from gattn.analysis import alti, residual_shares
@@ -108,4 +108,45 @@ def test_one_token(norms, scale, is_parallel):
 def test_what_is_not_proved_is_refused(kind):
     model, _, run = made(kind)
     with pytest.raises(CaptureError, match=r"code of the layer's own|adds to it in another way"):
+        alti(run, model=model, progress=False)
+
+
+@pytest.mark.parametrize("norms", ["pre", "post"])
+def test_hooks_of_layers_count(norms):
+    """The layer's own code multiplies its end by a number in one model, a hook in the other."""
+    shares, queries = [], []
+    for end in (0.7, 1):
+        model, _, run = made(Kind(norms, mlp="product", end=end))
+        for layer in model.layers if end == 1 else []:
+            layer.register_forward_hook(lambda module, args, result: 0.7 * result)
+        shares.append(residual_shares(run, model=model, progress=False).to_numpy())
+        queries.append(torch.as_tensor(gattn.why(run, model, layer=1, head=0).queries))
+    torch.testing.assert_close(*map(torch.from_numpy, shares))
+    torch.testing.assert_close(*queries)
+
+
+class Dropping(Layer):
+    """What it adds, and the sums, go through modules that change nothing."""
+
+    def forward(self, x):
+        drop = self.drop
+        x = self.norm("p", drop(x + drop(self.attend(x))))
+        return drop(drop(x) + drop(self.feed(x)))
+
+
+@pytest.mark.parametrize("norms", ["pre", "post"])
+@pytest.mark.parametrize("mlp", ["module", "product", "raw gated"])
+def test_a_stream_through_modules_that_change_nothing(norms, mlp):
+    model, x, run = made(Kind(norms, mlp=mlp))
+    for layer in model.layers:
+        layer.drop, layer.__class__ = torch.nn.Dropout(0.1).eval(), Dropping
+    found = residual_shares(run, model=model, progress=False).to_numpy()
+    for own, layer in zip(torch.from_numpy(found), written(model, x), strict=True):
+        torch.testing.assert_close(own, layer.share(), rtol=0, atol=1e-6)
+
+
+def test_what_is_multiplied_by_zero_is_refused_for_that():
+    model, _, run = made(Kind("pre", mlp="product", scale="number"))
+    model.layers[0].gain.zero_()
+    with pytest.raises(CaptureError, match="adds nothing that rounding to float64 leaves"):
         alti(run, model=model, progress=False)

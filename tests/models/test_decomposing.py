@@ -17,7 +17,7 @@ from gattn.models.stream.sublayers import FixedNorm
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 SEQUENTIAL = ["modernbert", "gpt2", "opt", "llama", "mistral", "qwen2", "gemma2", "gpt-oss"]
 POST_NORM = ["bert", "roberta", "albert"]
-ZOO = ["distilbert", "qwen3", "gemma3_text", "granite", "olmo2", "glm4", "vit", "dinov2"]
+ZOO = ["distilbert", "qwen3", "gemma3_text", "granite", "olmo2", "glm4", "vit", "dinov2", "beit"]
 PARALLEL = ["gpt_neox", "phi", "cohere"]
 
 
@@ -268,6 +268,21 @@ def test_parallel_blocks_are_told_in_half_precision(dtype, size):
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(size)
     assert all(part.is_parallel for part in taken_apart(IDS, model.to(dtype)).results)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_number_that_the_end_is_multiplied_by():
+    """Gemma 4 multiplies the stream itself."""
+    specimen = zoo.specimen("gemma4_text")
+    for layer in (x for x in specimen.model.modules() if hasattr(x, "layer_scalar")):
+        layer.layer_scalar.fill_(0.8)
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    for part in taken_apart(inputs, specimen.model).results:
+        assert not part.is_post_norm
+        assert not part.is_parallel
+        torch.testing.assert_close(part.end_norm.gain, torch.full_like(part.end[0], 0.8))
+        torch.testing.assert_close(part.end_norm(part.before_end), part.end)
+        check_sum(part)
 
 
 def test_attention_that_adds_nothing(build):

@@ -98,6 +98,7 @@ class Sums:
     ) -> None:
         self._part, self._given, self._branch = part, given, branch
         self._events, self._attended, self._again = events, attended, again
+        self._hides = False
 
     def find(self) -> Sum:
         """Find the sum."""
@@ -110,18 +111,18 @@ class Sums:
                 return Sums(part, *some).find()
             found = found or self._measured(replay)
         if found is None:
-            lost = f"{self._branch.dtype}".removeprefix("torch.")
             raise CaptureError(
                 f"What {self._part.name} adds to the residual stream was not found: no module of "
                 "its layer reads their sum. The layer has no residual stream, scales or gates it, "
-                "or adds to it in another way"
-                + (
-                    f", or rounding to {lost} hides it: try model.float()."
-                    if is_half(self._branch)
-                    else "."
-                )
+                f"or adds to it in another way{self._hint()}."
             )
         return found
+
+    def _hint(self) -> str:
+        lost = f"{self._branch.dtype}".removeprefix("torch.")
+        if is_half(self._branch):
+            return f", or rounding to {lost} hides it: try model.float()"
+        return f"; or it adds nothing that rounding to {lost} leaves" if self._hides else ""
 
     def _in_order(self, events: Sequence[Event]) -> Sum | None:
         """Find it among what modules are given, and give."""
@@ -190,10 +191,13 @@ class Sums:
         keys = replay.branch(self._branch)
         moved = replay.moved(keys, self._branch)
         places = [place for place, change in moved.changes.items() if bool(change.any())]
+        self._hides = bool(keys) and not places
         for find in (self._gained, self._with_mlp, self._normed):
             for place in places:
                 found = find(replay, place)
-                if found is not None and not self._is_hidden(found):
+                if found is not None and self._is_hidden(found):
+                    self._hides = True
+                elif found is not None:
                     if replay.is_trained:
                         raise CaptureError(_MEASURED.format(self._part.name))
                     return found
