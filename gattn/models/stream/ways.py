@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -92,11 +92,13 @@ def followed(
 ) -> Branch:
     """Find the norm that reads the sum, whether it gives the stream, and what ends the layer."""
 
-    def share(start: Event | None, last: Event | None) -> float | None:
+    def share(leads: Callable[..., bool], start: Event | None, last: Event | None) -> float | None:
         one = after if start is None else start.output
-        return 1.0 if _leads(one, part.end if last is None else last.given, events) else None
+        return 1.0 if leads(one, part.end if last is None else last.given, events) else None
 
-    found, _ = _followed(part, after, events, share)
+    found, _ = _followed(part, after, events, partial(share, _is_next))
+    if found is None:
+        found, _ = _followed(part, after, events, partial(share, _leads))
     if found is None and (source := again()) is not None:
         events = [*source.replay.events, *filter(None, [source.written])]
         found, is_read_only = _followed(part, after, events, source.share)
@@ -153,15 +155,18 @@ def _ended(part: Branch, size: float, last: Event | None) -> Branch:
     return replace(part, end_norm=last.norm, before_end=widened(last.given).to(part.end))
 
 
+def _is_next(stream: Tensor, target: Tensor, events: Sequence[Event]) -> bool:
+    """Return whether a tensor is another, or what a module gives was added to it."""
+    return is_same(stream, target) or is_sum(stream, target, events)
+
+
 def _leads(stream: Tensor, target: Tensor, events: Sequence[Event]) -> bool:
     """Return whether a tensor is another, to which was added, once or more, what modules give."""
-    if is_same(stream, target) or is_sum(stream, target, events):
-        return True
     found, others = [stream], [x.given for x in events if x.given.shape == stream.shape]
     while found:
         one = found.pop()
         further = [x for x in others if is_sum(one, x, events)]
-        if any(is_same(x, target) or is_sum(x, target, events) for x in further):
+        if any(_is_next(x, target, events) for x in further):
             return True
         others = [x for x in others if not any(x is known for known in further)]
         found += further
