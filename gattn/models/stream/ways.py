@@ -93,7 +93,7 @@ def followed(
     """Find the norm that reads the sum, whether it gives the stream, and what ends the layer."""
 
     def share(leads: Callable[..., bool], start: Event | None, last: Event | None) -> float | None:
-        if last is not None and last.norm is None:
+        if any(x is not None and x.norm is None for x in (start, last)):
             return None  # It may add to the stream itself.
         one = after if start is None else start.output
         return 1.0 if leads(one, part.end if last is None else last.given, events) else None
