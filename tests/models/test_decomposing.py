@@ -17,7 +17,7 @@ from gattn.models.stream.sublayers import FixedNorm
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 SEQUENTIAL = ["modernbert", "gpt2", "opt", "llama", "mistral", "qwen2", "gemma2", "gpt-oss"]
 POST_NORM = ["bert", "roberta", "albert"]
-ZOO = ["distilbert", "qwen3", "gemma3_text", "granite", "olmo2", "glm4", "vit", "dinov2"]
+ZOO = ["distilbert", "qwen3", "gemma3_text", "granite", "olmo2", "glm4", "vit", "dinov2", "beit"]
 PARALLEL = ["gpt_neox", "phi", "cohere"]
 
 
@@ -212,10 +212,21 @@ def test_attention_that_is_taken_away_is_never_taken_for_added(build, branch, dt
         layer.self_attn.forward = lambda *args, _forward=forward, **options: tuple(
             -x if n == 0 else x for n, x in enumerate(_forward(*args, **options))
         )
-    with pytest.raises(CaptureError, match="was not found"):
-        taken_apart(IDS, model)
-    with pytest.raises(CaptureError, match="was not found"):
-        taken_apart(IDS, loud_by(model, branch).to(dtype))
+    check_taken_away(model, build("llama"))
+    if dtype == torch.float32:
+        check_taken_away(loud_by(model, branch), loud_by(build("llama"), branch))
+    else:
+        with pytest.raises(CaptureError, match="was not found"):
+            taken_apart(IDS, loud_by(model, branch).to(dtype))
+
+
+def check_taken_away(model, plain):
+    """Its vectors are those of the model that adds them, turned round."""
+    first, other = (taken_apart(IDS, x, layers=[0]).results[0] for x in (model, plain))
+    torch.testing.assert_close(first.weights, -other.weights)
+    torch.testing.assert_close(first.after - first.residual, other.residual - other.after)
+    torch.testing.assert_close(first.end, taken_apart(IDS, model).results[1].residual)
+    check_sum(first)
 
 
 def loud_by(model, branch):
@@ -257,6 +268,21 @@ def test_parallel_blocks_are_told_in_half_precision(dtype, size):
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(size)
     assert all(part.is_parallel for part in taken_apart(IDS, model.to(dtype)).results)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_number_that_the_end_is_multiplied_by():
+    """Gemma 4 multiplies the stream itself."""
+    specimen = zoo.specimen("gemma4_text")
+    for layer in (x for x in specimen.model.modules() if hasattr(x, "layer_scalar")):
+        layer.layer_scalar.fill_(0.8)
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    for part in taken_apart(inputs, specimen.model).results:
+        assert not part.is_post_norm
+        assert not part.is_parallel
+        torch.testing.assert_close(part.end_norm.gain, torch.full_like(part.end[0], 0.8))
+        torch.testing.assert_close(part.end_norm(part.before_end), part.end)
+        check_sum(part)
 
 
 def test_attention_that_adds_nothing(build):
@@ -426,7 +452,7 @@ def test_a_norm_is_linear_once_its_statistics_are_fixed(kind, width, randn):
         torch.nn.init.normal_(parameter)
     with torch.no_grad():
         output = made(given)
-        norm = FixedNorm.of(made, given, output)
+        norm = FixedNorm.of(made.forward, given, output)
         assert norm.is_centred == (kind == "layer")
         torch.testing.assert_close(norm(given) + norm.shift, output)
         parts = randn(3, 5, width)
@@ -445,7 +471,7 @@ def test_a_norm_is_linear_once_its_statistics_are_fixed(kind, width, randn):
 def test_other_modules_are_no_norms(module, randn):
     given = randn(5, 6, dtype=torch.float32)
     with torch.no_grad():
-        assert FixedNorm.of(module, given, module(given)) is None
+        assert FixedNorm.of(module.forward, given, module(given)) is None
 
 
 # What cannot be taken apart is refused.

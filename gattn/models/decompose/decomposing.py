@@ -12,8 +12,10 @@ How the parts are found, in any model that routes its attention: the layer is th
 of modules, that contains the attention, and its input is the residual stream. The output
 projection is the outermost module that takes the call's output, adapters included; it must be a
 linear map. Between it and the sum there may be norms or scales, which are read by probing them.
-The sum is what a later module of the layer reads or returns. All of this is verified numerically in
-every run: if residual, vectors and bias do not sum to what the model has, it is refused.
+The sum is what a later module of the layer reads or returns, and whether a norm of it is the stream
+is told by what is added to which. Where no module gives what is added, a copy of the layer runs
+again with other numbers (`gattn.models.stream.ways`). All of this is verified numerically in every
+run: if residual, vectors and bias do not sum to what the model has, it is refused.
 """
 
 from __future__ import annotations
@@ -187,24 +189,21 @@ class Decomposing(Context, Generic[R]):
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if takes_part(self):
-            given = first_of((*args, *kwargs.values()))
-            self._running.append(RunningLayer(module, None if given is None else given.clone()))
+            self._running.append(RunningLayer(module, args, kwargs))
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         if not self._running or not takes_part(self):
             return
-        given, output = first_of((*args, *kwargs.values())), first_of(result)
-        if given is not None and output is not None:
-            for layer in self._running:
-                layer.note(module, given, output, len(args) + len(kwargs) == 1)
+        for layer in self._running:
+            layer.note(module, args, kwargs, result)
         if module is self._running[-1].module:
             layer = self._running.pop()
             if layer.seen is not None:
                 device = layer.seen[0].query.device.type
                 with torch.no_grad(), torch.autocast(device, enabled=False):
-                    self._end(layer, output)
+                    self._end(layer, first_of(result))
 
     def _end(self, layer: RunningLayer, output: Tensor | None) -> None:
         sublayer = layer.taken_apart(output)

@@ -56,7 +56,7 @@ class Norms:
             return None
         if torch.equal(given, result):
             return None
-        norm = FixedNorm.of(module, rows_of(given).detach(), rows_of(result).detach())
+        norm = FixedNorm.of(module.forward, rows_of(given).detach(), rows_of(result).detach())
         if norm is not None:
             self._found[run] = norm
         return norm

@@ -20,6 +20,7 @@ from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.stream.held_runs import with_first
 from gattn.models.stream.layers import first_of
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.rounding import tolerance
@@ -114,7 +115,7 @@ class NotingLayers(Context):
         assert running.heads is not None
         given, output = first_of((*args, *kwargs.values())), first_of(result)
         if module is running.seen[0].module:
-            running.answer = _with_first(result, output.clone()) if output is not None else None
+            running.answer = with_first(result, output.clone()) if output is not None else None
         elif (
             running.answer is None
             and given is not None
@@ -210,7 +211,7 @@ class AfterAttention:
             projected = first_of(self._projection(rows[0] if len(self._shape) == 2 else rows))
             assert projected is not None
             rows = projected.reshape(1, len(given), -1)
-        answer = _with_first(self._answer, rows)
+        answer = with_first(self._answer, rows)
         self._attending.forward = lambda *args, **kwargs: answer
         if self._args:
             result = self._twin(given[None], *self._args[1:], **self._kwargs)
@@ -236,15 +237,3 @@ def _projection(noted: _Noted, answer: Tensor) -> tuple[nn.Module | None, torch.
         if output.numel() == answer.numel() and torch.equal(output.reshape(answer.shape), answer):
             return module, shape
     raise CaptureError("What the attention module makes of its heads' output is not known.")
-
-
-def _with_first(values: Any, first: Tensor) -> Any:
-    """Replace the first floating-point tensor, as `first_of` finds it."""
-    if isinstance(values, Tensor):
-        return first
-    if not isinstance(values, (tuple, list)):
-        raise CaptureError(f"An attention module gave a {type(values).__name__}.")
-    places = [n for n, x in enumerate(values) if isinstance(x, Tensor) and x.is_floating_point()]
-    found = list(values)
-    found[places[0]] = first
-    return tuple(found)

@@ -26,7 +26,7 @@ class Embedded:
             if result.dim() != 3 or torch.equal(given, result):
                 return
             before, after = given.flatten(0, 1), result.flatten(0, 1)
-            norm = FixedNorm.of(module, before, after)
+            norm = FixedNorm.of(module.forward, before, after)
             if norm is not None:
                 self._norms.append((before.clone(), norm))
 

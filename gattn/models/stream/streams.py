@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.edit.applying import parts
-from gattn.models.stream.layers import other_tokens
+from gattn.models.stream.events import Event, own
+from gattn.models.stream.layers import first_of, other_tokens
 from gattn.models.stream.linear_maps import live_map, takes, weight_map
-from gattn.models.stream.rounding import factor_of, is_half, tolerance
+from gattn.models.stream.replays import Replay
+from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
-from gattn.models.stream.sublayers import Branch, FixedNorm, HeadOutputs, Sublayer
+from gattn.models.stream.sublayers import Branch, HeadOutputs, Sublayer
+from gattn.models.stream.sums import Sums, after_norms
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -27,54 +32,62 @@ if TYPE_CHECKING:
     from gattn.models.read.seen_call import SeenCall
 
 
-_FEW = 4
-"""Of how many tokens sums are compared first: most are no sums, and need no look at all tokens."""
-
-
-class Event(NamedTuple):
-    """A module's first input and its output, as (tokens, width)."""
-
-    module: nn.Module
-    given: Tensor
-    output: Tensor
-    is_alone: bool
-
-    def norm(self) -> FixedNorm | None:
-        """Read the module as a norm or a scale, if it can be one."""
-        is_leaf = not any(True for _ in self.module.children())
-        is_like = self.given.shape == self.output.shape
-        if not self.is_alone or not is_leaf or not is_like or torch.equal(self.given, self.output):
-            return None
-        return FixedNorm.of(self.module, self.given, self.output)
-
-
 @dataclass(eq=False)
 class RunningLayer:
-    """A running layer: its input, its attention, and what ran since.
+    """A running layer: its arguments and input, its attention, and what ran since.
 
     Without a reading of its attention it is taken apart by what its heads gave. `attending` are all
-    stacks that attend in it, and whether that is cross-attention.
+    stacks that attend in it, and whether that is cross-attention; `answer` is what its attention
+    module gave.
     """
 
     module: nn.Module
-    given: Tensor | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    given: Tensor | None = field(init=False)
     seen: tuple[SeenCall, Place, Reading | None] | None = None
     events: list[Event] = field(default_factory=list)
     attending: dict[str, bool] = field(default_factory=dict)
+    answer: Any = None
+    _counts: Counter[nn.Module] = field(default_factory=Counter)
+    _autocast: tuple[str, bool, torch.dtype] = field(init=False)
 
-    def note(self, module: nn.Module, given: Tensor, output: Tensor, is_alone: bool) -> None:
+    def __post_init__(self) -> None:
+        given = first_of((*self.args, *self.kwargs.values()))
+        # It may be changed in place.
+        self.given = None if given is None else given.clone()
+        device = "cpu" if given is None else given.device.type
+        is_on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        self._autocast = device, is_on, dtype
+
+    def autocasting(self) -> AbstractContextManager[Any]:
+        """Run something under the autocast under which the layer runs."""
+        device, is_on, dtype = self._autocast
+        return torch.autocast(device, dtype=dtype, enabled=is_on)
+
+    def note(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """Copy what a module did to the layer's tokens; later modules may change it in place."""
-        if self.seen is None or self.given is None:
+        number = self._counts[module]
+        self._counts[module] += 1
+        if self.seen is None or self.given is None or module is self.module:
             return
         call, width = self.seen[0], self.given.shape[-1]
+        if module is call.module:
+            self.answer = own(result)
+        given, output = first_of((*args, *kwargs.values())), first_of(result)
         slots = _slots(call)
         widths = (width, call.output.shape[2] * call.output.shape[3])
+        if given is None or output is None:
+            return
         if output.shape[-1] != width or output.numel() != slots * width:
             return
         # What comes from hidden features, as of an MLP, matters for what it gives.
         is_known = given.shape[-1] in widths and given.numel() == slots * given.shape[-1]
         before = given.reshape(slots, -1).clone() if is_known else given.new_empty(slots, 0)
-        self.events.append(Event(module, before, output.reshape(slots, -1).clone(), is_alone))
+        after, is_alone = output.reshape(slots, -1).clone(), len(args) + len(kwargs) == 1
+        self.events.append(Event.of_module((module, number), before, after, is_alone))
 
     def taken_apart(self, output: Tensor | None) -> Branch:
         """Find the parts of the layer's attention, and verify that they sum to its output."""
@@ -94,12 +107,16 @@ class RunningLayer:
             )
         given, end = (x.reshape(slots, width) for x in (self.given, output))
         real = Rows(place, call.query.shape[2], given.device).at
-        events = [x._replace(given=x.given[real], output=x.output[real]) for x in self.events]
-        part, later = _projected(self.seen, real, given[real], end[real], events)
-        part, branch = _after_norms(part, later)
-        part, added = _summed(part, given[real], branch, later)
+        events = [replace(x, given=x.given[real], output=x.output[real]) for x in self.events]
+        given, end = given[real], end[real]
+        part, later = _projected(self.seen, real, given, end, events)
+        again = cache(lambda: Replay.of(self, real, later[0], part.end))
+        part, branch = after_norms(part, later[0].output, later[1:])
+        attended = next((x.given for x in events if x.key[0] is call.module), None)
+        found = Sums(part, given, branch, later, attended, again).find()
+        part = found.followed()
         _check_factor(self.module, part)
-        return _verified(part, added, branch)
+        return _verified(part, found.added, branch)
 
 
 def _slots(call: SeenCall) -> int:
@@ -121,9 +138,9 @@ def _projected(
     # The outermost that takes them ends last: an adapter wraps the module that it adapts.
     found = [n for n, event in enumerate(events) if event.is_alone and takes(event.given, rows)]
     last = events[found[-1]] if found else None
-    projection = None if last is None else live_map(last.module, last.given, last.output)
+    projection = None if last is None else live_map(last.key[0], last.given, last.output)
     if not found and call.projection is not None:
-        found = [n for n, event in enumerate(events) if event.module is call.module]
+        found = [n for n, event in enumerate(events) if event.key[0] is call.module]
         projection = weight_map(call.projection, rows, events[found[-1]].output) if found else None
     if projection is None:
         raise CaptureError(
@@ -161,98 +178,6 @@ def _values(reading: Reading) -> Tensor:
         assert part.attention.value is not None
         value[:, part.heads] = part.attention.value[:, part.own]
     return value
-
-
-def _after_norms(part: Branch, events: list[Event]) -> tuple[Branch, Tensor]:
-    """Follow norms and scales after the projection; also give what is added to the stream."""
-    branch = events[0].output
-    for event in events[1:]:
-        norm = event.norm() if takes(event.given, branch) else None
-        if norm is not None:
-            folded = replace(part, norm=norm).normed()
-            part = replace(folded, residual=part.residual, after=part.after)
-            branch = event.output
-    return part, branch
-
-
-def _summed(
-    part: Branch, given: Tensor, branch: Tensor, events: list[Event]
-) -> tuple[Branch, Tensor]:
-    """Find the sum of residual and branch, and the norm that reads it; also give what was added."""
-    alike = [event for event in events if event.given.shape == given.shape]
-    known = [x for event in events for x in (event.given, event.output) if x.shape == given.shape]
-    sums = ((x, [given]) for x in known)
-    with_mlp = ((part.end, [given, event.output]) for event in alike)
-    after, size, is_parallel = None, None, False
-    for total, others in chain(sums, with_mlp):
-        size = factor_of(branch, total, others)
-        if size is not None:
-            after, is_parallel = total, len(others) > 1
-            break
-    if size is None or after is None:
-        lost = f"{branch.dtype}".removeprefix("torch.")
-        raise CaptureError(
-            f"What {part.name} adds to the residual stream was not found: no module of its layer "
-            "reads their sum. The layer has no residual stream, scales or gates it, or adds to "
-            "it in another way"
-            + (f", or rounding to {lost} hides it: try model.float()." if is_half(branch) else ".")
-        )
-    added = size * widened(branch).to(part.residual.dtype)
-    found = replace(
-        part,
-        factor=part.factor * size,
-        bias=part.bias * size,
-        after=part.residual + added,
-        is_parallel=is_parallel,
-    )
-    return (found if is_parallel else _with_norms(found, after, events)), added
-
-
-def _with_norms(part: Branch, after: Tensor, events: list[Event]) -> Branch:
-    """Find the norm that reads the sum, whether it gives the stream, and the norm of the end."""
-    readers = [(event, event.norm()) for event in events if torch.equal(event.given, after)]
-    goes_on = torch.equal(widened(after), part.end) or _goes_on(after, part.end, events)
-    stream, norms = after, [norm for _, norm in readers if norm is not None]
-    part = replace(part, norm=next(iter(norms), None))
-    for event, norm in [] if goes_on else readers:
-        is_end = torch.equal(widened(event.output), part.end)
-        # What an MLP gives may end a layer, too, where nothing is added to it.
-        is_stream = (norm is not None) if is_end else _goes_on(event.output, part.end, events)
-        if is_stream:
-            stream, part = event.output, replace(part, norm=norm, is_post_norm=True)
-            break
-    for event in events:
-        if event.output is stream or not torch.equal(widened(event.output), part.end):
-            continue
-        if (last := event.norm()) is not None:
-            given = widened(event.given).to(part.end.dtype)
-            part = replace(part, end_norm=last, before_end=given)
-            # Where the stream goes after the sum is not known: it may be through the norm or not.
-            is_known = goes_on or part.is_post_norm
-            return part if is_known else replace(part, norm=None, is_post_norm=True)
-        is_sum = _is_sum(stream, event.given, events)
-        if is_sum and not _is_sum(event.given, part.end, events):
-            part = replace(part, is_changed_last=not torch.equal(event.given, event.output))
-    return part
-
-
-def _goes_on(stream: Tensor, end: Tensor, events: list[Event]) -> bool:
-    """Return whether what a module gives is added to a tensor, and read or given as the sum."""
-    return any(_is_sum(stream, one, events) for one in (end, *(x.given for x in events)))
-
-
-def _is_sum(stream: Tensor, total: Tensor, events: list[Event]) -> bool:
-    """Return whether a tensor is another, to which was added what a module gives."""
-    if total.shape != stream.shape or torch.equal(total, stream):
-        return False
-    return any(
-        all(
-            factor_of(event.output[rows], total[rows], [stream[rows]]) is not None
-            for rows in (slice(_FEW), slice(None))
-        )
-        for event in reversed(events)
-        if event.output is not stream and event.output is not total
-    )
 
 
 def _check_factor(module: nn.Module, part: Branch) -> None:

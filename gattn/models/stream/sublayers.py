@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.graph.rules.keys import list_keys
@@ -52,7 +52,9 @@ class FixedNorm:
         return self.turned(vectors) * self.factor[:, None]
 
     @classmethod
-    def of(cls, module: nn.Module, given: Tensor, output: Tensor) -> FixedNorm | None:
+    def of(
+        cls, apply: Callable[[Tensor], Tensor], given: Tensor, output: Tensor
+    ) -> FixedNorm | None:
         """Read a norm or scale from its input and output, or give None if it is neither.
 
         It is applied to zeros, and to one vector of large numbers, which shows its gain.
@@ -62,7 +64,7 @@ class FixedNorm:
         size = _PROBE if signs.dtype in (torch.float32, torch.float64) else _PROBE_OF_HALF
         probes = torch.stack([torch.zeros_like(signs), size * signs])
         try:
-            shift, answer = widened(module.forward(probes[None])[0])
+            shift, answer = widened(apply(probes[None])[0])
         except (TypeError, ValueError, RuntimeError, IndexError):  # It takes no tokens.
             return None
         given, wanted = widened(given), widened(output) - shift
@@ -177,8 +179,8 @@ class Branch:
                 raise CaptureError(
                     f"What becomes of the vectors that {self.name} adds is not known: after it, "
                     "the residual stream goes, or may go, through a module that is not found to be "
-                    "a norm or a scale of each token. Ask for contributions of='residual', which "
-                    "are those before it."
+                    "a norm or a scale of each token, or through code of the layer's own. Ask for "
+                    "contributions of='residual', which are those before it."
                 )
             return self
         return replace(

@@ -146,31 +146,27 @@ class Hearing:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if (state := self._state()) is not None:
-            given = first_of((*args, *kwargs.values()))
-            layer = RunningLayer(module, None if given is None else given.clone())
-            state.running.append(Running(layer, args, kwargs))
+            state.running.append(Running(RunningLayer(module, args, kwargs)))
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         if (state := self._state()) is None:
             return
-        given, output = first_of((*args, *kwargs.values())), first_of(result)
-        is_alone = len(args) + len(kwargs) == 1
         if not state.running:
             if isinstance(result, Tensor) and not any(True for _ in module.children()):
-                known = given if is_alone else None
+                is_alone = len(args) + len(kwargs) == 1
+                known = first_of((*args, *kwargs.values())) if is_alone else None
                 state.embedded.note(self._names.get(module, ""), module, known, result)
             return
-        if given is not None and output is not None:
-            for one in state.running:
-                one.layer.note(module, given, output, is_alone)
+        for one in state.running:
+            one.layer.note(module, args, kwargs, result)
         if module is state.running[-1].layer.module:
             ended = state.running.pop()
             if ended.layer.seen is not None:
                 device = ended.layer.seen[0].query.device.type
                 with torch.autocast(device, enabled=False):
-                    self._end(state, ended.layer, output)
+                    self._end(state, ended.layer, first_of(result))
             if not state.running:
                 state.embedded = Embedded()  # Those of an encoder are not the decoder's.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from gattn.models.edit.heard import SIDES, Removed
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.stream.layers import first_of
+from gattn.models.stream.replays import is_cache
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.streams import RunningLayer
@@ -24,32 +25,24 @@ from gattn.normalizers.base import widened
 
 @dataclass(eq=False)
 class Running:
-    """A running layer, with its arguments, and the autocast under which it runs."""
+    """A running layer that can be run once more."""
 
     layer: RunningLayer
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    autocast: tuple[bool, torch.dtype] = field(init=False)
-
-    def __post_init__(self) -> None:
-        device = "cpu" if self.given is None else self.given.device.type
-        self.autocast = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
 
     @cached_property
     def given(self) -> Tensor | None:
         """The stream that it was given."""
-        return first_of((*self.args, *self.kwargs.values()))
+        return first_of((*self.layer.args, *self.layer.kwargs.values()))
 
     def run_on(self, stream: Tensor) -> Sides | None:
         """Run the layer on another stream, up to its attention."""
 
         def put(x: Any) -> Any:  # A cache would hold the layer's keys twice.
-            return stream if x is self.given else None if _is_cache(x) else x
+            return stream if x is self.given else None if is_cache(x) else x
 
-        args = tuple(map(put, self.args))
-        kwargs = {name: put(x) for name, x in self.kwargs.items()}
-        is_on, dtype = self.autocast
-        with without_contexts(), torch.autocast(stream.device.type, dtype=dtype, enabled=is_on):
+        args = tuple(map(put, self.layer.args))
+        kwargs = {name: put(x) for name, x in self.layer.kwargs.items()}
+        with without_contexts(), self.layer.autocasting():
             return first_call(lambda: self.layer.module.forward(*args, **kwargs))
 
     def without(
@@ -105,10 +98,6 @@ def _are_close(one: Tensor, other: Tensor, rows: Rows, side: str) -> bool:
     one, other = one.detach(), other.detach()
     limit = tolerance(other) * float(other.abs().max()) if other.numel() else 0.0
     return one.shape == other.shape and bool(((one - other).abs() <= limit).all())
-
-
-def _is_cache(x: Any) -> bool:
-    return any(kind.__name__ == "Cache" for kind in type(x).__mro__)
 
 
 def check_call(edit: object, call: SeenCall, place: Place, given: Tensor | None) -> None:
