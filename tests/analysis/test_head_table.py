@@ -670,8 +670,8 @@ def test_labels_name_patches_and_nodes_as_such(noun, located):
     first[:, 0] = 1
     near = (abs(np.subtract.outer(range(6), range(6))) <= 2) & ~np.eye(6, dtype=bool)
     heads = [before, first, np.eye(6), near / near.sum(1, keepdims=True)]
-    trace = located(AttentionTrace.from_arrays(np.array(heads)[None]))
-    table = head_table(trace, progress=False)
+    trace = AttentionTrace.from_arrays(np.array(heads)[None], tokens=list("abcdef"))
+    table = head_table(located(trace), progress=False)
     several = {"patch": "patches"}.get(noun, f"{noun}s")
     begins = [f"previous {noun}, 1.00", f"first {noun} (sink), 1.00", f"same {noun}, 1.00"]
     assert [label[: len(begin)] for label, begin in zip(table["label"], begins, strict=False)] == (

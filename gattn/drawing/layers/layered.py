@@ -253,7 +253,7 @@ def lay(
     if rise:
         own, middle = lay(kind, x, y + rise, x_end, y_end)
         codes = [Path.MOVETO, Path.LINETO, *[Path.CURVE4] * 3]
-        return Path([(x, y), *own.vertices], codes), middle
+        return Path(np.vstack([[(x, y)], np.asarray(own.vertices)]), codes), middle
     high = y_end - y
     if kind in ("self", "mlp"):
         out = 0.34 if kind == "self" else -0.34
