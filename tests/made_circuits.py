@@ -32,6 +32,8 @@ def made(rows, *, stacks, layers, bipartite=(), trace=None, **facts):
         "kind": "edges",
         "edges": len(rows),
         "all_edges": 99,
+        "all_units": 99,
+        "order": "[]",
         "faithfulness": 0.9,
         "completeness": 1.0,
         "random": "[]",

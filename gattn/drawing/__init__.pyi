@@ -3,6 +3,7 @@ from .layers.why import draw_why as draw_why
 from .located.circuit_graphs import draw_circuit_graph as draw_circuit_graph
 from .located.draw_graph import draw_graph as draw_graph
 from .located.draw_time import draw_time as draw_time
+from .located.effect_graphs import draw_effects_graph as draw_effects_graph
 from .many_heads.compare import draw_compare as draw_compare
 from .many_heads.draw_heads import draw_heads as draw_heads
 from .many_heads.draw_overlay import draw_overlay as draw_overlay

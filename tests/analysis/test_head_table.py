@@ -654,3 +654,31 @@ def test_a_part_of_the_table_draws_itself_too():
     ax = part.draw(columns=["entropy", "locality"])
     assert [text.get_text() for text in ax.get_xticklabels()] == ["entropy", "locality"]
     assert head_table(np.eye(3)).draw() is not None
+
+
+@pytest.mark.parametrize(
+    ("noun", "located"),
+    [
+        ("token", lambda trace: trace),
+        ("patch", lambda trace: trace.on_grid(2, 3)),
+        ("node", lambda trace: trace.with_layout(np.eye(6)[:, :2])),
+    ],
+)
+def test_labels_name_patches_and_nodes_as_such(noun, located):
+    before = np.eye(6)[[0, 0, 1, 2, 3, 4]]
+    first = np.zeros((6, 6))
+    first[:, 0] = 1
+    near = (abs(np.subtract.outer(range(6), range(6))) <= 2) & ~np.eye(6, dtype=bool)
+    heads = [before, first, np.eye(6), near / near.sum(1, keepdims=True)]
+    trace = AttentionTrace.from_arrays(np.array(heads)[None], tokens=list("abcdef"))
+    table = head_table(located(trace), progress=False)
+    several = {"patch": "patches"}.get(noun, f"{noun}s")
+    begins = [f"previous {noun}, 1.00", f"first {noun} (sink), 1.00", f"same {noun}, 1.00"]
+    assert [label[: len(begin)] for label, begin in zip(table["label"], begins, strict=False)] == (
+        begins
+    )
+    assert not {"token", "patch", "node"} - {noun} & set(" ".join(table["label"]).split())
+    assert table["label"].iloc[3] in (f"nearby {several}, 1.00", "mixed", "even")
+    assert head_labels(table).tolist() == table["label"].tolist()
+    mean = gattn.analysis.over_texts([table, table]).mean
+    assert mean["label"].tolist() == table["label"].tolist()

@@ -1,11 +1,14 @@
 """Pictures as they stand in papers: one column, three panels, two inches high."""
 
+import json
 from functools import cache
+from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
+from made_circuits import made
 from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
 
@@ -50,6 +53,23 @@ def trace(layers=3, heads=4, size=13):
 
 
 @cache
+def other_run(layers=3, heads=4, size=13):
+    """Another run on the tokens of `trace`."""
+    found = {
+        (n, h): causal_head(size, seed=50 + 7 * n + h, tokens=LAMP, layer=n, head=h)
+        for n in range(layers)
+        for h in range(heads)
+    }
+    return AttentionTrace({"decoder": Stack("decoder", found)}, "tiny-model")
+
+
+def over_images(figure):
+    from scenes import landscape, picture_trace
+
+    picture_trace().draw_image(landscape(), query=(1, 2), figure=figure)
+
+
+@cache
 def karate():
     graph = nx.karate_club_graph()
     reads = nx.DiGraph(graph.to_directed())
@@ -80,6 +100,94 @@ def effects(kind):
 @cache
 def circuit():
     return gattn.circuit(LAMPS, target=" lamp")
+
+
+@cache
+def circuit_of_heads(units="heads"):
+    return gattn.circuit(LAMPS, target=" lamp", units=units, random=0, progress=False)
+
+
+@cache
+def circuit_of_stacks():
+    """An encoder, and a decoder whose attention to itself and to the encoder take turns."""
+    words, targets = ["the", "cat", "sat", "down"], ["die", "Katze", "saß"]
+    stacks = {
+        "encoder.layers.self_attn": [words, words],
+        "decoder.layers.self_attn": [targets, targets],
+        "decoder.layers.multihead_attn": [targets, words],
+    }
+    encoder, own, across = stacks
+    keys = f"{across} keys"
+    rows = [
+        ((encoder, 0, 1), (encoder, 1, 2), 0, 1, 0.8),
+        ((encoder, 1, 2), (encoder, 2, 2), 1, 1, 0.3),
+        ((own, 0, 0), (own, 1, 1), 0, 0, 0.7),
+        ((keys, 0, 3), (across, 1, 1), 0, 0, 0.6),
+        ((own, 1, 1), (own, 2, 2), 1, 3, 0.9),
+        ((keys, 1, 0), (across, 2, 2), 1, 1, 0.5),
+    ]
+    order = [*((encoder, n) for n in range(2)), *((s, n) for n in range(2) for s in (own, across))]
+    layers = dict.fromkeys(stacks, 2)
+    return made(rows, stacks=stacks, layers=layers, bipartite=[across], order=json.dumps(order))
+
+
+@cache
+def translation():
+    words, targets = ["the", "cat", "sat", "down"], ["die", "Katze", "saß"]
+    stacks = {"encoder": [words, words], "decoder": [targets, targets], "cross": [targets, words]}
+    rows = [
+        (("encoder", 0, 1), ("encoder", 1, 2), 0, 1, 0.8),
+        (("encoder", 2, 2), ("decoder", 1, 1), 0, 0, 0.7),
+        (("decoder", 1, 1), ("decoder", 2, 2), 1, 3, 0.9),
+        (("encoder", 2, 3), ("decoder", 2, 2), 1, 2, 0.3),
+    ]
+    return made(rows, stacks=stacks, layers=dict.fromkeys(stacks, 2), bipartite=["cross"])
+
+
+@cache
+def circuits():
+    return gattn.circuit([LAMPS, TEXT], target=" lamp", random=0, progress=False)
+
+
+@cache
+def club():
+    """Effects of cutting the edges of the karate club, and the circuit of a few of them."""
+    from test_effects_on_graphs import CLUB, PLACES, effects
+
+    names = [str(n) for n in CLUB]
+    rows = [((0, j), (1, i), 0, 0, abs(x) / 3) for i, j, x in
+            effects()[["query", "key", "effect"]].iloc[::12].itertuples(index=False)]  # fmt: skip
+    stacks, facts = {"graph": [names, names]}, {"has_stream": False, "trace": None}
+    return effects(), made(rows, stacks=stacks, layers={"graph": 1}, **facts), PLACES
+
+
+def column_of_cuts(ax):
+    """Forty cuts of edges in a stack with a long name."""
+    table = effects("arcs").query("layer == 2")[:40].copy()
+    table["edit"] = [
+        repr(gattn.Cut(stack="model.decoder.self_attn", layer=2, head=0, query=i, key=j))
+        for i, j in zip(table["query"], table["key"], strict=True)
+    ]
+    table.draw("edits", ax=ax)
+
+
+def arborescence():
+    return gattn.analysis.arborescence(two_sided())
+
+
+@cache
+def curves():
+    return gattn.analysis.deletion_curve(repeated(), LAMPS, target=" lamp", progress=False)
+
+
+@cache
+def subspace():
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+    from draw_pictures import shared_subspace
+
+    return shared_subspace()
 
 
 @cache
@@ -173,6 +281,19 @@ PICTURES |= {
     "ribbons, 24 layers": lambda ax: trace(24, 1).unroll().rollout(query=-1).draw("ribbons", ax=ax),
     "unrolled, 100 tokens": lambda ax: trace(3, 1, 100).unroll().draw(ax=ax),
     "circuit": lambda ax: circuit().draw(ax=ax),
+    "circuit of heads": lambda ax: circuit_of_heads().draw(ax=ax),
+    "circuit of paths": lambda ax: circuit_of_heads("paths").draw(ax=ax),
+    "circuit of stacks": lambda ax: circuit_of_stacks().draw(ax=ax),
+    "circuit of a translation": lambda ax: translation().draw(ax=ax),
+    "circuits": lambda ax: circuits().draw(ax=ax),
+    "circuit of a graph": lambda ax: club()[1].draw_graph(club()[2], ax=ax),
+    "effects on a graph": lambda ax: club()[0].draw_graph(club()[2], ax=ax),
+    "effects, 40 cuts": column_of_cuts,
+    "curves": lambda ax: curves().draw(ax=ax),
+    "subspace": lambda ax: subspace().draw(ax=ax),
+    "tree": lambda ax: arborescence().draw(ax=ax),
+    "bottlenecks": lambda ax: gattn.analysis.bottlenecks(trace(), 3, 12).draw(ax=ax),
+    "topology": lambda ax: gattn.analysis.topology_table(trace(), progress=False).draw(ax=ax),
     "head table": lambda ax: gattn.analysis.head_table(trace(), progress=False).draw(ax=ax),
     "head map": lambda ax: gattn.analysis.head_map(distances()).draw(ax=ax),
     "head clusters": lambda ax: gattn.analysis.head_clusters(distances(), 3).draw(ax=ax),
@@ -205,6 +326,8 @@ PICTURES |= {
 }
 """How each kind of picture is drawn on axes, by its name."""
 
+CHOSEN = [(1, 1), (2, 0), (2, 1)]
+
 SHEETS = {
     "strip": lambda figure: trace().draw(heads=[(1, 1), (2, 0), (2, 1)], figure=figure),
     "labelled strip": lambda figure: trace().draw(
@@ -221,6 +344,10 @@ SHEETS = {
     "many sorted heads": lambda figure: trace(8, 8).draw(sort="induction", figure=figure),
     "labelled heads": lambda figure: trace().draw(label="label", figure=figure),
     "two runs": lambda figure: trace().draw(other=trace(), figure=figure),
+    "a strip of two runs": lambda figure: trace().draw(
+        other=other_run(), heads=CHOSEN, figure=figure
+    ),
+    "images": lambda figure: over_images(figure),
 }
 """How pictures of many heads are drawn on a figure."""
 

@@ -1,5 +1,8 @@
 """Pictures of circuits: of several stacks, of graphs, of several texts; each head is named."""
 
+import json
+import re
+
 import networkx as nx
 import numpy as np
 import pandas as pd
@@ -7,6 +10,7 @@ import pytest
 import torch
 from circuits_drawn import caption, curves, drawn, names
 from made_circuits import made
+from meeting import problems
 from torch import nn
 
 import gattn
@@ -101,6 +105,89 @@ def test_keys_that_are_other_tokens_than_queries_are_on_the_left():
     assert [(p[0][1], p[-1][1]) for p in curves(ax)] == [(0, 1), (1, 2)]
     assert {(p[0][0] < 3, p[-1][0] > 3) for p in curves(ax)} == {(True, True)}
     assert {"keys", "queries"} <= {t.get_text() for t in ax.texts}
+
+
+@pytest.fixture(scope="module")
+def taking_turns():
+    """A decoder whose attention to itself and to an encoder are stacks of their own."""
+    stacks = {
+        "encoder": [WORDS, WORDS],
+        "own": [TARGETS, TARGETS],
+        "across": [TARGETS, WORDS],
+    }
+    rows = [
+        (("encoder", 0, 1), ("encoder", 1, 2), 0, 1, 0.8),
+        (("own", 0, 0), ("own", 1, 1), 0, 0, 0.7),
+        (("across keys", 0, 3), ("across", 1, 1), 0, 0, 0.6),
+        (("own", 1, 1), ("own", 2, 2), 1, 3, 0.9),
+        (("own", 1, 2), ("own", 2, 2), 1, 2, 0.4),
+        (("across keys", 1, 0), ("across", 2, 2), 1, 1, 0.5),
+    ]
+    order = [["encoder", 0], *([name, n] for n in range(2) for name in ("own", "across"))]
+    layers = {"encoder": 1, "own": 2, "across": 2}
+    return made(rows, stacks=stacks, layers=layers, bipartite=["across"], order=json.dumps(order))
+
+
+@pytest.mark.parametrize("inches", [*SIZES, (3.3, 2.2)])
+def test_layers_of_stacks_that_took_turns_lie_in_the_order_in_which_they_ran(taking_turns, inches):
+    ax = drawn(taking_turns, inches)
+    spans = [
+        (path.vertices[-4][1], path.vertices[-1][1])
+        for c in ax.collections
+        if c.get_gid() == "gattn-edges"
+        for path in c.get_paths()
+        if len(path.vertices) >= 4
+    ]
+    layers = sorted(set(spans))
+    assert len(layers) == 5
+    assert np.allclose([end - start for start, end in layers], 1)
+    assert np.allclose([start for start, _ in layers[2:]], [end for _, end in layers[1:-1]])
+    said = [t.get_text() for t in ax.get_yticklabels()]
+    if inches != (3.3, 2.2):
+        assert said == ["encoder · 0", "own · 0", "across · 0", "own · 1", "across · 1"]
+    assert said == sorted(
+        said, key=["encoder · 0", "own · 0", "across · 0", "own · 1", "across · 1"].index
+    )
+    above = [t.get_text() for t in ax.texts if t.get_gid() == "gattn-label"]
+    assert above == [*WORDS, *TARGETS]
+    ax.figure.draw_without_rendering()
+    assert not problems(ax.figure)
+
+
+def test_a_stack_without_a_known_order_lies_above_the_one_before(taking_turns):
+    plain = taking_turns.copy()
+    del plain.graph["order"]
+    bands = bands_of(plain, whole=True)
+    assert bands["across"].base > bands["own"].top > bands["encoder"].top
+
+
+@pytest.mark.slow
+def test_a_circuit_knows_in_which_order_layers_ran():
+    torch.manual_seed(0)
+    model = nn.Transformer(8, 2, 2, 2, 16, dropout=0.0, batch_first=True).double().eval()
+    ran = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            module.register_forward_pre_hook(
+                lambda *_, name=name: ran.append(name), with_kwargs=True
+            )
+    source, target = (torch.randn(1, n, 8, dtype=torch.float64) for n in (4, 3))
+    with torch.no_grad():
+        model(source, target)
+    expected = list(ran)
+    found = gattn.circuit(lambda: model(source, target)[0, -1].sum(), model, units="heads", **QUIET)
+    order = json.loads(found.graph["order"])
+    counts = {}
+    for (stack, layer), name in zip(order, expected, strict=True):
+        assert stack == re.sub(r"\.\d+\.", ".", name)
+        assert layer == counts.setdefault(stack, 0)
+        counts[stack] += 1
+    bands = bands_of(found, whole=True)
+    own, across = (bands[f"decoder.layers.{name}"] for name in ("self_attn", "multihead_attn"))
+    assert own.base == across.base > bands["encoder.layers.self_attn"].top
+    assert [own.height(1), across.height(1), own.height(2), across.height(2)] == [
+        own.base + n for n in (1, 2, 3, 4)
+    ]
 
 
 @pytest.mark.parametrize("inches", [(3.3, 3), (6.75, 4)])

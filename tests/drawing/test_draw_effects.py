@@ -6,6 +6,8 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from meeting import problems
 from seen import bars, caption
 
 import gattn
@@ -189,6 +191,39 @@ def test_many_edits_are_bars_of_the_strongest_with_the_largest_first():
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == expected["edit"].tolist()
     assert ax.yaxis_inverted()
+
+
+def _named(edits, inches):
+    """Draw bars of edits in a small font; return their names."""
+    table = Effects({"edit": edits} | dict.fromkeys(["layer", "head", "query", "key"]))
+    table["effect"] = np.linspace(1, 2, len(edits))
+    with mpl.rc_context({"font.size": 7}):
+        ax = table.draw("edits", ax=Figure(inches).add_subplot())
+    ax.figure.draw_without_rendering()
+    assert not problems(ax.figure)
+    return [label.get_text() for label in ax.get_yticklabels()], caption(ax)
+
+
+@pytest.mark.parametrize("stack", [None, "model.decoder.layers.encoder_attn"])
+def test_bars_are_told_apart_in_a_column(stack):
+    edits = [
+        repr(gattn.Cut(stack=stack, layer=n, head=h, query=12, key=key))
+        for n in range(2) for h in range(4) for key in range(5)
+    ]  # fmt: skip
+    names, said = _named(edits, (3.3, 4.5))
+    assert len(names) == len(set(names)) == 40
+    if names != edits:
+        assert names[:6] == [f"0, 0, {key}" for key in range(5)] + ["0, 1, 0"]
+        last = f", stack='{stack}'" if stack else ""
+        assert f"by the values in Cut(layer=…, head=…, query=12, key=…{last})" in said
+
+
+def test_bars_of_edits_with_little_in_common_have_the_numbers_of_their_rows():
+    alike = [f"Use({'a function of keys ' * 4}{n} {'and queries ' * 3}{n * 'x'})" for n in range(9)]
+    names, said = _named([*alike, "Cut(layer=1)"], (2.2, 3))
+    assert len(set(names)) == 10
+    if "by their rows in the table" in said:
+        assert [name.partition(":")[0] for name in names] == [str(n) for n in range(10)]
 
 
 def test_of_many_edits_those_that_change_nothing_have_no_bar():

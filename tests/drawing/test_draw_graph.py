@@ -6,6 +6,7 @@ import matplotlib as mpl
 import networkx as nx
 import numpy as np
 import pytest
+import torch
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from scenes import attention
@@ -108,6 +109,36 @@ def test_at_the_size_of_a_paper_each_label_is_at_its_node_or_joined_to_it(seed, 
         owner = np.hypot(*(dots - line[0]).T).argmin()
         others = np.delete(dots, owner, axis=0)
         assert np.hypot(*(points[:, None] - others).T).min() > radius
+
+
+@pytest.mark.parametrize("size", [(3.3, 3.0), (4.6, 4.4), (6.75, 5)])
+@pytest.mark.parametrize("seed", [1, 4])
+def test_no_loop_lies_on_a_name(seed, size):
+    head = HEAD.with_layout(nx.spring_layout(GRAPH, seed=seed))
+    with mpl.rc_context({"font.size": 7}):
+        ax = head.draw_graph(threshold=0.02, ax=Figure(size).add_subplot())
+    ax.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.texts if text.get_gid() == "gattn-label"]
+    _, loops = (c for c in ax.collections if c.get_gid() == "gattn-edges")
+    assert len(loops.get_paths()) > 25
+    for path in loops.get_paths():
+        (points,) = path.transformed(ax.transData).to_polygons(closed_only=False)
+        assert len(points) > 6
+        for box in boxes:
+            inside = (points > [box.x0, box.y0]) & (points < [box.x1, box.y1])
+            assert not inside.all(axis=1).any()
+
+
+def test_loops_open_where_no_edges_lead():
+    edges = torch.tensor([[0, 1, 2, 3, 0, 1], [0, 0, 0, 0, 1, 1]])
+    head = AttentionGraph.from_edges(edges, torch.full((6,), 0.5), num_tokens=4)
+    head = head.with_layout([[0, 0], [-1, 1], [1, 1], [0, 1.4]])
+    ax = head.draw_graph(ax=axes())
+    _, loops = (c for c in ax.collections if c.get_gid() == "gattn-edges")
+    down, away = (path.vertices[1:3].mean(0) - path.vertices[0] for path in loops.get_paths())
+    assert down[1] < 0
+    assert abs(down[0]) < 1e-6 * -down[1]
+    np.testing.assert_allclose(away / np.hypot(*away), np.array([-1, 1]) / 2**0.5, atol=1e-6)
 
 
 def test_names_that_differ_need_no_numbers():

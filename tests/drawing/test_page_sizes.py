@@ -1,5 +1,7 @@
 """Pictures of many heads are no larger than a page, in any style."""
 
+from dataclasses import replace
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
@@ -36,6 +38,16 @@ def test_pictures_of_many_heads_fit_a_page(name, style):
     wide, tall = figure.get_size_inches()
     assert wide <= 2 * column + 1e-6
     assert tall <= 2.7 * column + 1e-6
+    assert not problems(figure)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("font", ["DejaVu Sans Mono", "DejaVu Sans"])
+def test_texts_around_images_are_as_wide_as_the_font_makes_them(font):
+    trace = replace(attention(2, 3, 25), model="illicit lilli tilt " * 5)
+    trace = trace.on_grid(4, 6, image_size=(32, 48))
+    with mpl.rc_context({"font.family": font, "font.size": 7}):
+        figure = trace.draw_image(landscape(), query=(1, 2), figsize=(3.3, 2.6))
     assert not problems(figure)
     plt.close(figure)
 

@@ -3,10 +3,11 @@ import { test } from "node:test";
 import * as viewer from "./viewer.mjs";
 import { LOOKS, causal, tokens } from "./samples.mjs";
 
+const rises = (layers) => [...Array(layers + 1).keys()];
 const edge = (from, to, more = {}) => ({ stack: "decoder", layer: from[1], head: 0, query: to[2], key: from[2], attention: 0.5, loss: 0.5, from, to, ...more });
 
 function circuitOf(edges, { n = 6, layers = 3, bands = null } = {}) {
-  const band = { stack: "decoder", isKeySide: false, tokens: [...Array(n).keys()], layers, left: 0, base: 0, hasNames: true };
+  const band = { stack: "decoder", isKeySide: false, tokens: [...Array(n).keys()], rises: rises(layers), left: 0, base: 0, hasNames: true };
   const units = null;
   return { edges, streams: [], units, size: "loss", lost: "lost without it", columns: n, isSeveral: (bands ?? []).length > 1, bands: bands ?? [band], caption: "", title: "" };
 }
@@ -46,7 +47,7 @@ test("edges of several heads between the same tokens are curves of their own, ea
 });
 
 test("an edge that joins two stacks says the name of its own", () => {
-  const band = (stack, base) => ({ stack, name: stack, isKeySide: false, tokens: [0, 1, 2], layers: 2, left: 0, base, hasNames: true });
+  const band = (stack, base) => ({ stack, name: stack, isKeySide: false, tokens: [0, 1, 2], rises: rises(2), left: 0, base, hasNames: true });
   const bands = [band("encoder", 0), band("decoder", 3)];
   const edges = [edge([1, 0, 0], [1, 1, 2]), edge([0, 2, 0], [1, 1, 2], { stack: "cross", layer: 0 })];
   const scene = viewer.circuitScene(pictureOf({ ...circuitOf(edges, { bands }), height: 5 }));
@@ -54,7 +55,7 @@ test("an edge that joins two stacks says the name of its own", () => {
 });
 
 test("names of stacks end left of the lines, and each layer is written once", () => {
-  const band = (name, more) => ({ stack: `decoder.${name}`, name, tokens: [0, 1], layers: 2, hasNames: true, ...more });
+  const band = (name, more) => ({ stack: `decoder.${name}`, name, tokens: [0, 1], rises: rises(2), hasNames: true, ...more });
   const [own, cross] = ["decod…self_attn", "d…multihead_attn"];
   const bands = [band(own, { base: 0, left: 0 }), band(cross, { base: 3, left: 0, isKeySide: true }), band(cross, { base: 3, left: 3 })];
   for (const width of [340, 800]) {
@@ -96,7 +97,7 @@ test("edges of many heads from the last token to itself lie in the picture, and 
 });
 
 test("stacks lie above each other in their order, with the tokens of each below it", () => {
-  const band = (stack, base, size) => ({ stack, name: stack, isKeySide: false, tokens: [...Array(size).keys()], layers: 2, left: 0, base, hasNames: true });
+  const band = (stack, base, size) => ({ stack, name: stack, isKeySide: false, tokens: [...Array(size).keys()], rises: rises(2), left: 0, base, hasNames: true });
   const edges = [edge([0, 0, 0], [0, 1, 3]), edge([0, 2, 3], [1, 1, 2]), edge([1, 1, 2], [1, 2, 2])];
   const circuit = circuitOf(edges, { n: 4, bands: [band("encoder", 0, 4), band("decoder", 3, 3)] });
   const scene = viewer.circuitScene(pictureOf(circuit));
@@ -106,6 +107,23 @@ test("stacks lie above each other in their order, with the tokens of each below 
   assert.equal(texts(scene).filter((text) => text === "t0").length, 2);
   const labels = scene.marks.filter(({ mark, text }) => mark === "text" && text === "t1").map(({ y }) => y);
   assert.ok(Math.min(...labels) < second[1], "the decoder's tokens lie above the encoder's top");
+});
+
+test("stacks whose layers ran in turn lie in one tier, layer by layer", () => {
+  const band = (stack, more) => ({ stack, name: stack, isKeySide: false, tokens: [0, 1, 2], left: 0, base: 0, hasNames: false, ...more });
+  const bands = [
+    band("cross", { isKeySide: true, rises: [1, 3, 4], hasNames: true }),
+    band("self", { rises: [0, 1, 3], left: 4, hasNames: true }),
+    band("cross", { rises: [1, 2, 4], left: 4 }),
+  ];
+  const edges = [edge([1, 0, 0], [1, 1, 2]), edge([0, 0, 1], [2, 1, 2]), edge([1, 1, 2], [1, 2, 0]), edge([0, 1, 1], [2, 2, 0])];
+  const scene = viewer.circuitScene(pictureOf(circuitOf(edges, { n: 7, bands })));
+  const spans = curves(scene).reverse().map((path) => [path[1], path[7]]);
+  spans.slice(1).forEach(([start], n) => assert.equal(start, spans[n][1], "each layer begins where the one before ends"));
+  const said = scene.marks.filter(({ mark, x, text }) => mark === "text" && x === 8 && !/upwards|lost/.test(text)).sort((a, b) => b.y - a.y);
+  assert.deepEqual(said.map(({ text }) => text).slice(-8), ["layer 0", "self", "layer 0", "cross", "layer 1", "self", "layer 1", "cross"]);
+  assert.deepEqual(texts(scene).filter((text) => ["keys", "queries"].includes(text)).sort(), ["keys", "queries"]);
+  for (const token of ["t0", "t1", "t2"]) assert.equal(texts(scene).filter((text) => text === token).length, 2);
 });
 
 test("on a phone the note above it has as many lines as it needs, above all curves", () => {

@@ -141,7 +141,7 @@ def test_several_stacks_lie_above_each_other_and_all_their_edges_are_listed(
     assert names == expected
     bands = header(several)["circuit"]["bands"]
     assert [band["stack"] for band in bands] == ["encoder", "decoder"]
-    assert bands[1]["base"] >= bands[0]["layers"]
+    assert bands[1]["base"] >= bands[0]["rises"][-1]
     page.locator("#numbers table.edges button").first.click()
     settle(page)
     assert state(page)["stack"] == several.table().iloc[0]["stack"]

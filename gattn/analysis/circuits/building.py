@@ -30,6 +30,7 @@ def built(
         kind=groups.kind,
         edges=int(kept.sum()),
         all_edges=len(edges),
+        all_units=len(groups),
         faithfulness=proof.faithfulness,
         completeness=proof.completeness,
         random=json.dumps(proof.random.tolist()),

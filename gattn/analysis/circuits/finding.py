@@ -96,6 +96,7 @@ def find(
         "runs": runs.count,
         "seconds": runs.seconds,
         "has_stream": runs.has_stream,
+        "order": json.dumps(runs.order),
         "positions": json.dumps(runner.read_at or []),
         **told_in_graph(open_edits(runner.model)),
     }

@@ -31,6 +31,11 @@ class Masking(Context):
         self._made: dict[tuple[str, int, int], Kept | None] = {}
         self.has_stream = True
 
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """The stacks and layers in the order in which they ran."""
+        return list(dict.fromkeys((stack, layer) for stack, layer, _ in self._made))
+
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Return one edit for all copies."""
         self.has_stream &= not isinstance(call, SeenEdges)

@@ -8,15 +8,16 @@ import numpy as np
 import pandas as pd
 
 from gattn.errors import SelectionError
+from gattn.heads.nouns import several
 
 _PATTERNS = {
     "induction": "induction",
-    "duplicate_token": "duplicate token",
-    "previous_token": "previous token",
-    "next_token": "next token",
-    "same_token": "same token",
-    "outside_sink": "sink outside of the text",
-    "first_token": "first token (sink)",
+    "duplicate_token": "duplicate {token}",
+    "previous_token": "previous {token}",
+    "next_token": "next {token}",
+    "same_token": "same {token}",
+    "outside_sink": "sink outside of the {text}",
+    "first_token": "first {token} (sink)",
 }
 """What a head can look for, the most specific first."""
 
@@ -26,8 +27,10 @@ _MOST = 2
 _GROUPS = {
     "special_tokens": "special tokens",
     "punctuation": "punctuation",
-    "locality": "nearby tokens",
+    "locality": "nearby {tokens}",
 }
+_WHOLES = {"token": "text", "patch": "image", "node": "graph"}
+"""What has such points."""
 LEAST, LEAST_EXCESS, LEAST_OF_GROUPS, LEAST_OF_EVEN = 1 / 3, 1 / 4, 0.6, 0.8
 
 _ROUNDING = 1e-6
@@ -50,7 +53,8 @@ def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
 
     A label says what the head does on this text. An induction head with no repeats to read mostly
     rests on the first token; labels of the mean of many texts say more
-    (`gattn.analysis.over_texts`).
+    (`gattn.analysis.over_texts`). Of an image they speak of patches, of a graph of nodes, as the
+    table says in ``attrs["nouns"]``, by stack.
 
     Parameters
     ----------
@@ -80,12 +84,28 @@ def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
         )
     numbers = scores.select_dtypes("number")
     rows = numbers.to_numpy(dtype=np.float64, na_value=np.nan).tolist()
-    labels = [label_of(dict(zip(numbers.columns, row, strict=True))) for row in rows]
+    nouns = _nouns(scores)
+    labels = [
+        label_of(dict(zip(numbers.columns, row, strict=True)), noun)
+        for row, noun in zip(rows, nouns, strict=True)
+    ]
     return pd.Series(labels, index=scores.index, name="label", dtype=object)
 
 
-def label_of(row: Mapping[str, float]) -> str:
-    """Say in words what one head does, as `head_labels` does of each row."""
+def _nouns(scores: pd.DataFrame) -> list[str]:
+    """Say what the points of each row's head are called, as the table knows by their stacks."""
+    known = scores.attrs.get("nouns", {})
+    if not known or "stack" not in scores.index.names:
+        return ["token"] * len(scores)
+    return [known.get(stack, "token") for stack in scores.index.get_level_values("stack")]
+
+
+def label_of(row: Mapping[str, float], noun: str = "token") -> str:
+    """Say in words what one head does, as `head_labels` does of each row.
+
+    `noun` is what its points are called.
+    """
+    words = {"token": noun, "tokens": several(noun), "text": _WHOLES[noun]}
     edges = row.get("edges", np.nan)
     if not np.isfinite(edges):
         return "no attention"
@@ -97,10 +117,12 @@ def label_of(row: Mapping[str, float]) -> str:
     if "duplicate_token" in strong and "same_token" in strong:
         strong.remove("same_token")  # which holds the duplicates as well
     if strong:
-        return "; ".join(f"{_PATTERNS[name]}, {row[name]:.2f}" for name in strong[:_MOST])
-    for name, words in _GROUPS.items():
+        return "; ".join(
+            f"{_PATTERNS[name].format(**words)}, {row[name]:.2f}" for name in strong[:_MOST]
+        )
+    for name, said in _GROUPS.items():
         if _excess(row, name) >= LEAST_OF_GROUPS:
-            return f"{words}, {row[name]:.2f}"
+            return f"{said.format(**words)}, {row[name]:.2f}"
     needed = row.get("even_edges_for_90", edges)
     return "even" if row["edges_for_90"] >= LEAST_OF_EVEN * needed else "mixed"
 

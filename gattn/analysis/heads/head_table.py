@@ -17,6 +17,7 @@ from gattn.analysis.reading.heads import by_place, described
 from gattn.analysis.reading.results import Table
 from gattn.edit_records import union
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import noun_of
 from gattn.progress import walk
 
 
@@ -88,7 +89,7 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
     """
     heads = by_place(named(attention, tokens))
     rows = [
-        {"key_value_head": head.key_value_head} | row
+        {"key_value_head": head.key_value_head} | labelled(row, head)
         for head in walk(list(heads.values()), "heads", "head", progress=progress)
         for row in scored(sums_of_edges(head))
     ]
@@ -98,6 +99,7 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
         dict(zip(index, place, strict=True)) | row for place, row in zip(heads, rows, strict=True)
     ]
     # A column at a time, pandas would take longer than all scores.
+    nouns = {stack: _noun(head) for (stack, *_), head in heads.items() if _noun(head) != "token"}
     made = HeadTable.of(
         placed or dict.fromkeys(index, ()),
         name="heads",
@@ -105,21 +107,30 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
         edits=union(head.edits for head in heads.values()),
         notes=_notes(list(heads.values())),
         index=index,
+        **{"nouns": nouns} if nouns else {},
     )
     if "key_value_head" in made:
         made = made.astype({"key_value_head": "Int64"})
     return made
 
 
+def labelled(row: dict[str, Any], head: AttentionGraph) -> dict[str, Any]:
+    """Add to a head's scores what it does, in words."""
+    return row | {"label": label_of(row, _noun(head))}
+
+
+def _noun(head: AttentionGraph) -> str:
+    return noun_of(head.geometry, head.stack)
+
+
 def scored(sums: Sums) -> list[dict[str, Any]]:
-    """Score heads: a row for each, without its place."""
+    """Score heads: a row for each, without its place and its label."""
     found = scores(sums)
     even = even_scores(sums)
     none = np.full(len(sums.kept), np.nan)
     found |= {column: even.get(name, none) for column, name in EVEN_COLUMNS.items()}
     columns = [column.tolist() for column in found.values()]
-    rows = [dict(zip(found, row, strict=True)) for row in zip(*columns, strict=True)]
-    return [row | {"label": label_of(row)} for row in rows]
+    return [dict(zip(found, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def drop_empty(rows: Sequence[dict[str, Any]]) -> None:

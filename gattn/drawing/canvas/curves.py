@@ -54,6 +54,32 @@ def loops(place: Points, direction: Points, size: tuple[float, float]) -> list[P
     return _cubic([place, place + reach - side, place + reach + side, place])
 
 
+def openings(place: Points, start: Points, end: Points) -> Points:
+    """Find for each place the direction, a unit vector, in which the fewest edges lead.
+
+    It is the middle of the widest angle between the edges that begin or end there; upwards where
+    there are none, and rather upwards where several are as wide.
+
+    Parameters
+    ----------
+    place : array (loops, 2)
+        The places.
+    start, end : array (edges, 2)
+        Between which points edges lead.
+    """
+    found = np.tile([0.0, 1.0], (len(place), 1))
+    here, there = np.concatenate([start, end]), np.concatenate([end, start])
+    for n, own in enumerate(place):
+        away = there[(here == own).all(axis=1)] - own
+        turns = np.unique(np.arctan2(away[:, 0], away[:, 1]).round(6))  # from upwards
+        if len(turns):
+            gaps = np.diff(turns, append=turns[0] + math.tau)
+            middles = (turns + gaps / 2 + math.pi) % math.tau - math.pi
+            best = middles[np.lexsort([np.abs(middles), -gaps.round(6)])[0]]
+            found[n] = math.sin(best), math.cos(best)
+    return found
+
+
 def bundles(start: Points, end: Points) -> list[Path]:
     """Draw from a left column to a right one, leaving and arriving horizontally."""
     half = (end - start) * np.array([[0.5, 0.0]])

@@ -20,7 +20,7 @@ from matplotlib.transforms import Bbox, ScaledTranslation
 
 from gattn.drawing.canvas.fitting import fitted, is_titled, usual_thickness
 from gattn.drawing.canvas.labels import in_digits, small_size, text_style, width_of
-from gattn.drawing.canvas.pen import DASHES, Pen
+from gattn.drawing.canvas.pen import DASHES, Pen, dashed
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.names.text import wrapped
 
@@ -195,10 +195,14 @@ def add_line_key(ax: Axes, pen: Pen, *more: Entry, beyond: float = 0.0) -> None:
     key = add_key(ax, [*lines, *more], pen.name, beyond=beyond, handleheight=high)
     drawn = [line for line in key.legend_handles if isinstance(line, Line2D)]
     widths = [line.get_linewidth() for line in drawn]
+    dashes = [*(DASHES if tick < 0 else "solid" for tick in ticks), *pen.dashes]
 
     def step() -> None:
-        for line, width in zip(drawn, widths, strict=True):
-            line.set_linewidth(width * pen.thickness(ax))
+        for n, (line, width) in enumerate(zip(drawn, widths, strict=True)):
+            wide = width * pen.thickness(ax)
+            line.set_linewidth(wide)
+            if n < len(dashes):
+                line.set_linestyle(dashed(dashes[n], wide))
 
     fitted(ax, step)
 

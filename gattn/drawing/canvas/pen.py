@@ -32,9 +32,21 @@ _OF_KINDS: tuple[Any, ...] = (
     (0, (2.4, 0.6, 0.8, 0.6, 0.8, 0.6)), (0, (0.9, 1.6)), (0, (1.6, 0.6, 0.6, 0.6)),
 )  # fmt: skip
 """The dashes of kinds of lines whose colours are about the same grey."""
+_LEAST, _PERIOD = 1.2, 8.0
+"""The shortest dash or gap, and the most that all of them take until they repeat, in points."""
 _SAME_GREY = 0.12
 """Which share of the way from black to white lies between greys that are told apart, at least."""
 _LUMA = 0.299, 0.587, 0.114
+
+
+def dashed(dash: Any, width: float) -> Any:
+    """Stretch dashes, given in widths of a line, so that they are seen at its width in points."""
+    if isinstance(dash, str) or not width:
+        return dash
+    start, lengths = dash
+    sizes = np.array(lengths) * width
+    share = max(min(1.0, _PERIOD / sizes.sum()), _LEAST / sizes.min())
+    return start, tuple((share * np.array(lengths)).tolist())
 
 
 @dataclass(frozen=True)
@@ -121,10 +133,18 @@ class Pen:
             "clip_on": False,
             "gid": "gattn-edges",
         }
-        lines = PathCollection(paths, **plain | style)
+        plain |= style
+        lines = PathCollection(paths, **plain)
         ax.add_collection(lines, autolim=False)
-        widths = np.asarray(lines.get_linewidth())
-        fitted(ax, lambda: lines.set_linewidth(list(widths * self.thickness(ax))))
+        widths, dashes = np.asarray(lines.get_linewidth()), plain["linestyles"]
+
+        def step() -> None:
+            found = widths * self.thickness(ax)
+            sized = zip(dashes, found.tolist(), strict=True) if len(found) == len(dashes) else ()
+            lines.set_linestyle([dashed(dash, width) for dash, width in sized] or dashes)
+            lines.set_linewidth(found.tolist())
+
+        fitted(ax, step)
         return lines
 
     def _apart(self, ax: Axes, kind: NDArray[np.int64]) -> dict[str, Any]:

@@ -63,14 +63,15 @@ def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
         for band in bands.values():
             if band.base and band.has_names:
                 rewritten(ax, partial(_name_above, ax, band, wide))
-    for band in bands.values():
-        if len({one.base for one in bands.values()}) < len(bands):
-            _name_side(ax, band)
+    for tier in _tiers(bands):
+        lefts = {band.left: band for band in reversed(tier)}
+        for band in lefts.values() if len(lefts) > 1 else ():
+            _name_side(ax, band, max(one.top for one in tier))
 
 
 def name_lowest(ax: Axes, bands: Mapping[str, Band]) -> None:
     """Write the tokens of the lowest stack below the axes."""
-    lowest = [band for band in bands.values() if not band.base]
+    lowest = [band for band in bands.values() if not band.base and band.has_names]
     fitted(ax, partial(_name_lowest, ax, lowest, columns(bands)))
 
 
@@ -79,14 +80,31 @@ def _labels(ax: Axes, band: Band, wide: int) -> Labels:
     return fit(band.tokens, pitch(ax, wide, "x"), rotations=[0, 45, 90], reach=reach)
 
 
+def _tiers(bands: Mapping[str, Band]) -> list[list[Band]]:
+    """List the bands that lie at one height, from below."""
+    tiers: dict[float, list[Band]] = {}
+    for band in bands.values():
+        tiers.setdefault(band.base, []).append(band)
+    return [tiers[base] for base in sorted(tiers)]
+
+
 def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
-    """Write the numbers of layers, the lowest of each stack after the stack's name."""
+    """Write the numbers of layers, after the name of their stack where it is another than below."""
     step = layers_apart(ax, round(top(bands)))
     ticks: dict[float, str] = {}
-    for band in bands.values():
-        for n in range(0, band.layers, step):
-            name = "" if n else f"{shown_text(band.name)} · "
-            ticks[band.base + n + 0.5] = f"{name}{band.first + n}"
+    for tier in _tiers(bands):
+        rows = {
+            band.height(n + 1) - 0.5: (band, n)
+            for band in tier
+            if not band.is_key_side
+            for n in range(band.layers)
+        }
+        before = ""
+        for height in sorted(rows)[::step]:
+            band, n = rows[height]
+            name = "" if band.stack == before else f"{shown_text(band.name)} · "
+            ticks[height] = f"{name}{band.first + n}"
+            before = band.stack
     ax.set_yticks(list(ticks), list(ticks.values()), **text_style(list(ticks.values())))
 
 
@@ -133,11 +151,11 @@ def _turn(labels: Labels) -> dict[str, Any]:
     return {"rotation": labels.rotation, "ha": "center", "rotation_mode": "default"}
 
 
-def _name_side(ax: Axes, band: Band) -> None:
+def _name_side(ax: Axes, band: Band, top: float) -> None:
     """Say which tokens are keys, and which are queries, above them."""
     ax.annotate(
         "keys" if band.is_key_side else "queries",
-        (band.left - 0.4, band.base + band.layers),
+        (band.left - 0.4, top),
         (0, 5),
         textcoords="offset points",
         size=small_size(),

@@ -1,4 +1,4 @@
-"""Where the nodes of a circuit lie: a stack's tokens side by side, its layers upwards."""
+"""Where the nodes of a circuit lie: a stack's tokens side by side, layers upwards as they ran."""
 
 from __future__ import annotations
 
@@ -37,11 +37,14 @@ class Band:
     layers : int
         How many layers the stack has.
     left, base : float
-        Where the first token lies, and depth 0.
+        Where the first token lies, and where the texts are written.
     has_names : bool
         Whether the texts are written below it; not if the stack below has the same tokens.
     first : int
         The number of its lowest layer.
+    rises : sequence of float
+        How far above the base each depth lies; by default one layer more than the depth before. In
+        stacks whose layers ran in turn with those of others, there is room for these in between.
     """
 
     stack: str
@@ -53,17 +56,29 @@ class Band:
     base: float = 0.0
     has_names: bool = True
     first: int = 0
+    rises: Sequence[float] = ()
 
     def place(self, position: int, depth: int) -> tuple[float, float]:
         """Return where a token's stream lies at a depth."""
-        return self.left + list(self.tokens).index(position), self.base + depth
+        return self.left + list(self.tokens).index(position), self.height(depth)
+
+    def height(self, depth: int) -> float:
+        """Return how high a depth lies."""
+        return self.base + (self.rises[depth] if self.rises else depth)
+
+    @property
+    def top(self) -> float:
+        """How high its last layer ends."""
+        return self.height(self.layers)
 
 
 def bands_of(circuit: Circuit, whole: bool, gap: float = 1.0) -> dict[str, Band]:
-    """Lay out the stacks of a circuit one above another, in the order in which they ran.
+    """Lay out the layers of a circuit upwards in the order in which they ran.
 
-    Where queries and keys of a stack are different tokens, the keys are on the left. Stacks that
-    none of its nodes is in are left out.
+    Stacks that ran one after another lie one above another. Those whose layers took turns, such as
+    a decoder's attention to itself and to an encoder, lie in one *tier*, layer by layer. Where
+    queries and keys of a stack are different tokens, the keys are on the left. Stacks that none of
+    its nodes is in are left out.
 
     Parameters
     ----------
@@ -73,33 +88,45 @@ def bands_of(circuit: Circuit, whole: bool, gap: float = 1.0) -> dict[str, Band]
         Whether to show all tokens of a text, or only those of the circuit. Of the nodes of a graph,
         which have no order, only those of the circuit are shown.
     gap : float
-        How far stacks of other tokens lie above each other, in layers.
+        How far tiers of other tokens lie above each other, in layers.
 
     Returns
     -------
     dict of str to Band
         By the name that nodes have for their stack, "" if they have none.
     """
-    names, layers = (json.loads(circuit.graph[name]) for name in ("names", "layers"))
+    names = json.loads(circuit.graph["names"])
     used = _used(circuit)
     short = dict(zip(circuit.stacks, _short(circuit.stacks), strict=True))
     found: dict[str, Band] = {}
     base, below = 0.0, None
-    for tier in _tiers(circuit.stacks, used):
+    for tier in _tiers(circuit, used):
         left = 0
+        lefts: dict[tuple[bool, tuple[str, ...]], int] = {}
+        shown: list[dict[int, str]] = []
         bands = {}
-        for name, stack, is_key_side in tier:
+        for name, stack, is_key_side, rises in tier:
             texts = names[stack][is_key_side]
-            alike = (used[n] for n, s, k in _flat(circuit, used) if names[s][k] == texts)
+            side = is_key_side, tuple(texts)
+            is_first = side not in lefts
+            alike = (used[n] for n, s, k in _sides(circuit, used) if names[s][k] == texts)
             tokens = _shown(texts, set().union(*alike), whole and _is_text(circuit, texts))
-            bands[name] = Band(stack, short[stack], is_key_side, tokens, layers[stack], left)
-            left += len(tokens) + 1
-        shown = [band.tokens for band in bands.values()]
+            if is_first:
+                lefts[side] = left
+                left += len(tokens) + 1
+                shown.append(tokens)
+            bands[name] = Band(
+                stack, short[stack], is_key_side, tokens, len(rises) - 1, lefts[side],
+                has_names=is_first, rises=rises,
+            )  # fmt: skip
         has_names = shown != below
         if found:
             base += gap if has_names else _SMALL_GAP
-        found |= {n: replace(band, base=base, has_names=has_names) for n, band in bands.items()}
-        base, below = base + max(band.layers for band in bands.values()), shown
+        found |= {
+            name: replace(band, base=base, has_names=band.has_names and has_names)
+            for name, band in bands.items()
+        }
+        base, below = max(band.top for band in found.values()), shown
     return found
 
 
@@ -110,7 +137,7 @@ def columns(bands: Mapping[str, Band]) -> int:
 
 def top(bands: Mapping[str, Band]) -> float:
     """Return how high the highest layer ends."""
-    return max(band.base + band.layers for band in bands.values())
+    return max(band.top for band in bands.values())
 
 
 def name_of(node: Node) -> str:
@@ -136,17 +163,56 @@ def _used(circuit: Circuit) -> dict[str, set[int]]:
     return used or {"": set()}
 
 
-def _tiers(stacks: Sequence[str], used: Mapping[str, Any]) -> list[list[tuple[str, str, bool]]]:
-    """List what lies side by side, from below: the name in nodes, the stack, and whether keys."""
+def _tiers(
+    circuit: Circuit, used: Mapping[str, Any]
+) -> list[list[tuple[str, str, bool, list[float]]]]:
+    """List what lies in one tier, from below: as `_sides` does, keys first, and how it rises."""
+    sides = _sides(circuit, used)
+    shown = {stack for _, stack, _ in sides}
+    ran = [place for place in _order(circuit) if place[0] in shown]
+    tiers = []
+    for together in _in_turn(ran):
+        rows = {place: float(row) for row, place in enumerate(p for p in ran if p[0] in together)}
+        tier = [(*side, _rises(rows, *side[1:])) for side in sides if side[1] in together]
+        tiers.append(sorted(tier, key=lambda one: not one[2]))
+    return tiers
+
+
+def _sides(circuit: Circuit, used: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """List the sides of stacks that nodes are on: their name in nodes, stack, and whether keys."""
+    stacks = circuit.stacks
     if "" in used:
-        return [[("", stacks[0], False)]] if stacks else []
-    every = [[(key_side(stack), stack, True), (stack, stack, False)] for stack in stacks]
-    tiers = [[one for one in tier if one[0] in used] for tier in every]
-    return [tier for tier in tiers if tier]
+        return [("", stacks[0], False)] if stacks else []
+    every = [(key_side(stack), stack, True) for stack in stacks]
+    every += [(stack, stack, False) for stack in stacks]
+    return [one for one in every if one[0] in used]
 
 
-def _flat(circuit: Circuit, used: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    return [one for tier in _tiers(circuit.stacks, used) for one in tier]
+def _order(circuit: Circuit) -> list[tuple[str, int]]:
+    """List the layers in the order in which they ran, or stack by stack where that is not known."""
+    layers = json.loads(circuit.graph["layers"])
+    every = [(stack, n) for stack in circuit.stacks for n in range(layers[stack])]
+    known = [(stack, n) for stack, n in json.loads(circuit.graph.get("order", "[]"))]
+    return known if set(known) >= set(every) else every
+
+
+def _in_turn(ran: Sequence[tuple[str, int]]) -> list[set[str]]:
+    """Group the stacks whose layers ran in turn, in the order in which the groups ran."""
+    last = {stack: at for at, (stack, _) in enumerate(ran)}
+    groups: list[set[str]] = []
+    end = -1
+    for at, (stack, _) in enumerate(ran):
+        if at > end:
+            groups.append(set())
+        groups[-1].add(stack)
+        end = max(end, last[stack])
+    return groups
+
+
+def _rises(rows: Mapping[tuple[str, int], float], stack: str, is_key_side: bool) -> list[float]:
+    """Say how high each depth lies: keys where their layer begins, others where one ended."""
+    own = [row for (name, _), row in rows.items() if name == stack]
+    return [*own, own[-1] + 1] if is_key_side else [own[0], *(row + 1 for row in own)]
 
 
 def _is_text(circuit: Circuit, texts: Sequence[str]) -> bool:

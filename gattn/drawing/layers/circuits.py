@@ -60,8 +60,9 @@ def draw_circuit(
     units, otherwise the attention. Heads with an edge between the same tokens share a curve, which
     shows the largest of their numbers, and names its head first; each head is named on one of its
     curves, or in the caption. In long texts, and of the nodes of a graph, only tokens of the
-    circuit are shown. Stacks lie above each other in the order in which they ran; where keys are
-    other tokens than queries, they are on the left.
+    circuit are shown. Layers lie above each other in the order in which they ran: stacks that ran
+    one after another each with its own tokens below it, those whose layers took turns layer by
+    layer. Where keys are other tokens than queries, they are on the left.
 
     Parameters
     ----------
@@ -118,6 +119,8 @@ def _lines(
     number, found = -1, []
     for source, target, facts in circuit.edges(data=True):
         ends = (*place_of(bands, source), *place_of(bands, target))
+        is_within = name_of(source) == name_of(target)
+        rise = ends[3] - ends[1] - 1 if is_within else 0.0  # past layers of others
         if facts["kind"] == "residual":
             found.append(Line(0.25 * high, "stream", *lay("stream", *ends)))
             continue
@@ -127,7 +130,7 @@ def _lines(
             name = _stack_said(source, target) + heads_named(facts["layer"], numbers)
             heads = {head: _head_named(circuit, source, target, facts, head) for head in numbers}
             said = frozenset(heads[head] for head in ranked(numbers)[:MOST_HEADS])
-            path = lay(facts["kind"], *ends)
+            path = lay(facts["kind"], *ends, rise=rise)
             found.append(Line(sizes[number], facts["kind"], *path, name, said))
     return found
 
@@ -184,10 +187,9 @@ def drawn_sizes(edges: Iterable[Iterable[float]]) -> np.ndarray[Any, Any]:
 
 def title_of(circuit: Circuit) -> str:
     """Say how small it is, and what it keeps."""
-    count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
-    if not count:
+    if not circuit.graph["edges"]:
         return "circuit: no edge"
-    return f"circuit: {count:,} of {whole:,} edges keep {percent(circuit.faithfulness, 1)}"
+    return f"circuit: {circuit.counted} keep {percent(circuit.faithfulness, 1)}"
 
 
 def said_of(circuit: Circuit) -> str:

@@ -198,9 +198,9 @@ class _Names:
 def _points_of(path: Path, shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Find the points (shares, 2) at shares of a curve's parameter; none of a straight line."""
     corners = np.asarray(path.vertices, dtype=np.float64)
-    if len(corners) != 4:
+    if len(corners) < 4:
         return np.zeros((0, 2))
-    a, b, c, d = corners
+    a, b, c, d = corners[-4:]
     s = shares[:, None]
     points: NDArray[np.float64] = (
         (1 - s) ** 3 * a + 3 * (1 - s) ** 2 * s * b + 3 * (1 - s) * s**2 * c + s**3 * d
@@ -245,11 +245,15 @@ def ranked(heads: Mapping[int, float]) -> list[int]:
 
 
 def lay(
-    kind: str, x: float, y: float, x_end: float, y_end: float
+    kind: str, x: float, y: float, x_end: float, y_end: float, *, rise: float = 0.0
 ) -> tuple[Path, tuple[float, float]]:
-    """Lay an edge, and say where its middle is."""
+    """Lay an edge, which goes straight up by `rise` first, and say where its middle is."""
     if kind == "stream":
         return Path([(x, y), (x_end, y_end)]), (x, (y + y_end) / 2)
+    if rise:
+        own, middle = lay(kind, x, y + rise, x_end, y_end)
+        codes = [Path.MOVETO, Path.LINETO, *[Path.CURVE4] * 3]
+        return Path(np.vstack([[(x, y)], np.asarray(own.vertices)]), codes), middle
     high = y_end - y
     if kind in ("self", "mlp"):
         out = 0.34 if kind == "self" else -0.34

@@ -75,8 +75,8 @@ def draw_path_circuit(
             if n in kind
         ]
         add_key(ax, entries, "heard by")
-    count, whole = circuit.graph["edges"], circuit.graph["all_edges"]
-    kept = f"{count:,} of {whole:,} paths keep {percent(circuit.faithfulness, 1)}"
+    count = circuit.graph["edges"]
+    kept = f"{circuit.counted} keep {percent(circuit.faithfulness, 1)}"
     said = [left_without(circuit)] if count else []
     describe(ax, circuit.graph, f"circuit: {kept}" if count else "circuit: no path", said)
     return ax

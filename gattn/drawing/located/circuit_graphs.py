@@ -5,24 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap
-from numpy.typing import NDArray
 
 from gattn.analysis.circuits.found import Circuit
-from gattn.drawing.canvas.fitting import fitted
-from gattn.drawing.canvas.frame import add_axes, describe, given_axes, make_room
+from gattn.drawing.canvas.frame import describe, make_room
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import larger
-from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.layers.circuits import drawn_sizes, numbers_of, pen_of, said_of, title_of
-from gattn.drawing.one_head.free import FreeGraph, with_numbers
-from gattn.drawing.one_head.placed_edges import PlacedEdges
-from gattn.drawing.styles.figures import new_figure, within_page
+from gattn.drawing.located.on_layout import NOT_KNOWN, axes_with, draw_on_layout
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Layout
 from gattn.heads.geometry.written import from_text
@@ -69,28 +61,12 @@ def draw_circuit_graph(
     names = _names(circuit)
     where = _layout(circuit, places, names).places
     edges = _edges(circuit)
-    sizes = drawn_sizes(edges.values())
-    ends = np.array(list(edges), dtype=int).reshape(-1, 2)
-    ax = given_axes(ax, figsize)
-    is_own = ax is None
-    if ax is None:
-        side = larger() * min(max(4.4, 2.6 + 0.45 * len(names) ** 0.6), 9.0)
-        figure = new_figure(within_page(side + 0.6, side))
-        ax = add_axes(figure, legend=legend)
-    pen = pen_of(circuit, sizes, len(names), cmap, _shared(circuit, len(edges)))
-    _draw_others(ax, circuit, where)
-    order = np.argsort(np.abs(sizes), kind="stable")
-    found = PlacedEdges(
-        where[ends[:, 0]], where[ends[:, 1]], sizes, np.zeros(len(sizes), dtype=np.int64)
-    )[order]
-    every: Positions = {node: (float(x), float(y)) for node, (x, y) in enumerate(where)}
-    picture = FreeGraph(ax, every, found, pen)
-    used = sorted(set(ends.ravel().tolist()))
-    _draw_nodes(ax, where, used, picture)
-    if labels and used:
-        picture.name(with_numbers({node: names[node] for node in used}))
-    fitted(ax, picture.place)
-    if legend and len(sizes):
+    sizes = dict(zip(edges, drawn_sizes(edges.values()).tolist(), strict=True))
+    ax, is_own = axes_with(len(names), ax, figsize, legend=legend)
+    values = np.array(list(sizes.values()))
+    pen = pen_of(circuit, values, len(names), cmap, _shared(circuit, len(edges)))
+    draw_on_layout(ax, names, where, sizes, _others(circuit), pen, labels=labels)
+    if legend and sizes:
         add_line_key(ax, pen)
     describe(ax, circuit.graph, title_of(circuit), [said_of(circuit)])
     if is_own:
@@ -118,10 +94,7 @@ def _layout(circuit: Circuit, places: Any, names: list[str]) -> Layout:
         read = from_text(known["text"], {n: np.array(x) for n, x in known["axes"].items()})
         if isinstance(read, Layout):
             return read
-    raise ShapeError(
-        "It is not known where the nodes of this graph lie: say so, as in "
-        "found.draw_graph(data.pos) or found.draw_graph(networkx.spring_layout(graph))."
-    )
+    raise ShapeError(NOT_KNOWN)
 
 
 def _edges(circuit: Circuit) -> dict[tuple[int, int], list[float]]:
@@ -141,32 +114,13 @@ def _shared(circuit: Circuit, count: int) -> str:
     return "(largest of\nheads, layers)"
 
 
-def _draw_others(ax: Axes, circuit: Circuit, where: NDArray[np.float64]) -> None:
-    """Draw all edges of the plain run as thin lines."""
-    if circuit.trace is None:
-        return
-    pairs = {
+def _others(circuit: Circuit) -> set[tuple[int, int]]:
+    """List the edges of the plain run, by key and query."""
+    heads = circuit.trace.heads() if circuit.trace is not None else ()
+    return {
         pair
-        for head in circuit.trace.heads()
+        for head in heads
         for pair in zip(
             head.key.tolist(), (head.query + head.graph.query_offset).tolist(), strict=True
         )
     }
-    ends = np.array(sorted(pairs), dtype=int).reshape(-1, 2)
-    ink = mpl.rcParams["text.color"]
-    lines = LineCollection(
-        list(where[ends]), colors=ink, linewidths=0.4, alpha=0.18, clip_on=False, gid="gattn-faint"
-    )
-    ax.add_collection(lines, autolim=False)
-
-
-def _draw_nodes(ax: Axes, where: NDArray[np.float64], used: list[int], picture: FreeGraph) -> None:
-    """Draw the nodes of the circuit in full, the others as small dots."""
-    ink = mpl.rcParams["text.color"]
-    x, y = where.T
-    is_used = np.isin(np.arange(len(where)), used)
-    style: dict[str, Any] = {"color": ink, "lw": 0, "clip_on": False, "zorder": 2.5}
-    others = ax.scatter(x[~is_used], y[~is_used], gid="gattn-others", alpha=0.35, **style)
-    nodes = ax.scatter(x[is_used], y[is_used], gid="gattn-nodes", **style)
-    picture.add_nodes(others, lambda radius: radius**2)
-    picture.add_nodes(nodes, lambda radius: (2 * radius) ** 2)

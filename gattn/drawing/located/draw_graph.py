@@ -16,26 +16,23 @@ from gattn.drawing.canvas import layouts
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.fitting import fitted
 from gattn.drawing.canvas.frame import (
-    add_axes,
     edits_said,
-    given_axes,
     heads_title,
     make_room,
     marked_edited,
     write_texts,
 )
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.mean import mean_of
 from gattn.drawing.chosen.queries import check_same_tokens, sides
 from gattn.drawing.chosen.shown import Shown, edges_between, edges_from, readable_edges
+from gattn.drawing.located.on_layout import axes_with
 from gattn.drawing.one_head import marks
 from gattn.drawing.one_head.free import FreeGraph, free_labels, with_numbers
 from gattn.drawing.one_head.placed_edges import PlacedEdges
-from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.edit_records import union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Geometry, Layout
@@ -98,12 +95,7 @@ def draw_graph(
         shown = readable_edges(head) if threshold is None else edges_from(head, threshold)
     scale = Scale.of(head)
     pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed))
-    ax = given_axes(ax, figsize)
-    is_own = ax is None
-    if ax is None:
-        side = larger() * min(max(4.4, 2.6 + 0.45 * len(positions) ** 0.6), 9.0)
-        figure = new_figure(within_page(side + 0.6, side))
-        ax = add_axes(figure, legend=legend)
+    ax, is_own = axes_with(len(positions), ax, figsize, legend=legend)
     _draw(ax, head, positions, shown, rows, pen, labels=labels)
     if legend:
         add_line_key(ax, pen)

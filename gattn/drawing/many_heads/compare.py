@@ -25,7 +25,7 @@ from gattn.drawing.many_heads.draw_heads import (
 )
 from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
-from gattn.drawing.many_heads.order import Arranged, Graphs, Order, titled
+from gattn.drawing.many_heads.order import Arranged, Graphs, Order, strip_columns, titled
 from gattn.drawing.many_heads.scores import HeadScore
 from gattn.drawing.matrices.cells import Pool
 from gattn.drawing.styles.figures import check_one_size
@@ -109,25 +109,35 @@ def draw_compare(
     plain = Pen(scale, colour_map(None, is_signed=False, is_area=True))
     signed = Scale(scale.top, is_signed=True, widest=scale.widest)
     change = Pen(signed, colour_map(cmap, is_signed=True, is_area=True), "change of attention")
-    grids, others = [], []
-    for graphs in chosen.stacks():
-        arranged = order.arrange(graphs, columns=int(chosen.is_strip))
+    beyond = scale.beyond([*chosen.graphs.values(), *afters.values()])
+
+    def grid_of(graphs: Graphs, across: int) -> Grid:
+        """Make the grid of a stack, of a strip with so many heads side by side."""
+        arranged = order.arrange(graphs, columns=across)
         groups = key_value_groups(graphs) if arranged.columns else ()
         sides = _Sides(graphs, {place: afters[place] for place in graphs})
-        beyond = scale.beyond([*chosen.graphs.values(), *afters.values()])
         said = [shown_text(sides.edits(edits), limit=200), *sides.caption(), *order.said, beyond]
         blocks = sides.blocks(order, arranged, plain, change)
         above, below = texts_of(options, chosen.title(graphs), said)
-        grid = Grid(
+        return Grid(
             above, below, blocks, arranged.rows, groups, chosen.is_strip, pool,
             said_by_user=caption is not None,
         )  # fmt: skip
+
+    def ways_of(graphs: Graphs) -> list[list[Grid]]:
+        """List the ways in which a stack may fill a figure, the usual one first."""
+        grid = grid_of(graphs, int(chosen.is_strip))
         rows, columns = grid.size
-        usual, other = [grid], grid.stacked()
+        ways = [[grid], grid.stacked()]
         if columns > 3 * rows:
-            usual, other = other, usual
-        grids += usual
-        others += other
+            ways.reverse()
+        if chosen.is_strip:
+            wide = grid_of(graphs, strip_columns(graphs))
+            ways += [wide], wide.stacked()
+        return ways
+
+    every = zip(*map(ways_of, chosen.stacks()), strict=True)
+    grids, *others = ([grid for way in some for grid in way] for some in every)
     return draw_grids(grids, figure, figsize=figsize, others=others)
 
 

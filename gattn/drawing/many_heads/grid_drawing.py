@@ -35,20 +35,18 @@ def draw_grids(
     figure: Figure | SubFigure | None,
     new: Callable[[tuple[float, float]], Figure | SubFigure] = new_figure,
     figsize: tuple[float, float] | None = None,
-    others: Sequence[Grid] = (),
+    others: Sequence[Sequence[Grid]] = (),
 ) -> Figure:
     """Draw grids one below the other, where no figure is given in a `new` one, which they fit.
 
-    They fill a figure that is given, or one of the size `figsize`; `others` do so instead, which
-    show the same, where their matrices are larger then. What has no room makes none.
+    They fill a figure that is given, or one of the size `figsize`; one of `others`, which show the
+    same, does so instead where its matrices are larger then. What has no room makes none.
     """
     usual, plans = _usual(grids)
     given = figsize if figure is None else inches_of(figure)
     if given is not None:
-        ways = [_filling(some, given) for some in (grids, others) if some]
-        plans = max(ways, key=_how_large)
-        grids = [plan.grid for plan in plans]
-    _check_room(grids, plans, given or usual, usual)
+        plans = _largest([grids, *others], given)
+    _check_room([grids, *others], plans, given or usual, usual)
     figure = new(figsize or usual) if figure is None else figure
     sheet, top = Sheet(figure), 0.0
     for plan in plans:
@@ -84,6 +82,11 @@ def _have_room(plans: Iterable[Plan]) -> bool:
     return all(plan.has_room for plan in plans)
 
 
+def _largest(ways: Sequence[Sequence[Grid]], size: tuple[float, float]) -> list[Plan]:
+    """Plan what fills a figure with the largest matrices."""
+    return max((_filling(grids, size) for grids in ways), key=_how_large)
+
+
 def _how_large(plans: Sequence[Plan]) -> tuple[bool, float]:
     """Return whether plans have room, and the area of their smallest matrices."""
     return _have_room(plans), min(plan.panel[0] * plan.panel[1] for plan in plans)
@@ -107,7 +110,7 @@ def _filling(grids: Sequence[Grid], size: tuple[float, float]) -> list[Plan]:
 
 
 def _check_room(
-    grids: Sequence[Grid],
+    ways: Sequence[Sequence[Grid]],
     plans: Sequence[Plan],
     given: tuple[float, float],
     usual: tuple[float, float],
@@ -119,7 +122,7 @@ def _check_room(
     for step in range(1, _STEPS + 1):
         larger = [low + (high - low) * step / _STEPS for low, high in zip(given, most, strict=True)]
         wide, tall = (ceil(10 * side) / 10 for side in larger)
-        if _have_room(_filling(grids, (wide, tall))):
+        if _have_room(_largest(ways, (wide, tall))):
             break
     raise ShapeError(
         f"The heads have no room on a figure of {given[0]:.1f} x {given[1]:.1f} inches: give one "

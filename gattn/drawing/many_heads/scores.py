@@ -12,6 +12,7 @@ from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import in_digits
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
+from gattn.heads.nouns import noun_of, several
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 
@@ -63,7 +64,12 @@ class Score:
         found = {place: _plain(value) for place, value in values.items() if not _is_none(value)}
         if not found:
             raise SelectionError(f"None of the heads to draw has the score {name!r}.")
-        return cls(shown_text(name.replace("_", " ")), found)
+        said = name.replace("_", " ")
+        nouns = {noun_of(head.geometry, head.stack) for head in heads.values()}
+        if isinstance(score, str) and len(nouns) == 1:
+            (noun,) = nouns
+            said = said.replace("tokens", several(noun)).replace("token", noun)
+        return cls(shown_text(said), found)
 
     @property
     def is_text(self) -> bool:

@@ -88,6 +88,7 @@ class FreeGraph:
         loops = self._loops
         self._bows = curves.along(curves.bows(rest.start, rest.end))
         self._drawn = pen.draw(ax, curves.bows(loops.start, loops.end), loops.attention, loops.kind)
+        self._opens = curves.openings(loops.start, rest.start, rest.end)
         self._lengths = np.hypot(*(rest.end - rest.start).T)
         self._ends, self._arrivals = rest.end, curves.bow_arrivals(rest.start, rest.end)
         self._heads = pen.draw_arrowheads(ax, rest.end, self._arrivals, rest.attention, rest.kind)
@@ -95,6 +96,7 @@ class FreeGraph:
         self._texts: Texts | None = None
         self._named: dict[Node, str] = {}
         self._chief = 0
+        self._tips: dict[tuple[float, ...], Points] = {}
 
     def add_nodes(self, drawn: PathCollection, size: Callable[[float], float]) -> None:
         """Let markers have a size that follows from the radius of nodes in points."""
@@ -120,18 +122,19 @@ class FreeGraph:
         for drawn, size in self._sized:
             drawn.set_sizes([size(radius)])
         length = min(_LOOP, 0.1 * min(slot(self._ax)))
-        up = np.tile([0.0, 1.0], (len(self._loops.start), 1))
         wide, high = 0.6 * length * unit, (length + radius) * unit
         loops = [
-            curves.loops(self._loops.start, up, (share * wide, share * high))
+            curves.loops(self._loops.start, self._opens, (share * wide, share * high))
             for share in np.linspace(1, 0, 6, endpoint=False)
         ]
         self._drawn.set_paths(loops[0])
+        places = map(tuple, self._loops.start.tolist())
+        self._tips = dict(zip(places, self._opens * (length + radius), strict=True))
         far = np.maximum(np.hypot(*self._arrivals.T), 1e-12)[:, None]
         self._heads.set_offsets(self._ends - self._arrivals / far * radius * unit)
         if self._texts is not None:
-            covered = [self._bows, *map(curves.along, loops)]
-            self._write(self._texts, unit, radius, np.concatenate(covered))
+            inside = np.concatenate([curves.along(some) for some in loops])
+            self._write(self._texts, unit, radius, self._bows, inside)
 
     def _set_limits(self) -> float:
         """Leave room around the nodes at equal scales; tell how many data units a point is."""
@@ -147,10 +150,12 @@ class FreeGraph:
         self._ax.set_ylim(middle[1] - room[1] * unit / 2, middle[1] + room[1] * unit / 2)
         return float(unit)
 
-    def _write(self, texts: Texts, unit: float, radius: float, edges: Points) -> None:
+    def _write(
+        self, texts: Texts, unit: float, radius: float, edges: Points, loops: Points
+    ) -> None:
         """Write the labels that have room, and lines to those that stand away from their nodes."""
         corner = np.array([self._ax.get_xlim()[0], self._ax.get_ylim()[0]])
-        size, found = self._sides(unit, radius, (edges - corner) / unit)
+        size, found = self._sides(unit, radius, (edges - corner) / unit, (loops - corner) / unit)
         shown, whole = sum(side is not None for side in found), len(found)
         lacks = f"labels of {shown} of {whole} nodes have room" * (shown < whole)
         Fitting.of(self._ax).note("labels", lacks)
@@ -168,10 +173,13 @@ class FreeGraph:
             [side.line * unit + corner for _, side in written if side.line is not None]
         )
 
-    def _sides(self, unit: float, radius: float, edges: Points) -> tuple[float, list[Side | None]]:
-        """Place the labels, in the size in which most of them have room; `edges` in points."""
+    def _sides(
+        self, unit: float, radius: float, edges: Points, loops: Points
+    ) -> tuple[float, list[Side | None]]:
+        """Place the labels, in the size in which most have room; `edges`, `loops` in points."""
         corner = np.array([self._ax.get_xlim()[0], self._ax.get_ylim()[0]])
         own = np.array([self._positions[node] for node in self._named]).reshape(-1, 2)
+        tips = np.array([self._tips.get(tuple(place), (0.0, 0.0)) for place in own.tolist()])
         above = (own[:, 1] * 2 > sum(self._ax.get_ylim())).tolist()
         gap = radius + 2.5 if self._sized else _GAP
         widths = widths_of(list(self._named.values()))
@@ -180,9 +188,10 @@ class FreeGraph:
         size = 0.0
         for size in (0.9 * font_size(), smallest())[: 1 + has_few]:
             half = np.stack([widths / 2, np.full_like(widths, 0.6)], axis=1) * size + 0.5
-            sides = Sides((self._places - corner) / unit, slot(self._ax), radius, gap, edges)
+            nodes = (self._places - corner) / unit
+            sides = Sides(nodes, slot(self._ax), radius, gap, edges, loops)
             found = sides.placed(
-                (own - corner) / unit, half, above, lines=has_few, chief=self._chief
+                (own - corner) / unit, half, above, tips, lines=has_few, chief=self._chief
             )
             if None not in found:
                 break

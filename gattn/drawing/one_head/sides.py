@@ -45,7 +45,7 @@ class _Options(NamedTuple):
 
 
 class Sides:
-    """Places labels where they meet no node, no label and as few edges as can be.
+    """Places labels where they meet no node, no loop, no label and as few edges as can be.
 
     A label beside its node is nearer to it than to any other; one that stands further away is
     joined to it by a line, which crosses no node, label or other such line.
@@ -60,22 +60,32 @@ class Sides:
         The radius of nodes.
     gap : float
         How far a label stays from the middle of its node.
-    edges : array (points, 2)
-        Points on edges.
+    edges, loops : array (points, 2)
+        Points on edges, and within those from a node to itself, which hold no label.
     """
 
     def __init__(
-        self, nodes: Points, room: tuple[float, float], radius: float, gap: float, edges: Points
+        self,
+        nodes: Points,
+        room: tuple[float, float],
+        radius: float,
+        gap: float,
+        edges: Points,
+        loops: Points,
     ) -> None:
         self._nodes, self._room = nodes, np.array(room)
         self._radius, self._gap = radius, gap
-        shape = np.maximum(np.ceil(self._room).astype(int), 1)
-        within = np.stack([np.zeros_like(shape), shape], axis=1)
-        ink = np.histogram2d(edges[:, 0], edges[:, 1], bins=shape.tolist(), range=within)[0]
-        self._ink = np.pad(np.minimum(ink, 1), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+        self._ink, self._loops = self._summed(edges), self._summed(loops)
 
     def placed(
-        self, own: Points, half: Points, above: Sequence[bool], *, lines: bool, chief: int = 0
+        self,
+        own: Points,
+        half: Points,
+        above: Sequence[bool],
+        tips: Points,
+        *,
+        lines: bool,
+        chief: int = 0,
     ) -> list[Side | None]:
         """Return where each label stands; None if it has no room.
 
@@ -87,13 +97,15 @@ class Sides:
             Half the width and height of each label.
         above : sequence of bool
             Whether a label would rather stand above its node than below.
+        tips : array (labels, 2)
+            How far from its node the edge of each to itself reaches; 0 where there is none.
         lines : bool
             Whether labels may stand at the ends of lines.
         chief : int
             How many of the first labels none of the others may displace, nor one of them an earlier
             one; their lines may lead over nodes.
         """
-        beside = cache(lambda i: self._beside(own[i], half[i], above[i]))
+        beside = cache(lambda i: self._beside(own[i], half[i], above[i], tips[i]))
         afar = cache(lambda i: self._afar(own[i], half[i]))
         ways = (beside, afar) if lines else (beside,)
 
@@ -137,14 +149,21 @@ class Sides:
         return Side(middles[best] - node, line)
 
     def _beside(
-        self, node: NDArray[np.float64], half: NDArray[np.float64], above: bool
+        self,
+        node: NDArray[np.float64],
+        half: NDArray[np.float64],
+        above: bool,
+        tip: NDArray[np.float64],
     ) -> _Options:
-        """Return the places that touch a node, its preferred side first."""
+        """Return the places that touch a node, its preferred side first, or its loop's tip."""
         upright = np.array(_UPRIGHT, dtype=float) * ([1, 1] if above else [1, -1])
         corners = np.array(_CORNERS, dtype=float)
         places = node + np.concatenate(
             [upright * (self._gap + half), corners * (0.75 * self._gap + half)]
         )
+        if reach := float(np.hypot(*tip)):
+            there = tip * (1 + _CLEAR / reach) + tip / np.abs(tip).max() * half
+            places = np.concatenate([places, [node + there]])
         costs = self._costs(places, half) + _RANK * np.arange(len(places))
         own = _distances(node[None], places, half)[:, 0]
         others = self._distances(node, places, half)
@@ -168,7 +187,7 @@ class Sides:
         near = np.clip(0.0, offsets - half, offsets + half)
         begins = near / np.hypot(*near.T)[:, None] * self._radius
         lines = node + np.stack([begins, near], axis=1)
-        costs = self._costs(node + offsets, half) + _FARTHER * lengths
+        costs = self._costs(node + offsets, half, over=over) + _FARTHER * lengths
         least = self._radius + _CLEAR if over else self._gap + _NEARER
         costs[self._distances(node, node + offsets, half) < least] = np.inf
         others = self._nodes[(self._nodes != node).any(1)]
@@ -183,14 +202,29 @@ class Sides:
         others = self._nodes[(self._nodes != node).any(1)]
         return np.asarray(_distances(others, places, half).min(1, initial=np.inf))
 
-    def _costs(self, middles: Points, half: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share of each box that lies on edges; infinity for those that are cut."""
+    def _summed(self, points: Points) -> NDArray[np.float64]:
+        """Sum up, from the lower left corner, which cells of a point's size hold some points."""
+        shape = np.maximum(np.ceil(self._room).astype(int), 1)
+        within = np.stack([np.zeros_like(shape), shape], axis=1)
+        ink = np.histogram2d(points[:, 0], points[:, 1], bins=shape.tolist(), range=within)[0]
+        return np.asarray(np.pad(np.minimum(ink, 1), ((1, 0), (1, 0))).cumsum(0).cumsum(1))
+
+    def _costs(
+        self, middles: Points, half: NDArray[np.float64], *, over: bool = False
+    ) -> NDArray[np.float64]:
+        """Return the share of each box that lies on edges.
+
+        It is infinite for those that are cut, and, unless they may lie `over` them, on loops.
+        """
         limit = np.array(self._ink.shape) - 1
         x0, y0 = np.clip(np.rint(middles - half).astype(int), 0, limit).T
         x1, y1 = np.clip(np.rint(middles + half).astype(int), 0, limit).T
-        ink = self._ink[x1, y1] - self._ink[x0, y1] - self._ink[x1, y0] + self._ink[x0, y0]
+        ink, loops = (
+            of[x1, y1] - of[x0, y1] - of[x1, y0] + of[x0, y0] for of in (self._ink, self._loops)
+        )
         is_cut = ((middles < half) | (middles > self._room - half)).any(1)
-        return np.where(is_cut, np.inf, ink / np.maximum((x1 - x0) * (y1 - y0), 1))
+        costs = (ink + loops) / np.maximum((x1 - x0) * (y1 - y0), 1)
+        return np.where(is_cut | ((loops > 0) & (not over)), np.inf, costs)
 
 
 class _Taken:

@@ -10,7 +10,14 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
-from gattn.drawing.canvas.labels import font_size, larger, small_size
+from gattn.drawing.canvas.labels import (
+    COARSEST,
+    font_size,
+    larger,
+    small_size,
+    widest_of,
+    width_of,
+)
 from gattn.drawing.many_heads.sheet import (
     Sheet,
     as_inches,
@@ -24,7 +31,7 @@ from gattn.drawing.over_image.images import Image
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.errors import ShapeError
-from gattn.names.text import width, wrapped
+from gattn.names.text import wrapped
 
 IN_A_ROW = 6
 """The most panels of the usual size side by side."""
@@ -66,8 +73,8 @@ class Panels:
         """Draw on a figure, or on a new one of a given or of fitting size."""
         large = _LARGE if self._columns <= IN_A_ROW else _SMALL
         side = larger() * large * min(max(self._ratio**-0.5, 0.4), 2.0)
-        asides = [panel.aside for panel in self._panels]
-        self._left = _MARGIN + as_inches(max(map(width, asides)) * small_size() + 5)
+        aside = widest_of(panel.aside for panel in self._panels)
+        self._left = _MARGIN + as_inches(aside * small_size() + 5)
         around = self._left + key_width() + _MARGIN
         given = figsize if figure is None else inches_of(figure)
         if given is None:
@@ -95,10 +102,11 @@ class Panels:
     def _measure(self, wide: float, side: float) -> None:
         """Find where all parts stand, on a figure of a width."""
         self._side, self._tall = side, side * self._ratio
-        room = (wide - self._left - _MARGIN) / as_inches(1)
+        room = (wide - self._left - _MARGIN) / as_inches(1) / COARSEST
+        said = "; ".join(filter(None, [self._caption, self._marked]))
         self._texts = (
-            wrapped(self._title, room / font_size()),
-            wrapped("; ".join(filter(None, [self._caption, self._marked])), room / small_size()),
+            wrapped(self._title, room / font_size(), width_of),
+            wrapped(said, room / small_size(), width_of),
         )
         self._names = {panel: self._fitting(panel.name) for panel in self._panels}
         lines = [
@@ -112,11 +120,12 @@ class Panels:
             self._tops.append(y)
             y += self._tall + _GAP
         self._under = y + 0.04
-        said = 1 + self._texts[1].count("\n") if self._texts[1] else 0
-        self._height = self._under + said * line_height(small_size()) + _MARGIN
+        below = 1 + self._texts[1].count("\n") if self._texts[1] else 0
+        self._height = self._under + below * line_height(small_size()) + _MARGIN
 
     def _fitting(self, name: str) -> str:
-        return wrapped(name, max(self._side / as_inches(1) / small_size(), 3)) if name else ""
+        room = max(self._side / as_inches(1) / small_size(), 3)
+        return wrapped(name, room, width_of) if name else ""
 
     def _draw(self, sheet: Sheet) -> None:
         style = {"va": "top", "linespacing": 1.25}

@@ -127,7 +127,7 @@ def _band(band: Band) -> dict[str, Any]:
         "name": band.name,
         "isKeySide": band.is_key_side,
         "tokens": list(band.tokens),
-        "layers": band.layers,
+        "rises": [band.height(n) - band.base for n in range(band.layers + 1)],
         "left": band.left,
         "base": band.base,
         "hasNames": band.has_names,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.fitting import room
+from gattn.drawing.canvas.fitting import fitted, room
 from gattn.drawing.canvas.frame import describe, new_axes, shown_text
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, small_size, text_style, widest_of
@@ -23,6 +25,10 @@ _DARK_INKS = ("#56b4e9", *_INKS[1:5], "#4f8fd6")
 _DASHES = ("-", "--", "-.", ":")
 _KEY_LINE = 5.0
 """How wide the line of an entry of a key is, with the room around it, in font sizes."""
+_MARKERS = "osD^vP"
+"""The marks of curves, whose colours may be about the same grey."""
+_APART, _MOST = 0.05, 0.6
+"""How far a key stays above curves, and the share of the axes it takes at most."""
 _BASELINE = "random"
 
 
@@ -49,11 +55,13 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     for number, name in enumerate(name for name in names if name != _BASELINE):
         style: dict[str, Any] = {"color": next(inks), "ls": _DASHES[number // len(_INKS) % 4]}
         label = shown_text(str(name), limit=40)
-        (line,) = ax.plot(shares, table[name], marker="o", ms=3, **(style | options))
+        style |= {"marker": _MARKERS[number % len(_MARKERS)], "ms": 3}
+        (line,) = ax.plot(shares, table[name], **(style | options))
         lines.append((line, label))
     if _BASELINE in table.columns:
         lines.append((_draw_baseline(ax, shares, table), "random orders: mean, range"))
-    add_key(ax, lines, loc="best", fontsize=0.85 * font_size())
+    key = add_key(ax, lines, loc="best", fontsize=0.85 * font_size())
+    fitted(ax, partial(_clear_key, ax, key, ax.get_ylim()))
     unit, done = table.attrs.get("unit", "edge"), table.attrs.get("inserted", False)
     ax.set_xlabel(f"share of the {unit}s " + ("restored" if done else "cut"))
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
@@ -62,6 +70,17 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     ax.spines[["top", "right"]].set_visible(False)
     describe(ax, table.attrs)
     return ax
+
+
+def _clear_key(ax: Axes, key: Legend, limits: tuple[float, float]) -> None:
+    """Raise the upper limit above all curves where the key has no room beside them."""
+    low, high = limits
+    ax.set_ylim(low, high)
+    box = key.get_window_extent()
+    paths = [line.get_path().transformed(line.get_transform()) for line in ax.lines]
+    share = min(box.height / ax.bbox.height + _APART, _MOST)
+    if any(path.intersects_bbox(box, filled=False) for path in paths):
+        ax.set_ylim(low, low + (high - low) / (1 - share))
 
 
 def _inks() -> tuple[str, ...]:

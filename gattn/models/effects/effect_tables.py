@@ -70,3 +70,25 @@ class Effects(Pictured, pd.DataFrame):
             As in `AttentionGraph.draw_image`.
         """
         raise NotImplementedError
+
+    @drawn_by("draw_effects_graph")
+    def draw_graph(
+        self,
+        places: Any = None,
+        *,
+        figsize: tuple[float, float] | None = None,
+        ax: Axes | None = None,
+        cmap: str | Colormap | None = None,
+        labels: bool = True,
+        legend: bool = True,
+    ) -> Axes:
+        """Draw what edits of edges change on a graph; see `gattn.drawing.draw_effects_graph`.
+
+        Parameters
+        ----------
+        places : array (nodes, 2) or mapping of node to (x, y)
+            Where the nodes lie, as ``data.pos`` or ``networkx.spring_layout(graph)``.
+        figsize, ax, cmap, labels, legend
+            See `gattn.drawing`.
+        """
+        raise NotImplementedError

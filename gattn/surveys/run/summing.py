@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gattn.analysis.heads.head_table import drop_empty, scored
+from gattn.analysis.heads.head_table import drop_empty, labelled, scored
 from gattn.analysis.heads.summed.nodes import Nodes
 from gattn.analysis.heads.summed.of_blocks import BlockSums, Marks, bring_to_host
 from gattn.analysis.heads.summed.sums import Sums, joined
@@ -85,7 +85,7 @@ class SummedTexts:
             numbers = scored(joined([found for _, found in parts]))
             rows |= zip([place for places, _ in parts for place in places], numbers, strict=True)
         ordered = {
-            place: {"key_value_head": head.key_value_head} | rows[place]
+            place: {"key_value_head": head.key_value_head} | labelled(rows[place], head)
             for place, head in heads.items()
         }
         drop_empty(list(ordered.values()))

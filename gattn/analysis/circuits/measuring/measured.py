@@ -71,14 +71,25 @@ class Measured(Graph):
 
     def __str__(self) -> str:
         """Say what it keeps, and how small it is."""
-        graph, what = self.graph, "paths" if "paths" in self.graph["kind"] else "edges"
         if isnan(self.faithfulness):
-            return f"0 of {graph['all_edges']:,} {what}: {self.notes[0]}"
+            return f"{self.counted}: {self.notes[0]}"
         return (
-            f"{graph['edges']:,} of {graph['all_edges']:,} {what} keep "
-            f"{percent(self.faithfulness, 1)} of {self.whole}; without them "
+            f"{self.counted} keep {percent(self.faithfulness, 1)} of {self.whole}; without them "
             f"{percent(1 - self.completeness, 1)} is left"
         )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
+
+    @property
+    def counted(self) -> str:
+        """How many of all it has, in words: of its units, and of the edges that these hold."""
+        graph, kind = self.graph, str(self.graph["kind"])
+        what = "paths" if "paths" in kind else "edges"
+        edges = f"{graph['edges']:,} of {graph['all_edges']:,} {what}"
+        if what == kind or "all_units" not in graph:
+            return edges
+        return f"{len(self.units()):,} of {graph['all_units']:,} {kind} ({edges})"
 
     @property
     def whole(self) -> str:

@@ -78,8 +78,9 @@ class Runs:
     `count` is how many runs there were, and `ran` is told as they end; each set of units runs once.
     `seconds_of_run` is how long one took of those that ran together with the most others so far; 0
     until it is known: the first run is slower, and so are few at once.
-    `has_stream` says whether tokens keep a residual stream, as they do not in graph networks, and
-    `has_gradient` whether all slopes that were asked for could be taken.
+    `has_stream` says whether tokens keep a residual stream, as they do not in graph networks,
+    `order` in which order layers ran, as (stack, layer), where that is known, and `has_gradient`
+    whether all slopes that were asked for could be taken.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Runs:
         self._most_at_once = 0
         self.ran: Callable[[int], None] = _ignore
         self.has_stream = self.has_gradient = True
+        self.order: list[tuple[str, int]] = []
         self.begun = time.perf_counter()
         self.batch_size = self._copies() if runner.prompt.repeats else 1
         self._known: dict[bytes, float] = {}
@@ -196,6 +198,7 @@ class Runs:
         context, count = self.groups.context(weights, self._messages), len(weights)
         answers = self.runner.run(context, count)
         self.has_stream &= getattr(context, "has_stream", True)
+        self.order = self.order or getattr(context, "order", [])
         self.count += count
         self.ran(count)
         return answers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,14 @@ from gattn.drawing.canvas.curves import half_ellipses, loops
 from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, points, room
 from gattn.drawing.canvas.frame import name_side, new_axes, shown_text
 from gattn.drawing.canvas.keys import add_colour_bar
-from gattn.drawing.canvas.labels import font_size, shortened, smallest, text_style, width_of
+from gattn.drawing.canvas.labels import (
+    font_size,
+    shortened,
+    smallest,
+    text_style,
+    widest_of,
+    width_of,
+)
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import label_tokens
 from gattn.drawing.layers.band_names import name_lowest, set_up_bands
@@ -28,13 +35,16 @@ from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay
 from gattn.drawing.layers.numbered import layered_axes
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.results.effects.sides import Sides
+from gattn.names.forms import in_form
 from gattn.names.text import wrapped
 
-_MOST_EDGES = 300
+MOST_EDGES = 300
 _MOST_BARS = 40
 _WIDE = 12.0
 _REACH = 0.45
 """The share of the width that the names of edits take at most."""
+_WHOLE = 400
+"""The most letters of an edit that are read to tell it from others."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +89,40 @@ def _draw_edits(
     ax.barh(rows, values, color=changes.pen.colours(values), edgecolor="0.5", lw=0.4)
     ax.axvline(0, color=ax.xaxis.label.get_color(), lw=0.8)
     given = list(table.get("edit", table.index))
-    fitted(ax, partial(_name_edits, ax, [shown_text(str(given[n]), limit=44) for n in shown]))
+    names = {int(n): shown_text(str(given[n]), limit=_WHOLE) for n in shown}
+    fitted(ax, partial(_name_edits, ax, names))
     ax.invert_yaxis()
     name_side(ax, "x", changes.pen.name)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    return ax, _strongest_said(changes, shown, "edits")
+    return ax, strongest_said(changes, shown, "edits")
 
 
-def _name_edits(ax: Axes, names: Sequence[str]) -> None:
-    """Name the rows, in a smaller font or shorter where there is no room."""
+def _name_edits(ax: Axes, names: Mapping[int, str]) -> None:
+    """Name the bars, in a smaller font or shorter where there is no room."""
     apart = pitch(ax, len(names), "y")
     size = min(0.85 * font_size(), max(smallest(), apart / 1.15))
     step = max(1, int(np.ceil(1.15 * size / max(apart, 1e-9))))
-    texts = shortened(names[::step], _REACH * room(ax)[0] / size)
-    ax.set_yticks(range(0, len(names), step), texts, size=size, **text_style(texts))
-    Fitting.of(ax).note("names", f"one name in {step}" * (step > 1))
+    texts, said = _told_apart(names, _REACH * room(ax)[0] / size)
+    ax.set_yticks(range(0, len(names), step), texts[::step], size=size, **text_style(texts))
+    said = "; ".join(filter(None, [said, f"one name in {step}" * (step > 1)]))
+    Fitting.of(ax).note("names", said)
+
+
+def _told_apart(names: Mapping[int, str], room: float) -> tuple[list[str], str]:
+    """Shorten the names of rows so that they read differently, and say how."""
+    whole = list(names.values())
+    if widest_of(whole) <= room:
+        return whole, ""
+    form, values = in_form(whole)
+    texts = shortened(values, room)
+    if len(set(texts)) == len(set(whole)):
+        return texts, f"bars are named by the values in {form}" * bool(form)
+    widest = max(width_of(f"{row}: ") for row in names)
+    texts = [
+        f"{row}: {text}" for row, text in zip(names, shortened(values, room - widest), strict=True)
+    ]
+    return texts, "bars are named by their rows in the table, from 0"
 
 
 def _draw_heads(
@@ -139,7 +167,7 @@ def _draw_arcs(
     if ax is None:
         wide = min(13.0, max(5.0, 2.2 + 0.42 * len(sides)))
         ax = new_axes(wide, max(3.2, 0.42 * wide))
-    chosen = changes.strongest(_MOST_EDGES)
+    chosen = changes.strongest(MOST_EDGES)
     bands = sides.bands()
     places = {
         side: {place: band.left + n for n, place in enumerate(band.tokens)}
@@ -169,9 +197,7 @@ def _draw_arcs(
         label_tokens(ax, list(sides.keys), list(sides.keys.values()), "x")
         fitted(ax, partial(_say_directions, ax, two_sided=bool(reach[1])))
     _add_bar(ax, changes.pen)
-    return ax, _strongest_said(changes, chosen) or [f"all {len(chosen):,} edges"] * (
-        len(chosen) > 1
-    )
+    return ax, strongest_said(changes, chosen) or [f"all {len(chosen):,} edges"] * (len(chosen) > 1)
 
 
 def _say_directions(ax: Axes, *, two_sided: bool) -> None:
@@ -189,7 +215,7 @@ def _draw_edges_by_layer(
     of_keys, of_queries = _both(bands)
     ax = ax if ax is not None else layered_axes(len(sides), len(layers))
     lines = LayeredEdges(ax, changes.pen)
-    order = changes.strongest(_MOST_EDGES)
+    order = changes.strongest(MOST_EDGES)
     drawn: dict[tuple[int, int, int], int] = {}
     for n in order:  # The strongest head of an edge comes last.
         layer, query, key = (int(table[name].iloc[n]) for name in ("layer", "query", "key"))
@@ -212,7 +238,7 @@ def _draw_edges_by_layer(
     set_up_bands(ax, bands, labels=True)
     lines.name_strongest(12)
     _add_bar(ax, changes.pen)
-    notes = _strongest_said(changes, order)
+    notes = strongest_said(changes, order)
     if len(drawn) < len(order):
         notes.append("the strongest head of each edge")
     return ax, notes
@@ -224,7 +250,7 @@ def _both(bands: Mapping[str, Band]) -> tuple[Band, Band]:
     return found[0], found[-1]
 
 
-def _strongest_said(changes: Changes, chosen: NDArray[np.int64], what: str = "edges") -> list[str]:
+def strongest_said(changes: Changes, chosen: NDArray[np.int64], what: str = "edges") -> list[str]:
     """Say how many changes are shown of how many, if these are not all, and what the others do."""
     count, every = len(chosen), len(changes.values)
     if count == every:

@@ -41,7 +41,7 @@ function nodePlaces({ circuit, bands, width, height }, fans, top) {
   const labels = fitAt(pitch);
   const bases = [...new Set(circuit.bands.map(({ base }) => base))].sort((a, b) => a - b);
   const under = (base) => Math.max(0, ...circuit.bands.map((band, n) => (band.base === base && band.hasNames ? labels[n].extent + 12 : 0)));
-  const layersIn = (base) => Math.max(...circuit.bands.filter((band) => band.base === base).map(({ layers }) => layers));
+  const layersIn = (base) => Math.max(...circuit.bands.filter((band) => band.base === base).map(({ rises }) => rises.at(-1)));
   const layers = bases.reduce((sum, base) => sum + layersIn(base), 0);
   const between = bases.slice(1).reduce((sum, base) => sum + under(base) + 14, 0);
   const high = Math.max(34, Math.min(110, (height - under(bases[0]) - between - 110) / Math.max(layers, 1)));
@@ -54,15 +54,20 @@ function nodePlaces({ circuit, bands, width, height }, fans, top) {
     up -= layersIn(base) * high;
   }
   const x = (node) => left + (columnOf(circuit, node) + 0.5) * pitch;
-  const y = ([band, depth]) => bottoms.get(circuit.bands[band].base) - depth * high;
-  return { x, y, left, pitch, high, labels, shown, bottom: bottom + under(bases[0]) };
+  const y = ([band, depth]) => bottoms.get(circuit.bands[band].base) - circuit.bands[band].rises[depth] * high;
+  const bottomOf = ({ base }) => bottoms.get(base);
+  return { x, y, left, pitch, high, labels, shown, bottomOf, bottom: bottom + under(bases[0]) };
 }
 
+/** How far a token's stream goes up, past layers of other stacks, before the edge's own layer. */
+const passes = ({ bands }, { from: [band, depth], to: [other, end] }) => (band === other ? bands[band].rises[end] - bands[band].rises[depth] - 1 : 0);
+
 /** The control points of each edge; those of several heads between the same nodes fan out. */
-function pathsOf({ edges }, fans, { x, y, pitch }) {
-  return edges.map(({ from, to }, n) => {
+function pathsOf(circuit, fans, { x, y, pitch, high: layer }) {
+  return circuit.edges.map((edge, n) => {
+    const { from, to } = edge;
     const { place, size } = fans[n];
-    const [a, b, c, d] = [x(from), y(from), x(to), y(to)];
+    const [a, b, c, d] = [x(from), y(from) - layer * passes(circuit, edge), x(to), y(to)];
     const high = d - b;
     if (a === c) {
       const out = bulgeOf(pitch, fans[n]);
@@ -78,23 +83,39 @@ const pointAt = ([a, b, c, d, e, f, g, h], s) => {
   return [p * a + q * c + r * e + t * g, p * b + q * d + r * f + t * h];
 };
 
+/** The layers of a tier from below, each with the band that has its queries. */
+const rowsOf = ({ bands }, tier) =>
+  tier
+    .filter((n) => !bands[n].isKeySide)
+    .flatMap((n) => bands[n].rises.slice(1).map((rise, layer) => ({ band: n, layer, rise })))
+    .sort((a, b) => a.rise - b.rise);
+
 /** Write the layers and the stacks on the left, and the tokens below each stack. */
-function groundMarks(picture, { x, y, left, labels, shown }) {
+function groundMarks(picture, { x, y, left, high, labels, shown, bottomOf }) {
   const { circuit, look, width } = picture;
   const marks = [];
-  const isBeside = new Set(circuit.bands.map(({ base }) => base)).size < circuit.bands.length;
-  circuit.bands.forEach((band, n) => {
-    for (let depth = 0; depth <= band.layers; depth++) marks.push(lineMark(left, y([n, depth]), width - 12, y([n, depth]), look.faint, 0.7));
-    const isFirst = circuit.bands.findIndex(({ base }) => base === band.base) === n;
-    for (let l = 0; isFirst && l < band.layers; l++) {
-      const lines = [...(circuit.isSeveral && !l ? [band.name] : []), `layer ${l}`];
-      const middle = (y([n, l]) + y([n, l + 1])) / 2;
+  for (const base of new Set(circuit.bands.map((band) => band.base))) {
+    const tier = [...circuit.bands.keys()].filter((n) => circuit.bands[n].base === base);
+    const rows = rowsOf(circuit, tier);
+    rows.forEach(({ band, layer }, at) => {
+      const { name, stack } = circuit.bands[band];
+      const isNew = stack !== (at ? circuit.bands[rows[at - 1].band].stack : null);
+      const lines = [...(circuit.isSeveral && isNew ? [name] : []), `layer ${layer}`];
+      const middle = y([band, layer + 1]) + high / 2;
       lines.forEach((line, i) => marks.push(noteMark(look, 8, middle + 14 * (i - (lines.length - 1) / 2), line)));
+    });
+    const top = Math.min(...tier.map((n) => y([n, circuit.bands[n].rises.length - 1])));
+    const sides = tier.filter((n, at) => tier.findIndex((m) => circuit.bands[m].left === circuit.bands[n].left) === at);
+    for (const n of sides.length > 1 ? sides : []) {
+      const { tokens, isKeySide } = circuit.bands[n];
+      if (tokens.length) marks.push(noteMark(look, x([n, 0, tokens[0]]) - 8, top - 10, isKeySide ? "keys" : "queries"));
     }
-    if (isBeside && band.tokens.length) marks.push(noteMark(look, x([n, 0, band.tokens[0]]) - 8, y([n, band.layers]) - 10, band.isKeySide ? "keys" : "queries"));
+  }
+  circuit.bands.forEach((band, n) => {
+    band.rises.forEach((_, depth) => marks.push(lineMark(left, y([n, depth]), width - 12, y([n, depth]), look.faint, 0.7)));
     if (!band.hasNames) return;
     const row = {
-      place: (i) => [x([n, 0, band.tokens[i]]), y([n, 0]) + 8 + (labels[n].angle ? 0 : labels[n].size / 2)],
+      place: (i) => [x([n, 0, band.tokens[i]]), bottomOf(band) + 8 + (labels[n].angle ? 0 : labels[n].size / 2)],
       anchor: labels[n].angle ? "end" : "middle",
       isFocus: () => false,
       isLinked: () => false,
@@ -149,6 +170,10 @@ export function circuitScene(picture) {
   const paths = pathsOf(circuit, fans, places);
   const marks = groundMarks(picture, places);
   for (const [from, to] of circuit.streams) marks.push(lineMark(x(from), y(from), x(to), y(to), look.muted, 1.5));
+  for (const edge of circuit.edges.filter((one) => passes(circuit, one))) {
+    const [at, start] = [x(edge.from), y(edge.from)];
+    marks.push(lineMark(at, start, at, start - places.high * passes(circuit, edge), look.muted, 1.5));
+  }
   if (pointed !== null) marks.push(curvesMark([paths[pointed]], look.mark, scale.width(sizeOf(circuit, circuit.edges[pointed])) + 8));
   for (const n of [...paths.keys()].reverse()) {
     const value = sizeOf(circuit, circuit.edges[n]);
