@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from gattn import Cut, capturing, edited
+from gattn import Cut, capturing, edited, effect
 from gattn.errors import CaptureError, EditError
 
 SOURCE, TARGET = list("abcde"), list("xyz")
@@ -118,6 +118,62 @@ def test_edits_find_tokens_by_side():
         wanted = model(*given)
     assert torch.equal(found, wanted)
     assert not torch.equal(found, model(*given))
+
+
+@pytest.mark.parametrize("side", ["query", "key"])
+@pytest.mark.parametrize("texts", [SOURCE, {STACK: SOURCE}, [SOURCE], [{STACK: SOURCE}]])
+@torch.no_grad()
+def test_an_edit_by_a_text_that_may_be_on_either_side_is_refused(texts, side):
+    model, given = _model(), _inputs(5)
+    said = r"names a token by its text, but tokens= gives one list of texts that names both"
+    edit = Cut(stack=STACK, layer=0, **{side: "b"})
+    with pytest.raises(EditError, match=said), edited(model, edit, tokens=texts):
+        model(*given)
+    with pytest.raises(EditError, match=said):
+        effect(lambda: model(*given).sum(), [edit], model, tokens=texts, progress=False)
+
+
+@pytest.mark.parametrize("texts", [SOURCE, {STACK: SOURCE}, {STACK: {"key": SOURCE}}])
+@torch.no_grad()
+def test_an_edit_whose_tokens_are_clear_is_none_of_these(texts):
+    model, given = _model(), _inputs(5)
+    has_sides = texts == {STACK: {"key": SOURCE}}
+    cut = Cut(stack=STACK, layer=0, query=2, key="b" if has_sides else 1)
+    with edited(model, cut, tokens=texts):
+        found = model(*given)
+    with edited(model, Cut(stack=STACK, layer=0, query=2, key=1)):
+        assert torch.equal(found, model(*given))
+
+
+def _attention():
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(8, 2, add_bias_kv=True, add_zero_attn=True, batch_first=True)
+    return module.double().eval()
+
+
+@torch.no_grad()
+def test_keys_added_to_those_of_other_tokens_hide_no_list_of_both_sides():
+    module, (source, target) = _attention(), _inputs(5)
+    said = pytest.warns(UserWarning, match="one list of texts that names both the queries and")
+    with said, capturing(module, tokens=SOURCE) as run:
+        module(target, source, source)
+    assert run.trace.only_stack[0, 0].labels() == [*SOURCE, "[bias]", "[zero]"]
+    error = pytest.raises(EditError, match="one list of texts that names both the queries and")
+    with error, edited(module, Cut(layer=0, key="b"), tokens=SOURCE):
+        module(target, source, source)
+
+
+@torch.no_grad()
+def test_keys_added_to_those_of_own_tokens_make_no_other_side():
+    module, (source, _) = _attention(), _inputs()
+    with capturing(module, tokens=SOURCE) as run:
+        module(source, source, source)
+    graph = run.trace.only_stack[0, 0]
+    assert graph.query_labels() == SOURCE
+    with edited(module, Cut(layer=0, query="b", key="c"), tokens=SOURCE):
+        found, _ = module(source, source, source)
+    with edited(module, Cut(layer=0, query=1, key=2)):
+        assert torch.equal(found, module(source, source, source)[0])
 
 
 WRONG = {

@@ -11,9 +11,9 @@ from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.base import Edit
 from gattn.models.load.token_texts import names_of_run
 from gattn.models.read.places import Place
-from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.seen_call import SeenCall, extra_of
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.naming import Naming, Texts, extra_of
+from gattn.models.run.naming import Naming, Texts
 from gattn.models.run.token_names import TokenNames, count_of
 from gattn.models.watch.contexts import Context
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,3 +136,8 @@ class SeenCall:
         if self.mask is None and self.is_causal and sizes[0] != sizes[1]:
             ones = torch.ones(sizes, dtype=torch.bool, device=self.query.device)
             self.mask = ones.tril()[None, None]
+
+
+def extra_of(names: Sequence[str]) -> Sequence[str]:
+    """Return the last names that are of keys that are no tokens."""
+    return [name for name in names[-len(EXTRA_KEYS) :] if name in EXTRA_KEYS]

@@ -85,9 +85,12 @@ class EdgesOfCalls:
             refuse_contributions(call, reading, place, are_projected=wanted is True)
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         self._note_grid(call, place, reading, tracker)
-        if not call.is_named:
-            for sequence in reading.sequences:
-                self._sequences.extend(tracker, sequence + 1)[sequence].unnamed.add(place.stack)
+        for sequence in reading.sequences:
+            one = self._sequences.extend(tracker, sequence + 1)[sequence]
+            if not call.is_named:
+                one.unnamed.add(place.stack)
+            if call.reads_itself:
+                one.own.add(place.stack)
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
             stores = [self._store(layer, part, place, call) for layer in layers]

@@ -17,15 +17,15 @@ from gattn.heads.geometry.grid import Grid
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
-from gattn.models.read.seen_call import EXTRA_KEYS
+from gattn.models.read.seen_call import extra_of
 from gattn.models.read.token_maps import TokenMap
+from gattn.models.run.misnamed import SIDES, misfit, of_both_sides, unknown_stack
 
 Texts: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 """Texts of a stack's tokens; of cross-attention, those of each side, "query" or "key"."""
 ByStack: TypeAlias = Sequence[str] | Mapping[str, Texts]
 Tokens: TypeAlias = ByStack | Sequence[ByStack]
 """Texts of tokens: for all stacks, by stack, or these for each sequence of a batch."""
-_SIDES = ("query", "key")
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Naming:
             given = given.get(stack)
         if given is None:
             return {}
-        by_side = given if isinstance(given, Mapping) else dict.fromkeys(_SIDES, given)
-        if unknown := set(by_side) - set(_SIDES):
+        by_side = given if isinstance(given, Mapping) else dict.fromkeys(SIDES, given)
+        if unknown := set(by_side) - set(SIDES):
             raise CaptureError(
                 f"tokens= names {min(unknown)!r} of the stack {stack!r}: expected a list of texts, "
                 "or the texts of its queries and keys, as {'query': [...], 'key': [...]}."
@@ -67,6 +67,11 @@ class Naming:
                     "...]."
                 )
         return {side: [_text(one) for one in some] for side, some in by_side.items()}
+
+    def has_sides(self, stack: str, sequence: int = 0) -> bool:
+        """Return whether the texts of a stack are given by side."""
+        given = self._of(sequence)
+        return isinstance(given, Mapping) and isinstance(given.get(stack), Mapping)
 
     def _of(self, sequence: int) -> ByStack | None:
         """Return what is given for a sequence."""
@@ -133,14 +138,15 @@ class Naming:
         sequence: int = 0,
         *,
         unnamed: Collection[str] = (),
+        own: Collection[str] = (),
     ) -> AttentionTrace:
         """Name the tokens of a trace, and put them on the grid, or on those known of its stacks.
 
         `sequence` is its number in the batch; which tokens those of `unnamed` stacks are is not
-        known.
+        known, and queries of `own` stacks are among their keys.
         """
         if self.tokens is not None:
-            trace = self._named(trace, sequence, unnamed)
+            trace = self._named(trace, sequence, unnamed, own)
         done = set(unnamed)
         for stack in grids.keys() - set(unnamed):
             self._check_grid(grids[stack])
@@ -152,7 +158,11 @@ class Naming:
         return trace if self.grid is None else self._on_grid(trace, self.grid, done)
 
     def _named(
-        self, trace: AttentionTrace, sequence: int, unnamed: Collection[str]
+        self,
+        trace: AttentionTrace,
+        sequence: int,
+        unnamed: Collection[str],
+        own: Collection[str],
     ) -> AttentionTrace:
         given = self._of(sequence)
         by_stack = given if isinstance(given, Mapping) else dict.fromkeys(trace.stacks, given)
@@ -162,16 +172,17 @@ class Naming:
         names = {stack: self.of(stack, sequence) for stack in by_stack if stack not in unnamed}
         for stack, texts in names.items():
             has_sides = isinstance(by_stack[stack], Mapping)
-            for some in [{side: own} for side, own in texts.items()] if has_sides else [texts]:
+            by_side = [{side: some} for side, some in texts.items()]
+            for some in by_side if has_sides else [texts]:
                 before = stacks[stack]
                 heads = {place: _with_names(head, some) for place, head in before.items()}
                 stacks[stack] = Stack(stack, heads)
-                if not has_sides:
-                    _warn_of_sides(stack, before, heads)
+                if not has_sides and stack not in own and _are_both_named(before, heads):
+                    warn(f"{of_both_sides(stack)}.")
                 if all(head is before[place] for place, head in heads.items()):
                     left.append((stack, some))
         if left and (isinstance(given, Mapping) or len(left) == len(names)) and not unnamed:
-            raise _misfit(*left[0], trace.stacks[left[0][0]], self.tokens)
+            raise misfit(*left[0], trace.stacks[left[0][0]], self.tokens)
         return replace(trace, stacks=stacks)
 
     def _on_grid(
@@ -212,66 +223,16 @@ def _is_nested(given: Sequence[object]) -> bool:
     return isinstance(next(iter(given), ""), (list, tuple, Mapping))
 
 
-def _misfit(
-    stack: str, names: Mapping[str, Sequence[str]], heads: Stack, tokens: Tokens | None
-) -> CaptureError:
-    graphs = [(head.graph, len(extra_of(head.tokens))) for head in heads.values()]
-    side, given = next(iter(names.items()))
-    if len(names) == 1 and side == "query" and not any(one.is_bipartite for one, _ in graphs):
-        return CaptureError(
-            f"tokens= names the queries of the stack {stack!r}, whose queries and keys are the "
-            "same tokens: give one list of texts."
-        )
-    are_queries = len(names) == 1 and side == "query"
-    sizes = sorted(
-        {one.num_queries if are_queries else one.num_keys - extra for one, extra in graphs}
-    )
-    lists = [] if tokens is None or isinstance(tokens, Mapping) else tokens
-    each = [len(one) for one in lists if isinstance(one, list | tuple)]
-    if len(each) == len(lists) > 1 and sizes == [sum(each)]:
-        return CaptureError(
-            f"tokens= gives lists of {', '.join(map(str, each))} texts, but the stack {stack!r} "
-            f"has {sizes[0]} tokens: give one flat list for all graphs of the batch."
-        )
-    sides = {"query": "queries", "key": "keys"}[side] if len(names) == 1 else "tokens"
-    return CaptureError(
-        f"tokens= gives {len(given)} texts, but the stack {stack!r} has "
-        f"{', '.join(map(str, sizes))} {sides}: give one text per token, or for a batch one list "
-        "per sequence, without padding."
-    )
-
-
-def unknown_stack(name: str, stacks: Collection[str]) -> str:
-    """Say that texts are given for a stack that is none; it may be a side of one."""
-    if name in _SIDES:
-        return (
-            f"tokens= names the side {name!r} of no stack: sides go under the name of a stack of "
-            "cross-attention, as in tokens={stack: {'query': [...], 'key': [...]}}; the stacks "
-            f"are {sorted(stacks)}."
-        )
-    return f"tokens= names the stack {name!r}; the stacks are {sorted(stacks)}."
-
-
-def _warn_of_sides(
-    stack: str,
+def _are_both_named(
     before: Mapping[tuple[int, int], AttentionGraph],
     heads: Mapping[tuple[int, int], AttentionGraph],
-) -> None:
-    """Warn where the same texts name queries and keys that are other tokens."""
-    for place, head in heads.items():
-        known = before[place]
-        are_keys, are_queries = (
-            head.tokens is not known.tokens,
-            head.query_tokens is not known.query_tokens,
-        )
-        if are_keys and are_queries and not extra_of(known.tokens):  # Those are added to its own.
-            warn(
-                "tokens= gives one list of texts that names both the queries and the keys of "
-                f"{stack!r}, which is cross-attention, whose queries are other tokens than its "
-                f"keys. Name each stack, and these by side: tokens={{{stack!r}: {{'query': [...], "
-                "'key': [...]}, ...}."
-            )
-            return
+) -> bool:
+    """Return whether the same texts name both the queries and the keys of some head."""
+    return any(
+        head.tokens is not before[place].tokens
+        and head.query_tokens is not before[place].query_tokens
+        for place, head in heads.items()
+    )
 
 
 def _with_names(head: AttentionGraph, names: Mapping[str, Sequence[str]]) -> AttentionGraph:
@@ -285,11 +246,6 @@ def _with_names(head: AttentionGraph, names: Mapping[str, Sequence[str]]) -> Att
         found = _fitted(names.get("query"), graph.num_queries, head.generated)
         head = head if found is None else replace(head, query_tokens=found)
     return head
-
-
-def extra_of(names: Sequence[str]) -> Sequence[str]:
-    """Return the last names that are of keys that are no tokens."""
-    return [name for name in names[-len(EXTRA_KEYS) :] if name in EXTRA_KEYS]
 
 
 def _fitted(names: Sequence[str] | None, count: int, generated: int) -> tuple[str, ...] | None:

@@ -191,6 +191,7 @@ class Recording(Context):
                 one.grids,
                 n,
                 unnamed=one.unnamed,
+                own=one.own,
             )
             for n, one in enumerate(sequences)
         ]

@@ -12,9 +12,10 @@ from gattn.models.edit.unmet import Seen
 from gattn.models.load.loading import find_tokenizer
 from gattn.models.load.token_texts import names_of_run, spellings_of
 from gattn.models.read.places import Place
-from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.seen_call import SeenCall, extra_of
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.naming import Naming, extra_of, unknown_stack
+from gattn.models.run.misnamed import SIDES, of_both_sides, unknown_stack
+from gattn.models.run.naming import Naming
 from gattn.models.watch.contexts import names_shown
 from gattn.names.tokens import unclear_pair
 
@@ -66,7 +67,7 @@ class TokenNames:
                 names[side], spellings[side] = of_nodes[name], ()
         if call.token_spellings:
             spellings["key"] = (call.token_spellings,)
-        reasons = self._as_given(place, sequence, names, spellings)
+        reasons = self._as_given(call, place, sequence, names, spellings)
         sizes, grids = self._grids(call, place, sequence)
         for side in [side for side, known in names.items() if known is None]:
             if side in grids:
@@ -77,7 +78,7 @@ class TokenNames:
 
     def check_pairs(self, edit: Edit, call: SeenCall, place: Place, sequence: int) -> None:
         """Refuse a pair of positions that may be meant as a patch, on a side that has patches."""
-        sides = {side: getattr(edit, side, None) for side in ("query", "key")}
+        sides = {side: getattr(edit, side, None) for side in SIDES}
         said = {side: text for side, of in sides.items() if (text := unclear_pair(side, of))}
         if (
             said
@@ -90,7 +91,7 @@ class TokenNames:
         self, call: SeenCall, place: Place, sequence: int
     ) -> tuple[dict[str, int], dict[str, Grid]]:
         """Count a sequence's queries and keys, and give the grids that these lie on, if any."""
-        sizes = {side: count_of(place, sequence, side) for side in ("query", "key")}
+        sizes = {side: count_of(place, sequence, side) for side in SIDES}
         return sizes, self._naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
 
     def check(self, seen: Seen) -> None:
@@ -122,22 +123,27 @@ class TokenNames:
 
     def _as_given(
         self,
+        call: SeenCall,
         place: Place,
         sequence: int,
         names: dict[str, Sequence[str] | None],
         spellings: dict[str, tuple[Sequence[str], ...]],
     ) -> dict[str, str]:
-        """Name tokens as the user does; say which sides that fails for."""
+        """Name tokens as the user does; say which sides that fails for.
+
+        Where one list names queries and keys that are other tokens, it may be meant for either.
+        """
         by_side = self._naming.of(place.stack, sequence)
         if not by_side:
             return {}
         reasons: dict[str, str] = {}
+        named: set[str] = set()
         is_step = any(
             one.first and one.positions is None
             for one, of in zip(place.queries, place.sequences, strict=True)
             if of == sequence
         )
-        for side in ("query", "key"):
+        for side in SIDES:
             if (given := by_side.get(side)) is None:
                 continue
             count = count_of(place, sequence, side)
@@ -147,8 +153,13 @@ class TokenNames:
                 self._given_more[place.stack, side] = len(given)
             if len(given) == count or (is_step and len(given) < count) or may_grow:
                 names[side], spellings[side] = given[:count], ()
+                named.add(side)
             else:
                 reasons[side] = _other_count(len(given), place.stack, side, count)
+        is_one_text = not place.is_bipartite or call.reads_itself
+        if len(named) > 1 and not (is_one_text or self._naming.has_sides(place.stack, sequence)):
+            names.update(dict.fromkeys(SIDES))
+            return dict.fromkeys(SIDES, of_both_sides(place.stack))
         return {side: reason for side, reason in reasons.items() if names[side] is None}
 
 

@@ -105,7 +105,7 @@ class RecordedSequence:
     `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
     these are real. Logits come with the number of tokens after which they end, or -1 if it is not
     known of which they are. `grids` are those that the tokens of stacks form; which tokens those of
-    `unnamed` stacks are is not known.
+    `unnamed` stacks are is not known, and queries of `own` stacks are among their keys.
     `segments` are the token types of stacks, and `ahead` the positions up to which some token of a
     stack read a later one.
     """
@@ -119,6 +119,7 @@ class RecordedSequence:
     fed: tuple[Tensor, Tensor] | None = None
     grids: dict[str, TokenMap] = field(default_factory=dict)
     unnamed: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     ahead: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
@@ -169,7 +170,8 @@ class RecordedSequence:
             for stack, some in self.layers.items()
         }
         ids, logits, grids = dict(self.ids), list(self.logits), dict(self.grids)
-        copies: dict[str, Any] = {"unnamed": set(self.unnamed), "segments": dict(self.segments)}
+        copies: dict[str, Any] = {"unnamed": set(self.unnamed), "own": set(self.own)}
+        copies["segments"] = dict(self.segments)
         return replace(self, layers=layers, ids=ids, logits=logits, grids=grids, **copies)
 
     def _grows(self, stack: str, is_query: bool) -> bool:

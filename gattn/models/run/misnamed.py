@@ -1,0 +1,61 @@
+"""Says what is wrong with texts that name tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from gattn.errors import CaptureError
+from gattn.heads.stack import Stack
+from gattn.models.read.seen_call import extra_of
+
+SIDES = ("query", "key")
+
+
+def misfit(
+    stack: str, names: Mapping[str, Sequence[str]], heads: Stack, tokens: object
+) -> CaptureError:
+    """Say that texts are not as many as the tokens of a stack."""
+    graphs = [(head.graph, len(extra_of(head.tokens))) for head in heads.values()]
+    side, given = next(iter(names.items()))
+    if len(names) == 1 and side == "query" and not any(one.is_bipartite for one, _ in graphs):
+        return CaptureError(
+            f"tokens= names the queries of the stack {stack!r}, whose queries and keys are the "
+            "same tokens: give one list of texts."
+        )
+    are_queries = len(names) == 1 and side == "query"
+    sizes = sorted(
+        {one.num_queries if are_queries else one.num_keys - extra for one, extra in graphs}
+    )
+    lists = tokens if isinstance(tokens, Sequence) else []
+    each = [len(one) for one in lists if isinstance(one, list | tuple)]
+    if len(each) == len(lists) > 1 and sizes == [sum(each)]:
+        return CaptureError(
+            f"tokens= gives lists of {', '.join(map(str, each))} texts, but the stack {stack!r} "
+            f"has {sizes[0]} tokens: give one flat list for all graphs of the batch."
+        )
+    sides = {"query": "queries", "key": "keys"}[side] if len(names) == 1 else "tokens"
+    return CaptureError(
+        f"tokens= gives {len(given)} texts, but the stack {stack!r} has "
+        f"{', '.join(map(str, sizes))} {sides}: give one text per token, or for a batch one list "
+        "per sequence, without padding."
+    )
+
+
+def unknown_stack(name: str, stacks: Collection[str]) -> str:
+    """Say that texts are given for a stack that is none; it may be a side of one."""
+    if name in SIDES:
+        return (
+            f"tokens= names the side {name!r} of no stack: sides go under the name of a stack of "
+            "cross-attention, as in tokens={stack: {'query': [...], 'key': [...]}}; the stacks "
+            f"are {sorted(stacks)}."
+        )
+    return f"tokens= names the stack {name!r}; the stacks are {sorted(stacks)}."
+
+
+def of_both_sides(stack: str) -> str:
+    """Say that the same texts name queries and keys that are other tokens."""
+    return (
+        f"tokens= gives one list of texts that names both the queries and the keys of {stack!r}, "
+        "which is cross-attention, whose queries are other tokens than its keys: name each stack, "
+        f"and these by side, as in tokens={{{stack!r}: {{'query': [...], 'key': [...]}}, ...}}"
+    )
