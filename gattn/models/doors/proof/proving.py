@@ -221,8 +221,10 @@ class Proof:
 def _may_be_one_sequence(given: Given, watching: Watching) -> bool:
     """Return whether inputs may be one sequence: (tokens, channels), or ids of as many tokens.
 
-    Integers beside them that no embedding looks up may be pairs of tokens, as an adjacency matrix.
+    So may be pairs of its tokens, (tokens, tokens, channels). Integers beside these that no
+    embedding looks up may be pairs, too, as an adjacency matrix.
     """
     known = sources(given)
     ids = watching.ids if watching.kernels.integers.are_looked_up or not known else ()
-    return all(x.dim() < 3 for x in known) and all(x.dim() < 2 for x in ids)
+    are_tokens = all(x.dim() < 3 or (x.dim() == 3 and x.shape[0] == x.shape[1]) for x in known)
+    return are_tokens and all(x.dim() < 2 for x in ids)
