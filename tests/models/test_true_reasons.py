@@ -201,11 +201,11 @@ def test_streams_of_a_token_are_mixed_without_a_warning() -> None:
 
 
 class Pairs(Heads):
-    """Attends from pair to pair in each row of a matrix of pairs, with a bias by all of them."""
+    """Attends from pair to pair in each row of a matrix of pairs, with a bias by other rows."""
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).transpose(-4, -2).unbind(-3)
-        scores = q @ k.mT + self.out(x)[..., :2].permute(2, 0, 1)
+        scores = q @ k.mT + self.out(x)[: x.shape[1], :, :2].permute(2, 0, 1)
         return (scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2)
 
 
@@ -232,7 +232,7 @@ class Pointer(Heads):
 @pytest.mark.parametrize(
     ("kind", "sizes", "reason"),
     [
-        (Pairs, (5, 5), "inputs have no batch"),
+        (Pairs, (5, 4), "inputs have no batch"),
         (Corners, (2, 3, 5), "hold one token and padding"),
         (Pointer, (2, 5), "the answer of a pointer network"),
     ],

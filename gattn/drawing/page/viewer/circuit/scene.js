@@ -60,14 +60,14 @@ function nodePlaces({ circuit, bands, width, height }, fans, top) {
 }
 
 /** How far a token's stream goes up, past layers of other stacks, before the edge's own layer. */
-const passes = ({ bands }, { from: [band, depth], to: [other, end] }) => (band === other ? bands[band].rises[end] - bands[band].rises[depth] - 1 : 0);
+const risesPast = ({ bands }, { from: [band, depth], to: [other, end] }) => (band === other ? bands[band].rises[end] - bands[band].rises[depth] - 1 : 0);
 
 /** The control points of each edge; those of several heads between the same nodes fan out. */
 function pathsOf(circuit, fans, { x, y, pitch, high: layer }) {
   return circuit.edges.map((edge, n) => {
     const { from, to } = edge;
     const { place, size } = fans[n];
-    const [a, b, c, d] = [x(from), y(from) - layer * passes(circuit, edge), x(to), y(to)];
+    const [a, b, c, d] = [x(from), y(from) - layer * risesPast(circuit, edge), x(to), y(to)];
     const high = d - b;
     if (a === c) {
       const out = bulgeOf(pitch, fans[n]);
@@ -84,7 +84,7 @@ const pointAt = ([a, b, c, d, e, f, g, h], s) => {
 };
 
 /** The layers of a tier from below, each with the band that has its queries. */
-const rowsOf = ({ bands }, tier) =>
+const layersOf = ({ bands }, tier) =>
   tier
     .filter((n) => !bands[n].isKeySide)
     .flatMap((n) => bands[n].rises.slice(1).map((rise, layer) => ({ band: n, layer, rise })))
@@ -96,7 +96,7 @@ function groundMarks(picture, { x, y, left, high, labels, shown, bottomOf }) {
   const marks = [];
   for (const base of new Set(circuit.bands.map((band) => band.base))) {
     const tier = [...circuit.bands.keys()].filter((n) => circuit.bands[n].base === base);
-    const rows = rowsOf(circuit, tier);
+    const rows = layersOf(circuit, tier);
     rows.forEach(({ band, layer }, at) => {
       const { name, stack } = circuit.bands[band];
       const isNew = stack !== (at ? circuit.bands[rows[at - 1].band].stack : null);
@@ -170,9 +170,9 @@ export function circuitScene(picture) {
   const paths = pathsOf(circuit, fans, places);
   const marks = groundMarks(picture, places);
   for (const [from, to] of circuit.streams) marks.push(lineMark(x(from), y(from), x(to), y(to), look.muted, 1.5));
-  for (const edge of circuit.edges.filter((one) => passes(circuit, one))) {
+  for (const edge of circuit.edges.filter((one) => risesPast(circuit, one))) {
     const [at, start] = [x(edge.from), y(edge.from)];
-    marks.push(lineMark(at, start, at, start - places.high * passes(circuit, edge), look.muted, 1.5));
+    marks.push(lineMark(at, start, at, start - places.high * risesPast(circuit, edge), look.muted, 1.5));
   }
   if (pointed !== null) marks.push(curvesMark([paths[pointed]], look.mark, scale.width(sizeOf(circuit, circuit.edges[pointed])) + 8));
   for (const n of [...paths.keys()].reverse()) {
