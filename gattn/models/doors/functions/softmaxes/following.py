@@ -270,9 +270,10 @@ def all_found_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Follo
 
 def note_reading(func: Any, result: Any, others: Sequence[Followed]) -> Any:
     """Note that a function read several softmaxes, of which some may meet their values later."""
-    if len(others) > 1 and isinstance(result, Tensor) and result.is_floating_point():
-        for one in others:
-            one.source.read(getattr(func, "__name__", str(func)))
+    sources = {id(one.source): one.source for one in others}
+    if len(sources) > 1 and isinstance(result, Tensor) and result.is_floating_point():
+        for source in sources.values():
+            source.read(getattr(func, "__name__", str(func)))
     return result
 
 
