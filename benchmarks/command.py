@@ -81,7 +81,7 @@ def read_options(module: str, description: str, choice: str, defaults: str) -> a
 
 
 def choose(names: Iterable[str], asked: list[str]) -> set[str]:
-    """Find the names that are `asked` for, whole or by their beginning; all, if none is.
+    """Find the names that are `asked` for, each whole or by its beginning; all, if none is.
 
     Raises
     ------
@@ -89,7 +89,10 @@ def choose(names: Iterable[str], asked: list[str]) -> set[str]:
         A word is the beginning of no name.
     """
     names = set(names)
-    found = {word: {name for name in names if name.startswith(word)} for word in asked}
+    found = {
+        word: {word} if word in names else {name for name in names if name.startswith(word)}
+        for word in asked
+    }
     if unknown := [word for word, those in found.items() if not those]:
         raise LookupError(f"Nothing is named {', '.join(unknown)}: --list shows all names.")
     return set().union(*found.values()) if asked else names

@@ -63,6 +63,7 @@ def test_rows_are_named_by_their_beginning():
     names = ["window/512/forward", "window/512/backward", "small-dot/karate/edges"]
     assert choose(names, []) == set(names)
     assert choose(names, ["window/512/b", "small"]) == {names[1], names[2]}
+    assert choose(["memory/100", "memory/1000"], ["memory/100"]) == {"memory/100"}
     with pytest.raises(LookupError, match="Nothing is named smal1, w1"):
         choose(names, ["window", "smal1", "w1"])
 
