@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from gattn.errors import ModelError
 from gattn.models.load import loading
@@ -134,6 +135,17 @@ def test_a_broken_folder_is_named(folder, file, content):
     with pytest.raises(ModelError, match="could not be loaded") as caught:
         load_model(folder)
     assert repr(str(folder)) in str(caught.value)
+
+
+def test_a_package_that_cannot_be_imported_is_not_taken_for_a_broken_folder(folder, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ImportError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", fail)
+    with pytest.raises(ModelError, match="a package that it needs is missing or broken") as caught:
+        load_model(folder)
+    assert "torchvision::nms" in str(caught.value)
+    assert "safetensors" not in str(caught.value)
 
 
 def test_a_tokenizer_without_words_is_none(folder):

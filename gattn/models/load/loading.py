@@ -165,6 +165,12 @@ def find_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
 def not_loaded(place: str | Path, error: Exception) -> ModelError:
     """Say that a model could not be loaded, why, and what could."""
     reason = " ".join(str(error).split())[:300]
+    if isinstance(error, ImportError):
+        return ModelError(
+            f"The model {str(place)!r} could not be loaded, since a package that it needs is "
+            f"missing or broken here (its own files may be whole). Install or mend the package. "
+            f"The reason given: {reason}"
+        )
     return ModelError(
         f"The model {str(place)!r} could not be loaded: expected a folder or a hub name with "
         f"config.json, safetensors weights and a tokenizer. Models that are here offline: "
