@@ -88,7 +88,7 @@ def random_rows(quick: bool) -> list[Row]:
         ("dot", False): 1 / 10,
         ("dot", True): 1 / 8,
         ("pair", False): 1 / 8,
-        ("pair", True): 1 / 4,
+        ("pair", True): 1 / 5,
     }
     return [
         graph_row(
