@@ -86,3 +86,59 @@ def test_linear_attention_is_left_out_beside_attention(way, is_first):
     assert list(run.trace.stacks) == ["Softmax"]
     head = run.trace.stacks["Softmax"][0, 0].to_dense()
     np.testing.assert_allclose(head, (x @ x.mT).softmax(-1)[0], atol=1e-6)
+
+
+class Attend(nn.Module):
+    """Attention of queries to keys."""
+
+    def forward(self, q, k, v):
+        return (q @ k.mT).softmax(-1) @ v
+
+
+class Norm(nn.Module):
+    """RMSNorm in code."""
+
+    def forward(self, x):
+        return nn.functional.normalize(x, dim=-1) * WIDTH**0.5
+
+
+class Heads(nn.Module):
+    """The projections around two heads of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.sides = nn.ModuleList(nn.Linear(2 * WIDTH, 2 * WIDTH, bias=False) for _ in range(3))
+        self.attend, self.out = Attend(), nn.Linear(2 * WIDTH, 2 * WIDTH)
+
+    def forward(self, x):
+        sides = (side(x).unflatten(-1, (2, WIDTH)).transpose(1, 2) for side in self.sides)
+        return self.out(self.attend(*sides).transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """Adds what heads read of a normalized stream."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.heads = Norm(), Heads()
+
+    def forward(self, x):
+        return x + self.heads(self.norm(x))
+
+
+@pytest.mark.parametrize("tokens", [WIDTH, WIDTH + 1])
+@torch.no_grad()
+def test_what_a_later_layer_multiplies_makes_no_attention_linear(tokens):
+    """Also where tokens are as many as a head's channels."""
+    model = nn.Sequential(nn.Embedding(20, 2 * WIDTH), Layer(), Layer()).eval()
+    ids = torch.randint(20, (3, tokens))
+    with capturing(model) as run:
+        model(ids)
+    sides = []
+    for layer in model[1:]:
+        layer.heads.attend.register_forward_pre_hook(lambda module, given: sides.append(given))
+    model(ids)
+    for layer, (q, k, _) in enumerate(sides):
+        for element, trace in enumerate(run.traces):
+            head = trace[layer, 1].to_dense()
+            np.testing.assert_allclose(head, (q @ k.mT).softmax(-1)[element, 1], atol=1e-6)

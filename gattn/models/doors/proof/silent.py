@@ -188,7 +188,7 @@ class Products:
             self.factored |= direct & {found.where}
             self._outputs[result] = _Output(found.where, result.numel())
         elif is_product:
-            self.linear |= {one.where for one in taken}
+            self.linear |= {one.where for one in taken if one.is_direct}
         elif taken and not result.numel() % taken[0].size:  # Perhaps once for each head.
             is_projected = any(x.dim() > 1 and place_of(x) in self._parameters for x in tensors)
             is_direct = taken[0].is_direct and not is_projected
