@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept
 from gattn.models.edit.applying import parts
-from gattn.models.stream.events import Event, own
-from gattn.models.stream.layers import first_of, other_tokens
+from gattn.models.stream.events import Event
+from gattn.models.stream.layers import first_of, other_tokens, with_first
 from gattn.models.stream.linear_maps import live_map, takes, weight_map
 from gattn.models.stream.replays import Replay
 from gattn.models.stream.rounding import tolerance
@@ -74,13 +75,13 @@ class RunningLayer:
         if self.seen is None or self.given is None or module is self.module:
             return
         call, width = self.seen[0], self.given.shape[-1]
-        if module is call.module:
-            self.answer = own(result)
         given, output = first_of((*args, *kwargs.values())), first_of(result)
         slots = _slots(call)
         widths = (width, call.output.shape[2] * call.output.shape[3])
         if given is None or output is None:
             return
+        if module is call.module:
+            self.answer = with_first(result, output.clone())
         if output.shape[-1] != width or output.numel() != slots * width:
             return
         # What comes from hidden features, as of an MLP, matters for what it gives.
@@ -107,16 +108,19 @@ class RunningLayer:
             )
         given, end = (x.reshape(slots, width) for x in (self.given, output))
         real = Rows(place, call.query.shape[2], given.device).at
-        events = [replace(x, given=x.given[real], output=x.output[real]) for x in self.events]
-        given, end = given[real], end[real]
+        events = self.events
+        if len(real) < slots or bool((real.diff() != 1).any()):
+            events = [replace(x, given=x.given[real], output=x.output[real]) for x in events]
+            given, end = given[real], end[real]
         part, later = _projected(self.seen, real, given, end, events)
         again = cache(lambda: Replay.of(self, real, later[0], part.end))
-        part, branch = after_norms(part, later[0].output, later[1:])
+        part, branches = after_norms(part, [later[0].output], later[1:])
         attended = next((x.given for x in events if x.key[0] is call.module), None)
-        found = Sums(part, given, branch, later, attended, again).find()
-        part = found.followed()
+        with random_numbers_kept(self.module):
+            found = Sums(part, given, branches, later, attended, again).find()
+            part = found.followed()
         _check_factor(self.module, part)
-        return _verified(part, found.added, branch)
+        return _verified(part, found.added, branches[-1])
 
 
 def _slots(call: SeenCall) -> int:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.stream.events import Event
+from gattn.models.stream.events import Event, Key
 from gattn.models.stream.held_runs import Spot
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.replays import Replay
-from gattn.models.stream.rounding import factor_of, is_half
+from gattn.models.stream.rounding import factor_of, is_half, tolerance
 from gattn.models.stream.sublayers import Branch, FixedNorm
 from gattn.models.stream.ways import Noise, Source, followed, lasts_of
 from gattn.normalizers.base import widened
@@ -28,6 +29,8 @@ class Sum:
     ----------
     part : Branch
         What attention adds, as it is added.
+    branches : sequence of Tensor (tokens, dim)
+        What is multiplied and added, and what it was before norms.
     total, added : Tensor (tokens, dim)
         The sum, and what was added.
     source : callable
@@ -41,6 +44,7 @@ class Sum:
     """
 
     part: Branch
+    branches: Sequence[Tensor]
     total: Tensor
     added: Tensor
     source: Callable[[], Source | None]
@@ -53,21 +57,23 @@ class Sum:
         after = self.part.residual + self.added
         part = replace(self.part, after=after, is_parallel=self.is_parallel)
         if not self.is_parallel:
-            return followed(part, self.total, self.events, self.source)
+            return followed(part, self.total, self.branches, self.events, self.source)
         if self.last is None:
             return part
         return replace(part, norm=self.last.norm, is_post_norm=True)
 
 
-def after_norms(part: Branch, branch: Tensor, events: Sequence[Event]) -> tuple[Branch, Tensor]:
-    """Follow norms and scales of what is projected; also give what is added to the stream."""
+def after_norms(
+    part: Branch, branches: Sequence[Tensor], events: Sequence[Event]
+) -> tuple[Branch, Sequence[Tensor]]:
+    """Follow norms and scales of what is projected; the last branch is added to the stream."""
     for event in events:
-        norm = event.norm if takes(event.given, branch) else None
+        norm = event.norm if takes(event.given, branches[-1]) else None
         if norm is not None:
             folded = replace(part, norm=norm).normed()
             part = replace(folded, residual=part.residual, after=part.after)
-            branch = event.output
-    return part, branch
+            branches = [*branches, event.output]
+    return part, branches
 
 
 class Sums:
@@ -77,8 +83,11 @@ class Sums:
     ----------
     part : Branch
         What attention adds, but for a factor.
-    given, branch : Tensor (tokens, dim)
-        The stream, and what is multiplied by the factor and added to it.
+    given : Tensor (tokens, dim)
+        The stream.
+    branches : sequence of Tensor (tokens, dim)
+        What its attention gave, and norms of that, one after another. The last is multiplied by
+        the factor and added to the stream.
     events : sequence of Event
         What ran since the attention was projected.
     attended : Tensor (tokens, dim), optional
@@ -91,23 +100,33 @@ class Sums:
         self,
         part: Branch,
         given: Tensor,
-        branch: Tensor,
+        branches: Sequence[Tensor],
         events: Sequence[Event],
         attended: Tensor | None,
         again: Callable[[], Replay | None],
     ) -> None:
-        self._part, self._given, self._branch = part, given, branch
+        self._part, self._given, self._branches = part, given, branches
+        self._branch = branches[-1]
         self._events, self._attended, self._again = events, attended, again
         self._hides = False
+
+    @cached_property
+    def _replay(self) -> Replay | None:
+        """The layer, if it can run again and gives the branch again."""
+        replay = self._again()
+        return replay if replay is not None and replay.branch(self._branch) else None
+
+    def _keys(self, replay: Replay) -> frozenset[Key]:
+        return replay.branch(self._branch)
 
     def find(self) -> Sum:
         """Find the sum."""
         found = self._in_order(self._events) or self._beside()
-        if found is None and (replay := self._again()) is not None:
+        if found is None and (replay := self._replay) is not None:
             found = self._in_order(replay.events)
-            part, branch = after_norms(self._part, self._branch, replay.events)
-            if found is None and branch is not self._branch:  # The layer's own code norms it.
-                some = self._given, branch, replay.events, self._attended, self._again
+            part, branches = after_norms(self._part, self._branches, replay.events)
+            if found is None and branches[-1] is not self._branch:  # The layer's own code norms it.
+                some = self._given, branches, replay.events, self._attended, self._again
                 return Sums(part, *some).find()
             found = found or self._measured(replay)
         if found is None:
@@ -150,10 +169,10 @@ class Sums:
         """Tell whether what a module gives depends on what attention adds."""
         if self._reads_residual(event):
             return replace(self._sum(total, size, self._events), is_parallel=True, last=last)
-        replay = self._again()
+        replay = self._replay
         if replay is None:
             return None
-        moved = Source(replay, self._branch, size).moved(is_held=False)
+        moved = replay.moved(self._keys(replay), self._branch, size, is_held=False)
         targets = (None, *(x.key for x in lasts_of(replay.events, replay.end)))
         if any(moved.share(place) == 1 for place in targets):
             return replace(self._sum(total, size, self._events), is_parallel=True, last=last)
@@ -165,6 +184,8 @@ class Sums:
 
     def _reads_residual(self, event: Event) -> bool:
         """Return whether a module is given the stream before the attention, or a norm of it."""
+        if not event.is_alone:
+            return False
         known = [self._given, *(x.output for x in self._events if takes(x.given, self._given))]
         known += [] if self._attended is None else [self._attended]
         return any(takes(event.given, x) for x in known)
@@ -172,15 +193,14 @@ class Sums:
     def _sum(self, total: Tensor, size: float, events: Sequence[Event]) -> Sum:
         part = replace(self._part, factor=self._part.factor * size, bias=self._part.bias * size)
         added = size * widened(self._branch).to(part.residual.dtype)
-        return Sum(part, total, added, self._source(size), events)
+        return Sum(part, self._branches, total, added, self._source(size), events)
 
     def _source(
         self, size: float, noise: Noise | None = None, written: Event | None = None
     ) -> Callable[[], Source | None]:
         def source() -> Source | None:
-            replay = self._again()
             known = self._branch, size, noise, written
-            return None if replay is None else Source(replay, *known)
+            return None if self._replay is None else Source(self._replay, *known)
 
         return source
 
@@ -188,10 +208,10 @@ class Sums:
 
     def _measured(self, replay: Replay) -> Sum | None:
         """Find a gain, or a norm, that no module applies, before the sum or to it."""
-        keys = replay.branch(self._branch)
+        keys = self._keys(replay)
         moved = replay.moved(keys, self._branch)
         places = [place for place, change in moved.changes.items() if bool(change.any())]
-        self._hides = bool(keys) and not places
+        self._hides = not places
         for find in (self._gained, self._with_mlp, self._normed):
             for place in places:
                 found = find(replay, place)
@@ -219,34 +239,56 @@ class Sums:
         # Of one token, what an MLP adds looks like a shift.
         if norm is None or (len(given) == 1 and bool(norm.shift.any())):
             return None
-        return self._folded(replay, norm, total, total - given, lambda x: x.changes[place])
+        return self._folded(replay, norm, place, total, total - given)
 
     def _with_mlp(self, replay: Replay, place: Spot) -> Sum | None:
         """Find a sum, at a layer's end, of the stream, what was added, times numbers, and more."""
         last = next((x for x in lasts_of(replay.events, replay.end) if x.key == place), None)
         if place is not None and last is None:
             return None
-        keys, total = replay.branch(self._branch), replay.places[place]
-        base = replay.with_output(keys, torch.zeros_like(self._branch))[place]
+        keys, total = self._keys(replay), replay.places[place]
+        base = replay.at(place, dict.fromkeys(keys, torch.zeros_like(self._branch)))
         norm = self._norm(replay, place, base, self._branch, total - base)
         if norm is None or norm.is_centred or bool((norm.factor != 1).any()):
             return None
-        if replay.moved_given().share(place) != 1:
+        added = total - base
+        if not self._is_of_stream(replay, place, added):
             return None
         size = float(norm.gain.abs().mean())
         held, alive = (replay.moved(keys, self._branch, size, is_held=x) for x in (True, False))
         change = held.changes[place] - alive.changes[place]
         is_parallel = bool((change.abs() <= held.limit).all())
-        added = total - base
         total = total if is_parallel else widened(self._given) + added
-        found = self._folded(replay, norm, total, added, lambda x: x.noise * norm.gain / size)
+        found = self._folded(replay, norm, place, total, added)
         return replace(found, is_parallel=is_parallel, last=last if is_parallel else None)
+
+    def _is_of_stream(self, replay: Replay, place: Spot, added: Tensor) -> bool:
+        """Return whether a place is the stream, what attention added, and what modules give.
+
+        The attention must read the stream before any of these.
+        """
+        if replay.moved_given().share(place) != 1:
+            return False
+        keys = self._keys(replay)
+        rest = replay.without_others(keys, self._branch, place) - widened(self._given) - added
+        shift = rest[:1] if len(rest) > 1 else 0 * rest  # Of one token, anything looks like one.
+        limit = tolerance(self._branch) * replay.end.abs().amax(-1, keepdim=True)
+        is_known = bool(((rest - shift).abs() <= limit).all())
+        return is_known and not replay.reads_earlier(keys, place)
 
     def _normed(self, replay: Replay, place: Spot) -> Sum | None:
         """Find a norm of the sum that no module applies."""
         given, total = widened(self._given), widened(self._given) + widened(self._branch)
         norm = self._norm(replay, place, 0 * given, total, replay.places[place], given)
         if norm is None or place is None:
+            return None
+        is_scale = not norm.is_centred and bool((norm.factor == 1).all())
+        if len(given) == 1 and is_scale and bool(norm.shift.any()):
+            return None  # Of one token, whatever else is added looks like a shift.
+        # Then it does not matter which of both moves.
+        moved, other = replay.moved(self._keys(replay), self._branch), replay.moved_given()
+        change = moved.changes[place] - other.changes[place]
+        if bool((change.abs() > moved.limit).any()):
             return None
         written = Event(place, total, replay.places[place], True, known=norm)
         found = self._sum(total, 1.0, replay.events)
@@ -265,23 +307,24 @@ class Sums:
 
         What is given is what is put in place of what attention adds, but for what is `less`.
         """
-        keys = replay.branch(self._branch)
+        keys = self._keys(replay)
 
         def apply(probes: Tensor) -> Tensor:
             rows = (x.expand_as(self._branch) - less for x in probes[0])
-            found = [replay.with_output(keys, x)[place] - base for x in rows]
+            found = [replay.at(place, dict.fromkeys(keys, x)) - base for x in rows]
             return torch.stack([x[0] for x in found])[None]
 
         return FixedNorm.of(apply, given, output)
 
     def _folded(
-        self, replay: Replay, norm: FixedNorm, total: Tensor, added: Tensor, noise: Noise
+        self, replay: Replay, norm: FixedNorm, place: Spot, total: Tensor, added: Tensor
     ) -> Sum:
         folded = replace(self._part, norm=norm).normed()
         part = replace(folded, residual=self._part.residual, norm=None)
         size = float(added.norm() / widened(self._branch).norm())
-        source = self._source(size, noise)
-        return Sum(part, total, added.to(part.residual), source, replay.events)
+        source = self._source(size, lambda x: x.changes[place])
+        added = added.to(part.residual)
+        return Sum(part, self._branches, total, added, source, replay.events)
 
 
 _MEASURED = (
