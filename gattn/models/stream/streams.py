@@ -96,10 +96,15 @@ class RunningLayer:
         assert self.given is not None
         call, place, _ = self.seen
         width, slots = self.given.shape[-1], _slots(call)
+        if output is None:
+            raise CaptureError(
+                f"The layer around {call.name} gives no tensor, alone or in a tuple, list or "
+                "dictionary: expected the residual stream. Use effect, estimate or circuit, which "
+                "need none."
+            )
         for one in (self.given, output):
-            if one is None or one.numel() != slots * one.shape[-1]:
+            if one.numel() != slots * one.shape[-1]:
                 raise other_tokens(call.name, self.given, slots)
-        assert output is not None
         if output.shape[-1] != width:
             raise CaptureError(
                 f"The layer around {call.name} takes {width} features of each token and gives "
