@@ -50,6 +50,10 @@ class Moved:
     limit: Tensor
     tolerance: float
 
+    def at(self, place: Spot) -> Tensor:
+        """Return what changes at a place."""
+        return _found(self.changes, place)
+
     def share(self, place: Spot) -> float | None:
         """Return by which number a change is the noise's; None if it is not just multiplied."""
         change = self.changes.get(place)
@@ -134,10 +138,7 @@ class Replay:
 
     def at(self, place: Spot, put: Mapping[Key, Tensor], given: Tensor | None = None) -> Tensor:
         """Return what a place has, where some calls give other rows, or the layer is given them."""
-        found = self._run(put, self._held, given).seen.get(place)
-        if found is None:
-            raise CaptureError("A layer's code calls other modules where numbers are others.")
-        return widened(found)
+        return widened(_found(self._run(put, self._held, given).seen, place))
 
     def moved(
         self,
@@ -246,6 +247,13 @@ class Replay:
         args, kwargs = mapped(again, given)
         with torch.no_grad(), without_contexts(), layer.autocasting():
             return first_of(self._twin(*args, **kwargs))
+
+
+def _found(numbers: Mapping[Spot, Tensor], place: Spot) -> Tensor:
+    """Return the numbers of a place, if it was met."""
+    if place not in numbers:
+        raise CaptureError("A layer's code calls other modules where numbers are others.")
+    return numbers[place]
 
 
 def _is_held(layer: RunningLayer, projection: Event, real: Tensor) -> bool:

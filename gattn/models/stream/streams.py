@@ -24,7 +24,8 @@ from gattn.models.stream.replays import Replay
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.sublayers import Branch, HeadOutputs, Sublayer
-from gattn.models.stream.sums import Sums, after_norms
+from gattn.models.stream.sum_search import SumSearch
+from gattn.models.stream.sums import Added
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -119,13 +120,13 @@ class RunningLayer:
             given, end = given[real], end[real]
         part, later = _projected(self.seen, real, given, end, events)
         again = cache(lambda: Replay.of(self, real, later[0], part.end))
-        part, branches = after_norms(part, [later[0].output], later[1:])
+        added = Added(part, given, [later[0].output], again).after_norms(later[1:])
         attended = next((x.given for x in events if x.key[0] is call.module), None)
         with random_numbers_kept(self.module):
-            found = Sums(part, given, branches, later, attended, again).find()
+            found = SumSearch(added, later, attended).find()
             part = found.followed()
         _check_factor(self.module, part)
-        return _verified(part, found.added, branches[-1])
+        return _verified(part, found.added, added.branch)
 
 
 def _slots(call: SeenCall) -> int:

@@ -68,7 +68,7 @@ class Source:
             return self.replay.moved([start.key], start.output)
         found = self.replay.moved(self._keys, self.branch, self.factor, with_given=True)
         if start is not None:
-            return replace(found, noise=found.changes[start.key])
+            return replace(found, noise=found.at(start.key))
         return found if self.noise is None else replace(found, noise=self.noise(found))
 
     @cached_property
@@ -155,9 +155,10 @@ def _followed(
         is_read_only &= all(size == 0 for _, size in sizes)
         through = [(x, times) for x, times in sizes if x.norm is not None and times != 0]
         # Of several norms, or beside the sum itself, none is the stream.
-        if size == 0 and len(through) == 1 and through[0][1] is not None:
+        if size == 0 and len(through) == 1:
             (start, times), *_ = through
-            return _ended(replace(part, norm=start.norm, is_post_norm=True), times, last), False
+            if times is not None:
+                return _ended(replace(part, norm=start.norm, is_post_norm=True), times, last), False
     return None, is_read_only
 
 
