@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,11 +119,15 @@ class Replay:
     def of(cls, layer: RunningLayer, real: Tensor, projection: Event, end: Tensor) -> Replay | None:
         """Make a copy that gives what the layer gave, (tokens, dim); None if there is none."""
         for with_hooks in (False, True) if _users_hooks(layer.module) else (False,):
-            with suppress(Exception):  # The user's code may raise anything.
+            try:
                 found = cls(layer, real, projection, with_hooks=with_hooks)
-                limit = tolerance(end) * end.abs().amax(-1, keepdim=True)
-                if bool(((found.end - end).abs() <= limit).all()):
-                    return found
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception:  # The user's code may raise anything.
+                continue
+            limit = tolerance(end) * end.abs().amax(-1, keepdim=True)
+            if bool(((found.end - end).abs() <= limit).all()):
+                return found
         return None
 
     @property
@@ -215,6 +218,8 @@ class Replay:
         try:
             with run.opened():
                 output = self._plainly(start)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
         except Exception as error:
             raise CaptureError(
                 f"A copy of the layer does not run on other numbers: {type(error).__name__}: "

@@ -51,12 +51,12 @@ def _may_be(branch: Tensor, total: Tensor, others: list[Tensor]) -> bool:
     added, *some = (x.double() for x in (branch, total, *others))
     rest = reduce(torch.sub, some)
     square, along, whole = float(added @ added), float(added @ rest), float(rest @ rest)
-    missing = whole - along**2 / square if square else whole
-    if missing <= 0.01 * whole:
-        return True
+    found = along**2 / square if square else 0.0
     error = max(torch.finfo(x.dtype).eps for x in (branch, total, *others))
     largest = max(square, *(float(x @ x) for x in some))
-    return missing <= len(branch) * (4 * len(others) * error) ** 2 * largest
+    rounding = len(branch) * (len(others) * error) ** 2 * largest
+    # Four times what `_Regression` leaves to rounding.
+    return whole - found <= 16 * (rounding + tolerance(branch) ** 2 * found)
 
 
 class _Regression:
