@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from made_layers import HEADS, HIDDEN, WIDTH, Kind, Layer, Mlp, Model, Norm, Written
+from made_layers import HEADS, HIDDEN, WIDTH, Kind, Layer, Mlp, Model, Norm, Written, held
 from torch import nn
 from torch.nn import functional
 
@@ -150,6 +150,23 @@ def test_a_layer_that_ends_in_its_mlp_passes_no_part_on():
     torch.testing.assert_close(part.by_head(), attended(layer, x))
     torch.testing.assert_close(part.after, x[0] + layer.attend(x)[0])
     with pytest.raises(CaptureError, match="ends in a module of the residual stream"):
+        gattn.why(lambda: model(x), model, layer=1, head=0)
+
+
+def norms_three_times(self, x):
+    x = self.norm("p", x + self.attend(x))
+    x = self.other(x + self.before(x))
+    return self.norm("l", x + self.fed(x))
+
+
+def test_a_norm_between_those_of_the_stream_is_not_left_out():
+    """Decoders as BART's have one after cross-attention."""
+    model, layer, x, part = part_of(norms_three_times, Kind("post", has_last=True))
+    total, norm = x[0] + layer.attend(x)[0], layer.norms["p"]
+    assert part.is_post_norm
+    torch.testing.assert_close(part.normed().by_head(), held(norm, total, attended(layer, x)))
+    torch.testing.assert_close(part.normed().after, norm(total))
+    with pytest.raises(CaptureError, match="has further norms in between"):
         gattn.why(lambda: model(x), model, layer=1, head=0)
 
 

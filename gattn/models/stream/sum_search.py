@@ -50,7 +50,8 @@ class SumSearch:
             raise CaptureError(
                 f"What {added.part.name} adds to the residual stream was not found: no module of "
                 "its layer reads their sum. The layer has no residual stream, scales or gates it, "
-                f"or adds to it in another way{self._hint(hides)}."
+                "adds to it before its attention, as a Conformer does, or adds in another way"
+                f"{self._hint(hides)}."
             )
         return found
 

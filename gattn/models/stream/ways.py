@@ -2,13 +2,14 @@
 
 Both are told by what the layer does, not by the order of its modules. Where a module gives what is
 added to the stream, their sums tell. Else a copy of the layer runs again (`Replay`): with all that
-its modules gave held, what the attention adds is changed, or what a norm of the sum gives. The end
-of the layer changes by as much where the one or the other is the stream.
+its modules gave held, the stream before the layer and what attention adds are changed, each
+otherwise, or what a norm of the sum gives. The end of the layer changes by as much as the one or
+the other if that is the stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -124,11 +125,18 @@ def followed(
         found, is_read_only = _followed(part, after, events, source.share)
         if found is not None:
             return found
+        starts = _passed_on(part, after, events, source.share)
+        if len(starts) == 1:
+            (start,) = starts
+            norm = next(_norms(after, events), None) if start is None else start.norm
+            is_post_norm = start is not None
+            return replace(part, norm=norm, is_post_norm=is_post_norm, is_changed_last=True)
         readers = [x for x in source.replay.events if is_same(x.given, after)]
+        is_read_only &= not starts
         if is_read_only and readers and all(source.share(None, x) == 1 for x in readers):
             # Nothing is added to the sum, which is the layer's last stream.
-            norms = (x.norm for x in readers if x.norm is not None)
-            return replace(part, norm=next(norms, None), is_changed_last=True)
+            norm = next(_norms(after, events), None)
+            return replace(part, norm=norm, is_changed_last=True)
     return replace(part, norm=None, is_post_norm=True)
 
 
@@ -138,9 +146,8 @@ def _followed(
     """Follow the stream; else say whether the layer's end does not depend on the sum directly."""
     lasts = lasts_of(events, part.end)
     readers = [x for x in events if x.changes and is_same(x.given, after)]
-    norms = [x for x in readers if x.norm is not None]
-    for one in norms:
-        if one in lasts:
+    for one in readers:
+        if one in lasts and one.norm is not None:
             return replace(part, norm=one.norm, is_post_norm=True), False
     # What an MLP gives may end a layer, too, where nothing is added to it.
     readers, is_read_only = [x for x in readers if x not in lasts], True
@@ -150,7 +157,7 @@ def _followed(
         size = share(None, last)
         is_read_only &= size == 0
         if size:
-            return _ended(replace(part, norm=norms[0].norm if norms else None), size, last), False
+            return _ended(replace(part, norm=next(_norms(after, events), None)), size, last), False
         sizes = [(x, share(x, last)) for x in readers if not _is_given(last, x.output)]
         is_read_only &= all(size == 0 for _, size in sizes)
         through = [(x, times) for x, times in sizes if x.norm is not None and times != 0]
@@ -160,6 +167,30 @@ def _followed(
             if times is not None:
                 return _ended(replace(part, norm=start.norm, is_post_norm=True), times, last), False
     return None, is_read_only
+
+
+def _passed_on(
+    part: Branch, after: Tensor, events: Sequence[Event], share: Share
+) -> list[Event | None]:
+    """List the streams that end the layer after further norms, as those after cross-attention."""
+    lasts = lasts_of(events, part.end)
+    norms = [x for x in events if x.changes and x.norm is not None]
+
+    def ends(one: Event) -> bool:
+        is_last = one in lasts or any(share(one, last) for last in (None, *lasts))
+        return is_last or goes_on(one, one.output, norms[norms.index(one) + 1 :])
+
+    def goes_on(start: Event | None, stream: Tensor, further: Sequence[Event]) -> bool:
+        some = (x for x in further if not is_same(x.given, stream))
+        return any(bool(share(start, x)) and ends(x) for x in some)
+
+    starts = [None, *(x for x in norms if is_same(x.given, after))]
+    return [x for x in starts if goes_on(x, after if x is None else x.output, norms)]
+
+
+def _norms(after: Tensor, events: Sequence[Event]) -> Iterator[FixedNorm]:
+    """Find the norms that read the sum."""
+    return (x.norm for x in events if is_same(x.given, after) and x.norm is not None)
 
 
 def _is_given(last: Event | None, stream: Tensor) -> bool:
