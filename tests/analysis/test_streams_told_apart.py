@@ -107,6 +107,13 @@ def norms_its_stream_first(self, x):
     return x + self.fed(self.other(x))
 
 
+def adds_the_sum_after_two_norms(self, x):
+    total = x + self.attend(x)
+    x = self.norm("p", total)
+    x = self.other(x + self.before(x))
+    return x + self.fed(x) + total * self.vector
+
+
 RAW = Kind(norm="function", mlp="raw gated")
 REFUSED = [
     (adds_twice, None),
@@ -115,6 +122,7 @@ REFUSED = [
     (adds_attention_again, None),
     (adds_the_sum_to_its_norm, Kind("post")),
     (adds_two_norms, None),
+    (adds_the_sum_after_two_norms, Kind("post")),
     (looks_at_half, None),
     (begins_with_an_mlp, None),
     (is_a_macaron, None),

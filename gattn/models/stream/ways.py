@@ -125,18 +125,16 @@ def followed(
         found, is_read_only = _followed(part, after, events, source.share)
         if found is not None:
             return found
-        starts = _passed_on(part, after, events, source.share)
+        starts = _passed_on(part, after, events, source.share) if is_read_only else []
+        readers = [x for x in source.replay.events if is_same(x.given, after)]
+        is_read = bool(readers) and all(source.share(None, x) == 1 for x in readers)
+        if is_read_only and is_read and not starts:
+            starts = [None]  # Nothing is added to the sum, which is the layer's last stream.
         if len(starts) == 1:
             (start,) = starts
             norm = next(_norms(after, events), None) if start is None else start.norm
             is_post_norm = start is not None
             return replace(part, norm=norm, is_post_norm=is_post_norm, is_changed_last=True)
-        readers = [x for x in source.replay.events if is_same(x.given, after)]
-        is_read_only &= not starts
-        if is_read_only and readers and all(source.share(None, x) == 1 for x in readers):
-            # Nothing is added to the sum, which is the layer's last stream.
-            norm = next(_norms(after, events), None)
-            return replace(part, norm=norm, is_changed_last=True)
     return replace(part, norm=None, is_post_norm=True)
 
 
