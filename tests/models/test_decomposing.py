@@ -100,6 +100,24 @@ def test_further_families_hold(name):
         assert part.is_post_norm == (name == "distilbert")
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["bart", "marian"])
+def test_the_norm_after_self_attention_is_the_stream_of_decoders(name):
+    """They have another after cross-attention."""
+    specimen = zoo.specimen(name)
+    layers = specimen.model.get_decoder().layers
+    norms = [layer.self_attn_layer_norm for layer in layers]
+    seen = []
+    for norm in norms:
+        norm.register_forward_hook(lambda _, given, output: seen.append((given[0], output)))
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    found = taken_apart(inputs, specimen.model, stack="decoder").results
+    for part, (given, output) in zip(found, seen, strict=True):
+        assert part.is_post_norm
+        torch.testing.assert_close(part.after, given[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(part.normed().after, output[0], rtol=1e-4, atol=1e-4)
+
+
 AFTER = {
     "bert": "attention.output.LayerNorm",
     "albert": "attention.LayerNorm",

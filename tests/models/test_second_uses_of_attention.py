@@ -157,3 +157,33 @@ def test_edits_of_attention_that_is_added_to_an_earlier_one_are_refused(first, t
     edits = edited(model, *first, Cut("Summed 2:0", key=3))
     with torch.set_grad_enabled(takes_gradients), refusal, edits:
         model(x)
+
+
+class Averaged(Twice):
+    """Attention is the mean of the layer's own and the layer's before it."""
+
+    def forward(self, x, before=None):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / DIM**0.5).softmax(-1)
+        attention = attention if before is None else (attention + before) / 2
+        return self.out((attention @ v).transpose(1, 2).flatten(2)), attention
+
+
+class AveragedModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Averaged("") for _ in range(2))
+
+    def forward(self, x):
+        attention = None
+        for layer in self.layers:
+            added, attention = layer(x, attention)
+            x = x + added
+        return x
+
+
+def test_attention_averaged_with_an_earlier_layers_is_refused_for_that():
+    model, x = AveragedModel().eval(), torch.randn(1, 6, WIDTH)
+    mixed = r"attention of layers.0 \(Averaged\) is mixed into another's"
+    with pytest.raises(CaptureError, match=mixed), capturing(model):
+        model(x)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.stream.linear_maps import linear_modules
+from gattn.models.stream.probing import forward_of
 from gattn.models.stream.sublayers import FixedNorm
 from gattn.models.watch.hooks import hooks_on, in_this_thread
 from gattn.normalizers.base import widened
@@ -56,7 +57,8 @@ class Norms:
             return None
         if torch.equal(given, result):
             return None
-        norm = FixedNorm.of(module.forward, rows_of(given).detach(), rows_of(result).detach())
+        before, after = rows_of(given).detach(), rows_of(result).detach()
+        norm = FixedNorm.of(forward_of(module), before, after)
         if norm is not None:
             self._found[run] = norm
         return norm

@@ -20,8 +20,7 @@ from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.stream.held_runs import with_first
-from gattn.models.stream.layers import first_of
+from gattn.models.stream.layers import first_of, with_first
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.stream.parts import Stream, Writer
+from gattn.models.stream.probing import forward_of
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.sublayers import FixedNorm
 from gattn.normalizers.base import widened
@@ -26,7 +27,7 @@ class Embedded:
             if result.dim() != 3 or torch.equal(given, result):
                 return
             before, after = given.flatten(0, 1), result.flatten(0, 1)
-            norm = FixedNorm.of(module.forward, before, after)
+            norm = FixedNorm.of(forward_of(module), before, after)
             if norm is not None:
                 self._norms.append((before.clone(), norm))
 

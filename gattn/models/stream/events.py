@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from gattn.models.stream.probing import forward_of
 from gattn.models.stream.sublayers import FixedNorm
 
 Key: TypeAlias = tuple[Any, int]
@@ -45,13 +47,19 @@ class Event:
         """Make the event of a module."""
         module, _ = key
         is_leaf = not any(True for _ in module.children())
-        return cls(key, given, output, is_alone, module.forward if is_leaf and is_alone else None)
+        return cls(
+            key, given, output, is_alone, forward_of(module) if is_leaf and is_alone else None
+        )
 
     @cached_property
+    def passes(self) -> bool:
+        """Whether it gives what it is given, as dropout does."""
+        return torch.equal(self.given, self.output)
+
+    @property
     def changes(self) -> bool:
         """Whether it gives other numbers than it is given, as many."""
-        is_like = self.given.shape == self.output.shape
-        return is_like and not torch.equal(self.given, self.output)
+        return self.given.shape == self.output.shape and not self.passes
 
     @cached_property
     def norm(self) -> FixedNorm | None:
@@ -63,8 +71,4 @@ class Event:
 
 def own(values: Any) -> Any:
     """Copy tensors, in tuples and such, that may be changed in place later."""
-    if isinstance(values, Tensor):
-        return values.detach().clone()
-    if type(values) in (tuple, list):
-        return type(values)(map(own, values))
-    return {name: own(x) for name, x in values.items()} if type(values) is dict else values
+    return tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, values)

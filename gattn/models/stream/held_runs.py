@@ -3,51 +3,96 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gattn.errors import CaptureError
 from gattn.models.stream.events import Event, Key, own
-from gattn.models.stream.layers import first_of
+from gattn.models.stream.layers import first_of, with_first
 
 _HELD = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "einsum", "tensordot"}
 _HELD |= {"bilinear", "conv1d", "conv2d", "layer_norm", "rms_norm", "group_norm", "batch_norm"}
 _HELD |= {"instance_norm", "normalize"}
 """Functions that are held like modules: none of them only adds to a stream."""
 
-
 Spot: TypeAlias = Key | None
 """A call, for what it is given, or None for what the layer gives."""
 
 
 class HeldRun(TorchFunctionMode):
-    """One run of a copy; `held` is what calls give, of which rows may be `put` in their place."""
+    """One run of a copy, while it is open.
+
+    Modules, products and norms are its calls. Those without modules in them are noted in `results`,
+    to be held in the next run.
+
+    Parameters
+    ----------
+    parts : sequence of Module
+        All modules within the copy.
+    stream : Tensor (..., dim)
+        What the layer is given.
+    real : Tensor (tokens,)
+        The slots of its tokens.
+    held : mapping
+        What calls give, instead of running.
+    put : mapping
+        The rows of tokens that calls give, in place of their own.
+    """
 
     def __init__(
-        self, stream: Tensor, real: Tensor, put: Mapping[Key, Tensor], held: Mapping[Key, Any]
+        self,
+        parts: Sequence[nn.Module],
+        stream: Tensor,
+        real: Tensor,
+        held: Mapping[Key, Any],
+        put: Mapping[Key, Tensor],
     ) -> None:
         super().__init__()
-        self._stream, self._real, self._put, self._old = stream, real, put, held
+        self._parts, self._stream, self._real = parts, stream, real
+        self._held, self._put = held, put
         self._counts: Counter[Any] = Counter()
-        self.is_within = False
+        self._is_within = False
         self.seen: dict[Spot, Tensor] = {}
         self.results: dict[Key, Any] = {}
         self.events: list[Event] = []
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Watch the calls; no module refers to the run once it is over."""
+        before = [(vars(one), vars(one).get("forward")) for one in self._parts]
+        for one in self._parts:
+            vars(one)["forward"] = partial(self._of_module, one, one.forward)
+        try:
+            with self:
+                yield
+        finally:
+            for attributes, forward in before:
+                del attributes["forward"]
+                if forward is not None:
+                    attributes["forward"] = forward
+
+    def _of_module(
+        self, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._is_within:
+            return forward(*args, **kwargs)
+        is_leaf = not any(True for _ in module.children())
+        return self._call(module, forward, args, kwargs, is_leaf)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Take products and norms that are no modules for calls, too."""
         name, named = getattr(func, "__name__", ""), kwargs or {}
-        if self.is_within or name not in _HELD:
+        if self._is_within or name not in _HELD:
             return func(*args, **named)
-        return self.call(name, func, args, named, is_leaf=True)
+        return self._call(name, func, args, named, is_leaf=True)
 
-    def call(
+    def _call(
         self,
         what: Any,
         function: Callable[..., Any],
@@ -61,8 +106,8 @@ class HeldRun(TorchFunctionMode):
         given = first_of((*args, *kwargs.values()))
         if given is not None and is_of(given, self._stream):
             self.seen[key] = rows_of(given, self._stream)[self._real].clone()
-        if key in self._old:
-            result = own(self._old[key])
+        if key in self._held:
+            result = own(self._held[key])
         elif is_leaf:
             with self._within():
                 result = function(*args, **kwargs)
@@ -76,8 +121,8 @@ class HeldRun(TorchFunctionMode):
         if output is not None and is_of(output, self._stream):
             event = self._event(key, function, args, kwargs, is_leaf, output)
             self.events.append(event)
-        # What gives what it is given, as dropout does, may give the stream itself.
-        if key in self._old or (is_leaf and (event is None or event.changes)):
+        # What passes on what it is given may give the stream itself.
+        if key not in self._held and is_leaf and (event is None or not event.passes):
             self.results[key] = own(result)
         return result
 
@@ -101,11 +146,11 @@ class HeldRun(TorchFunctionMode):
 
     @contextmanager
     def _within(self) -> Iterator[None]:
-        self.is_within = True
+        self._is_within = True
         try:
             yield
         finally:
-            self.is_within = False
+            self._is_within = False
 
 
 def is_of(numbers: Tensor, stream: Tensor) -> bool:
@@ -122,15 +167,3 @@ def with_rows(numbers: Tensor, stream: Tensor, real: Tensor, rows: Tensor) -> Te
     """Put rows of real tokens in place of others."""
     whole = rows_of(numbers, stream).index_copy(0, real, rows.to(numbers.dtype))
     return whole.reshape(numbers.shape)
-
-
-def with_first(values: Any, first: Tensor) -> Any:
-    """Replace the first floating-point tensor, as `first_of` finds it."""
-    if isinstance(values, Tensor):
-        return first
-    if not isinstance(values, (tuple, list)):
-        raise CaptureError(f"An attention module gave a {type(values).__name__}.")
-    places = [n for n, x in enumerate(values) if isinstance(x, Tensor) and x.is_floating_point()]
-    found = list(values)
-    found[places[0]] = first
-    return tuple(found)

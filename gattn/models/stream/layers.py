@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from gattn.errors import CaptureError
 
@@ -46,6 +47,12 @@ def first_of(values: Any) -> Tensor | None:
         values = tuple(values.values())
     some = values if isinstance(values, (tuple, list)) else ()
     return next((x for x in some if isinstance(x, Tensor) and x.is_floating_point()), None)
+
+
+def with_first(values: Any, first: Tensor) -> Any:
+    """Put another tensor in place of the first floating-point tensor, as `first_of` finds it."""
+    old = first_of(values)
+    return tree_map(lambda x: first if x is old else x, values)
 
 
 def other_tokens(name: str, given: Tensor, slots: int) -> CaptureError:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from gattn.errors import CaptureError
+from gattn.models.stream.probing import forward_of
 from gattn.models.watch.hooks import Hook
 from gattn.normalizers.base import widened
 
@@ -133,7 +134,7 @@ def state_of(module: nn.Module) -> list[tuple[int, int]]:
 def _forward(module: nn.Module, rows: Tensor) -> Tensor | None:
     """Return a module's output for rows, or None if it does not take them."""
     try:
-        answers = module.forward(rows[None])
+        answers = forward_of(module)(rows[None])
     except (TypeError, ValueError, RuntimeError, IndexError):
         return None
     is_alike = isinstance(answers, Tensor) and answers.shape[:2] == (1, len(rows))

@@ -136,8 +136,9 @@ class Growing:
         if sublayer.is_changed_last:
             raise CaptureError(
                 f"The layer of {sublayer.name} ends in a module of the residual stream that is not "
-                "found to be a norm or a scale of each token: what becomes of the parts is "
-                "unknown. Use effect, estimate or circuit, which need no residual stream."
+                "found to be a norm or a scale of each token, or has further norms in between, as "
+                "after cross-attention: what becomes of the parts is unknown. Use effect, estimate "
+                "or circuit, which need no residual stream."
             )
         self.depth = layer + 1
         split = sorted(head for place, head in self._split if place == layer)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from gattn.errors import CaptureError
 from gattn.models.doors.proof.copying.copies import copied
+from gattn.models.doors.proof.probing.one_run.hooks import KINDS, held_by, is_users, keep_acting
+from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
+from gattn.models.doors.proof.probing.one_run.state import State
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.held_runs import HeldRun, Spot, is_of, rows_of, with_rows
 from gattn.models.stream.layers import first_of
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import without_contexts
+from gattn.models.watch.hooks import Uncopied
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
     from gattn.models.stream.streams import RunningLayer
-
-_FAILURES = (CaptureError, RuntimeError, ValueError, TypeError, AttributeError, LookupError)
-"""What copies raise that cannot run again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +40,18 @@ class Moved:
         What else changes, by its place.
     limit : Tensor (tokens, 1)
         How much of a change may be rounding.
+    tolerance : float
+        How much of a number may be rounding.
     """
 
     noise: Tensor
     changes: dict[Spot, Tensor]
     limit: Tensor
+    tolerance: float
+
+    def at(self, place: Spot) -> Tensor:
+        """Return what changes at a place."""
+        return _found(self.changes, place)
 
     def share(self, place: Spot) -> float | None:
         """Return by which number a change is the noise's; None if it is not just multiplied."""
@@ -54,8 +61,7 @@ class Moved:
         size = float((change * self.noise).sum() / self.noise.square().sum())
         if bool(((change - size * self.noise).abs() > self.limit).any()):
             return None
-        told = tolerance(self.noise)
-        return next((float(x) for x in (0, 1) if abs(size - x) <= told), size)
+        return next((float(x) for x in (0, 1) if abs(size - x) <= self.tolerance), size)
 
 
 class Replay:
@@ -74,34 +80,35 @@ class Replay:
     projection : Event
         The output projection of its attention.
     with_hooks : bool
-        Whether the user's hooks run, too.
+        Whether those of the user's hooks run, too, that change something.
     """
 
     def __init__(
         self, layer: RunningLayer, real: Tensor, projection: Event, *, with_hooks: bool
     ) -> None:
         assert layer.seen is not None
+        assert layer.given is not None
         self._layer, self._real = layer, real
         self._twin = copied(layer.module, with_hooks=with_hooks)
+        self._state: State | None = None
+        if with_hooks:
+            keep_acting(self._twin, "", self._plainly)
+            self._state = State(self._twin, held_by(_users_hooks(self._twin)))
         # torch's own encoder layer calls its modules one by one only if there are hooks.
         self._twin.register_forward_hook(lambda *_: None)
         names = {module: name for name, module in layer.module.named_modules()}
         parts = dict(self._twin.named_modules())
-        self._running: HeldRun | None = None
-        for name, module in parts.items():
-            if name:
-                module.forward = partial(self._called, module, module.forward)
+        self._parts = [module for name, module in parts.items() if name]
         call = layer.seen[0]
         self._attention: dict[Key, Any] = {}
-        answer = first_of(layer.answer)
-        if names.get(call.module) and answer is not None and _is_held(layer, projection, real):
+        if names.get(call.module) and _is_held(layer, projection, real):
             self._attention = {(parts[names[call.module]], 0): layer.answer}
         module, number = projection.key
         put = {(parts[names[module]], number): projection.output} if module in names else {}
-        self._held = self._attention
-        first = self._run(put)
-        self._held, self.events = first.results, first.events
+        first = self._run(put, self._attention)
+        self._held, self.events = self._attention | first.results, first.events
         self.places = {key: widened(x) for key, x in first.seen.items()}
+        self.given = widened(rows_of(layer.given, layer.given)[real])
 
     @property
     def end(self) -> Tensor:
@@ -111,12 +118,16 @@ class Replay:
     @classmethod
     def of(cls, layer: RunningLayer, real: Tensor, projection: Event, end: Tensor) -> Replay | None:
         """Make a copy that gives what the layer gave, (tokens, dim); None if there is none."""
-        for with_hooks in (False, True):
-            with suppress(*_FAILURES):
+        for with_hooks in (False, True) if _users_hooks(layer.module) else (False,):
+            try:
                 found = cls(layer, real, projection, with_hooks=with_hooks)
-                limit = tolerance(end) * end.abs().amax(-1, keepdim=True)
-                if bool(((found.end - end).abs() <= limit).all()):
-                    return found
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception:  # The user's code may raise anything.
+                continue
+            limit = tolerance(end) * end.abs().amax(-1, keepdim=True)
+            if bool(((found.end - end).abs() <= limit).all()):
+                return found
         return None
 
     @property
@@ -128,29 +139,64 @@ class Replay:
         """List the calls that give a branch, (tokens, dim)."""
         return frozenset(one.key for one in self.events if takes(one.output, output))
 
-    def with_output(self, keys: Collection[Key], output: Tensor) -> dict[Spot, Tensor]:
-        """Return what each place has, where some calls give other rows."""
-        run = self._run(dict.fromkeys(keys, output))
-        return {key: widened(x) for key, x in run.seen.items()}
+    def at(self, place: Spot, put: Mapping[Key, Tensor], given: Tensor | None = None) -> Tensor:
+        """Return what a place has, where some calls give other rows, or the layer is given them."""
+        return widened(_found(self._run(put, self._held, given).seen, place))
 
     def moved(
-        self, keys: Collection[Key], output: Tensor, factor: float = 1.0, *, is_held: bool = True
+        self,
+        keys: Collection[Key],
+        output: Tensor,
+        factor: float = 1.0,
+        *,
+        with_given: bool = False,
+        is_held: bool = True,
     ) -> Moved:
         """Move what some calls give, which is multiplied by a factor before it is added.
 
-        Unless all else `is_held`, only the attention is.
+        The stream before the layer moves `with_given`, otherwise than they do. Unless all else
+        `is_held`, only the attention is.
         """
-        output = widened(output)
-        noise = _noise(output, self.end)
-        put = dict.fromkeys(keys, output + noise / factor)
-        return self._change(noise, self._run(put, held=None if is_held else self._attention))
+        noise = self.noise(0)
+        put = dict.fromkeys(keys, widened(output) + noise / factor)
+        given = self.noise(1) if with_given else torch.zeros_like(noise)
+        held = self._held if is_held else self._attention
+        return self._change(noise + given, self._run(put, held, self.given + given))
 
     def moved_given(self) -> Moved:
         """Move the stream before the layer, all else held."""
-        assert self._layer.given is not None
-        given = widened(rows_of(self._layer.given, self._layer.given)[self._real])
-        noise = _noise(given, self.end)
-        return self._change(noise, self._run({}, given=given + noise))
+        noise = self.noise(0)
+        return self._change(noise, self._run({}, self._held, self.given + noise))
+
+    def reads_earlier(self, keys: Collection[Key], place: Spot) -> bool:
+        """Return whether some calls depend on what earlier ones add to a place."""
+        first = next(n for n, one in enumerate(self.events) if one.key in keys)
+        earlier = [x for x in self.events[:first] if x.key in self._held and x.key not in keys]
+        put = {x.key: widened(x.output) + self.noise(0) for x in earlier}
+        adding = {
+            key: rows
+            for key, rows in put.items()
+            if bool((self.at(place, {key: rows}) != self.places[place]).any())
+        }
+        if not adding:
+            return False
+        plain, other = (
+            [x.output for x in self._run(some, {}).events if x.key in keys] for some in ({}, adding)
+        )
+        return len(plain) != len(other) or not all(map(torch.equal, plain, other))
+
+    def without_others(self, keys: Collection[Key], output: Tensor, place: Spot) -> Tensor:
+        """Return what a place has where of all that is held only some calls do not give zeros."""
+        others = [x for x in self.events if x.key in self._held and x.key not in keys]
+        put = {x.key: torch.zeros_like(x.output) for x in others} | dict.fromkeys(keys, output)
+        return self.at(place, put)
+
+    def noise(self, number: int) -> Tensor:
+        """Draw numbers as large as the stream's, always the same."""
+        generator = torch.Generator("cpu").manual_seed(number)
+        drawn = torch.randn(self.end.shape, generator=generator, device="cpu").to(self.end)
+        size = torch.maximum(self.end.abs(), self.given.abs()).amax(-1, keepdim=True)
+        return drawn * torch.where(size > 0, size, 1)
 
     def _change(self, noise: Tensor, run: HeldRun) -> Moved:
         changes = {
@@ -159,41 +205,60 @@ class Replay:
             if key in run.seen and one.shape == noise.shape
         }
         largest = torch.maximum(self.end.abs(), noise.abs()).amax(-1, keepdim=True)
-        return Moved(noise, changes, tolerance(run.seen[None]) * largest)
+        error = tolerance(run.seen[None])
+        return Moved(noise, changes, error * largest, error)
 
     def _run(
-        self,
-        put: Mapping[Key, Tensor],
-        *,
-        held: Mapping[Key, Any] | None = None,
-        given: Tensor | None = None,
+        self, put: Mapping[Key, Tensor], held: Mapping[Key, Any], given: Tensor | None = None
     ) -> HeldRun:
-        layer = self._layer
-        assert layer.given is not None
-        start = layer.given.clone()
-        start = start if given is None else with_rows(start, start, self._real, given)
-        old = first_of((*layer.args, *layer.kwargs.values()))
-        args, kwargs = (_with(start, old, x) for x in (layer.args, layer.kwargs))
-        run = HeldRun(layer.given, self._real, put, self._held if held is None else held)
-        self._running = run
+        stream = self._layer.given
+        assert stream is not None
+        start = stream.clone() if given is None else with_rows(stream, stream, self._real, given)
+        run = HeldRun(self._parts, stream, self._real, held, put)
         try:
-            with torch.no_grad(), without_contexts(), layer.autocasting(), run:
-                output = first_of(self._twin(*args, **kwargs))
+            with run.opened():
+                output = self._plainly(start)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise CaptureError(
+                f"A copy of the layer does not run on other numbers: {type(error).__name__}: "
+                f"{error}"
+            ) from error
         finally:
-            self._running = None
+            if self._state is not None:
+                self._state.restore()
         if output is None or output.numel() != start.numel():
             raise CaptureError("The copy of a layer gives another stream.")
         run.seen[None] = rows_of(output, start)[self._real]
         return run
 
-    def _called(
-        self, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        run = self._running
-        if run is None or run.is_within:
-            return forward(*args, **kwargs)
-        is_leaf = not any(True for _ in module.children())
-        return run.call(module, forward, args, kwargs, is_leaf)
+    def _plainly(self, start: Tensor | None = None) -> Tensor | None:
+        """Run the copy on a stream, and on copies of all else that the layer was given."""
+        layer = self._layer
+        assert layer.given is not None
+        start = layer.given.clone() if start is None else start
+        old = first_of((*layer.args, *layer.kwargs.values()))
+
+        def again(x: Any) -> Any:
+            if x is old:
+                return start
+            return detached(x) if isinstance(x, Tensor) else x
+
+        # A cache has the layer's keys already.
+        given = tree_map(
+            lambda x: None if is_cache(x) else x, (layer.args, layer.kwargs), is_leaf=is_cache
+        )
+        args, kwargs = mapped(again, given)
+        with torch.no_grad(), without_contexts(), layer.autocasting():
+            return first_of(self._twin(*args, **kwargs))
+
+
+def _found(numbers: Mapping[Spot, Tensor], place: Spot) -> Tensor:
+    """Return the numbers of a place, if it was met."""
+    if place not in numbers:
+        raise CaptureError("A layer's code calls other modules where numbers are others.")
+    return numbers[place]
 
 
 def _is_held(layer: RunningLayer, projection: Event, real: Tensor) -> bool:
@@ -201,7 +266,8 @@ def _is_held(layer: RunningLayer, projection: Event, real: Tensor) -> bool:
     assert layer.seen is not None
     assert layer.given is not None
     answer, heads = first_of(layer.answer), layer.seen[0].output
-    assert answer is not None
+    if answer is None:
+        return False
     if takes(answer, heads.flatten(0, 1).flatten(1)):
         return True
     return is_of(answer, layer.given) and torch.equal(
@@ -209,25 +275,12 @@ def _is_held(layer: RunningLayer, projection: Event, real: Tensor) -> bool:
     )
 
 
-def _with(start: Tensor, old: Tensor | None, given: Any) -> Any:
-    """Put a stream in arguments in place of the old one; caches would be written to again."""
-    if given is old:
-        return start
-    if type(given) in (tuple, list):
-        return type(given)(_with(start, old, x) for x in given)
-    if type(given) is dict:
-        return {name: _with(start, old, x) for name, x in given.items()}
-    return None if is_cache(given) else given
+def _users_hooks(module: nn.Module) -> list[Any]:
+    """List hooks of the user's that may change what a module, or its parts, take and give."""
+    every = (x for one in module.modules() for kind in KINDS for x in getattr(one, kind).values())
+    return [hook for hook in every if is_users(hook) and not isinstance(hook, Uncopied)]
 
 
 def is_cache(x: Any) -> bool:
     """Return whether something is a cache of transformers."""
     return any(kind.__name__ == "Cache" for kind in type(x).__mro__)
-
-
-def _noise(numbers: Tensor, stream: Tensor) -> Tensor:
-    """Draw numbers as large as a stream's, always the same."""
-    generator = torch.Generator("cpu").manual_seed(0)
-    drawn = torch.randn(numbers.shape, generator=generator, device="cpu").to(numbers)
-    size = torch.maximum(stream.abs(), numbers.abs()).amax(-1, keepdim=True)
-    return drawn * torch.where(size > 0, size, 1)

@@ -15,15 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept
 from gattn.models.edit.applying import parts
-from gattn.models.stream.events import Event, own
-from gattn.models.stream.layers import first_of, other_tokens
+from gattn.models.stream.events import Event
+from gattn.models.stream.layers import first_of, other_tokens, with_first
 from gattn.models.stream.linear_maps import live_map, takes, weight_map
 from gattn.models.stream.replays import Replay
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.sublayers import Branch, HeadOutputs, Sublayer
-from gattn.models.stream.sums import Sums, after_norms
+from gattn.models.stream.sum_search import SumSearch
+from gattn.models.stream.sums import Added
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -74,13 +76,13 @@ class RunningLayer:
         if self.seen is None or self.given is None or module is self.module:
             return
         call, width = self.seen[0], self.given.shape[-1]
-        if module is call.module:
-            self.answer = own(result)
         given, output = first_of((*args, *kwargs.values())), first_of(result)
         slots = _slots(call)
         widths = (width, call.output.shape[2] * call.output.shape[3])
         if given is None or output is None:
             return
+        if module is call.module:
+            self.answer = with_first(result, output.clone())
         if output.shape[-1] != width or output.numel() != slots * width:
             return
         # What comes from hidden features, as of an MLP, matters for what it gives.
@@ -95,10 +97,15 @@ class RunningLayer:
         assert self.given is not None
         call, place, _ = self.seen
         width, slots = self.given.shape[-1], _slots(call)
+        if output is None:
+            raise CaptureError(
+                f"The layer around {call.name} gives no tensor, alone or in a tuple, list or "
+                "dictionary: expected the residual stream. Use effect, estimate or circuit, which "
+                "need none."
+            )
         for one in (self.given, output):
-            if one is None or one.numel() != slots * one.shape[-1]:
+            if one.numel() != slots * one.shape[-1]:
                 raise other_tokens(call.name, self.given, slots)
-        assert output is not None
         if output.shape[-1] != width:
             raise CaptureError(
                 f"The layer around {call.name} takes {width} features of each token and gives "
@@ -107,16 +114,19 @@ class RunningLayer:
             )
         given, end = (x.reshape(slots, width) for x in (self.given, output))
         real = Rows(place, call.query.shape[2], given.device).at
-        events = [replace(x, given=x.given[real], output=x.output[real]) for x in self.events]
-        given, end = given[real], end[real]
+        events = self.events
+        if len(real) < slots or bool((real.diff() != 1).any()):
+            events = [replace(x, given=x.given[real], output=x.output[real]) for x in events]
+            given, end = given[real], end[real]
         part, later = _projected(self.seen, real, given, end, events)
         again = cache(lambda: Replay.of(self, real, later[0], part.end))
-        part, branch = after_norms(part, later[0].output, later[1:])
+        added = Added(part, given, [later[0].output], again).after_norms(later[1:])
         attended = next((x.given for x in events if x.key[0] is call.module), None)
-        found = Sums(part, given, branch, later, attended, again).find()
-        part = found.followed()
+        with random_numbers_kept(self.module):
+            found = SumSearch(added, later, attended).find()
+            part = found.followed()
         _check_factor(self.module, part)
-        return _verified(part, found.added, branch)
+        return _verified(part, found.added, added.branch)
 
 
 def _slots(call: SeenCall) -> int:

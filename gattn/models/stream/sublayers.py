@@ -121,7 +121,7 @@ class Branch:
     before_end : Tensor (tokens, dim), optional
         What that norm takes.
     is_changed_last : bool
-        Whether another module than a norm makes `end` of the stream.
+        Whether more than these norms, or another module than a norm, makes `end` of the stream.
     is_parallel : bool
         Whether the MLP reads the same residual as the attention, as in GPT-NeoX.
     error : float

@@ -14,7 +14,7 @@ from weakref import ref
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gattn.errors import EditError
+from gattn.errors import CaptureError, EditError
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.raw_call import (
@@ -234,6 +234,11 @@ def _mixed(followed: Followed, found: Product, result: Tensor, kind: str) -> Ten
     wholes = dict.fromkeys(one.root if followed.is_mixture else one for one in sources)
     if any(one not in sources and not one.is_whole for one in wholes):
         wholes = dict.fromkeys(sources)
+    if (earlier := next((one for one in wholes if one.scores.is_meta), None)) is not None:
+        raise CaptureError(
+            f"the attention of {named(earlier.module)} is mixed into another's, as a mean of both, "
+            "after it met its own values: which of the two a number is, is not known"
+        )
     for one in (*wholes, *sources):
         one.take()
     for one in sorted(wholes, key=lambda one: one.number):

@@ -40,14 +40,16 @@ def copied(model: nn.Module, *, with_hooks: bool = False) -> nn.Module:
     CaptureError
         If the model holds a Python generator, which a run of a copy would use up.
     """
-    memory: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    held = list(reached(model))
+    # A part may hold the whole model, whose parameters are shared, too.
+    known = {one for one in held if isinstance(one, nn.Module)} | {*model.modules()}
+    memory: dict[int, Any] = {id(x): x for one in known for x in one._parameters.values()}
     for module in model.modules():
         for value in (*module._buffers.values(), *vars(module).values()):
             if isinstance(value, Tensor) and id(value) not in memory:
                 memory[id(value)] = detached(value)
             elif type(value) in (dict, OrderedDict) and not value:
                 memory[id(value)] = type(value)()  # `deepcopy` takes long, and modules have many.
-    held = list(reached(model))
     memory |= {id(one): one for one in held if type(one) in ProxyTypes}
     try:
         twin: nn.Module = copy.deepcopy(model, dict(memory))

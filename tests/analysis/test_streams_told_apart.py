@@ -1,0 +1,252 @@
+"""Layers that look like others: their sums are those of the layer's code, or are refused."""
+
+import pytest
+import torch
+from made_layers import HEADS, HIDDEN, WIDTH, Kind, Layer, Mlp, Model, Norm, Written, held
+from torch import nn
+from torch.nn import functional
+
+import gattn
+from gattn.analysis import alti
+from gattn.errors import CaptureError
+from gattn.models.decompose.decomposing import decompose
+
+
+class Reading(nn.Module):
+    """An MLP that is given the stream, and beside it what attention adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(2 * WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+
+    def forward(self, x, y):
+        return self.down(functional.gelu(self.up(torch.cat([x, y], -1))))
+
+
+def made(forward, kind=None, tokens=5):
+    """Make a model of layers of which each has spare parts, and another forward."""
+    torch.manual_seed(0)
+    model = Model(kind or Kind())
+    for layer in model.layers:
+        layer.other, layer.before, layer.reading = Norm("layer"), Mlp(False), Reading()
+        layer.drop, layer.gate = nn.Dropout(0.1), nn.Linear(WIDTH, 1)
+        layer.vector = nn.Parameter(torch.rand(WIDTH))
+        layer.first = nn.Parameter(torch.randn(1, tokens, WIDTH))
+        layer.__class__ = type("Other", (Layer,), {"forward": forward})
+    model = model.double().eval().requires_grad_(False)
+    x = torch.randn(1, tokens, WIDTH).double()
+    return model, x, lambda: model(x)
+
+
+def attended(layer, x):
+    """What each head adds, (heads, tokens, width), with the bias added to the first."""
+    q, k, v = layer.split(x)[:, 0]
+    heads = (q @ k.mT / (WIDTH / HEADS) ** 0.5).softmax(-1) @ v
+    added = heads @ layer.out.weight.unflatten(1, (HEADS, -1)).permute(1, 2, 0)
+    assert torch.allclose(added.sum(0) + layer.out.bias, layer.attend(x)[0])
+    return added
+
+
+def adds_twice(self, x):
+    added = self.attend(x)
+    return x + 2 * added + self.feed(x + added)
+
+
+def drops_the_stream(self, x):
+    added = self.attend(x)
+    return added + self.feed(x + added)
+
+
+def adds_the_stream_again(self, x):
+    total = x + self.attend(x)
+    return total + self.feed(total) + 0.1 * x
+
+
+def adds_attention_again(self, x):
+    added = self.attend(x)
+    return x + added + self.feed(x + added) + 0.1 * added
+
+
+def adds_the_sum_to_its_norm(self, x):
+    total = x + self.attend(x)
+    normed = self.norm("p", total)
+    return normed + total * self.vector + self.fed(normed)
+
+
+def adds_two_norms(self, x):
+    total = x + self.attend(x)
+    return self.norm("2", total) + self.other(total)
+
+
+def looks_at_half(self, x):
+    added = self.attend(x)
+    self.other(x + 0.5 * added)
+    return x + added + self.feed(x + added)
+
+
+def begins_with_an_mlp(self, x):
+    x = x + self.feed(x)
+    return x + self.attend(x)
+
+
+def is_a_macaron(self, x):
+    x = x + 0.5 * self.before(self.other(x))
+    x = x + self.attend(x)
+    return x + 0.5 * self.feed(x)
+
+
+def adds_a_first_stream(self, x):
+    x = x + 0.3 * self.first
+    x = x + self.attend(x)
+    return x + self.feed(x)
+
+
+def norms_its_stream_first(self, x):
+    x = self.norm("2", x)
+    x = x + self.attend(x)
+    return x + self.fed(self.other(x))
+
+
+def adds_the_sum_after_two_norms(self, x):
+    total = x + self.attend(x)
+    x = self.norm("p", total)
+    x = self.other(x + self.before(x))
+    return x + self.fed(x) + total * self.vector
+
+
+RAW = Kind(norm="function", mlp="raw gated")
+REFUSED = [
+    (adds_twice, None),
+    (drops_the_stream, None),
+    (adds_the_stream_again, None),
+    (adds_attention_again, None),
+    (adds_the_sum_to_its_norm, Kind("post")),
+    (adds_two_norms, None),
+    (adds_the_sum_after_two_norms, Kind("post")),
+    (looks_at_half, None),
+    (begins_with_an_mlp, None),
+    (is_a_macaron, None),
+    (adds_a_first_stream, RAW),
+    (norms_its_stream_first, None),
+]
+
+
+@pytest.mark.parametrize("tokens", [5, 1])
+@pytest.mark.parametrize(("forward", "kind"), REFUSED, ids=lambda x: getattr(x, "__name__", ""))
+def test_other_streams_are_refused(forward, kind, tokens):
+    model, _, run = made(forward, kind, tokens)
+    with pytest.raises(CaptureError, match=r"What becomes of the vectors|was not found"):
+        alti(run, model, progress=False)
+
+
+def part_of(forward, kind=None):
+    """Take the first layer apart, and hold its vectors to those written out."""
+    model, x, run = made(forward, kind)
+    part = decompose(run, model, read=lambda part: part, progress=False).results[0]
+    layer, stream = model.layers[0], x[0]
+    torch.testing.assert_close(part.residual, stream)
+    torch.testing.assert_close(part.end, layer(x)[0])
+    return model, layer, x, part
+
+
+def ends_in_its_mlp(self, x):
+    return self.feed(x + self.attend(x))
+
+
+def test_a_layer_that_ends_in_its_mlp_passes_no_part_on():
+    model, layer, x, part = part_of(ends_in_its_mlp)
+    torch.testing.assert_close(part.by_head(), attended(layer, x))
+    torch.testing.assert_close(part.after, x[0] + layer.attend(x)[0])
+    with pytest.raises(CaptureError, match="ends in a module of the residual stream"):
+        gattn.why(lambda: model(x), model, layer=1, head=0)
+
+
+def norms_three_times(self, x):
+    x = self.norm("p", x + self.attend(x))
+    x = self.other(x + self.before(x))
+    return self.norm("l", x + self.fed(x))
+
+
+def test_a_norm_between_those_of_the_stream_is_not_left_out():
+    """Decoders as BART's have one after cross-attention."""
+    model, layer, x, part = part_of(norms_three_times, Kind("post", has_last=True))
+    total, norm = x[0] + layer.attend(x)[0], layer.norms["p"]
+    assert part.is_post_norm
+    torch.testing.assert_close(part.normed().by_head(), held(norm, total, attended(layer, x)))
+    torch.testing.assert_close(part.normed().after, norm(total))
+    with pytest.raises(CaptureError, match="has further norms in between"):
+        gattn.why(lambda: model(x), model, layer=1, head=0)
+
+
+def mlp_reads_attention(self, x):
+    added = self.attend(x)
+    return x + added + self.reading(self.norm("2", x), added)
+
+
+def test_an_mlp_that_reads_attention_beside_the_stream_is_not_parallel():
+    _, layer, x, part = part_of(mlp_reads_attention)
+    assert not part.is_parallel
+    torch.testing.assert_close(part.by_head(), attended(layer, x))
+    torch.testing.assert_close(part.after, x[0] + layer.attend(x)[0])
+
+
+def mlp_runs_first(self, x):
+    fed = self.feed(x)
+    return x + self.attend(x) + fed
+
+
+def test_a_parallel_mlp_may_run_first():
+    _, layer, x, part = part_of(mlp_runs_first)
+    assert part.is_parallel
+    torch.testing.assert_close(part.by_head(), attended(layer, x))
+    torch.testing.assert_close(part.end - part.after, layer.feed(x)[0])
+
+
+def doubles(self, x):
+    total = self.drop(x + self.attend(x))
+    self.norm("2", total)
+    return total + total
+
+
+def test_a_stream_that_is_added_to_itself_is_doubled():
+    """What passes through dropout equals the stream, and is no MLP's."""
+    _, layer, x, part = part_of(doubles, Kind(mlp=None))
+    torch.testing.assert_close(part.end_norm(part.by_head()[0]), 2 * attended(layer, x)[0])
+    torch.testing.assert_close(part.before_end, x[0] + layer.attend(x)[0])
+
+
+def gates_tokens(self, x):
+    x = x + self.attend(x) * self.gate(x).sigmoid()
+    return x + self.feed(x)
+
+
+def test_a_gate_of_whole_tokens_is_a_factor():
+    _, layer, x, part = part_of(gates_tokens)
+    gate = layer.gate(x)[0].sigmoid()
+    torch.testing.assert_close(part.by_head(), gate * attended(layer, x), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(part.after, x[0] + gate * layer.attend(x)[0])
+
+
+def adds_in_place(self, x):
+    x = x.clone()
+    x += self.attend(x)
+    x += self.feed(x)
+    return x
+
+
+def shares_its_norm(self, x):
+    x = x + self.attend(x)
+    return x + self.fed(self.norm("1", x))
+
+
+@pytest.mark.parametrize("forward", [adds_in_place, shares_its_norm, Layer.forward])
+@pytest.mark.parametrize("mlp", ["module", "product", "inline gated", "raw gated"])
+def test_the_same_sums_in_other_words(forward, mlp):
+    model, layer, x, part = part_of(forward, Kind(mlp=mlp))
+    assert not part.is_parallel
+    assert not part.is_post_norm
+    torch.testing.assert_close(part.by_head(), attended(layer, x))
+    torch.testing.assert_close(part.after, x[0] + layer.attend(x)[0])
+    found = alti(lambda: model(x), model, progress=False)
+    expected = Written(layer, x[0]).alti()
+    torch.testing.assert_close(torch.from_numpy(found[0].to_numpy()), expected)
