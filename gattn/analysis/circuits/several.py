@@ -14,8 +14,8 @@ import pandas as pd
 from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Table
-from gattn.analysis.reading.sources import counted
 from gattn.door import DrawnByKind, Pictured
+from gattn.heads.nouns import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

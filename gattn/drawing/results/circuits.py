@@ -11,11 +11,11 @@ from matplotlib.colors import Colormap, Normalize
 from numpy.typing import NDArray
 
 from gattn.analysis.circuits.several import ROLES, Circuits
-from gattn.analysis.reading.sources import counted
 from gattn.drawing.canvas.frame import describe, new_axes
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
+from gattn.heads.nouns import counted
 
 
 def draw_circuits(
