@@ -78,9 +78,31 @@ class OnPage:
         ----------
         path : path, optional
             The file to write; by default the text of the page is returned.
-        other, edits, heads, keep, image, fit, circuit, why, spans, colour
-            As in `gattn.drawing.page.to_html`, with the same errors. What a circuit, or the answer
-            to `gattn.why`, shows of itself is not given again.
+        other : AttentionTrace or AttentionGraph, optional
+            A second run on the same tokens to compare with, shown as "after".
+        edits : str
+            What was edited between the two, in your words.
+        heads : int, str, sequence of int, or sequence of (layer, head), optional
+            Which heads to show, such as ``"2.1"``; all by default.
+        keep : Keep, optional
+            Which of the edges to keep, such as ``gattn.TopK(5)``; by default all.
+        image : PIL image, array, Tensor or path, optional
+            The image that the model read, for tokens that lie on a grid.
+        fit : {"stretch", "crop"}, optional
+            How the image became what the model read, if their shapes differ.
+        circuit : Circuit, optional
+            A circuit of the same run, whose heads and edges are marked.
+        why : Why or list of Why, optional
+            Answers to `gattn.why`: heads whose edges can be asked why.
+        spans : iterable of (start, stop), optional
+            Parts of the text, such as sentences, which the page compares.
+        colour : array (tokens,), or mapping of str to array, optional
+            Numbers by which the page can colour the tokens, by name.
+
+        Notes
+        -----
+        `gattn.drawing.page.to_html` says more of each, with the same errors. What a circuit, or the
+        answer to `gattn.why`, shows of itself is not given again.
         """
         graphs, own = self._on_page()
         options: dict[str, Any] = {

@@ -40,7 +40,7 @@ def bar(
 ) -> tqdm[Any]:
     """Make a progress bar on stderr, which appears after one second, or never."""
     made: Any = _patient()
-    some = {"desc": desc, "unit": unit, "total": total, "disable": not progress}
+    some = {"desc": desc, "unit": f" {unit}", "total": total, "disable": not progress}
     found: tqdm[Any] = made(items, delay=_PATIENCE, **some)
     return found
 

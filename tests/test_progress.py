@@ -20,4 +20,4 @@ def test_after_its_second_a_bar_is_shown_and_stays_below_the_line(capsys):
         shown.update()
         announce("circuit", "run", 10, 1.0, "pass seconds=")
     said = capsys.readouterr().err
-    assert said.index("about 10 s") < said.rindex("circuit: 1run")
+    assert said.index("about 10 s") < said.rindex("circuit: 1 run")

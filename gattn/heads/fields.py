@@ -18,7 +18,7 @@ from gattn.heads import steps
 from gattn.heads.geometry import Geometry
 from gattn.heads.given.edge_lists import texts, with_arrays
 from gattn.heads.given.weights import noted, what_of
-from gattn.heads.nouns import GRAPH, noun_of, several
+from gattn.heads.nouns import GRAPH, counted, noun_of
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
@@ -243,9 +243,12 @@ def to_text(head: AttentionGraph) -> str:
     """Show where a head is from, how many edges it has, and how much of the attention they hold."""
     place = "".join(f"{part}, " for part in head.place())
     edits = f", {in_words(head.edits)}" if head.edits else ""
-    nouns = several(noun_of(head.geometry, head.stack))
+    size = counted(head.graph.num_tokens, noun_of(head.geometry, head.stack))
+    if head.graph.is_bipartite:
+        queries, keys = head.graph.num_queries, head.graph.num_keys
+        size = f"{counted(queries, 'query')}, {counted(keys, 'key')}"
     return (
-        f"AttentionGraph({place}{head.graph.num_tokens} {nouns}, {head.graph.num_edges} edges, "
+        f"AttentionGraph({place}{size}, {head.graph.num_edges} edges, "
         f"keep={steps.to_text(head.kept_by)}, {head.share_kept * 100:.1f} % of "
         f"{what_of([head])}{noted(head)}{edits})"
     )

@@ -24,3 +24,8 @@ def noun_of(geometry: Geometry | None, stack: str = "") -> str:
 def several(noun: str) -> str:
     """Write "tokens", "patches", "queries"."""
     return {"patch": "patches", "query": "queries"}.get(noun, f"{noun}s")
+
+
+def counted(number: int, noun: str) -> str:
+    """Write "1 token", "2 tokens", "3 patches"."""
+    return f"{number} {noun if number == 1 else several(noun)}"

@@ -14,7 +14,7 @@ from gattn.heads import arrays, tables
 from gattn.heads.drawn.traces import DrawnTrace
 from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
-from gattn.heads.nouns import GRAPH
+from gattn.heads.nouns import GRAPH, counted
 from gattn.heads.stack import Reduction, Stack, how_to_take_a_head
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
 from gattn.on_page import Shown
@@ -203,9 +203,5 @@ def _named(stack: Stack) -> Stack:
 def _size_of(stack: Stack) -> str:
     layers, numbers = stack.layers, stack.head_numbers
     if len(stack) == len(layers) * len(numbers):
-        return f"{_count(len(layers), 'layer')} x {_count(len(numbers), 'head')}"
-    return f"{_count(len(stack), 'head')} in {_count(len(layers), 'layer')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+        return f"{counted(len(layers), 'layer')} x {counted(len(numbers), 'head')}"
+    return f"{counted(len(stack), 'head')} in {counted(len(layers), 'layer')}"

@@ -70,7 +70,7 @@ def test_where_shares_say_little_the_metric_itself_is_told(embedded, river):
     text = "red green lamp red green"
     found = gattn.circuit(text, *embedded, target=" lamp", random=0, **QUIET)
     assert found.faithfulness > 2
-    (note,) = (note for note in found.notes if note.startswith("shares say little"))
+    (note,) = (note for note in found.notes if "shares say little" in note)
     told = [float(word.rstrip(",")) for word in note.split() if word[0].isdigit()]
     (alone,) = gattn.effect(text, [found.only()], *embedded, target=" lamp", metric="probability",
                             **QUIET)["edited"]  # fmt: skip
@@ -180,3 +180,25 @@ def test_what_a_graph_cannot_hold_is_not_made_up(embedded):
     )
     with pytest.raises(SelectionError, match="make the edit yourself"):
         found.only()
+
+
+def test_parts_that_cancel_are_told_wherever_a_circuit_is(embedded, river):
+    found = gattn.circuit("red green lamp red green", *embedded, target=" lamp", random=0, **QUIET)
+    assert found.faithfulness > 2
+    assert found.caveat.startswith("parts cancel, so shares say little: the metric is ")
+    assert found.notes[0] == found.caveat
+    assert repr(found) == f"Circuit({found}; {found.caveat})"
+    (below,) = [t for t in found.draw().texts if t.get_gid() == "gattn-caption"]
+    assert below.get_text().replace("\n", " ").count(found.caveat) == 1
+    assert found.to_html().count(found.caveat) == 1
+    assert river.caveat == ""
+    assert repr(river) == f"Circuit({river})"
+    other = river.copy()
+    for kept, left, is_far in (
+        (1.4, 0.0, False),
+        (10.33, 0.0, True),
+        (0.9, -3.0, True),
+        (np.nan, np.nan, False),
+    ):
+        other.graph.update(faithfulness=kept, completeness=1 - left)
+        assert bool(other.caveat) == is_far

@@ -3,6 +3,7 @@
 import json
 import re
 
+import matplotlib as mpl
 import networkx as nx
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 import torch
 from circuits_drawn import caption, curves, drawn, names
 from made_circuits import made
+from matplotlib.figure import Figure
 from meeting import problems
 from torch import nn
 
@@ -17,6 +19,7 @@ import gattn
 from gattn.analysis.circuits.several import Circuits
 from gattn.drawing.layers.bands import bands_of, place_of
 from gattn.errors import FileError, SelectionError, ShapeError
+from gattn.heads.geometry.written import to_text
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 
@@ -365,3 +368,38 @@ def test_several_circuits_draw_in_how_many_of_them_a_head_reads_what(tmp_path):
     assert sorted(heads) == sorted({f"{row.layer}.{row.head}" for row in roles.itertuples()})
     with pytest.raises(FileError, match=r"Circuits has 2: save each by itself, .*graphs.table\(\)"):
         gattn.save(several, tmp_path / "circuits.json")
+
+
+def of_words(words, rows, **facts):
+    stacks, layers = {"decoder": [words, words]}, {"decoder": 2}
+    return made(rows, stacks=stacks, layers=layers, **facts)
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.2), (3.3, 2.0), (6.75, 2.2)])
+@pytest.mark.parametrize("layout", [None, "constrained"])
+def test_names_of_roles_are_whole(size, layout):
+    words = list("abcdabcd")
+    rows = [((0, key), (1, query), 0, query, 0.5) for query, key in
+            ((4, 4), (5, 4), (6, 3), (7, 5), (7, 3), (4, 1), (5, 0))]  # fmt: skip
+    with mpl.rc_context({"font.size": 7}):
+        figure = Figure(size, layout=layout)
+        ax = Circuits([of_words(words, rows)] * 2).draw(ax=figure.add_subplot())
+        assert not problems(figure)
+    names = [" ".join(text.get_text().split()) for text in ax.get_xticklabels()]
+    assert names == ["itself", "previous", "after same token", "same token", "first", "other"]
+
+
+def test_roles_say_patches_of_images_and_nodes_have_no_order():
+    words = ["a", "b", "a", "c"]
+    rows = [((0, 0), (1, 2), 0, 0, 0.5), ((0, 1), (1, 2), 0, 1, 0.5), ((0, 2), (1, 2), 0, 2, 0.5)]
+    grid = gattn.TokenGraph.complete(4)
+    head = AttentionGraph.from_dense(np.full((4, 4), 0.25), grid).on_grid(2, 2)
+    axes = {name: np.asarray(x).tolist() for name, x in head.geometry.coordinates().items()}
+    places = {"text": to_text(head.geometry), "axes": axes}
+    patches = of_words(words, rows, geometry=json.dumps({"decoder": places}))
+    assert set(Circuits([patches]).roles()["role"]) == {"same patch", "previous", "itself"}
+    names = [text.get_text() for text in Circuits([patches]).draw().get_xticklabels()]
+    assert [" ".join(name.split()) for name in names] == ["itself", "previous", "same patch"]
+    nodes = [str(n) for n in range(4)]
+    graph = made(rows, stacks={"graph": [nodes, nodes]}, layers={"graph": 1}, has_stream=False)
+    assert sorted(Circuits([graph]).roles()["role"]) == ["itself", "other", "other"]

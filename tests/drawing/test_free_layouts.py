@@ -1,13 +1,16 @@
 import dataclasses
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from sample_heads import bipartite_head, causal_head
+from sample_heads import bipartite_head, causal_head, signed_head
 from seen import drawn_edges
 
+import gattn
 from gattn.drawing import draw_head
 from gattn.drawing.canvas import layouts
 from gattn.errors import SelectionError
@@ -83,3 +86,49 @@ def test_layout_of_ones_own_of_cross_attention():
     head = bipartite_head()
     keys = {("key", j): (j, j % 2) for j in range(5)}
     return draw_head(head, keys | {("query", i): (2 * i, 3) for i in range(3)}).figure
+
+
+def near(ax, text, step=0.5):
+    """Return whether the ink of an edge is within the box of a text, in points."""
+    box = text.get_window_extent()
+    found = []
+    for lines in ax.collections:
+        if lines.get_gid() != "gattn-edges":
+            continue
+        for path, width in zip(lines.get_paths(), lines.get_linewidths(), strict=True):
+            whole = path.transformed(lines.get_transform()).interpolated(1)
+            points = np.concatenate(whole.to_polygons(closed_only=False))
+            long = np.hypot(*np.diff(points, axis=0).T).cumsum()
+            at = np.arange(0, long[-1], step)
+            points = np.stack([np.interp(at, [0, *long], side) for side in points.T], axis=1)
+            half = width / 2 * ax.figure.dpi / 72
+            low, high = np.array([box.p0, box.p1]) + np.array([[-half], [half]])
+            found.append(((points > low) & (points < high)).all(1).any())
+    return any(found)
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.2), (3.3, 2.4), (6.75, 2.2)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_labels_of_few_nodes_stand_on_no_edge(size, seed):
+    with mpl.rc_context({"font.size": 7}):
+        head = signed_head()
+        ax = head.draw(
+            lambda graph: nx.spring_layout(graph, seed=seed), ax=Figure(size).add_subplot()
+        )
+        ax.figure.draw_without_rendering()
+        labels = [text for text in ax.texts if text.get_gid() == "gattn-label"]
+        assert len(labels) == 3
+        assert not [text.get_text() for text in labels if near(ax, text)]
+
+
+@pytest.mark.parametrize("style", ["light", "dark"])
+def test_labels_over_edges_have_a_ground_of_the_figures_colour(style):
+    with mpl.rc_context({} if style == "light" else gattn.style("dark")):
+        ax = causal_head(13).draw(lambda graph: nx.spring_layout(graph, seed=0))
+    ax.figure.draw_without_rendering()
+    ground = to_rgba(ax.figure.get_facecolor())
+    for text in (text for text in ax.texts if text.get_gid() == "gattn-label"):
+        patch = text.get_bbox_patch()
+        assert to_rgba(patch.get_facecolor()) == ground
+        assert (patch.get_alpha() or 1) == 1
+        assert patch.get_linewidth() == 0

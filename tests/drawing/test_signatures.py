@@ -10,6 +10,7 @@ import pytest
 
 import gattn
 from gattn import TokenGraph
+from gattn.analysis.circuits.found import Circuit
 from gattn.drawing.pictures import PICTURES, picture_of
 
 CLASSES = {
@@ -101,3 +102,11 @@ def test_a_result_over_texts_draws_as_its_mean_does():
     why = gattn.why("The dog chased the cat", layer=1, head=1, query=-1, key=0)
     parameters = inspect.signature(why.draw).parameters
     assert {"contrast", "most", "title", "pool", "figsize", "ax", "cmap"} == set(parameters)
+
+
+@pytest.mark.parametrize("kind", [gattn.AttentionTrace, gattn.AttentionGraph, Circuit])
+def test_help_of_a_page_explains_each_option(kind):
+    text = inspect.getdoc(kind.to_html)
+    for name in inspect.signature(kind.to_html).parameters:
+        if name != "self":
+            assert re.search(rf"^{name} : \S.*\n    \S", text, re.MULTILINE), name

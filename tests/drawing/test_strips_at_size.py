@@ -1,11 +1,15 @@
 """Selected heads side by side on a figure as wide as a column."""
 
+import re
+
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from meeting import problems
 
 import gattn
+from gattn.drawing.many_heads.order import shorter
 
 TEXT = "The river tall green lamp river tall green lamp river tall green"
 
@@ -44,3 +48,46 @@ def test_two_heads_and_what_stands_beside_them_are_as_wide_as_the_column(trace):
     right = bar.get_tightbbox().x1 / figure.dpi
     assert 2.9 < right <= 3.3
     plt.close(figure)
+
+
+def names_above(figure):
+    (sheet,) = [ax for ax in figure.axes if ax.get_gid() == "gattn-sheet"]
+    return [" ".join(text.get_text().split()) for text in sheet.texts]
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.2), (3.3, 2.4), (6.75, 2.2)])
+def test_labels_above_heads_are_shortened_by_what_they_mean_and_not_cut(trace, size):
+    told = trace.summary()["label"]
+    with mpl.rc_context({"font.size": 7}):
+        for heads in (None, [(1, 1), (2, 0), (2, 1)]):
+            figure = trace.draw(label="label", heads=heads, figsize=size)
+            assert not problems(figure)
+            said = names_above(figure)
+            places = heads or [(n, h) for n in range(4) for h in range(4)]
+            for place in places:
+                first = told["decoder", *place].split(", ")[0].removesuffix(" (sink)")
+                assert [one for one in said if re.search(rf"\b{re.escape(first)}\b", one)]
+            assert not [one for one in said if "have room" in one]
+
+
+def test_labels_have_their_numbers_where_the_figure_is_wide(trace):
+    with mpl.rc_context({"font.size": 7}):
+        figure = trace.draw(label="label", heads=[(1, 1), (2, 2), (3, 1)], figsize=(6.75, 2.2))
+    assert [one for one in names_above(figure) if one.endswith("previous token, 1.00")]
+    assert shorter("first token (sink), 0.48; even") == (
+        "first token (sink), 0.48; even",
+        "first token (sink); even",
+        "first token (sink)\xa0…",
+        "first token\xa0…",
+    )
+    assert shorter("mixed") == ("mixed",)
+    assert shorter("(mine), 0.5") == ("(mine), 0.5", "(mine)")
+
+
+def test_heads_of_a_wide_low_grid_stand_as_far_apart_as_their_names_need(trace):
+    with mpl.rc_context({"font.size": 7}):
+        plain = trace.draw(figsize=(6.75, 2.2))
+        named = trace.draw(figsize=(6.75, 2.2), label="label")
+    assert not problems(named)
+    steps = [np.diff(np.unique(panels(figure)[:, 0].round(3)))[0] for figure in (plain, named)]
+    assert steps[1] > 1.3 * steps[0]

@@ -474,3 +474,14 @@ def test_a_dense_matrix_that_is_not_square_is_cross_attention():
     assert square.graph.is_bipartite
     with pytest.raises(ShapeError, match="4"):
         AttentionGraph.from_dense(matrix, tokens=list("abcdef"))
+
+
+def test_repr_of_cross_attention_counts_queries_and_keys() -> None:
+    cross = AttentionGraph.from_dense(
+        np.full((3, 5), 0.2), TokenGraph.bipartite(3, 5), layer=1, head=2
+    )
+    assert repr(cross).startswith(
+        "AttentionGraph(cross-attention, layer 1, head 2, 3 queries, 5 keys, 15 edges, "
+    )
+    one = AttentionGraph.from_dense(np.ones((1, 1)), TokenGraph.bipartite(1, 1))
+    assert repr(one).startswith("AttentionGraph(1 query, 1 key, 1 edges, ")

@@ -44,9 +44,6 @@ _TESTS = 4
 _ROUGH = 1e-3
 """The rounding of shares that is worth a note."""
 
-_MUCH = 2
-"""The share from which on it says little, since the whole is small beside it."""
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -175,12 +172,6 @@ def _found(runs: Runs, wanted: Wanted, shown: tqdm[NoReturn]) -> tuple[Proof, li
         )
     if proof.faithfulness > 1 + max(runs.slack, _ROUGH):
         notes.append("it keeps more than all: some of what is left out works against the answer")
-    if abs(proof.faithfulness) > _MUCH:
-        alone = runs.empty + proof.faithfulness * runs.range
-        notes.append(
-            f"shares say little: the metric is {runs.full:.3g} in the plain run, {runs.empty:.3g} "
-            f"with all {runs.groups.said} ablated, and {alone:.3g} on the circuit alone"
-        )
     return proof, notes
 
 

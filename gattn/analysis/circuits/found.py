@@ -13,6 +13,7 @@ from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Array, Table, array, edits_of
 from gattn.door import drawn_by
 from gattn.errors import SelectionError
+from gattn.heads.geometry import Geometry
 from gattn.heads.geometry.written import from_text
 from gattn.heads.trace import AttentionTrace
 from gattn.models.edit.kept.only import Only
@@ -158,10 +159,6 @@ class Circuit(OnPage, Measured):
         losses = np.full(len(self.tokens), np.nan)
         units = self.units()
         losses[units["key"].to_numpy(dtype=int)] = units["loss"]
-        known = json.loads(self.graph["geometry"]).get(self.stacks[0])
-        places = None
-        if known is not None:
-            places = from_text(known["text"], {n: np.array(x) for n, x in known["axes"].items()})
         return array(
             losses,
             {"key": range(len(losses))},
@@ -169,7 +166,7 @@ class Circuit(OnPage, Measured):
             computed_from=self.computed_from,
             notes=self.notes,
             tokens={"key": self.tokens},
-            geometry={"key": places},
+            geometry={"key": geometry_of(self, self.stacks[0])},
             edits=edits_of(self),
         )
 
@@ -255,6 +252,14 @@ def ends_in(circuit: Circuit) -> Callable[[str, int, int, int], tuple[Node, Node
         return (key_side(stack), layer, key), (stack, layer + 1, query)
 
     return ends
+
+
+def geometry_of(circuit: Circuit, stack: str) -> Geometry | None:
+    """Return where the keys of a stack lie, if that is known."""
+    known = json.loads(circuit.graph["geometry"]).get(stack)
+    if known is None:
+        return None
+    return from_text(known["text"], {name: np.array(x) for name, x in known["axes"].items()})
 
 
 def key_side(stack: str) -> str:

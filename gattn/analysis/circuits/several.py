@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import pandas as pd
 
-from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.found import Circuit, geometry_of
 from gattn.analysis.circuits.measuring.measured import Measured
 from gattn.analysis.reading.results import Table
-from gattn.analysis.reading.sources import counted
 from gattn.door import DrawnByKind, Pictured
+from gattn.heads.nouns import counted, noun_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,9 @@ class Circuits(Pictured, Sequence[Measured]):
     Texts of different lengths have no edges in common, so edges are compared by their *roles*: the
     head, and what the key is to the query: "itself", the "previous" token, the "next", one "after
     same token" (as the query's, earlier: what an induction head reads), the "same token", the
-    "first", or any "other". The role of a path is what the head hears, and by what: "1.1 by key".
+    "first", or any "other"; of an image they are called patches. Nodes of a graph have no order, so
+    a key is the query "itself" or an "other". The role of a path is what the head hears, and by
+    what: "1.1 by key".
 
     Parameters
     ----------
@@ -198,28 +200,31 @@ def _roles_of(circuit: Measured) -> pd.DataFrame:
             f"{part} by {side}" for part, side in zip(table["part"], table["side"], strict=True)
         ]
         return table[ROLE[:3]].assign(role=pd.Series(roles, dtype=object))
+    nouns = {name: noun_of(geometry_of(circuit, name), name) for name in circuit.stacks}
     names, cross = (json.loads(circuit.graph[name]) for name in ("names", "bipartite"))
     table = circuit.table()
     roles = [
-        _role(names[stack][0], names[stack][1], query, key, is_self=stack not in cross)
+        _role(*names[stack], query, key, nouns[stack], is_self=stack not in cross)
         for stack, query, key in zip(table["stack"], table["query"], table["key"], strict=True)
     ]
     return pd.DataFrame(table)[ROLE[:3]].assign(role=pd.Series(roles, dtype=object))
 
 
 def _role(
-    queries: Sequence[str], keys: Sequence[str], query: int, key: int, *, is_self: bool
+    queries: Sequence[str], keys: Sequence[str], query: int, key: int, noun: str, *, is_self: bool
 ) -> str:
     """Say what a key is to a query; in cross-attention, only whether it is the same token."""
     token = queries[query]
     if is_self and query == key:
         return "itself"
+    if noun == "node":
+        return "other"
     if is_self and key == query - 1:
         return "previous"
     if is_self and key == query + 1:
         return "next"
     if is_self and 0 < key < query and keys[key - 1] == token:
-        return "after same token"
+        return f"after same {noun}"
     if keys[key] == token:
-        return "same token"
+        return f"same {noun}"
     return "first" if key == 0 else "other"

@@ -43,6 +43,9 @@ class Unrolled(Graph):
         ) -> Axes:
             """Draw it; `help` shows what each option is."""
 
+    def _leads_to(self) -> str:
+        return str(self.graph.get("passes", ""))
+
     @property
     def positions(self) -> tuple[int, ...]:
         """The tokens' positions."""

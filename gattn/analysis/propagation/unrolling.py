@@ -12,10 +12,10 @@ from gattn.analysis.reading.layers import Layers, notes_of_mass
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import described, places_of
 from gattn.analysis.reading.results import told_in_graph
-from gattn.analysis.reading.sources import Source, counted, is_square
+from gattn.analysis.reading.sources import Source, is_square
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.networks import fill
-from gattn.heads.nouns import noun_of
+from gattn.heads.nouns import counted, noun_of
 from gattn.heads.stack import Reduction, Stack
 from gattn.names.choices import REDUCTIONS, HeadChoice
 

@@ -10,13 +10,13 @@ import numpy as np
 from gattn.analysis.reading.attention import Attention, Heads
 from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.layers_of import layers_of
-from gattn.analysis.reading.sources import Source, counted, is_square, size_of
+from gattn.analysis.reading.sources import Source, is_square, size_of
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.fields import from_dense
 from gattn.heads.head import AttentionGraph
-from gattn.heads.nouns import noun_of
+from gattn.heads.nouns import counted, noun_of
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from gattn.analysis.reading.arrays import dense
 from gattn.analysis.reading.attention import Attention, Named, named
 from gattn.analysis.reading.layers import Layers
-from gattn.analysis.reading.sources import Source, counted, is_square, size_of
+from gattn.analysis.reading.sources import Source, is_square, size_of
 from gattn.edit_records import from_identity
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Geometry
 from gattn.heads.given.labelled import is_labelled, read_labelled
 from gattn.heads.head import AttentionGraph
-from gattn.heads.nouns import noun_of
+from gattn.heads.nouns import counted, noun_of
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 

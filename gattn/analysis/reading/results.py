@@ -16,6 +16,7 @@ from gattn.edit_records import Described, Edits, from_text, identities, to_text
 from gattn.heads.drawn.heads import IMAGE
 from gattn.heads.geometry import Geometry
 from gattn.heads.geometry.written import to_text as geometry_text
+from gattn.heads.nouns import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,6 +129,16 @@ class Graph(_Told, nx.DiGraph):  # type: ignore[type-arg]
 
     Its notes are lines of one text, which every NetworkX writer takes.
     """
+
+    def __repr__(self) -> str:
+        """Say what it was computed from, what it leads to, and how large it is."""
+        size = f"{counted(len(self), 'node')}, {counted(self.number_of_edges(), 'edge')}"
+        said = filter(None, [self.computed_from, self._leads_to(), size])
+        return f"{type(self).__name__}({'; '.join(said)})"
+
+    def _leads_to(self) -> str:
+        """Say in a few words what it leads to, if that is not all."""
+        return ""
 
     def _facts(self) -> Mapping[Any, Any]:
         return self.graph

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gattn.edit_records import Edits, in_words
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
-from gattn.heads.nouns import several
+from gattn.heads.nouns import counted
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,6 @@ def size_of(queries: int, keys: int, *, is_square: bool, noun: str = "token") ->
 def is_square(graph: TokenGraph) -> bool:
     """Return whether queries and keys are the same tokens."""
     return not graph.is_bipartite and graph.num_queries == graph.num_keys
-
-
-def counted(number: int, noun: str) -> str:
-    """Write "1 token", "2 tokens", "3 patches"."""
-    return f"{number} {noun if number == 1 else several(noun)}"
 
 
 def in_numbers(word: str, numbers: Sequence[int]) -> str:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.reading.arguments import refuse_pair, several_tokens
-from gattn.analysis.reading.sources import Source, counted
+from gattn.analysis.reading.sources import Source
 from gattn.analysis.scores.features import Features, stream_of
 from gattn.analysis.scores.measuring import measured_changes
 from gattn.analysis.scores.taken_apart import Why
 from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
 from gattn.graph.rules.keys import list_keys
+from gattn.heads.nouns import counted
 from gattn.models.decompose.listening import Listened, listened
 from gattn.models.decompose.sides import sum_of_parts
 from gattn.models.edit.applying import parts as parts_of

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.results import Table
-from gattn.analysis.reading.sources import counted
 from gattn.analysis.syntax.conllu import Sentence
 from gattn.analysis.syntax.trees import Direction, largest, tree_heads
 from gattn.analysis.syntax.words import Matrix, aligned
 from gattn.edit_records import Described
 from gattn.errors import SelectionError
+from gattn.heads.nouns import counted
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.progress import walk

@@ -14,6 +14,7 @@ import networkx as nx
 from gattn.analysis.reading.results import Graph, Table, edits_of
 from gattn.checks import whole
 from gattn.errors import SelectionError
+from gattn.names.text import numbered, placed, quoted, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,6 +79,13 @@ class Routes(Graph):
     def tokens(self) -> tuple[str, ...]:
         """The texts of all tokens, on a route or not."""
         return tuple(json.loads(self.graph.get("tokens", "[]")))
+
+    def _leads_to(self) -> str:
+        position, predicted = self.graph.get("position"), str(self.graph.get("predicted", ""))
+        if position is None or not position < len(self.tokens):
+            return ""
+        said = f"to position {placed(position, self.tokens, position)}"
+        return f"{said}, which predicts {quoted(predicted)}" if predicted else said
 
     def weigh(self) -> None:
         """Give each node the strength of all paths from it, over their weights."""
@@ -194,8 +202,6 @@ class Routes(Graph):
 
     def _words(self, nodes: Sequence[Node]) -> str:
         """Write a path: its tokens, the heads between them, and its MLPs."""
-        from gattn.names.text import numbered, visible
-
         words = [numbered(nodes[0], visible(self.nodes[nodes[0]]["token"]))]
         for source, target in pairwise(nodes):
             if target[2] == "attention":

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from gattn.analysis.reading.arguments import several_tokens
 from gattn.analysis.reading.results import Array, array
-from gattn.analysis.reading.sources import Source, counted
+from gattn.analysis.reading.sources import Source
 from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
 from gattn.heads.geometry import Geometry
+from gattn.heads.nouns import counted
 from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
 from gattn.models.load.loading import model_name

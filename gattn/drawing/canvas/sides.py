@@ -10,8 +10,20 @@ from matplotlib.axes import Axes
 
 from gattn.drawing.canvas.fitting import fitted, pitch, room
 from gattn.drawing.canvas.frame import shown_text
-from gattn.drawing.canvas.labels import fit, shortened, text_style
+from gattn.drawing.canvas.labels import (
+    fit,
+    font_size,
+    shortened,
+    small_size,
+    smallest,
+    text_style,
+    widest_of,
+    width_of,
+)
+from gattn.names.text import wrapped
 
+_BETWEEN = 0.5
+"""The least distance between names side by side, in font sizes."""
 REACH = 0.3
 """The share of a picture's width or height that names beside it take at most."""
 
@@ -46,6 +58,24 @@ def _label_tokens(
         ax.set_xticks(shown, texts, **style, **turned)
     else:
         ax.set_yticks(shown, texts, **style)
+
+
+def label_columns(ax: Axes, names: Sequence[str]) -> None:
+    """Name the columns of a matrix, in lines if these keep the names upright, or else turned."""
+    ax.tick_params(axis="x", length=0)
+    fitted(ax, partial(_label_columns, ax, names))
+
+
+def _label_columns(ax: Axes, names: Sequence[str]) -> None:
+    whole = [shown_text(name) for name in names]
+    for size in (0.9 * font_size(), small_size(), smallest()):
+        apart = pitch(ax, len(names), "x") / size - _BETWEEN
+        lines = [wrapped(name, apart, width_of) for name in whole]
+        if widest_of(line for text in lines for line in text.split("\n")) <= apart:
+            style: dict[str, Any] = {"size": size, "rotation": 0, "ha": "center"}
+            ax.set_xticks(range(len(lines)), lines, **style, **text_style(lines))
+            return
+    _label_tokens(ax, None, names, "x")
 
 
 def label_rows(ax: Axes, names: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gattn.analysis.circuits.found import Circuit, Node, key_side
+from gattn.analysis.circuits.measuring.measured import layers_run
 from gattn.names.shortening import shortened
 from gattn.names.text import numbered, visible
 
@@ -97,7 +98,7 @@ def bands_of(circuit: Circuit, whole: bool, gap: float = 1.0) -> dict[str, Band]
     """
     names = json.loads(circuit.graph["names"])
     used = _used(circuit)
-    short = dict(zip(circuit.stacks, _short(circuit.stacks), strict=True))
+    short = dict(zip(circuit.stacks, short_names(circuit.stacks), strict=True))
     found: dict[str, Band] = {}
     base, below = 0.0, None
     for tier in _tiers(circuit, used):
@@ -151,7 +152,8 @@ def place_of(bands: Mapping[str, Band], node: Node) -> tuple[float, float]:
     return bands[name_of(node)].place(int(position), int(depth))
 
 
-def _short(stacks: Sequence[str]) -> list[str]:
+def short_names(stacks: Sequence[str]) -> list[str]:
+    """Shorten the names of stacks so that they are told apart."""
     return shortened([visible(stack, limit=_WHOLE) for stack in stacks], _NAME)
 
 
@@ -169,7 +171,8 @@ def _tiers(
     """List what lies in one tier, from below: as `_sides` does, keys first, and how it rises."""
     sides = _sides(circuit, used)
     shown = {stack for _, stack, _ in sides}
-    ran = [place for place in _order(circuit) if place[0] in shown]
+    layers = json.loads(circuit.graph["layers"])
+    ran = layers_run(circuit, {stack: layers[stack] for stack in circuit.stacks if stack in shown})
     tiers = []
     for together in _in_turn(ran):
         rows = {place: float(row) for row, place in enumerate(p for p in ran if p[0] in together)}
@@ -186,14 +189,6 @@ def _sides(circuit: Circuit, used: Mapping[str, Any]) -> list[tuple[str, str, bo
     every = [(key_side(stack), stack, True) for stack in stacks]
     every += [(stack, stack, False) for stack in stacks]
     return [one for one in every if one[0] in used]
-
-
-def _order(circuit: Circuit) -> list[tuple[str, int]]:
-    """List the layers in the order in which they ran, or stack by stack where that is not known."""
-    layers = json.loads(circuit.graph["layers"])
-    every = [(stack, n) for stack in circuit.stacks for n in range(layers[stack])]
-    known = [(stack, n) for stack, n in json.loads(circuit.graph.get("order", "[]"))]
-    return known if set(known) >= set(every) else every
 
 
 def _in_turn(ran: Sequence[tuple[str, int]]) -> list[set[str]]:

@@ -202,7 +202,8 @@ def said_of(circuit: Circuit) -> str:
 def left_without(circuit: Measured) -> str:
     """Say what is left without the circuit, and of what, if that is no plain share of a metric."""
     of = f" of {circuit.whole}" * (circuit.whole != circuit.graph["metric"])
-    return f"without them {percent(1 - circuit.completeness, 1)} is left{of}"
+    left = f"without them {percent(1 - circuit.completeness, 1)} is left{of}"
+    return "; ".join(filter(None, [left, circuit.caveat]))
 
 
 def beside(circuit: Circuit) -> str:

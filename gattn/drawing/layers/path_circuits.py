@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -12,14 +14,17 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from gattn.analysis.circuits.measuring.measured import percent
+from gattn.analysis.circuits.measuring.measured import layers_run, percent
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
 from gattn.drawing.canvas.colours import KINDS, Scale, colour_map, is_dark
-from gattn.drawing.canvas.frame import describe, name_side, new_axes
+from gattn.drawing.canvas.fitting import fitted
+from gattn.drawing.canvas.frame import describe, name_side, new_axes, shown_text
 from gattn.drawing.canvas.keys import add_key
-from gattn.drawing.canvas.labels import small_size
+from gattn.drawing.canvas.labels import small_size, text_style
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.layers.bands import short_names
 from gattn.drawing.layers.circuits import left_without
+from gattn.drawing.layers.numbered import layers_apart
 from gattn.models.edit.heard import SIDES
 
 Place = tuple[float, float]
@@ -27,18 +32,19 @@ _BENDS = {"query": -0.22, "key": 0.0, "value": 0.22}
 """By which share of its length a path bends to the right of a straight line, by its side."""
 _MOST_BENT = 3.0
 """From which length on, in layers, longer paths bend no farther."""
+_NAMED = {"head": "{layer}.{head}", "mlp": "mlp {layer}", "embedding": "embedding"}
+"""How nodes are named; the axis names their stack."""
 _NAMES = {"query": "its queries", "key": "its keys", "value": "its values"}
 
 
 def draw_path_circuit(
     circuit: PathCircuit, *, ax: Axes | None = None, labels: bool = True, legend: bool = True
 ) -> Axes:
-    """Draw a circuit of paths: heads from left to right, layers upwards.
+    """Draw a circuit of paths: heads from left to right, layers upwards in the order they ran.
 
     A path is a curve from what writes to the head that hears of it, in a colour for its queries,
     keys or values, dashed for values; the wider, the more the circuit loses without it. MLPs are on
     the right of their layer's heads, the embedding is below. Heads of no path are small dots.
-    Stacks lie above each other.
 
     Parameters
     ----------
@@ -47,7 +53,7 @@ def draw_path_circuit(
     """
     places, rows = _places(circuit)
     across = max((x for x, _ in places.values()), default=0.0)
-    high = max(rows, default=0.0)
+    high = max(len(rows) - 1, 0)
     if ax is None:
         ax = new_axes(min(2.6 + 0.55 * across, 12.0), min(1.8 + 0.62 * high, 10.0))
     losses = [
@@ -67,7 +73,7 @@ def draw_path_circuit(
     style["linestyles"] = [pen.dashes[n] for n in kind]
     pen.draw(ax, [curves[n] for n in order], np.abs(sizes)[order], **style)
     _draw_nodes(ax, circuit, places, labels=labels)
-    _set_up(ax, rows, across, high)
+    _set_up(ax, rows, across)
     if legend and losses:
         entries = [
             (Line2D([], [], color=colour, linewidth=2.0, linestyle=dash), name)
@@ -82,26 +88,24 @@ def draw_path_circuit(
     return ax
 
 
-def _places(circuit: PathCircuit) -> tuple[dict[str, Place], dict[float, str]]:
-    """Place all heads, and the other nodes; also name the heights of layers."""
+def _places(circuit: PathCircuit) -> tuple[dict[str, Place], list[tuple[str, str]]]:
+    """Place all heads, and the other nodes; also name the stack and layer of each height."""
     places: dict[str, Place] = {}
-    rows: dict[float, str] = {}
-    y = 0.0
+    rows: list[tuple[str, str]] = []
     every = json.loads(circuit.graph["heads"])
     widest = max((count for counts in every.values() for count in counts), default=1)
-    for stack, counts in every.items():
+    for stack, layer in layers_run(circuit, {name: len(some) for name, some in every.items()}):
         prefix = f"{stack} " * (len(every) > 1)
-        if f"{prefix}embedding" in circuit:
-            places[f"{prefix}embedding"] = (0.5 * (widest - 1), y)
-            rows[y] = f"{prefix}input"
-            y += 1
-        for layer, count in enumerate(counts):
-            rows[y] = f"{prefix}{layer}"
-            places |= {f"{prefix}{layer}.{head}": (float(head), y) for head in range(count)}
-            places |= {f"{prefix}mlp {layer}": (float(widest), y)}
-            y += 1
-    used = {name: at for name, at in places.items() if "mlp" not in name or name in circuit}
-    return used, rows
+        if layer == 0 and f"{prefix}embedding" in circuit:
+            places[f"{prefix}embedding"] = (0.5 * (widest - 1), float(len(rows)))
+            rows.append((stack, "input"))
+        y = float(len(rows))
+        heads = range(every[stack][layer])
+        places |= {f"{prefix}{layer}.{head}": (float(head), y) for head in heads}
+        if f"{prefix}mlp {layer}" in circuit:
+            places[f"{prefix}mlp {layer}"] = (float(widest), y)
+        rows.append((stack, str(layer)))
+    return places, rows
 
 
 def _curve(start: Place, end: Place, bend: float) -> Path:
@@ -127,20 +131,33 @@ def _draw_nodes(ax: Axes, circuit: PathCircuit, places: dict[str, Place], *, lab
     if not labels:
         return
     for one in used:
-        text = one.rpartition(" ")[2] if circuit.nodes[one]["kind"] == "head" else one
+        text = _NAMED[circuit.nodes[one]["kind"]].format(**circuit.nodes[one])
         box = {"boxstyle": "round,pad=0.1", "fc": "black" if is_dark() else "white", "ec": "none"}
         style = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": small_size()}
         style |= {"bbox": box, "zorder": 3}
         ax.annotate(text, places[one], annotation_clip=False, **style)
 
 
-def _set_up(ax: Axes, rows: dict[float, str], across: float, high: float) -> None:
-    """Name layers, and number heads."""
+def _set_up(ax: Axes, rows: Sequence[tuple[str, str]], across: float) -> None:
+    """Name layers, and stacks if there are several; number heads."""
     ax.set_xlim(-0.5, across + 0.6)
-    ax.set_ylim(-0.35, high + 0.5)
-    ax.set_yticks(list(rows), list(rows.values()))
+    ax.set_ylim(-0.35, max(len(rows) - 1, 0) + 0.5)
     ax.set_xticks([])
     for spine in ax.spines.values():
         spine.set_visible(False)
     ax.tick_params(length=0)
+    fitted(ax, partial(_name_rows, ax, rows))
     name_side(ax, "y", "layer")
+
+
+def _name_rows(ax: Axes, rows: Sequence[tuple[str, str]]) -> None:
+    """Write as many layers as have room, after the name of a stack that is not that below."""
+    stacks = list(dict.fromkeys(stack for stack, _ in rows))
+    short = dict(zip(stacks, short_names(stacks), strict=True))
+    shown = range(0, len(rows), layers_apart(ax, len(rows)))
+    before = stacks[0] if len(stacks) == 1 else ""
+    texts = []
+    for stack, layer in (rows[n] for n in shown):
+        texts.append(layer if stack == before else f"{shown_text(short[stack])} · {layer}")
+        before = stack
+    ax.set_yticks(list(shown), texts, **text_style(texts))

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
-from gattn.analysis.circuits.found import Circuit
+from gattn.analysis.circuits.found import Circuit, geometry_of
 from gattn.drawing.canvas.frame import describe, make_room
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.chosen.given import checks_given
@@ -17,7 +17,6 @@ from gattn.drawing.layers.circuits import drawn_sizes, numbers_of, pen_of, said_
 from gattn.drawing.located.on_layout import NOT_KNOWN, axes_with, draw_on_layout
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Layout
-from gattn.heads.geometry.written import from_text
 
 
 @checks_given
@@ -90,8 +89,8 @@ def _layout(circuit: Circuit, places: Any, names: list[str]) -> Layout:
     """Read where the nodes lie."""
     if places is not None:
         return Layout.named(places, range(len(names)), names)
-    for known in json.loads(circuit.graph["geometry"]).values():
-        read = from_text(known["text"], {n: np.array(x) for n, x in known["axes"].items()})
+    for stack in circuit.stacks:
+        read = geometry_of(circuit, stack)
         if isinstance(read, Layout):
             return read
     raise ShapeError(NOT_KNOWN)

@@ -48,7 +48,7 @@ _TRIES = 6
 """How often panels are measured again to fill a height."""
 _MOST_LINES = 2
 """How many lines a name may have, where there is room for them."""
-_APART = 0.5
+_APART = 1.0
 """The least distance between the names of two panels, in font sizes."""
 _REACH = 0.18
 """The share of the width or height of a given figure that tokens beside matrices may take."""
@@ -70,7 +70,7 @@ class Plan:
     def __init__(self, grid: Grid, width: float | None = None, height: float | None = None) -> None:
         self.grid = grid
         self._reach, self.between, self._key_width = (inf, inf), BETWEEN, key_width()
-        self._stretch = 1.0, 1.0
+        self._stretch, self._pitch = (1.0, 1.0), 0.0
         if width is not None and height is not None:
             self._reach = _REACH * width / as_inches(1), _REACH * height / as_inches(1)
             self.between = min(BETWEEN, _GAP * width)
@@ -107,6 +107,7 @@ class Plan:
             width = min(max(wanted, _NARROWEST * larger()), most)
         self.width = width
         side = max(_FILLED * (width - around) / count / across, 0.05)
+        self._pitch = (width - around) / count if height is not None else 0.0
         for self._lines in range(_MOST_LINES, -1, -1):
             self._measure(side if height else min(side, usual))
             if height is None or (self._fill(height, side) and self._has_names):
@@ -149,8 +150,8 @@ class Plan:
         """Make matrices longer or wider, where that fills what squares leave of a figure."""
         rows, count = self.grid.size[0], self.grid.size[1] * len(self.grid.blocks)
         side, square = max(self.panel), self._stretch
-        loose = wide - count * self.step, height - self.top - self.bottom - rows * self.row
-        filled = count * self.step, rows * self.panel[1]
+        filled = count * self.panel[0] / _FILLED, rows * self.panel[1]
+        loose = wide - filled[0], height - self.top - self.bottom - rows * self.row
         shares = (
             min(1 + 0.99 * one / all_, _LONGEST) for one, all_ in zip(loose, filled, strict=True)
         )
@@ -221,6 +222,7 @@ class Plan:
             PanelNames.fitting(block, self._room_of_names(size), size, self._lines)
             for block in grid.blocks
         ]
+        self.step = max(self.step, min(self._pitch, self._pitch_of_names))
         plain, pooled = self._said(), self.pooled()
         self.plain_caption, self.caption = (
             wrapped(said, room / small_size(), width_of)
@@ -244,7 +246,14 @@ class Plan:
         """Return the inches that a name above a panel may take, away from the next one's."""
         if self.grid.size[1] == 1:
             return self.panel[0]
-        return min(self.panel[0], self.step - as_inches(_APART * size))
+        return (max(self.step, self._pitch) - as_inches(_APART * size)) / COARSEST
+
+    @property
+    def _pitch_of_names(self) -> float:
+        """How far panels must stand apart, in inches, for the names above them."""
+        named = [names for names in self.names if any(names.texts.values())]
+        found = [as_inches((COARSEST * one.widest + _APART) * one.size) for one in named]
+        return max(found, default=0.0)
 
     def _said(self) -> str:
         """Add to the caption, unless it is the user's, what the size of the panels leaves out."""

@@ -26,11 +26,21 @@ class PanelNames:
     count: int
     whole: int
 
+    @property
+    def widest(self) -> float:
+        """The width of the widest line, in font sizes."""
+        return widest_of(line for text in self.texts.values() for line in text.split("\n"))
+
     @classmethod
     def fitting(cls, block: Block, room: float, size: float, most: int) -> PanelNames:
-        """Take the fullest names that fit in `most` lines, or else shrink the shortest."""
+        """Take the fullest names that fit in `most` lines, or else shrink the shortest.
+
+        Where there are lines, the shortest may have one more.
+        """
         wide = room / as_inches(1)
-        for level in range(max(len(panel.names) for panel in block.panels.values())):
+        levels = max(len(panel.names) for panel in block.panels.values())
+        for level in range(levels):
+            most += most > 1 and level == levels - 1 > 0
             texts = {
                 place: "\n".join(wrapped(line, wide / size, width_of) for line in name.split("\n"))
                 for place, panel in block.panels.items()

@@ -43,6 +43,12 @@ _MANY = 100
 """From how many nodes on all labels stand beside their nodes, or nowhere."""
 _SMALLEST, _LARGEST = 1.5, 6.0
 """The radius of nodes in points."""
+_POINTS = 120
+"""How many points of an edge are looked at, to place labels where few edges lead."""
+_WAYS = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
+"""From the middle of a line to its sides, in half its width."""
+_WITHIN = np.array([(a, b, 6 - a - b) for a in range(7) for b in range(7 - a)]) / 6
+"""Points within a triangle, as shares of its corners."""
 _SEEN = 0.28
 """The radius of nodes, as a share of the shortest edge, at which it is seen between them."""
 
@@ -79,14 +85,15 @@ class FreeGraph:
     """
 
     def __init__(self, ax: Axes, positions: Positions, found: PlacedEdges, pen: Pen) -> None:
-        self._ax, self._positions = ax, positions
+        self._ax, self._positions, self._pen = ax, positions, pen
         self._places = np.array(list(positions.values())).reshape(-1, 2)
         clear(ax)
         ax.set_aspect("equal", adjustable="box")
         rest, self._loops = found[~found.is_loop], found[found.is_loop]
-        pen.draw(ax, curves.bows(rest.start, rest.end), rest.attention, rest.kind)
+        bows = curves.bows(rest.start, rest.end)
+        self._edges = pen.draw(ax, bows, rest.attention, rest.kind)
         loops = self._loops
-        self._bows = curves.along(curves.bows(rest.start, rest.end))
+        self._bows = curves.along(bows, _POINTS)
         self._drawn = pen.draw(ax, curves.bows(loops.start, loops.end), loops.attention, loops.kind)
         self._opens = curves.openings(loops.start, rest.start, rest.end)
         self._lengths = np.hypot(*(rest.end - rest.start).T)
@@ -134,7 +141,7 @@ class FreeGraph:
         self._heads.set_offsets(self._ends - self._arrivals / far * radius * unit)
         if self._texts is not None:
             inside = np.concatenate([curves.along(some) for some in loops])
-            self._write(self._texts, unit, radius, self._bows, inside)
+            self._write(self._texts, unit, radius, inside)
 
     def _set_limits(self) -> float:
         """Leave room around the nodes at equal scales; tell how many data units a point is."""
@@ -150,12 +157,21 @@ class FreeGraph:
         self._ax.set_ylim(middle[1] - room[1] * unit / 2, middle[1] + room[1] * unit / 2)
         return float(unit)
 
-    def _write(
-        self, texts: Texts, unit: float, radius: float, edges: Points, loops: Points
-    ) -> None:
+    def _ink(self, unit: float, corner: Points) -> Points:
+        """List points, in points, all over the lines of edges and their arrowheads."""
+        half = np.repeat(self._edges.get_linewidth(), _POINTS)[:, None] / 2
+        middle = (self._bows - corner) / unit
+        tips = (np.asarray(self._heads.get_offsets()) - corner) / unit
+        triangles = np.array([path.vertices for path in self._heads.get_paths()]).reshape(-1, 3, 2)
+        within = np.einsum("sk,ekx->esx", _WITHIN, triangles) * self._pen.thickness(self._ax)
+        heads = (tips[:, None] + within).reshape(-1, 2)
+        return np.concatenate([*(middle + half * way for way in _WAYS), heads])
+
+    def _write(self, texts: Texts, unit: float, radius: float, loops: Points) -> None:
         """Write the labels that have room, and lines to those that stand away from their nodes."""
         corner = np.array([self._ax.get_xlim()[0], self._ax.get_ylim()[0]])
-        size, found = self._sides(unit, radius, (edges - corner) / unit, (loops - corner) / unit)
+        ink, loops = self._ink(unit, corner), (loops - corner) / unit
+        size, found = self._sides(unit, radius, ink, loops)
         shown, whole = sum(side is not None for side in found), len(found)
         lacks = f"labels of {shown} of {whole} nodes have room" * (shown < whole)
         Fitting.of(self._ax).note("labels", lacks)
@@ -242,7 +258,7 @@ def ground(ax: Axes) -> dict[str, Any]:
     assert ax.figure is not None
     is_see_through = not ax.patch.get_visible() or not to_rgba(ax.get_facecolor())[3]
     face = ax.figure.figure.get_facecolor() if is_see_through else ax.get_facecolor()
-    return {"boxstyle": "square,pad=0.04", "facecolor": face, "alpha": 0.75, "linewidth": 0}
+    return {"boxstyle": "round,pad=0.08", "facecolor": face, "linewidth": 0}
 
 
 def radius_of(places: Points, lengths: NDArray[np.float64]) -> float:

@@ -11,11 +11,11 @@ from matplotlib.colors import Colormap, Normalize
 from numpy.typing import NDArray
 
 from gattn.analysis.circuits.several import ROLES, Circuits
-from gattn.analysis.reading.sources import counted
 from gattn.drawing.canvas.frame import describe, new_axes
 from gattn.drawing.canvas.labels import in_digits
-from gattn.drawing.canvas.sides import label_rows, label_tokens
+from gattn.drawing.canvas.sides import label_columns, label_rows
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
+from gattn.heads.nouns import counted
 
 
 def draw_circuits(
@@ -40,8 +40,8 @@ def draw_circuits(
     several = len({stack for stack, *_ in heads}) > 1
     names = [f"{stack} " * several + f"{layer}.{head}" for stack, layer, head in heads]
     label_rows(ax, names or [""])
-    label_tokens(ax, None, roles or [""], "x")
-    are_paths = not set(roles).issubset(ROLES)
+    label_columns(ax, roles or [""])
+    are_paths = not all(_plain(role) in ROLES for role in roles)
     ax.set(xlabel="what it hears" if are_paths else "what the key is to the query", ylabel="head")
     facts = circuits.table().attrs
     edges = circuits.table()["edges"]
@@ -58,9 +58,15 @@ def _counted(circuits: Circuits) -> tuple[list[tuple[Any, ...]], list[str], NDAr
     rows = pd.DataFrame(circuits.roles()).to_dict("records")
     heads = sorted({(row["stack"], row["layer"], row["head"]) for row in rows})
     known = {row["role"] for row in rows}
-    roles = [role for role in ROLES if role in known] + sorted(known.difference(ROLES))
+    place = {role: n for n, role in enumerate(ROLES)}
+    roles = sorted(known, key=lambda role: (place.get(_plain(role), len(place)), role))
     counts = np.zeros((max(len(heads), 1), max(len(roles), 1)))
     for row in rows:
-        place = heads.index((row["stack"], row["layer"], row["head"])), roles.index(row["role"])
-        counts[place] = round(row["share"] * len(circuits))
+        spot = heads.index((row["stack"], row["layer"], row["head"])), roles.index(row["role"])
+        counts[spot] = round(row["share"] * len(circuits))
     return heads, roles, counts
+
+
+def _plain(role: str) -> str:
+    """Call patches tokens, as `ROLES` do."""
+    return role.replace("patch", "token")

@@ -36,6 +36,8 @@ class Seen:
 
     was_called: bool = False
     layers: dict[str, int] = field(default_factory=dict)
+    order: dict[tuple[str, int], None] = field(default_factory=dict)
+    """The stacks and layers in the order in which they ran."""
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     names: dict[tuple[str, str], Sequence[str]] = field(default_factory=dict)
     unknown_nodes: list[str] = field(default_factory=list)
@@ -44,6 +46,7 @@ class Seen:
     def note(self, place: Place) -> None:
         """Note a call."""
         stack, queries, keys = place.stack, place.queries, place.keys
+        self.order[stack, place.layer] = None
         self.layers[stack] = max(self.layers.get(stack, 0), place.layer + 1)
         most = max([side.end for side in queries], default=0)
         self.counts[stack, "query"] = max(self.counts.get((stack, "query"), 0), most)

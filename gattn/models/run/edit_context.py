@@ -98,6 +98,11 @@ class Editing(Context):
         if self._hears:
             self._hearing.begin(tracker)
 
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """The stacks and layers in the order in which they ran."""
+        return list(self._seen.order)
+
     def of(self, sequence: int) -> Sequence[Edit]:
         """Return the edits of a sequence, as given."""
         number = sequence if len(self._edits) > 1 else 0

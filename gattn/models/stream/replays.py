@@ -58,8 +58,9 @@ class Moved:
         change = self.changes.get(place)
         if change is None:
             return None
-        size = float((change * self.noise).sum() / self.noise.square().sum())
-        if bool(((change - size * self.noise).abs() > self.limit).any()):
+        change, noise = change.detach(), self.noise.detach()
+        size = float((change * noise).sum() / noise.square().sum())
+        if bool(((change - size * noise).abs() > self.limit).any()):
             return None
         return next((float(x) for x in (0, 1) if abs(size - x) <= self.tolerance), size)
 

@@ -185,7 +185,7 @@ def _follow(
     left = sum(queue.count(folder, first) for first in todo)
     has_text, faults, reasons = has_texts(folder), 0, Counter[str]()
     with tqdm(
-        total=total, initial=total - left, desc="survey", unit="text", disable=not progress
+        total=total, initial=total - left, desc="survey", unit=" text", disable=not progress
     ) as bar:
         for part in done:
             has_text, faults = has_text or part.texts > 0, faults + part.faults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import isnan
 from typing import Any
 
@@ -10,6 +11,9 @@ import pandas as pd
 
 from gattn.analysis.reading.results import Graph, Table, edits_of
 from gattn.models.effects.metrics import COSTS
+
+_FAR = 0.5
+"""How far beyond 0 and 1 shares say little."""
 
 
 class Measured(Graph):
@@ -37,6 +41,24 @@ class Measured(Graph):
     def random(self) -> list[float]:
         """F of random sets other than the circuit, with as many units of each layer."""
         return list(json.loads(self.graph["random"]))
+
+    @property
+    def caveat(self) -> str:
+        """Why shares say little, if far more than all, or less than nothing, is kept or left."""
+        left, empty = 1 - self.completeness, self.graph["empty"]
+        if not any(share < -_FAR or share > 1 + _FAR for share in (self.faithfulness, left)):
+            return ""
+        full, what = self.graph["full"], "paths" if "paths" in self.graph["kind"] else "attention"
+        alone = empty + self.faithfulness * (full - empty)
+        return (
+            f"parts cancel, so shares say little: the metric is {full:.3g} in the plain run, "
+            f"{empty:.3g} with all {what} ablated, and {alone:.3g} on the circuit alone"
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What to mind when reading it, such as that its parts cancel."""
+        return [*filter(None, [self.caveat]), *super().notes]
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -79,7 +101,7 @@ class Measured(Graph):
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self})"
+        return f"{type(self).__name__}({'; '.join(filter(None, [str(self), self.caveat]))})"
 
     @property
     def counted(self) -> str:
@@ -103,6 +125,14 @@ class Measured(Graph):
             return metric
         empty, full = (f"{graph[name] + 0.0:.3g}" for name in ("empty", "full"))
         return f"the change in {metric} from {empty} with no {what} to {full} with all"
+
+
+def layers_run(circuit: Measured, layers: Mapping[str, int]) -> list[tuple[str, int]]:
+    """List so many layers of stacks as they ran, or stack by stack where that is not known."""
+    every = [(stack, n) for stack, count in layers.items() for n in range(count)]
+    ran = [(stack, n) for stack, n in json.loads(circuit.graph.get("order", "[]"))]
+    known = [one for one in ran if one in every]
+    return known if len(known) == len(every) else every
 
 
 def percent(share: float, digits: int) -> str:

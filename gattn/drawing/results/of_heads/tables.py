@@ -63,6 +63,7 @@ def draw_head_table(
     lengths = {column for column in scores if EVEN_COLUMNS.get(column, column) in _NO_SHARES}
     shares = [name for name in columns if name in scores and name not in lengths]
     draw_table(table, ax=ax, columns=columns, shares=shares, cmap=cmap, **options)
+    ax.set_ylabel("head")
     if has_labels and len(table):
         _write_labels(ax, table["label"].tolist())
     return ax

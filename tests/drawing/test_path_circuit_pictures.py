@@ -1,0 +1,115 @@
+"""Pictures of circuits of paths: layers in the order in which they ran."""
+
+import json
+
+import matplotlib as mpl
+import pytest
+import torch
+from matplotlib.figure import Figure
+from meeting import problems
+
+import gattn
+from gattn.analysis.circuits.paths.path_circuits import PathCircuit
+
+QUIET = {"progress": False, "random": 0}
+
+
+def made(heads, paths, order=()):
+    """Make the circuit of (stack, from, to, side, loss)."""
+    rows = [
+        [stack, int(to.split(".")[0]), int(to.split(".")[1]), side, part, 1, loss]
+        for stack, part, to, side, loss in paths
+    ]
+    fields = ["stack", "layer", "head", "side", "part"]
+    found = PathCircuit(
+        kind="paths", metric="logit of 'x'", ablation='"zero"', notes="", computed_from="",
+        full=1.0, empty=0.0, keep=0.9, runs=9, seconds=0.1, random="[]", positions="[]",
+        edges=len(rows), all_edges=99, faithfulness=0.9, completeness=1.0,
+        heads=json.dumps(heads), order=json.dumps(order),
+        units=json.dumps({"fields": fields, "rows": rows}),
+    )  # fmt: skip
+    for stack, part, to, side, loss in paths:
+        ends = [f"{stack} {name}" if len(heads) > 1 else name for name in (part, to)]
+        for end, name in zip(ends, (part, to), strict=True):
+            found.add_node(end, **told(name))
+        found.add_edge(*ends, **{f"loss_{side}": loss})
+    return found
+
+
+def told(name):
+    if name == "embedding":
+        return {"kind": "embedding"}
+    if name.startswith("mlp"):
+        return {"kind": "mlp", "layer": int(name[4:])}
+    layer, head = map(int, name.split("."))
+    return {"kind": "head", "layer": layer, "head": head}
+
+
+PATHS = [
+    ("decoder", "0.1", "1.0", "key", 0.8),
+    ("encoder", "0.0", "1.1", "value", 0.5),
+    ("encoder", "embedding", "0.0", "query", 0.3),
+]
+
+
+def test_layers_lie_in_the_order_in_which_they_ran():
+    heads = {"decoder": [2, 2], "encoder": [2, 2]}
+    order = [["encoder", 0], ["encoder", 1], ["decoder", 0], ["cross", 0], ["decoder", 1]]
+    ax = made(heads, PATHS, order).draw()
+    said = ["encoder · input", "0", "1", "decoder · 0", "1"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == said
+    assert ax.get_yticks().tolist() == [0, 1, 2, 3, 4]
+    turns = [["encoder", 0], ["decoder", 0], ["encoder", 1], ["decoder", 1]]
+    ax = made(heads, PATHS, turns).draw()
+    said = ["encoder · input", "0", "decoder · 0", "encoder · 1", "decoder · 1"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == said
+    names = {text.get_text(): text.xy[1] for text in ax.texts if hasattr(text, "xy")}
+    assert names["embedding"] == 0
+    assert {text for text in names if "." in text} >= {"0.0", "1.1", "0.1", "1.0"}
+    assert not [text for text in names if text.startswith(("encoder ", "decoder "))]
+
+
+def test_without_a_known_order_stacks_lie_above_each_other():
+    heads = {"decoder": [2, 2], "encoder": [2, 2]}
+    said = ["decoder · 0", "1", "encoder · input", "0", "1"]
+    for order in ([], [["encoder", 0]]):
+        ax = made(heads, PATHS, order).draw()
+        assert [text.get_text() for text in ax.get_yticklabels()] == said
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.0), (3.3, 2.4), (6.75, 2.2)])
+def test_numbers_of_many_layers_and_long_names_have_room(size):
+    names = ["model.decoder.layers.self_attn", "model.encoder.layers.self_attn"]
+    heads = {name: [4] * 12 for name in names}
+    paths = [(name, "0.1", "11.0", "key", 0.8) for name in names]
+    order = [[name, n] for name in names[::-1] for n in range(12)]
+    with mpl.rc_context({"font.size": 7}):
+        figure = Figure(size, layout="constrained")
+        ax = made(heads, paths, order).draw(ax=figure.add_subplot())
+        assert not problems(figure)
+    (first, *_, last) = [text.get_text() for text in ax.get_yticklabels()]
+    assert "encoder" in first
+    assert "encoder" not in last
+
+
+@pytest.mark.slow
+def test_a_circuit_of_paths_knows_in_which_order_layers_ran():
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in
+             (("layers", 2), ("attention_heads", 2), ("ffn_dim", 16))}  # fmt: skip
+    config = transformers.BartConfig(vocab_size=40, d_model=8, max_position_embeddings=16, **sizes)
+    config._attn_implementation = "eager"
+    model = transformers.BartForConditionalGeneration(config).double().eval()
+    ids = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "decoder_input_ids": torch.tensor([[2, 9]])}
+
+    def run():
+        return model(**ids, use_cache=False).logits[0, -1, 3]
+
+    found = gattn.circuit(run, model, units="paths", **QUIET)
+    own = [place for place in json.loads(found.graph["order"]) if place[0] in found.stacks]
+    encoder, decoder = sorted(found.stacks, key=lambda name: "decoder" in name)
+    assert own == [[encoder, 0], [encoder, 1], [decoder, 0], [decoder, 1]]
+    first, *_ = [text.get_text() for text in found.draw().get_yticklabels()]
+    assert "encoder" in first
