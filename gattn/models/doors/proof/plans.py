@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,6 +27,7 @@ from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.nodes.numbering import integers_of
 from gattn.models.doors.proof.probing.alike import shapes, state_of
+from gattn.models.doors.proof.probing.around import around
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
 from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import digests_of, leaves
@@ -144,13 +146,14 @@ def _of_copy(
     """
     apart = saved_tensors_hooks(Tensor.detach, lambda x: x)  # Checkpoints count what is saved.
     with without_contexts(), outside(), random_numbers_kept(model), paused(), apart:
-        twin = copied(model, with_hooks=True)
+        twin, others = copied(model, with_hooks=True), around(model)
         names = {module: path for path, module in twin.named_modules()}
         arrangement = Arrangement({one for one, path in names.items() if path in turned})
         with arranging(arrangement):
-            idle = keep_acting(twin, name, lambda: called(twin.get_submodule(name), given))
+            run = partial(called, twin.get_submodule(name), given)
+            idle = keep_acting(twin, name, run, others)
             with attached(twin, Context(), is_any=True), paused(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
-                plan = Proof(twin, name, given, original=model).plan()
+                plan = Proof(twin, name, given, original=model, around=others).plan()
     plan = replace(plan, idle_hooks=idle, turned=turned)
     return plan, {names[one] for one in arrangement.asked if one in names}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -71,10 +71,11 @@ class Proof:
         is_open: Callable[[RawCall], bool] = lambda call: True,
         *,
         original: nn.Module | None = None,
+        around: Sequence[Any] = (),
     ) -> None:
         originals = {} if original is None else dict(map(reversed, original.named_modules()))
         self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
-        self._walk = Walk(model)
+        self._walk = Walk(model, around)
         self._alike = Alike()
         self._is_users = original is not None
         self._plan = Plan()
@@ -107,6 +108,9 @@ class Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, watching.reads)
+        if sites and watching.reads.is_decided:
+            seed()
+            replays.decide()
         firsts = Firsts(self._model, self._alike, replays)
         solver = Solver(firsts, replays, watching.noticed)
         best = self._solve(solver, Gates(firsts, replays, watching.noticed.images), places)

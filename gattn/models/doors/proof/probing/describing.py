@@ -77,11 +77,11 @@ class Description:
         another `message`.
         """
         kinds = kind.__mro__[:-1]  # without object
-        own = [one for one in kinds if _package(one) not in _LIBRARIES]
+        own = [one for one in kinds if package_of(one) not in _LIBRARIES]
         held = [x for one in own for name, x in vars(one).items() if not name.startswith("__")]
-        graphs = [one for one in kinds if _package(one) == "torch_geometric"]
+        graphs = [one for one in kinds if package_of(one) == "torch_geometric"]
         held += [x for one in graphs for x in vars(one).values() if _is_foreign(x)]
-        return self(kind.forward), self._all(map(_function_of, held), _DEPTH)
+        return self(kind.forward), self._all(map(function_of, held), _DEPTH)
 
     def _parts(self, value: Any, depth: int) -> object:
         if isinstance(value, _LISTS):
@@ -106,8 +106,8 @@ class Description:
         """Describe the numbers and methods of a class that is no library's, as of settings."""
         if issubclass(kind, nn.Module):
             return None
-        own = [one for one in kind.__mro__[:-1] if _is_own(_package(one))]
-        held = [_function_of(x) for one in own for name, x in vars(one).items() if name[:2] != "__"]
+        own = [one for one in kind.__mro__[:-1] if is_own(package_of(one))]
+        held = [function_of(x) for one in own for name, x in vars(one).items() if name[:2] != "__"]
         methods = tuple(x.__code__ for x in held if isinstance(x, FunctionType))
         numbers = [x for x in held if type(x) in _PLAIN or isinstance(x, _HOLDERS)]
         return methods, self._all(numbers, depth)
@@ -115,17 +115,17 @@ class Description:
     def _function(self, function: FunctionType, depth: int) -> object:
         """Describe a function: its code, its defaults, and what it takes from around it."""
         code = function.__code__
-        if _package(function) in _LIBRARIES:
+        if package_of(function) in _LIBRARIES:
             return code
         names = function.__globals__
-        around = [names[name] for name in _names(code) if name in names]
-        home = _package(function)
+        around = [names[name] for name in names_in(code) if name in names]
+        home = package_of(function)
         called = [x for x in around if isinstance(x, FunctionType)]
         held = [x for x in around if _is_setting(x, home)]
-        if _is_own(home):
-            held += [x for x in called if _package(x) == home]
+        if is_own(home):
+            held += [x for x in called if package_of(x) == home]
         for module in around:
-            if isinstance(module, ModuleType) and _is_own(top := module.__name__.partition(".")[0]):
+            if isinstance(module, ModuleType) and is_own(top := module.__name__.partition(".")[0]):
                 held += [x for x in vars(module).values() if _is_setting(x, top)]
         given = function.__defaults__, function.__kwdefaults__
         codes = tuple(x.__code__ for x in called)
@@ -135,7 +135,8 @@ class Description:
         return tuple(self(value, depth) for value in values)
 
 
-def _package(x: type | FunctionType) -> str:
+def package_of(x: type | FunctionType) -> str:
+    """Return the package, or the module outside of any, that a class or a function is in."""
     return str(x.__module__).partition(".")[0]
 
 
@@ -144,23 +145,23 @@ def _is_setting(x: Any, package: str) -> bool:
     if type(x) in _PLAIN or isinstance(x, _HOLDERS):
         return True
     kind = x if isinstance(x, type) else type(x)
-    is_near = _package(kind) == package and not issubclass(kind, nn.Module)
-    return is_near and _is_own(package)
+    is_near = package_of(kind) == package and not issubclass(kind, nn.Module)
+    return is_near and is_own(package)
 
 
 @cache
-def _is_own(package: str) -> bool:
+def is_own(package: str) -> bool:
     """Return whether a package is the user's own, and not installed."""
     where = Path(getattr(sys.modules.get(package), "__file__", None) or "").parts
     return package not in _KNOWN and _INSTALLED.isdisjoint(where)
 
 
 @cache
-def _names(code: CodeType) -> tuple[str, ...]:
+def names_in(code: CodeType) -> tuple[str, ...]:
     """List the names that code, and code within it, takes from its module."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
     own = [one.argval for one in get_instructions(code) if one.opname == "LOAD_GLOBAL"]
-    return tuple(dict.fromkeys((*own, *(name for one in inner for name in _names(one)))))
+    return tuple(dict.fromkeys((*own, *(name for one in inner for name in names_in(one)))))
 
 
 def _contents(function: FunctionType) -> Iterator[Any]:
@@ -171,7 +172,7 @@ def _contents(function: FunctionType) -> Iterator[Any]:
             yield None
 
 
-def _function_of(held: Any) -> Any:
+def function_of(held: Any) -> Any:
     """Return the function behind what a class holds."""
     held = getattr(held, "fget", held) if isinstance(held, property) else held
     return getattr(held, "__func__", held)
@@ -179,9 +180,9 @@ def _function_of(held: Any) -> Any:
 
 def _is_foreign(held: Any) -> bool:
     """Return whether what a library's class holds is a function of somebody else."""
-    function = _function_of(held)
+    function = function_of(held)
     is_function = isinstance(function, FunctionType)
-    return is_function and _package(function) not in _LIBRARIES
+    return is_function and package_of(function) not in _LIBRARIES
 
 
 def _of_tensor(x: Tensor) -> object:

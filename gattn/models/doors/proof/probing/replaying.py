@@ -76,6 +76,11 @@ class Replays:
         self._reads = reads
         self._carrying: set[Site] = set()
 
+    def decide(self) -> None:
+        """Run the model as it is, and let values decide as in this run in all that follow."""
+        root, deciding = self.sites[0].chain[-1], self._reads.deciding()
+        self.through(root, lambda site, call: None, None, mode=deciding, is_plain=True)
+
     def ask(self, outer: Run, site: Site) -> None:
         """Note that a call will be asked about in runs of a module around it."""
         self._asking.setdefault(outer, []).append(site)

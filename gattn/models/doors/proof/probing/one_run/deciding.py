@@ -15,6 +15,9 @@ from gattn.models.doors.proof.probing.one_run.inputs import has_nan, numbers_of
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.watch.inside import is_inside
 
+_RANKS = frozenset(("sort", "msort", "topk", "kthvalue", "max", "min", "median", "nanmedian"))
+_RANKS |= {"mode", "cummax", "cummin"}
+"""What gives numbers by rank, with the indices of these."""
 _AFTER_A_NUMBER = frozenset(("topk", "kthvalue"))
 """The dimension of these comes after how many, or which."""
 
@@ -63,7 +66,7 @@ class Deciding(TorchFunctionMode):
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> Any:
         number = len(self.decided)
-        self.decided.append(_copied(result))
+        self.decided.append(copied(result))
         if self.wanted is None:
             return result
         if number >= len(self.wanted):
@@ -71,14 +74,31 @@ class Deciding(TorchFunctionMode):
         given = tensors_in((*args, *kwargs.values()))
         is_by_values = any(x.is_floating_point() and has_nan(numbers_of(x)) for x in given)
         self._by_values.append(is_by_values)
-        wanted = self.wanted[number]
-        if not isinstance(result, tuple) or len(result) != 2:
-            return _copied(wanted)
+        return as_decided(name, args, kwargs, result, self.wanted[number])
+
+
+def as_decided(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, wanted: Any
+) -> Any:
+    """Return what a function gives, with the integers, masks and sizes of an earlier run.
+
+    Numbers of another size than then depend on all that it is given.
+    """
+    given = (*args, *kwargs.values())
+    if name in _RANKS and isinstance(result, tuple) and len(result) == 2:
         number = 2 if name in _AFTER_A_NUMBER else 1
         dim = kwargs.get("dim", args[number] if len(args) > number else -1)
         dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
         kind: Any = type(result)
-        return kind((_along(given[0], wanted[1], dim), wanted[1].clone()))
+        return kind((_along(tensors_in(given)[0], wanted[1], dim), wanted[1].clone()))
+    if isinstance(result, (tuple, list)):
+        pairs = zip(result, wanted, strict=True)
+        return type(result)([as_decided("", args, kwargs, *pair) for pair in pairs])
+    if not isinstance(result, Tensor):
+        return wanted
+    if result.is_floating_point() or result.is_complex():
+        return result if result.shape == wanted.shape else torch.full_like(wanted, torch.nan)
+    return result.copy_(wanted) if any(x is result for x in given) else wanted.clone()
 
 
 def _along(x: Tensor, index: Tensor, dim: int) -> Tensor:
@@ -88,9 +108,10 @@ def _along(x: Tensor, index: Tensor, dim: int) -> Tensor:
     return torch.take_along_dim(x, index.unsqueeze(dim), dim).squeeze(dim)
 
 
-def _copied(result: Any) -> Any:
+def copied(result: Any) -> Any:
+    """Copy what a function gave."""
     if isinstance(result, Tensor):
         return result.detach().clone()
     if isinstance(result, (tuple, list)):
-        return type(result)([_copied(x) for x in result])
+        return type(result)([copied(x) for x in result])
     return result

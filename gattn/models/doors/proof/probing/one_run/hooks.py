@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -58,7 +58,9 @@ class Acting:
         return self._hook(module, *given) if is_new or is_written else None
 
 
-def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> frozenset[CodeType]:
+def keep_acting(
+    twin: nn.Module, name: str, run: Callable[[], Any], around: Sequence[Any] = ()
+) -> frozenset[CodeType]:
     """Run a copy of a model, and keep only those of the user's hooks on it that act.
 
     Returns the code of the others.
@@ -71,6 +73,8 @@ def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> frozenset
         The module that is called. Its hooks before gattn's own changed what that was shown.
     run : callable
         Runs it.
+    around : sequence
+        What else its code may change.
     """
     found: list[tuple[dict[int, Any], int, Acting]] = []
     for path, module in twin.named_modules():
@@ -86,7 +90,7 @@ def keep_acting(twin: nn.Module, name: str, run: Callable[[], Any]) -> frozenset
                     found.append((hooks, number, hooks[number]))
     if not found:
         return frozenset()
-    state = State(twin, held_by(one for _, _, one in found))
+    state = State(twin, [*around, *held_by(one for _, _, one in found)])
     try:
         with _Writes(state):
             run()

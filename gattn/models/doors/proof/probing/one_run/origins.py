@@ -36,6 +36,7 @@ class Origins:
         self._known: dict[StorageWeakRef, Made | None] = {}
         self._has_begun = self._is_lost = False
         self._sizes: Made = frozenset()
+        self._integers: set[int] = set()
         for module_name, module in model.named_modules():
             for held in (module._parameters, module._buffers, vars(module)):
                 for name, x in held.items():
@@ -52,6 +53,8 @@ class Origins:
             if isinstance(x, Tensor) and place_of(x):
                 memory = _memory(x)
                 found[memory] = found.get(memory, frozenset()) | {number}
+                if not x.is_floating_point() and not x.is_complex():
+                    self._integers.add(number)
         self._known.update(found)
 
     def note(self, func: Any, given: Sequence[Tensor], result: Any, *, is_random: bool) -> None:
@@ -65,6 +68,10 @@ class Origins:
         for x in (*tensors_in((result,)), *written):
             if place_of(x):
                 self._add(x, made)
+
+    def are_integers(self, made: Made | None) -> bool:
+        """Return whether something was made alone of integers and masks that the model is given."""
+        return made is not None and self._integers.issuperset(made)
 
     def lose(self) -> None:
         """Note that Python's numbers, which kernels take too, may be made of anything."""

@@ -14,6 +14,7 @@ from gattn.models.doors.proof.probing.one_run.constants import Constants
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run
+from gattn.models.watch.inside import is_inside
 
 _ORDERS = frozenset(("sort", "argsort", "topk", "kthvalue", "argmax", "argmin", "msort"))
 _RANKS = {"sort": 1, "topk": 2, "kthvalue": 2, "msort": 1}
@@ -82,6 +83,8 @@ class Picks:
         """The picks that memory depends on; at 0 those that Python may know of, as by sizes."""
         self._is_told = False
         """Whether values decided sizes."""
+        self.count_told = 0
+        """How many of the model's kernels told Python of numbers, or of sizes that these decide."""
 
     def begin(self, given: Any) -> None:
         """Follow the integers and masks that the model is given."""
@@ -104,6 +107,7 @@ class Picks:
         self._note(kernel, args, kwargs, given, result, is_random=is_random)
         new = self.found[count:]
         self._is_told |= is_told
+        self.count_told += (is_told or kernel in _READS) and not is_inside()
         if self.found:
             is_told |= self._is_told and bool(new)  # Its size may be that of such indices.
             self._carry(given, tensors_in((result,)), new, is_told=is_told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gattn.models.doors.proof.probing.one_run.origins import Origins
+from gattn.models.doors.orders import decides
+from gattn.models.doors.proof.probing.one_run.deciding import as_decided, copied
+from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
@@ -24,12 +26,17 @@ _ONE_NUMBER = frozenset(
     for of in (torch, Tensor)
     for name in (
         *("item", "__bool__", "__int__", "__float__", "__index__"),
-        *("is_nonzero", "equal", "allclose"),
+        *("is_nonzero", "equal", "allclose", "__contains__", "__complex__"),
     )
     if hasattr(of, name)
 )
-_ALL_NUMBERS = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__array__))
+_ALL_NUMBERS = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__))
 _READS = _ONE_NUMBER | _ALL_NUMBERS
+_DIFFERENT = frozenset(("unique", "unique_consecutive"))
+_AS_MANY = frozenset(("nonzero", "argwhere", "where")) | _DIFFERENT
+"""What makes as much as there are such numbers among those that it is given."""
+_BY_LENGTHS = frozenset(("tensor_split", "_pack_padded_sequence"))
+"""What reads sizes out of integers, which shows in no kernel."""
 
 Name = tuple[tuple[str, int], str, int]
 """The run in which code reads, by which function, and how many times it did so within this run."""
@@ -47,6 +54,8 @@ class Reads:
         Whether code read numbers that are no constants, one by one, nor integers.
     inputs : set of int
         The inputs of which numbers were made alone that code read, by their numbers.
+    is_decided : bool
+        Whether values may decide sizes, or integers that code takes, before attention.
 
     Parameters
     ----------
@@ -59,17 +68,50 @@ class Reads:
     """
 
     def __init__(self, walk: Walk, picks: Picks, origins: Origins) -> None:
-        self.are_by_values = self.are_any = False
+        self.are_by_values = self.are_any = self.is_decided = False
         self.inputs: set[int] = set()
         self._walk, self._picks, self._origins = walk, picks, origins
         self._running: Sequence[Run] = ()
         self._last: Run | None = None
         self._state: object = None
         self._found: dict[Name, Any] = {}
+        self._learned: list[Made | None] = []
+        self._decided: dict[Name, Any] = {}
 
     def noting(self) -> AbstractContextManager[Any]:
         """Note what code reads in a run."""
         return _Noting(self._walk, self)
+
+    def deciding(self) -> AbstractContextManager[Any]:
+        """Note all that values decide in a run, so that it is the same in others."""
+        return _Deciding(self._walk, self._decided)
+
+    @property
+    def count_told(self) -> int:
+        """How many kernels told Python of numbers, or of sizes that these decide."""
+        return self._picks.count_told
+
+    def learn(self, func: Any, given: Sequence[Tensor]) -> None:
+        """Note that a function takes integers for plain numbers, or that they decide a size."""
+        numbers = [x for x in given if not x.is_floating_point()]
+        if numbers or getattr(func, "__name__", "") in _AS_MANY:
+            self._picks.tell(numbers or given)
+            self._learn(numbers or given)
+
+    def _learn(self, numbers: Sequence[Tensor]) -> None:
+        if not all(map(self._is_constant, numbers)):
+            made = self._origins.of(numbers)
+            if made is None:
+                self._origins.lose()
+            self._learned.append(made)
+
+    def attend(self) -> None:
+        """Note that attention runs, which may depend on what code learned before."""
+        for made in self._learned:
+            self.are_by_values |= made is None
+            self.is_decided |= not self._origins.are_integers(made)
+            self._take(made or ())
+        self._learned.clear()
 
     def begin(self) -> None:
         """Note that the model begins to run."""
@@ -99,6 +141,8 @@ class Reads:
         if func in _ALL_NUMBERS:
             if are_floats and not is_constant:
                 self._picks.saw(func.__name__, By.VALUES, self._running)
+            elif not are_floats:
+                self._learn(given)
             return
         self._found[name] = result
         self.are_any |= are_floats and not is_constant
@@ -111,18 +155,21 @@ class Reads:
     def _takes_origins(self, given: Sequence[Tensor]) -> bool:
         """Note of what some tensors were made alone; return whether that is known."""
         made = self._origins.of(given)
-        for one in made or ():
+        self._take(made or ())
+        return made is not None
+
+    def _take(self, made: Made | tuple[()]) -> None:
+        for one in made:
             if isinstance(one, int):
                 self.inputs.add(one)
             else:
                 self._picks.own.note_read(one)
-        return made is not None
 
     def repeated(self, begins: Mapping[str, int]) -> AbstractContextManager[Any]:
         """Let code read the same numbers again; `begins` are the first runs of modules."""
-        if not self._found:
+        if not (self._found or self._decided):
             return nullcontext()
-        return _Repeated(self._walk, self._found, begins)
+        return _Repeated(self._walk, self._found, self._decided, begins)
 
 
 def _random_state() -> object:
@@ -144,13 +191,28 @@ class _Reading(TorchFunctionMode):
 
     def _is_read(self, func: Any) -> bool:
         """Return whether the model's code reads by a function, and not gattn's own."""
-        return func in _READS and is_inside() == self._was_inside
+        return func in _READS and self._is_own()
+
+    def _is_own(self) -> bool:
+        return is_inside() == self._was_inside
+
+    def _is_decided(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> bool:
+        """Return whether values decide integers, masks or sizes in a function of the model's."""
+        if func in _READS or not self._is_own():
+            return False
+        if getattr(func, "__name__", "") in _DIFFERENT:
+            return True
+        with torch._C.DisableTorchFunction():
+            return decides(func, args, kwargs, result)
 
     def _name(self, func: Any) -> Name:
         run = self._walk.running[-1] if self._walk.running else None
         place = ("", 0) if run is None else (run.name, run.number + self._begins.get(run.name, 0))
-        self._counts[place, func.__name__] += 1
-        return place, func.__name__, self._counts[place, func.__name__]
+        name = getattr(func, "__name__", "")
+        self._counts[place, name] += 1
+        return place, name, self._counts[place, name]
 
 
 class _Noting(_Reading):
@@ -163,17 +225,43 @@ class _Noting(_Reading):
     ) -> Any:
         """Run a function, and note what it gives code to read."""
         self._reads.look()
+        count = self._reads.count_told
         result = func(*args, **(kwargs or {}))
+        is_told = self._reads.count_told > count or getattr(func, "__name__", "") in _BY_LENGTHS
         if self._is_read(func):
-            given = tensors_in((*args, *(kwargs or {}).values()))
+            given = _given((*args, *(kwargs or {}).values()))
             self._reads.note(func, self._name(func), given, result)
+        elif is_told and self._is_own():
+            self._reads.learn(func, _given((*args, *(kwargs or {}).values())))
+        return result
+
+
+class _Deciding(_Reading):
+    def __init__(self, walk: Walk, decided: dict[Name, Any]) -> None:
+        super().__init__(walk, {})
+        self._decided = decided
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, and note what values decide."""
+        result = func(*args, **(kwargs or {}))
+        if self._is_decided(func, args, kwargs or {}, result):
+            with torch._C.DisableTorchFunction():
+                self._decided[self._name(func)] = copied(result)
         return result
 
 
 class _Repeated(_Reading):
-    def __init__(self, walk: Walk, found: Mapping[Name, Any], begins: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        walk: Walk,
+        found: Mapping[Name, Any],
+        decided: Mapping[Name, Any],
+        begins: Mapping[str, int],
+    ) -> None:
         super().__init__(walk, begins)
-        self._found = found
+        self._found, self._decided = found, decided
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -181,4 +269,21 @@ class _Repeated(_Reading):
         """Run a function, or return what it gave in the run that was noted."""
         if self._is_read(func) and (name := self._name(func)) in self._found:
             return self._found[name]
-        return func(*args, **(kwargs or {}))
+        given = kwargs or {}
+        result = func(*args, **given)
+        if self._decided and self._is_decided(func, args, given, result):
+            name = self._name(func)
+            if name in self._decided:
+                with torch._C.DisableTorchFunction():
+                    return as_decided(name[1], args, given, result, self._decided[name])
+        return result
+
+
+def _given(args: Iterable[Any]) -> list[Tensor]:
+    """List the tensors that a function takes, those that bound slices too."""
+    found = tensors_in(args)
+    for x in args:
+        for one in x if isinstance(x, tuple) else (x,):
+            if isinstance(one, slice):
+                found += tensors_in((one.start, one.stop, one.step))
+    return found

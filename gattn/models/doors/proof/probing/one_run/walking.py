@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,14 +64,16 @@ class Walk:
     ----------
     model : nn.Module
         A copy of the user's model, which is hooked.
+    around : sequence
+        What else its code may change.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, around: Sequence[Any] = ()) -> None:
         self._names = {module: name for name, module in model.named_modules()}
         self.entered: Entered | None = None
         self.running: list[Run] = []
         hooks = [hook for module in self._names for hook in acting(module)]
-        self.state = State(model, held_by(hooks))
+        self.state = State(model, [*around, *held_by(hooks)])
         self._counts: dict[str, int] = {}
         for module in self._names:
             module.register_forward_pre_hook(Uncopied(self._enter), with_kwargs=True)

@@ -1,0 +1,233 @@
+"""Sizes and integers that values decide: runs of a proof decide as the user's run, or refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gattn import capturing
+from gattn.errors import CaptureError
+from gattn.models.doors.proof import plans
+
+WIDTH, TOKENS = 8, 6
+NAMES = list("abcdef")
+
+
+def _many(x: Tensor) -> Tensor:
+    return x[..., 0] > 0
+
+
+def _kept(x: Tensor) -> Tensor:
+    return x[..., 0].relu()
+
+
+DECIDES: dict[str, Callable[[Tensor], int]] = {
+    "nonzero": lambda x: _many(x).nonzero().shape[0],
+    "nonzero of numbers": lambda x: _kept(x).nonzero().shape[0],
+    "argwhere": lambda x: len(torch.argwhere(_many(x))),
+    "where": lambda x: torch.where(_many(x))[0].numel(),
+    "unique": lambda x: _kept(x).unique().numel(),
+    "counts of unique": lambda x: int(torch.unique(_kept(x), return_counts=True)[1].max()),
+    "consecutive": lambda x: len(_many(x)[0].unique_consecutive()),
+    "bincount": lambda x: _many(x).sum(1).bincount().numel(),
+    "mask": lambda x: torch.arange(TOKENS)[_many(x)[0]].shape[0],
+    "masked_select": lambda x: torch.arange(TOKENS).masked_select(_many(x)[0]).numel(),
+    "repeat_interleave": lambda x: (
+        torch.arange(TOKENS).repeat_interleave(_many(x)[0].int()).numel()
+    ),
+    "one_hot": lambda x: nn.functional.one_hot(_many(x).sum()).numel(),
+    "tensor_split": lambda x: x[0].tensor_split(_many(x)[0].sum()[None])[0].shape[0],
+    "split": lambda x: x[0].split([n := int(_many(x)[0].sum()), TOKENS - n])[0].shape[0],
+    "split by a list": lambda x: x[0].split([*_many(x).sum(1)[:1].tolist(), *_rest(x)])[0].shape[0],
+    "packed": lambda x: nn.utils.rnn.pack_padded_sequence(
+        x, 1 + _many(x).sum(1).clamp(max=TOKENS - 1), batch_first=True, enforce_sorted=False
+    ).data.shape[0],
+    "contains": lambda x: 2 * (3 in _many(x).sum(1)),
+    "list": lambda x: sum(_many(x).flatten().tolist()),
+    "NumPy": lambda x: int(_many(x).numpy().sum()),
+    "array": lambda x: int(np.asarray(_many(x)).sum()),
+    "dlpack": lambda x: int(np.from_dlpack(_many(x).byte()).sum()),
+    "arange": lambda x: torch.arange(_many(x).sum()).shape[0],
+    "slice": lambda x: x[0].repeat(4, 1)[: _many(x).sum()].shape[0],
+    "item in a slice": lambda x: x[0].repeat(4, 1)[: _many(x).sum().item()].shape[0],
+    "zeros": lambda x: torch.zeros(_many(x).sum(), 1).shape[0],
+    "loop": lambda x: sum(1 for _ in _many(x).nonzero()),
+}
+
+
+def _rest(x: Tensor) -> list[int]:
+    rest: list[int] = (~_many(x)).sum(1)[:1].tolist()
+    return rest
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT / WIDTH**0.5).softmax(-1), v
+
+    def forward(self, x: Tensor) -> Tensor:
+        attention, v = self.weights(x)
+        return x + attention @ v
+
+
+class Within(Attention):
+    """Reads its tokens rolled, by as many as are decided, and gives them back in order."""
+
+    def __init__(self, decides: Callable[[Tensor], int]) -> None:
+        super().__init__()
+        self.decides = decides
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = self.decides(x)
+        return super().forward(x.roll(count, 1)).roll(-count, 1)
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """Give the attention between tokens as they are given."""
+        return self.weights(x)[0]
+
+
+class Before(nn.Module):
+    """Rolls its tokens between two layers, by as many as are decided."""
+
+    def __init__(self, decides: Callable[[Tensor], int]) -> None:
+        super().__init__()
+        self.layers, self.decides = nn.Sequential(Attention(), Attention()), decides
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.layers
+        x = first(x)
+        return second(x.roll(self.decides(x), 1))
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """Give the attention of the second layer between tokens as they are given."""
+        return self.layers[1].weights(self.layers[0](x))[0]
+
+
+def _x(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, TOKENS, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def _made(kind: Callable[..., nn.Module], *given: object) -> nn.Module:
+    torch.manual_seed(0)
+    return kind(*given).double().eval()
+
+
+def _check(model: nn.Module, x: Tensor, wanted: Tensor) -> None:
+    with capturing(model, tokens=NAMES) as run:
+        model(x)
+    for trace, one in zip(run.traces, wanted, strict=True):
+        *_, graph = trace.heads()
+        assert graph.tokens == tuple(NAMES)
+        found = torch.from_numpy(graph.to_dense())
+        torch.testing.assert_close(found, one, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("decides", DECIDES)
+@pytest.mark.parametrize("kind", [Within, Before])
+@torch.no_grad()
+def test_tokens_are_where_values_have_put_them(
+    kind: Callable[..., nn.Module], decides: str
+) -> None:
+    model = _made(kind, DECIDES[decides])
+    for seed in range(4):
+        _check(model, _x(seed), model.wanted(_x(seed)))
+
+
+class Listed(Attention):
+    """Takes its tokens in an order that values decide, which is a list of Python's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[0, :, 0].argsort().tolist()
+        y: Tensor = super().forward(x[:, order])
+        return y
+
+    def wanted(self, x: Tensor) -> Tensor:
+        return self.weights(x)[0]
+
+
+def in_nested_tensors(x: Tensor) -> int:
+    return torch.nested.nested_tensor([x[0, : _many(x)[0].sum()], x[0]]).unbind()[0].shape[0]
+
+
+@torch.no_grad()
+def test_sizes_of_nested_tensors_are_refused() -> None:
+    with pytest.raises(CaptureError, match="NestedTensorImpl"):
+        _check(model := _made(Within, in_nested_tensors), _x(0), model.wanted(_x(0)))
+
+
+@torch.no_grad()
+def test_a_listed_order_is_that_of_the_call() -> None:
+    model = _made(Listed)
+    for seed in range(3):
+        _check(model, _x(seed), model.wanted(_x(seed)))
+
+
+ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "NumPy": lambda x: torch.from_numpy(np.argsort(x.numpy())),
+    "dlpack": lambda x: torch.from_numpy(np.argsort(np.from_dlpack(x.contiguous()))),
+    "list": lambda x: torch.tensor(sorted(range(TOKENS), key=x.tolist().__getitem__)),
+    "mask": lambda x: torch.cat([torch.where(x > 0)[0], torch.where(x <= 0)[0]]),
+    "repeat": lambda x: torch.arange(TOKENS).repeat_interleave(1 + (x > 0).int())[:TOKENS],
+}
+
+
+class Ordered(Attention):
+    def __init__(self, orders: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.orders = orders
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x[:, self.orders(x[0, :, 0])])
+        return y
+
+
+@pytest.mark.parametrize("orders", ORDERS)
+@torch.no_grad()
+def test_an_order_that_values_decide_outside_of_torch_is_refused(orders: str) -> None:
+    model = _made(Ordered, ORDERS[orders])
+    with pytest.raises(CaptureError, match="picks or orders"), capturing(model):
+        model(_x(0))
+
+
+class Masked(Attention):
+    """Rolls its tokens by how many a mask that it is given, or holds, leaves."""
+
+    def __init__(self, held: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("held", held)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        mask = self.held if mask is None else mask
+        assert mask is not None
+        count = mask.nonzero().shape[0]
+        return super().forward(x.roll(count, 1)).roll(-count, 1)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@torch.no_grad()
+def test_sizes_of_the_same_mask_are_proved_once(
+    monkeypatch: pytest.MonkeyPatch, *, is_held: bool
+) -> None:
+    proved, prove = [], plans._proved
+    monkeypatch.setattr(plans, "_proved", lambda *given: proved.append(1) or prove(*given))
+    masks = torch.arange(TOKENS) < 2, torch.arange(TOKENS) < 4
+    model = _made(Masked, masks[0])
+    for seed, (mask, count) in enumerate(zip(masks[:1] * 2 + masks[1:], (1, 1, 2), strict=True)):
+        if is_held:
+            model.held.copy_(mask)
+        x, given = _x(seed), () if is_held else (mask.clone(),)
+        with capturing(model) as run:
+            model(x, *given)
+        for trace, one in zip(run.traces, model.weights(x)[0], strict=True):
+            found = torch.from_numpy(trace[0, 0].to_dense())
+            torch.testing.assert_close(found, one, rtol=0, atol=1e-12)
+        assert len(proved) == count
