@@ -91,3 +91,36 @@ def test_other_parameters_by_functional_call_are_read():
     ).chunk(3, -1)
     oracle = (q @ k.mT / WIDTH**0.5).softmax(-1)[1].numpy()
     assert run.traces[1][0, 0].to_dense() == pytest.approx(oracle, abs=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("context", [capturing, lambda model: edited(model, Cut(query=3, key=1))])
+def test_transforms_are_refused_where_the_same_inputs_were_proved_before(way, context):
+    model, x = made()
+    for given in (x, x[None]):
+        with context(model):
+            model(given)
+    with pytest.raises(CaptureError, match=r"inside torch\.(func.*autograd|vmap)"), context(model):
+        WAYS[way](model, x)
+
+
+def test_a_routed_model_inside_a_transform_is_refused_in_words(tiny):
+    model = tiny("llama")
+    x = model.get_input_embeddings()(torch.arange(5)[None]).detach()
+
+    def total(x):
+        return model(inputs_embeds=x).logits.sum()
+
+    with pytest.raises(CaptureError, match=r"inside torch\.func.*autograd"), capturing(model):
+        func.grad(total)(x)
+
+
+def test_a_model_that_transforms_itself_is_refused_in_words():
+    class Force(Layer):
+        def forward(self, x):
+            return func.grad(lambda x: super(Force, self).forward(x).sum())(x)
+
+    model, x = Force().eval(), made()[1]
+    for _ in range(2):
+        with pytest.raises(CaptureError, match=r"inside torch\.func.*autograd"), capturing(model):
+            model(x)

@@ -154,6 +154,14 @@ def test_whole_numbers_are_no_metric(llama, whole):
         gattn.circuit(lambda: llama(BATCH).logits[0], llama, metric=whole, progress=False)
 
 
+@pytest.mark.parametrize(
+    "kind", [lambda x: x.to(torch.complex64), lambda x: np.complex64(x), lambda x: complex(x)]
+)
+def test_complex_numbers_are_no_metric(llama, kind):
+    with pytest.raises(ContractError, match="a complex number: return a real one"):
+        effect(IDS, CUTS[:1], llama, metric=lambda logits: kind(logits[-1, 0]))
+
+
 def test_a_function_that_returns_a_whole_number_is_refused(llama):
     with pytest.raises(ContractError, match=r"The metric is [0-9]+, a whole number"):
         effect(lambda: llama(BATCH).logits[0, -1].argmax(), CUTS[:1], llama)

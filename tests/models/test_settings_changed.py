@@ -1,6 +1,8 @@
 """What code reads of settings, wherever these are kept, is part of what was proved."""
 
+import os
 from argparse import Namespace
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +83,25 @@ class OfModule(Rolled):
         return settings_apart.shift
 
 
+OF_CONTEXT = ContextVar("of_context", default=0)
+OF_ENVIRONMENT = "SHIFT_OF_TESTS"
+
+
+class OfContext(Rolled):
+    def shift(self) -> int:
+        return OF_CONTEXT.get()
+
+
+class OfEnvironment(Rolled):
+    def shift(self) -> int:
+        return int(os.environ.get(OF_ENVIRONMENT, "0"))
+
+
+class OfFunctionOfEnvironment(Rolled):
+    def shift(self) -> int:
+        return int(os.getenv(OF_ENVIRONMENT, "0"))
+
+
 CHANGES = {
     "class of an object": (Rolled, Plain(), Plain),
     "class that a class derives from": (Rolled, Derived(), Plain),
@@ -112,5 +133,23 @@ def test_a_setting_that_changes_is_proved_anew(name: str, monkeypatch: pytest.Mo
         monkeypatch.setattr(where or held, "shift", shift)
         with gattn.capturing(model, keep=gattn.All()) as run:
             model(x)
+        found = run.trace[0, 0].to_dense()
+        np.testing.assert_allclose(found, expected(model, x, shift), atol=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [OfContext, OfEnvironment, OfFunctionOfEnvironment])
+def test_what_a_context_or_the_environment_sets_is_proved_anew(
+    kind: type[Rolled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = kind().double().eval(), torch.randn(1, 5, 8, dtype=torch.float64)
+    for shift in (0, 2):
+        monkeypatch.setenv(OF_ENVIRONMENT, str(shift))
+        token = OF_CONTEXT.set(shift)
+        try:
+            with gattn.capturing(model, keep=gattn.All()) as run:
+                model(x)
+        finally:
+            OF_CONTEXT.reset(token)
         found = run.trace[0, 0].to_dense()
         np.testing.assert_allclose(found, expected(model, x, shift), atol=1e-12)

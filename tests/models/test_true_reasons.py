@@ -304,3 +304,44 @@ def test_a_router_whose_weights_go_on_is_named_as_one() -> None:
     model = Blocks(Experts).double().eval()
     with pytest.raises(CaptureError, match="it is a router's softmax"), capturing(model):
         model(torch.randn(2, 5, WIDTH).double())
+
+
+class Lazy(Largest):
+    """Has a parameter whose size its first call tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.LazyLinear(WIDTH)
+
+
+@torch.no_grad()
+def test_a_lazy_model_is_to_be_called_first() -> None:
+    model, x = Lazy().eval(), torch.randn(1, 5, WIDTH)
+    says = r"query\.weight has no size before its first call: call"
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(x)
+    with capturing(model) as run:
+        model(x)
+    torch.testing.assert_close(torch.tensor(run.trace[0, 0].to_dense()), model.seen[0])
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:torch.*quantiz.* deprecated")
+def test_a_model_that_torch_quantizes_is_refused_as_such() -> None:
+    model = torch.ao.quantization.quantize_dynamic(Largest().eval(), {nn.Linear})
+    says = r"query \(Linear\) is quantized by torch"
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(torch.randn(1, 5, WIDTH))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", [(0, 5, WIDTH), (2, 0, WIDTH)])
+def test_empty_inputs_are_named(shape: tuple[int, ...]) -> None:
+    class Plain(Largest):
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.query(x) @ x.mT).softmax(-1) @ x
+
+    model = Plain().eval()
+    says = "an empty batch, a text without tokens"
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(torch.randn(shape))

@@ -204,16 +204,20 @@ def _roles_of(circuit: Measured) -> pd.DataFrame:
     names, cross = (json.loads(circuit.graph[name]) for name in ("names", "bipartite"))
     table = circuit.table()
     roles = [
-        _role(*names[stack], query, key, nouns[stack], is_self=stack not in cross)
+        _role(names[stack], query, key, nouns[stack], is_self=stack not in cross)
         for stack, query, key in zip(table["stack"], table["query"], table["key"], strict=True)
     ]
     return pd.DataFrame(table)[ROLE[:3]].assign(role=pd.Series(roles, dtype=object))
 
 
 def _role(
-    queries: Sequence[str], keys: Sequence[str], query: int, key: int, noun: str, *, is_self: bool
+    sides: Sequence[Sequence[str]], query: int, key: int, noun: str, *, is_self: bool
 ) -> str:
-    """Say what a key is to a query; in cross-attention, only whether it is the same token."""
+    """Say what a key is to a query; in cross-attention, only whether it is the same token.
+
+    `sides` names the queries and the keys.
+    """
+    queries, keys = sides
     token = queries[query]
     if is_self and query == key:
         return "itself"

@@ -283,6 +283,11 @@ def _check_is_no_whole_number(found: Any) -> None:
 
 def _one_number(found: Tensor | float) -> Tensor:
     _check_is_no_whole_number(found)
+    if found.is_complex() if isinstance(found, Tensor) else np.iscomplexobj(found):
+        raise ContractError(
+            "metric returned a complex number: return a real one, such as its size (x.abs()) or "
+            "its real part (x.real)."
+        )
     try:
         number = (
             found

@@ -22,6 +22,11 @@ from gattn.models.watch.inside import inside
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
 
+TRANSFORMED = (
+    "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
+    "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
+)
+
 Edits: TypeAlias = "Sequence[Sequence[Edit]]"
 
 
@@ -50,6 +55,9 @@ def take_part(
         return None
     if given.is_meta:
         raise ModelError(META)
+    if is_transformed():
+        name = entries[0][0].modules.name(module) or type(module).__name__
+        raise CaptureError(f"The attention of {name} cannot be read: {TRANSFORMED}.")
     # What gattn computes is not part of the model's autocast.
     with _without_autocast(given.device.type), inside():
         call = seen(entries[0][0].modules.name(module))
@@ -84,6 +92,11 @@ def take_part(
         for context, place in watching:
             context.see(call, place, readings)
         return call
+
+
+def is_transformed() -> bool:
+    """Return whether a transform of `torch.func` runs, which hides the numbers of tensors."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def dropped(name: str, kind: str, p: float) -> CaptureError:

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.parameter import is_lazy
 
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
@@ -35,18 +36,19 @@ from gattn.models.doors.proof.probing.one_run.walking import Given
 from gattn.models.doors.proof.proving import Proof, called
 from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import outside
+from gattn.models.watch.taking_part import TRANSFORMED, is_transformed
 
 _MOST_PLANS = 64
-_TRANSFORMED = (
-    "it runs inside torch.func (grad, jvp, vmap ...), which hides the numbers of its tensors; take "
-    "gradients by torch.autograd, and run the model on a batch instead of torch.vmap"
-)
 _MAKES_CLASS = "Creating a new Tensor subclass"
 _MADE_AS_IT_RUNS = (
     "it makes tensors of a class of their own as it runs, such as torch's CausalBias, which torch "
     "cannot do while its kernels are watched: make them once before, as in the module's __init__"
 )
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_OF_QUANTIZATION = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+_QUANTIZED = (
+    "is quantized by torch, which rounds numbers by a scale that it may take of all tokens, and "
+    "fails on NaN, by which tokens are told apart: capture the model as it was before"
+)
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, list[tuple[object, Plan]]] = WeakKeyDictionary()
 
@@ -70,6 +72,8 @@ def plan_of(
     A copy of the model, which shares its parameters, runs twice on these inputs, and parts of it
     run again, with NaN in chosen tokens, up to their first attention.
     """
+    if is_transformed():
+        return Plan(refused=TRANSFORMED, is_stale=True)
     given: Given = args, dict(kwargs)
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
@@ -98,8 +102,11 @@ def _holds(plan: Plan, model: nn.Module, given: Given) -> bool:
 
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     tensors = [x for x in leaves(given) if isinstance(x, Tensor)]
-    if any(map(_is_wrapped, (*tensors, *model.parameters(), *model.buffers()))):
-        return Plan(refused=_TRANSFORMED, is_stale=True)
+    if lazy := _lazy(model):
+        refused = (
+            f"{lazy} has no size before its first call: call the model once before it is captured"
+        )
+        return Plan(refused=refused, is_stale=True)
     if any(x.is_meta for x in tensors):
         return Plan(refused="it runs without numbers, on the meta device")
     if any(x.is_nested for x in tensors):
@@ -113,7 +120,13 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         refused_as = f"a copy of it, run to prove what its attention means, failed ({said})"
         if _MAKES_CLASS in said:
             refused_as = _MADE_AS_IT_RUNS
+        if "torch.func" in said:
+            refused_as = TRANSFORMED
+        elif quantized := _quantized(model):
+            refused_as = f"{quantized} {_QUANTIZED}"
         return Plan(refused=refused_as, has_failed=True, is_stale=True)
+    if not plan.layouts and plan.reasons and (quantized := _quantized(model)):
+        return Plan(refused=f"{quantized} {_QUANTIZED}")
     refused = {where for where, _ in (*plan.reasons, *plan.untold)} & open_modules
     unsure = {place for place in _of_others(plan) if place[0] in open_modules - refused}
     if not refused and not unsure:
@@ -126,6 +139,19 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     if other.layouts.keys() > plan.layouts.keys():
         return other
     return replace(plan, exchangeable=sorted({one[0] for one in unsure & other.layouts.keys()}))
+
+
+def _lazy(model: nn.Module) -> str:
+    """Name a parameter that has no size before its module was called; "" if all have one."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return next((name for name, one in tensors if is_lazy(one)), "")
+
+
+def _quantized(model: nn.Module) -> str:
+    """Name a module of torch's that quantizes what it is given; "" if there is none."""
+    kinds = {name: type(one) for name, one in model.named_modules()}
+    found = (name for name, kind in kinds.items() if kind.__module__.startswith(_OF_QUANTIZATION))
+    return next((f"{name} ({kinds[name].__name__})" for name in found), "")
 
 
 def _of_others(plan: Plan) -> set[Place]:

@@ -90,11 +90,11 @@ def nothing_seen(
         f"The attention of {kind} cannot be seen: expected transformers' attention "
         "interface, torch's attention functions, a softmax of scores times values, "
         "also one written out as exponentials divided by their sum, or torch-geometric's "
-        "softmax over edges. Attention without a softmax, such as sigmoids or linear "
+        "softmax over edges. Attention without a softmax, such as sigmoids, sparsemax or linear "
         "attention, is not seen, nor are softmaxes over chunks of keys that are merged by "
         "their exponentials, nor one that meets no values, as where its weights are the answer of "
-        "a pointer network; and on a graph without edges, layers may take none. There is nothing "
-        "to capture."
+        "a pointer network; and an empty batch, a text without tokens or a graph without edges may "
+        "have none. There is nothing to capture."
     )
 
 

@@ -135,8 +135,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             followed = followed.altered_by(followed.unnormalized, operands(args, kwargs)[place])
             followed = replace(followed, unnormalized="")
         found = product(func, args, kwargs, place, followed, result)
-        if followed.altered and sum(one.source is followed.source for one in others) > 1:
-            found = None  # Scores of tokens that hold it, such as what a router weighed.
+        if sum(one.source is followed.source for one in others) > 1:
+            found = None  # With itself, or what a router weighed, in scores of tokens.
         if found is None and (ended := summed(func, args, kwargs, followed, result)):
             return _seen(*ended, result, kind="sum")
         has_weighed = followed.is_picked and followed.spread is not None

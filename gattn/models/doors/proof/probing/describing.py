@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dis import get_instructions
 from enum import Enum
 from functools import cache, partial
@@ -33,10 +35,13 @@ _PLAIN = frozenset(
 _NAMED = (BuiltinFunctionType, ModuleType)
 _LISTS = (list, tuple, deque)
 _DICTS = (dict, OrderedDict, defaultdict)
-_HOLDERS = (*_LISTS, *_DICTS, Tensor, np.ndarray, SimpleNamespace, Namespace)
+_ENVIRONMENT = type(os.environ)
+_HOLDERS = (*_LISTS, *_DICTS, Tensor, np.ndarray, SimpleNamespace, Namespace, ContextVar)
+_HOLDERS = (*_HOLDERS, _ENVIRONMENT)
 _LIBRARIES = frozenset(("torch", "torch_geometric", "transformers"))
 _KNOWN = sys.stdlib_module_names | _LIBRARIES | {"numpy", "gattn"}
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
+_ENVIRONMENTAL = frozenset(("environ", "getenv"))
 _DEPTH = 5
 """How deep lists and objects within values are followed."""
 
@@ -86,6 +91,10 @@ class Description:
     def _parts(self, value: Any, depth: int) -> object:
         if isinstance(value, _LISTS):
             return self._all(value, depth)
+        if isinstance(value, ContextVar):
+            return self(value.get(None), depth)
+        if isinstance(value, _ENVIRONMENT):
+            return tuple(sorted(value.items()))
         if isinstance(value, (set, frozenset)):
             return frozenset(self._all(value, depth))
         if isinstance(value, _DICTS):
@@ -127,6 +136,8 @@ class Description:
         for module in around:
             if isinstance(module, ModuleType) and is_own(top := module.__name__.partition(".")[0]):
                 held += [x for x in vars(module).values() if _is_setting(x, top)]
+        if os in around and not _ENVIRONMENTAL.isdisjoint(code.co_names):
+            held.append(os.environ)
         given = function.__defaults__, function.__kwdefaults__
         codes = tuple(x.__code__ for x in called)
         return code, codes, self._all((*given, *_contents(function), *held), depth)
