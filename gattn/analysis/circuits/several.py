@@ -210,9 +210,7 @@ def _roles_of(circuit: Measured) -> pd.DataFrame:
     return pd.DataFrame(table)[ROLE[:3]].assign(role=pd.Series(roles, dtype=object))
 
 
-def _role(
-    sides: Sequence[Sequence[str]], query: int, key: int, noun: str, *, is_self: bool
-) -> str:
+def _role(sides: Sequence[Sequence[str]], query: int, key: int, noun: str, *, is_self: bool) -> str:
     """Say what a key is to a query; in cross-attention, only whether it is the same token.
 
     `sides` names the queries and the keys.
