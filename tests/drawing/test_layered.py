@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 
@@ -187,3 +188,13 @@ def test_the_strongest_paths_stand_out(river):
     labels = [text.get_text().replace("\n", " ") for text in ax.get_legend().get_texts()]
     assert labels[-1] == "strongest paths"
     assert not any(c.get_gid() == "gattn-paths" for c in river.draw().collections)
+
+
+def test_names_of_heads_have_a_ground_of_the_figures_colour(river):
+    colours = {"text.color": "white", "figure.facecolor": "#102030", "axes.facecolor": "#102030"}
+    with mpl.rc_context(colours):
+        ax = river.draw()
+    ax.figure.draw_without_rendering()
+    names = [text for text in ax.texts if text.get_gid() == "gattn-heads"]
+    assert names
+    assert {to_hex(text.get_bbox_patch().get_facecolor()) for text in names} == {"#102030"}

@@ -5,6 +5,7 @@ import json
 import matplotlib as mpl
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from meeting import problems
 
@@ -113,3 +114,12 @@ def test_a_circuit_of_paths_knows_in_which_order_layers_ran():
     assert own == [[encoder, 0], [encoder, 1], [decoder, 0], [decoder, 1]]
     first, *_ = [text.get_text() for text in found.draw().get_yticklabels()]
     assert "encoder" in first
+
+
+def test_names_of_nodes_have_a_ground_of_the_figures_colour():
+    colours = {"text.color": "white", "figure.facecolor": "#102030", "axes.facecolor": "#102030"}
+    with mpl.rc_context(colours):
+        ax = made({"decoder": [2, 2]}, [("decoder", "0.1", "1.0", "key", 0.8)]).draw()
+    names = [text for text in ax.texts if text.get_bbox_patch() is not None]
+    assert names
+    assert {to_hex(text.get_bbox_patch().get_facecolor()) for text in names} == {"#102030"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import (
     Colormap,
     FuncNorm,
@@ -16,6 +17,7 @@ from matplotlib.colors import (
     ListedColormap,
     Normalize,
     to_rgb,
+    to_rgba,
 )
 from numpy.typing import NDArray
 
@@ -177,6 +179,18 @@ def given_map(cmap: str | Colormap) -> Colormap:
 def is_dark() -> bool:
     """Return whether the current style writes light text, which takes a dark background."""
     return _is_light(mpl.rcParams["text.color"])
+
+
+def ground(ax: Axes, pad: float = 0.08) -> dict[str, Any]:
+    """Set text off from the lines behind it; a stroke around it would make it paths in SVG.
+
+    It has the colour of what is behind the axes, or of the style where that is see-through.
+    """
+    assert ax.figure is not None
+    behind = ("black" if is_dark() else "white", ax.figure.figure.get_facecolor())
+    shown = (*behind, ax.get_facecolor()) if ax.patch.get_visible() else behind
+    face = next(colour for colour in reversed(shown) if to_rgba(colour)[3])
+    return {"boxstyle": f"round,pad={pad}", "facecolor": face, "linewidth": 0}
 
 
 def ink_on(fill: Any) -> str:

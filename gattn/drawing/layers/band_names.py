@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 
-from gattn.drawing.canvas.colours import is_dark
+from gattn.drawing.canvas.colours import ground
 from gattn.drawing.canvas.fitting import fitted, pitch, points, rewritten, room
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import Labels, fit, small_size, text_style
@@ -127,7 +127,6 @@ def _name_lowest(ax: Axes, bands: list[Band], wide: int) -> None:
 def _name_above(ax: Axes, band: Band, wide: int) -> list[Text]:
     """Write tokens below a stack that lies on another."""
     labels = _labels(ax, band, wide)
-    back = "black" if is_dark() else "white"
     return [
         ax.annotate(
             text,
@@ -137,7 +136,7 @@ def _name_above(ax: Axes, band: Band, wide: int) -> list[Text]:
             va="top",
             size=labels.size,
             gid="gattn-label",
-            bbox={"boxstyle": "round,pad=0.1", "fc": back, "ec": "none", "alpha": 0.8},
+            bbox=ground(ax, 0.1) | {"alpha": 0.8},
             **_turn(labels) | text_style([text]),
         )
         for n, text in enumerate(labels.texts)

@@ -15,7 +15,7 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.colours import is_dark
+from gattn.drawing.canvas.colours import ground, is_dark
 from gattn.drawing.canvas.fitting import points, rewritten, usual_thickness
 from gattn.drawing.canvas.keys import Entry
 from gattn.drawing.canvas.labels import font_size, width_of
@@ -218,7 +218,6 @@ def _is_near(
 
 def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> Text:
     """Write a small text that stays readable over lines."""
-    back = "black" if is_dark() else "white"
     return ax.text(
         x,
         y,
@@ -226,7 +225,7 @@ def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> Text:
         size=0.7 * font_size(),
         ha="center",
         zorder=4,
-        bbox={"boxstyle": "round,pad=0.12", "fc": back, "ec": "none"},
+        bbox=ground(ax, 0.12),
         **style,
     )
 

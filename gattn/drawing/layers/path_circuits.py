@@ -16,7 +16,7 @@ from matplotlib.path import Path
 
 from gattn.analysis.circuits.measuring.measured import layers_run, percent
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
-from gattn.drawing.canvas.colours import KINDS, Scale, colour_map, is_dark
+from gattn.drawing.canvas.colours import KINDS, Scale, colour_map, ground
 from gattn.drawing.canvas.fitting import fitted
 from gattn.drawing.canvas.frame import describe, name_side, new_axes, shown_text
 from gattn.drawing.canvas.keys import add_key
@@ -132,9 +132,8 @@ def _draw_nodes(ax: Axes, circuit: PathCircuit, places: dict[str, Place], *, lab
         return
     for one in used:
         text = _NAMED[circuit.nodes[one]["kind"]].format(**circuit.nodes[one])
-        box = {"boxstyle": "round,pad=0.1", "fc": "black" if is_dark() else "white", "ec": "none"}
         style = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": small_size()}
-        style |= {"bbox": box, "zorder": 3}
+        style |= {"bbox": ground(ax, 0.1), "zorder": 3}
         ax.annotate(text, places[one], annotation_clip=False, **style)
 
 

@@ -9,10 +9,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
-from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas import curves, fonts, layouts
+from gattn.drawing.canvas.colours import ground
 from gattn.drawing.canvas.curves import Points
 from gattn.drawing.canvas.fitting import Fitting, Texts, fitted, lifted, slot
 from gattn.drawing.canvas.frame import clear
@@ -251,14 +251,6 @@ def free_labels(head: AttentionGraph, *, split: bool) -> dict[Node, str]:
     """Map each node to its token's text, the sink among them."""
     sink = {} if head.sink is None else {SINK: "<sink>"}
     return layouts.node_labels(head, split=split) | sink
-
-
-def ground(ax: Axes) -> dict[str, Any]:
-    """Set text off from the edges behind it; a stroke around it would make it paths in SVG."""
-    assert ax.figure is not None
-    is_see_through = not ax.patch.get_visible() or not to_rgba(ax.get_facecolor())[3]
-    face = ax.figure.figure.get_facecolor() if is_see_through else ax.get_facecolor()
-    return {"boxstyle": "round,pad=0.08", "facecolor": face, "linewidth": 0}
 
 
 def radius_of(places: Points, lengths: NDArray[np.float64]) -> float:

@@ -12,13 +12,13 @@ from matplotlib.collections import PathCollection
 from matplotlib.transforms import blended_transform_factory
 
 from gattn.drawing.canvas import curves, layouts
+from gattn.drawing.canvas.colours import ground
 from gattn.drawing.canvas.fitting import Texts, fitted, lifted, points, slot
 from gattn.drawing.canvas.frame import clear, note_style
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import Labels, fit, font_size, text_style, widths_of
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.chosen.shown import Shown
-from gattn.drawing.one_head.free import ground
 from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import around_circle, mark_circle, mark_columns
 from gattn.drawing.one_head.placed_edges import PlacedEdges
