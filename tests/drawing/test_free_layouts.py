@@ -89,8 +89,8 @@ def test_layout_of_ones_own_of_cross_attention():
 
 
 def near(ax, text, step=0.5):
-    """Return whether the ink of an edge is within the box of a text, in points."""
-    box = text.get_window_extent()
+    """Return whether the ink of an edge is on a text, whose box is a point larger than its ink."""
+    box = text.get_window_extent().padded(-ax.figure.dpi / 72)
     found = []
     for lines in ax.collections:
         if lines.get_gid() != "gattn-edges":

@@ -51,7 +51,7 @@ class PanelNames:
             if widest * size <= wide and lines <= most:
                 break
         else:
-            size = max(smallest(), min(size, wide / widest))
+            size = max(smallest(), min(size, wide / max(widest, 1e-9)))
         shown = {place: _shortest(text, wide / size, most) for place, text in texts.items()}
         heights = {place: _lines(text) for place, text in shown.items()}
         count = sum(bool(text) for text in texts.values())
