@@ -111,13 +111,13 @@ def test_edges_of_texts_of_several_lengths_are_compared_by_their_roles(several):
 )
 def test_roles_are_told_in_models_that_read_both_ways(query, key, role):
     tokens = list("xabcdaf")
-    assert _role(tokens, tokens, query, key, "token", is_self=True) == role
+    assert _role((tokens, tokens), query, key, "token", is_self=True) == role
 
 
 @pytest.mark.parametrize("key", [0, 1, 2])
 def test_in_cross_attention_only_the_same_token_and_the_first_are_told(key):
     roles = ["first", "other", "same token"]
-    assert _role(["a", "b"], ["x", "y", "b"], 1, key, "token", is_self=False) == roles[key]
+    assert _role((["a", "b"], ["x", "y", "b"]), 1, key, "token", is_self=False) == roles[key]
 
 
 def test_no_circuits_have_no_roles_and_one_is_of_one_text(several):

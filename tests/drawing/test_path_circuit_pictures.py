@@ -98,11 +98,11 @@ def test_a_circuit_of_paths_knows_in_which_order_layers_ran():
     import transformers
 
     torch.manual_seed(0)
-    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in
-             (("layers", 2), ("attention_heads", 2), ("ffn_dim", 16))}  # fmt: skip
-    config = transformers.BartConfig(vocab_size=40, d_model=8, max_position_embeddings=16, **sizes)
+    config = transformers.T5Config(
+        vocab_size=40, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, dropout_rate=0.0
+    )
     config._attn_implementation = "eager"
-    model = transformers.BartForConditionalGeneration(config).double().eval()
+    model = transformers.T5ForConditionalGeneration(config).double().eval()
     ids = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "decoder_input_ids": torch.tensor([[2, 9]])}
 
     def run():

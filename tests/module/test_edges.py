@@ -234,21 +234,21 @@ def test_graphs_of_a_plain_edge_index(randn, edge_dim, loops):
 
 @pytest.mark.filterwarnings("ignore:Sparse (invariant checks|CSR):UserWarning")
 @pytest.mark.parametrize(
-    ("given", "noun"),
+    ("given", "told"),
     [
-        (lambda: INDEX, "nodes"),
-        (lambda: torch.sparse_coo_tensor(INDEX.flip(0), torch.ones(7), (5, 5)), "nodes"),
-        (lambda: TokenGraph.from_edge_index(INDEX, num_queries=5, num_keys=5), "tokens"),
+        (lambda: INDEX, "5 nodes"),
+        (lambda: torch.sparse_coo_tensor(INDEX.flip(0), torch.ones(7), (5, 5)), "5 nodes"),
+        (lambda: TokenGraph.from_edge_index(INDEX, num_queries=5, num_keys=5), "5 queries, 5 keys"),
     ],
     ids=["edge_index", "adjacency", "token graph"],
 )
-def test_points_of_data_are_nodes_as_in_a_trace(randn, given, noun):
+def test_points_of_data_are_nodes_as_in_a_trace(randn, given, told):
     given = given()
     layer, x = GraphAttention(8, 4, 2, add_self_loops=False).double(), randn(5, 8)
     with gattn.capturing(layer) as run:
         layer(x, given)
     for head in (layer.graphs(x, given)[1], run.trace[0, 1]):
-        assert f"5 {noun}, " in str(head)
+        assert f"{told}, " in str(head)
 
 
 def test_graphs_of_two_sets_of_nodes(randn):

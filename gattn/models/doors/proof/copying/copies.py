@@ -42,8 +42,10 @@ def copied(model: nn.Module, *, with_hooks: bool = False) -> nn.Module:
     """
     held = list(reached(model))
     # A part may hold the whole model, whose parameters are shared, too.
-    known = {one for one in held if isinstance(one, nn.Module)} | {*model.modules()}
-    memory: dict[int, Any] = {id(x): x for one in known for x in one._parameters.values()}
+    others = [one for one in held if isinstance(one, nn.Module)]
+    memory: dict[int, Any] = {
+        id(x): x for one in (*others, *model.modules()) for x in one._parameters.values()
+    }
     for module in model.modules():
         for value in (*module._buffers.values(), *vars(module).values()):
             if isinstance(value, Tensor) and id(value) not in memory:
