@@ -103,10 +103,8 @@ def _holds(plan: Plan, model: nn.Module, given: Given) -> bool:
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     tensors = [x for x in leaves(given) if isinstance(x, Tensor)]
     if lazy := _lazy(model):
-        refused = (
-            f"{lazy} has no size before its first call: call the model once before it is captured"
-        )
-        return Plan(refused=refused, is_stale=True)
+        unsized = f"{lazy} has no size before its first call: call the model once before"
+        return Plan(refused=f"{unsized} it is captured", is_stale=True)
     if any(x.is_meta for x in tensors):
         return Plan(refused="it runs without numbers, on the meta device")
     if any(x.is_nested for x in tensors):
