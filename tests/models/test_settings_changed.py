@@ -1,9 +1,11 @@
 """What code reads of settings, wherever these are kept, is part of what was proved."""
 
 import os
+import sys
 from argparse import Namespace
 from contextvars import ContextVar
 from dataclasses import dataclass
+from os import getenv
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ class Data:
 
 
 PLAIN, DATA, NAMESPACE = Plain(), Data(), Namespace(shift=0)
+OF_ARRAY = np.zeros(2)
 
 
 class Rolled(nn.Module):
@@ -102,6 +105,16 @@ class OfFunctionOfEnvironment(Rolled):
         return int(os.getenv(OF_ENVIRONMENT, "0"))
 
 
+class OfGetenv(Rolled):
+    def shift(self) -> int:
+        return int(getenv(OF_ENVIRONMENT, "0"))
+
+
+class OfGlobalArray(Rolled):
+    def shift(self) -> int:
+        return int(OF_ARRAY[1])
+
+
 CHANGES = {
     "class of an object": (Rolled, Plain(), Plain),
     "class that a class derives from": (Rolled, Derived(), Plain),
@@ -138,13 +151,16 @@ def test_a_setting_that_changes_is_proved_anew(name: str, monkeypatch: pytest.Mo
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [OfContext, OfEnvironment, OfFunctionOfEnvironment])
+@pytest.mark.parametrize(
+    "kind", [OfContext, OfEnvironment, OfFunctionOfEnvironment, OfGetenv, OfGlobalArray]
+)
 def test_what_a_context_or_the_environment_sets_is_proved_anew(
     kind: type[Rolled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = kind().double().eval(), torch.randn(1, 5, 8, dtype=torch.float64)
     for shift in (0, 2):
         monkeypatch.setenv(OF_ENVIRONMENT, str(shift))
+        monkeypatch.setattr(sys.modules[__name__], "OF_ARRAY", np.array([0, shift]))
         token = OF_CONTEXT.set(shift)
         try:
             with gattn.capturing(model, keep=gattn.All()) as run:

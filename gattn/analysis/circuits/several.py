@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
 
 ROLE = ["stack", "layer", "head", "role"]
-ROLES = "itself", "previous", "next", "after same token", "same token", "first", "other"
+ROLES = "itself", "previous", "next", "after same", "same", "first", "other"
 """What a key is to a query."""
 _SAMPLES = 2000
 _MEASURES = ("edges", "faithfulness", "completeness", "minimality")

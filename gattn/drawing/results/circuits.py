@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, Normalize
 from numpy.typing import NDArray
 
+from gattn.analysis.circuits.found import Circuit
 from gattn.analysis.circuits.several import ROLES, Circuits
 from gattn.drawing.canvas.frame import describe, new_axes
 from gattn.drawing.canvas.labels import in_digits
@@ -41,7 +42,7 @@ def draw_circuits(
     names = [f"{stack} " * several + f"{layer}.{head}" for stack, layer, head in heads]
     label_rows(ax, names or [""])
     label_columns(ax, roles or [""])
-    are_paths = not all(_plain(role) in ROLES for role in roles)
+    are_paths = not all(isinstance(one, Circuit) for one in circuits)
     ax.set(xlabel="what it hears" if are_paths else "what the key is to the query", ylabel="head")
     facts = circuits.table().attrs
     edges = circuits.table()["edges"]
@@ -58,8 +59,7 @@ def _counted(circuits: Circuits) -> tuple[list[tuple[Any, ...]], list[str], NDAr
     rows = pd.DataFrame(circuits.roles()).to_dict("records")
     heads = sorted({(row["stack"], row["layer"], row["head"]) for row in rows})
     known = {row["role"] for row in rows}
-    place = {role: n for n, role in enumerate(ROLES)}
-    roles = sorted(known, key=lambda role: (place.get(_plain(role), len(place)), role))
+    roles = sorted(known, key=lambda role: (_rank(role), role))
     counts = np.zeros((max(len(heads), 1), max(len(roles), 1)))
     for row in rows:
         spot = heads.index((row["stack"], row["layer"], row["head"])), roles.index(row["role"])
@@ -67,6 +67,6 @@ def _counted(circuits: Circuits) -> tuple[list[tuple[Any, ...]], list[str], NDAr
     return heads, roles, counts
 
 
-def _plain(role: str) -> str:
-    """Call patches tokens, as `ROLES` do."""
-    return role.replace("patch", "token")
+def _rank(role: str) -> int:
+    """Return the place of a role among `ROLES`, which do not say of what it is; paths have none."""
+    return next((n for n, one in enumerate(ROLES) if role.startswith(one)), len(ROLES))

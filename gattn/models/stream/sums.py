@@ -105,11 +105,9 @@ class Added:
                 folded = replace(part, norm=norm).normed()
                 part = replace(folded, residual=part.residual, after=part.after)
                 branches = [*branches, event.output]
-        return (
-            self
-            if len(branches) == len(self.branches)
-            else replace(self, part=part, branches=branches)
-        )
+        if len(branches) == len(self.branches):
+            return self
+        return replace(self, part=part, branches=branches)
 
     def sum(self, total: Tensor, size: float, events: Sequence[Event]) -> Sum:
         """Make a sum of the factor that was found."""

@@ -103,8 +103,8 @@ def _holds(plan: Plan, model: nn.Module, given: Given) -> bool:
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     tensors = [x for x in leaves(given) if isinstance(x, Tensor)]
     if lazy := _lazy(model):
-        unsized = f"{lazy} has no size before its first call: call the model once before"
-        return Plan(refused=f"{unsized} it is captured", is_stale=True)
+        reason = f"{lazy} has no size before its first call: call the model once, then capture"
+        return Plan(refused=reason, is_stale=True)
     if any(x.is_meta for x in tensors):
         return Plan(refused="it runs without numbers, on the meta device")
     if any(x.is_nested for x in tensors):
@@ -146,7 +146,7 @@ def _lazy(model: nn.Module) -> str:
 
 
 def _quantized(model: nn.Module) -> str:
-    """Name a module of torch's that quantizes what it is given; "" if there is none."""
+    """Name a module that torch has quantized; "" if there is none."""
     kinds = {name: type(one) for name, one in model.named_modules()}
     found = (name for name, kind in kinds.items() if kind.__module__.startswith(_OF_QUANTIZATION))
     return next((f"{name} ({kinds[name].__name__})" for name in found), "")

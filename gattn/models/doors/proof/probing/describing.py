@@ -136,7 +136,7 @@ class Description:
         for module in around:
             if isinstance(module, ModuleType) and is_own(top := module.__name__.partition(".")[0]):
                 held += [x for x in vars(module).values() if _is_setting(x, top)]
-        if os in around and not _ENVIRONMENTAL.isdisjoint(code.co_names):
+        if _reads_environment(code, around):
             held.append(os.environ)
         given = function.__defaults__, function.__kwdefaults__
         codes = tuple(x.__code__ for x in called)
@@ -158,6 +158,12 @@ def _is_setting(x: Any, package: str) -> bool:
     kind = x if isinstance(x, type) else type(x)
     is_near = package_of(kind) == package and not issubclass(kind, nn.Module)
     return is_near and is_own(package)
+
+
+def _reads_environment(code: CodeType, around: Iterable[Any]) -> bool:
+    """Return whether code that finds these around it reads the environment through `os`."""
+    by_os = not _ENVIRONMENTAL.isdisjoint(code.co_names)
+    return any(x is os.getenv or (x is os and by_os) for x in around)
 
 
 @cache
