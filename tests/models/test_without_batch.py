@@ -166,3 +166,131 @@ def test_elements_that_are_taken_one_at_a_time():
         assert trace.only_stack[0, 0].to_dense() == pytest.approx(
             alone.trace.only_stack[0, 0].to_dense(), abs=1e-6
         )
+
+
+class Biased(Single):
+    """Adds a bias of all pairs to the scores of its heads, given or looked up."""
+
+    def __init__(self, bias):
+        super().__init__(SCORES["heads"])
+        self.bias, self.table = bias, nn.Embedding(8, HEADS)
+
+    def forward(self, x, pairs):
+        given = self.scores
+        self.scores = lambda q, k: given(q, k) + self.bias(self, pairs)
+        try:
+            scores = self.scores(self.q(x), self.k(x))
+            if self.cut is not None:
+                scores[self.cut] = -torch.inf
+            self.seen = scores.softmax(-1)
+            return (self.seen @ heads(self.v(x))).transpose(0, 1).flatten(1)
+        finally:
+            self.scores = given
+
+
+class Spatial(nn.Module):
+    """Layers that share a bias by the distances of all pairs, with a virtual node or without."""
+
+    def __init__(self, rows=0):
+        super().__init__()
+        self.layers = nn.ModuleList(Biased(lambda self, pairs: pairs) for _ in range(2))
+        self.table, self.rows = nn.Embedding(8, HEADS), nn.Parameter(torch.randn(rows, WIDTH))
+
+    def forward(self, x, distances):
+        x, more = torch.cat((self.rows, x)), len(self.rows)
+        bias = F.pad(self.table(distances).permute(2, 0, 1), (more, 0, more, 0))
+        for layer in self.layers:
+            x = x + layer(x, bias)
+        return x
+
+
+def as_given(self, pairs):
+    return pairs
+
+
+BIASES = {
+    "heads first": (as_given, torch.randn(HEADS, TOKENS, TOKENS)),
+    "one of one": (lambda self, pairs: pairs[0], torch.randn(1, HEADS, TOKENS, TOKENS)),
+    "looked up": (
+        lambda self, pairs: self.table(pairs).permute(2, 0, 1),
+        torch.randint(8, (TOKENS, TOKENS)),
+    ),
+    "paths": (
+        lambda self, pairs: self.table(pairs).mean(2).permute(2, 0, 1),
+        torch.randint(8, (TOKENS, TOKENS, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_bias_of_all_pairs_is_no_batch(name):
+    bias, pairs = BIASES[name]
+    model = Biased(bias).eval()
+    check(model, [model], torch.randn(TOKENS, WIDTH), pairs)
+
+
+def test_ids_of_tokens_beside_ids_of_pairs():
+    model = Spatial().eval()
+    embedded = nn.ModuleDict({"table": nn.Embedding(50, WIDTH), "model": model}).eval()
+    embedded.forward = lambda pairs, ids: model(embedded["table"](ids), pairs)
+    pairs = torch.randint(8, (TOKENS, TOKENS))
+    check(embedded, list(model.layers), pairs, torch.randint(50, (TOKENS,)))
+
+
+def test_a_virtual_node_beside_the_tokens():
+    model = Spatial(1).eval()
+    x, pairs = torch.randn(TOKENS, WIDTH), torch.randint(8, (TOKENS, TOKENS))
+    with torch.no_grad(), capturing(model) as run:
+        model(x, pairs)
+    for one in run.trace.only_stack.heads.values():
+        wanted = model.layers[one.layer].seen[one.head]
+        np.testing.assert_allclose(one.to_dense(), wanted.numpy(), atol=1e-6)
+
+
+class AcrossBeside(nn.Module):
+    """All elements of a batch attend to each other, beside a place for each token."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = Single(SCORES["products"])
+
+    def forward(self, x, places):
+        return (self.layer(x.flatten(0, 1))).view_as(x) + places
+
+
+def test_a_batch_beside_as_many_rows_is_no_sequence():
+    model = AcrossBeside().eval()
+    x = torch.randn(TOKENS, TOKENS, TOKENS, WIDTH)[0]
+    with pytest.raises(CaptureError, match=r"element.*x\[None\]"), capturing(model):
+        model(torch.randn(2, TOKENS, WIDTH), torch.randn(TOKENS, WIDTH))
+    texts = nn.ModuleDict({"table": nn.Embedding(50, WIDTH), "model": model}).eval()
+    texts.forward = lambda ids, places: model(texts["table"](ids), places)
+    with pytest.raises(CaptureError, match="element"), capturing(texts):
+        texts(torch.randint(50, (TOKENS, TOKENS)), x[0])
+
+
+class Embedding(nn.Module):
+    """Embeds ids itself before it attends, beside other numbers of each text."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.q, self.of_text = (
+            nn.Embedding(50, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+        )
+
+    def forward(self, ids, features):
+        x = self.table(ids)
+        self.seen = (self.q(x) @ x.mT).softmax(-1)
+        return self.seen @ x + self.of_text(features)[:, None]
+
+
+@pytest.mark.parametrize("texts", [2, TOKENS])
+def test_a_batch_of_as_many_texts_as_tokens_stays_one(texts):
+    model = Embedding().eval()
+    with torch.no_grad(), capturing(model) as run:
+        model(torch.randint(50, (texts, TOKENS)), torch.randn(texts, WIDTH))
+    assert len(run.traces) == texts
+    for trace, wanted in zip(run.traces, model.seen, strict=True):
+        np.testing.assert_allclose(trace.only_stack[0, 0].to_dense(), wanted.numpy(), atol=1e-6)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -23,7 +24,7 @@ from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.layouts.sameness import are_same
 from gattn.models.doors.proof.nodes.numbering import Numbering, integers_of
 from gattn.models.doors.proof.probing.alike import Alike
-from gattn.models.doors.proof.probing.one_run.inputs import digests_of
+from gattn.models.doors.proof.probing.one_run.inputs import digests_of, leaves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
@@ -198,15 +199,18 @@ class Proof:
         watching, sites = self._watching, self.open
         sets = watching.merged, watching.ranked, watching.spreading
         trying = Trying(solver, gates, *sets, self._given)
-        is_one = _may_be_one_sequence(self._given, watching)
+        is_one, sizes = _may_be_one_sequence(self._given, watching)
         for dim, by_ids in ((0, False), (0, True), (1, False), (None, False)):
             if by_ids and not any(x.dim() > 1 for x in watching.ids):
                 continue
-            if trying.is_done or (dim is None and not (is_one and trying.may_have_no_batch)):
+            has_batch = dim is not None
+            may_have_none = (is_one or sizes) and trying.may_have_no_batch
+            if trying.is_done or not (has_batch or may_have_none):
                 break
             given, reads = (self._given, watching.ids), watching.reads
             batches = Batches(self._called, self._walk, *given, places, dim, reads, by_ids=by_ids)
-            trying(sites, batches, or_nothing=dim is None)
+            of_one = () if has_batch or is_one else sizes
+            trying(sites, batches, or_nothing=not has_batch, sizes=of_one)
         best = trying.best
         self._plan.layouts, self._plan.reasons = best.layouts, best.reasons
         for site in sites:
@@ -222,13 +226,20 @@ class Proof:
         return best
 
 
-def _may_be_one_sequence(given: Given, watching: Watching) -> bool:
+def _may_be_one_sequence(given: Given, watching: Watching) -> tuple[bool, Collection[int]]:
     """Return whether inputs may be one sequence: (tokens, channels), or ids of as many tokens.
 
     So may be pairs of its tokens, (tokens, tokens, channels). Integers beside these that no
-    embedding looks up may be pairs, too, as an adjacency matrix.
+    embedding looks up may be pairs, too, as an adjacency matrix. Where others are numbers or ids
+    of all pairs, as a bias (heads, tokens, tokens), a batch of texts may look the same; also
+    return the sizes of the sequences, then.
     """
-    known = sources(given)
-    ids = watching.ids if watching.kernels.integers.are_looked_up or not known else ()
+    known, integers = sources(given), watching.kernels.integers
+    ids = watching.ids if integers.are_looked_up or not known else ()
     are_tokens = all(x.dim() < 3 or (x.dim() == 3 and x.shape[0] == x.shape[1]) for x in known)
-    return are_tokens and all(x.dim() < 2 for x in ids)
+    every = leaves(given)
+    looked_up = [every[number] for number in integers.looked_up]
+    sizes = {len(x) for x in known if x.dim() == 2} | {len(x) for x in looked_up if x.dim() == 1}
+    others = [x for x in known if x.dim() > 2] + [x for x in looked_up if x.dim() > 1]
+    are_pairs = all(any(sizes.issuperset(two) for two in pairwise(x.shape)) for x in others)
+    return are_tokens and all(x.dim() < 2 for x in ids), sizes if are_pairs else ()

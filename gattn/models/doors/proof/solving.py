@@ -194,7 +194,8 @@ class Solver:
                 around = first.chain[level]
                 runs = [*near(first, level, self._firsts.model), around] if level else [around]
                 # It embeds ids itself, or its query is made of all tokens.
-                if not level and (site.queries == 1 or not self._replays.sources(around)):
+                embeds = any(one.looks_up for one in first.inside)
+                if not level and (embeds or site.queries == 1 or not self._replays.sources(around)):
                     runs += near(first, level, self._firsts.model)
                 self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
             yield from self._known[name]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gattn.models.doors.proof.gates import Gates
-from gattn.models.doors.proof.layouts.alone import attends_to_itself
+from gattn.models.doors.proof.layouts.alone import attends_to_itself, is_of_one
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.joining import joined
 from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.layouts.sameness import refuse_numbers
-from gattn.models.doors.proof.layouts.slots import AcrossBatchError
+from gattn.models.doors.proof.layouts.slots import ACROSS, AcrossBatchError
 from gattn.models.doors.proof.probing import (
     LearnedError,
     NoTokensError,
@@ -159,12 +159,22 @@ class Trying:
         best = max(self._tried, key=lambda one: (one.is_good, *one.rank))
         return self._without_batch if best.is_across and self._without_batch else best
 
-    def __call__(self, sites: list[Site], batches: Batches, *, or_nothing: bool) -> None:
-        """Prove calls with some dimension as the batch, all of them `or_nothing`."""
+    def __call__(
+        self,
+        sites: list[Site],
+        batches: Batches,
+        *,
+        or_nothing: bool,
+        sizes: Collection[int] = (),
+    ) -> None:
+        """Prove calls with some dimension as the batch, all of them `or_nothing`.
+
+        If `sizes` are given, each call attends over one sequence of about such a size.
+        """
         trial = Trial(batches)
         for number, site in enumerate(sites):
             try:
-                self._prove(site, batches, trial)
+                self._prove(site, batches, trial, sizes)
             except AcrossBatchError as error:
                 trial.reasons |= dict.fromkeys((one.place for one in sites), str(error))
                 trial.is_across = True
@@ -211,7 +221,7 @@ class Trying:
         elif trial.reasons:
             self._without_batch = _nothing(trial)
 
-    def _prove(self, site: Site, batches: Batches, trial: Trial) -> None:
+    def _prove(self, site: Site, batches: Batches, trial: Trial, sizes: Collection[int]) -> None:
         if site.place in self._merged:
             raise UnprovedError(_MERGED)
         if site.place in self._ranked and site.live is not None and not site.live.any(1).all():
@@ -228,6 +238,8 @@ class Trying:
         sequences = () if layout.tokens is None else layout.tokens.sequences
         if len(sequences) > 1 and not self._has_tensors:
             raise UnprovedError(_NO_TENSORS)
+        if sizes and not is_of_one(layout, sizes):
+            raise UnprovedError(ACROSS)
         trial.layouts.setdefault(site.place, []).append((site.lead, layout))
         if not is_settled:
             trial.unsettled.add(site.place)

@@ -13,6 +13,12 @@ from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL
 from gattn.models.doors.proof.probing.dependence import Side
 
+_NO_BATCH = "if its inputs have no batch, give them one, as by x[None]"
+ACROSS = (
+    "it attends from one element of the batch to another, or packs several of them into one "
+    f"sequence, which a mask may keep apart ({_NO_BATCH})"
+)
+
 
 class AcrossBatchError(UnprovedError):
     """Says that tokens of different elements of the supposed batch attend to each other."""
@@ -57,7 +63,8 @@ def check_batch(side: Side, owner: Owner | None) -> Owner:
         raise UnprovedError("which of its tokens belong to which element of the batch is not known")
     if owner.dim is not None and owner.dim not in side.apart:
         raise UnprovedError(
-            "it mixes the elements of the batch before it attends, or takes one of them at a time"
+            "it mixes the elements of the batch before it attends, or takes one of them at a time "
+            f"({_NO_BATCH})"
         )
     return owner
 
@@ -100,10 +107,7 @@ def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
         names = [x.flatten(1).long() for x in side.marks]
         return Tokens(names, None, sequences, slots, (), are_in_order)
     if owner.dim is not None and not side.is_batch(owner.dim):
-        raise AcrossBatchError(
-            "it attends from one element of the batch to another, or packs several of them into "
-            "one sequence, which a mask may keep apart"
-        )
+        raise AcrossBatchError(ACROSS)
     shape = source.shape
     count, positions = 1, torch.zeros_like(side.depends, dtype=torch.long)
     if owner.dim is not None:

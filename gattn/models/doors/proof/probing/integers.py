@@ -92,6 +92,11 @@ class Integers:
         return bool(self._ids)
 
     @property
+    def looked_up(self) -> Sequence[int]:
+        """Which of the inputs, by their number among all, an embedding looks up."""
+        return sorted(self._ids)
+
+    @property
     def exchangeable(self) -> Sequence[int]:
         """Which of the inputs, by their number among all, are ids; or else the first that may be.
 
@@ -99,7 +104,7 @@ class Integers:
         """
         if self._ids:
             first = self._dims[min(self._ids)]
-            return [number for number in sorted(self._ids) if self._dims[number] == first]
+            return [number for number in self.looked_up if self._dims[number] == first]
         return [number for number in self._dims if number not in self._placing][:1]
 
 
