@@ -133,8 +133,20 @@ def weighs_parts(
                 return False
             keys |= now.keys | now.values
         probes = [partial(replays.reached, site, level, run, n) for n in range(len(some))]
+        if site.queries > 1 and any(map(_are_stretches, some, probes)):
+            return False
         return bool(keys.all()) and _are_of_one_each(some, probes, images, with_values=True)
     return False
+
+
+def _are_stretches(x: Tensor, probe: Probe) -> bool:
+    """Return whether queries and keys are stretches of rows, as patches of a channel over time.
+
+    What a token has several of is each made of all its features.
+    """
+    last = torch.arange(x.shape[-1], device="cpu") == x.shape[-1] // 2
+    now = probe(last)
+    return all(bool((side.any(1) & ~side.all(1)).any()) for side in (now.queries, now.keys))
 
 
 def _are_of_one_each(
