@@ -104,3 +104,45 @@ def test_a_causal_bias_that_is_made_as_the_model_runs_is_refused():
     module = Attends(way)
     with pytest.raises(CaptureError, match="make them once before"), capturing(module):
         module(_x())
+
+
+NARROW = [torch.float32, torch.bfloat16]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_softmax_in_float64_may_meet_narrower_values(dtype):
+    def attend(self, q, k, v):
+        attention = _softmax(self, q, k)
+        if self.is_cut:
+            attention[:, 1, 4, 2] = 0
+            attention = attention / attention.sum(-1, keepdim=True)
+        return (attention.to(dtype) @ v.to(dtype)).double()
+
+    module, x = Attends(attend), _x()
+    module.is_cut = False
+    plain = module(x)
+    wanted = module.attention
+    with capturing(module) as run:
+        assert torch.equal(module(x), plain)
+    for text, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            found = torch.tensor(graph.to_dense())
+            torch.testing.assert_close(found, wanted[text, head], atol=1e-7, rtol=0)
+    with edited(module, Cut(layer=0, head=1, query=4, key=2)):
+        found = module(x)
+    module.is_cut = True
+    torch.testing.assert_close(found, module(x), atol=torch.finfo(dtype).eps, rtol=0)
+    assert not torch.allclose(found, plain, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["kernel", "softmax"])
+def test_modules_without_numbers_are_refused(name):
+    ways = {
+        "kernel": lambda self, q, k, v: F.scaled_dot_product_attention(q, k, v),
+        "softmax": lambda self, q, k, v: _softmax(self, q, k) @ v,
+    }
+    module = Attends(ways[name]).to("meta")
+    with pytest.raises(CaptureError, match="without numbers"), capturing(module):
+        module(_x().to("meta"))

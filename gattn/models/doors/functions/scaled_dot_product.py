@@ -54,7 +54,7 @@ def _call(
         attn_mask = None if attn_mask is None else attn_mask.transpose(dim, -2)
     if isinstance(attn_mask, CausalBias):
         attn_mask = attn_mask._materialize(query.device)
-    if torch.is_autocast_enabled(query.device.type):
+    if not query.is_meta and torch.is_autocast_enabled(query.device.type):
         query, key, value = (_cast(x) for x in (query, key, value))
     return RawCall(
         module,

@@ -124,6 +124,7 @@ class RawCall:
         if self.scores is not None:
             wide = torch.promote_types(self.scores.dtype, value.dtype)
             scores = folded(self.scores).to(wide)
+            value = value.to(wide) if wide == torch.float64 else value
             weights = None if self.weights is None else folded(self.weights)
             query = scores.new_zeros(*scores.shape[:3], 0)
             key = scores.new_zeros(*value.shape[:3], 0)

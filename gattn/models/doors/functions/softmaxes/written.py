@@ -98,7 +98,7 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
     given = args[0] if args else kwargs.get("input")
     if not isinstance(given, Tensor) or given.dim() < 2 or not given.is_floating_point():
         return None
-    module = owner() if given.numel() else None
+    module = owner() if given.numel() and not given.is_meta else None
     if module is None:
         return None
     scores, key = _origin_of(given)
