@@ -37,6 +37,8 @@ class SeenCall:
         keys); where it `is_scores`, the scores themselves.
     is_causal : bool
         Whether, without a mask, a query reads nothing after itself.
+    is_half : bool
+        Whether its softmax was taken in half precision, whatever its tensors are.
     is_ranked : bool
         Whether only the largest scores were kept; then the others are -inf, masked ones finite.
     least : float
@@ -95,6 +97,7 @@ class SeenCall:
     mask: Tensor | None = None
     is_causal: bool = False
     is_scores: bool = False
+    is_half: bool = False
     is_ranked: bool = False
     least: float = LEAST
     scale: float | None = None

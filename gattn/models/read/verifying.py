@@ -17,7 +17,7 @@ from gattn.errors import CaptureError
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.read.masks import taken
 from gattn.models.read.places import ordered
-from gattn.normalizers.base import widened
+from gattn.normalizers.base import HALF, widened
 
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading
@@ -80,7 +80,7 @@ def verify(call: SeenCall, reading: Reading) -> None:
     if not math.isfinite(largest + error):
         _refuse_infinite(call, rows.tolist(), ~torch.isfinite(expected) | ~torch.isfinite(found))
     kinds = {x.dtype for x in (call.query, call.key, call.value, call.output)}
-    half = bool(kinds & {torch.float16, torch.bfloat16})
+    half = call.is_half or not kinds.isdisjoint(HALF)
     error /= max(largest, 1e-6)
     if not error < (3e-2 if half else 1e-4):
         tensors = [k for k, v in call.options.items() if isinstance(v, Tensor)]

@@ -22,6 +22,7 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
 from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
 from gattn.models.watch.taking_part import take_part
+from gattn.normalizers.base import HALF
 
 if TYPE_CHECKING:
     from gattn.models.doors.functions.softmaxes.source import Ranking
@@ -146,6 +147,7 @@ class RawCall:
                 part=part,
                 tokens=layout.tokens,
                 dropped=None if self.dropped is None else folded(self.dropped).to(wide),
+                is_half=self.scores.dtype in HALF,
                 is_ranked=self.is_ranked,
             )
         assert self.query is not None

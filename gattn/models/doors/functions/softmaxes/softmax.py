@@ -38,6 +38,7 @@ from gattn.models.doors.functions.softmaxes.following import (
 )
 from gattn.models.doors.functions.softmaxes.products import Product, product
 from gattn.models.doors.functions.softmaxes.ranks import largest, of_largest, put_back
+from gattn.models.doors.functions.softmaxes.renormalized import is_total, renormalized
 from gattn.models.doors.functions.softmaxes.slicing import pieces, sliced
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS, spread, summed, weighed
@@ -122,6 +123,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if func in WITHOUT_NUMBERS or (func in OF_THE_FIRST and place):
             return result
+        if not followed.unnormalized and is_total(func, args, kwargs, followed):
+            return result
         if not isinstance(result, Tensor):
             return _in_pieces(func, args, kwargs, followed, result)
         if followed.unnormalized:
@@ -143,6 +146,9 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if found is None and (has_weighed or (followed.altered and not result.numel())):
             return result  # Each number weighed its own vector, or none is left.
         if found is None:
+            if again := renormalized(func, args, kwargs, place, followed, result):
+                note(result, again)
+                return result
             now = weighed(func, args, place, followed, result)
             now = now or put_back(func, followed, result)
             if now is None and (left := masked(func, args, kwargs, followed, result)):

@@ -77,11 +77,28 @@ def summed(
         found = _of_picked(found, dim % rank, rank)
     if found is None or dim % rank != found.key:
         return None
+    if (kwargs.get("keepdim") or args[2:3] == (True,)) and _weighs_pairs(found):
+        return None
     product = _product(found, rank, result)
     if product is None:
         return None
     found.followed.source.read_by = found.read_by
     return found.followed, product
+
+
+def _weighs_pairs(found: Spread) -> bool:
+    """Return whether each pair has one number of its own: its sum may be what pairs are divided by.
+
+    Values have one per key, or several.
+    """
+    query, _ = found.followed.sides
+    at = None if query is None else query - found.operand.dim()
+    return (
+        at is not None
+        and found.other.dim() <= found.operand.dim()
+        and found.other.dim() >= -at
+        and found.other.shape[at] == found.operand.shape[at] > 1
+    )
 
 
 def _of_picked(found: Spread, dim: int, rank: int) -> Spread | None:
