@@ -20,6 +20,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     operands,
 )
 from gattn.models.doors.graphs.frames import plain
+from gattn.models.doors.graphs.landed import Wanted
 from gattn.models.doors.graphs.observing import observer
 from gattn.models.watch.taking_part import dropped
 
@@ -39,7 +40,8 @@ class Travel:
     If an index put it in another `order`, it has the numbers of these edges, in this order. It
     `is_listed` if only its sums tell where values go, and `is_shown` if some context looks at
     it. It `has_met` values if it was multiplied with other numbers, so that it may be messages,
-    which `have_landed` once they were summed up.
+    which `have_landed` once they were summed up. Where lengths of messages are `wanted`, these are
+    the `messages` as they were when the attention met the values.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Travel:
     has_met: bool = False
     have_landed: bool = False
     order: Tensor | None = None
+    wanted: Wanted | None = None
+    messages: Tensor | None = None
 
     @property
     def targets(self) -> Tensor:
@@ -97,12 +101,17 @@ def _look(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
     if name in SUMS:
         if found.has_met and found.is_listed:
             _check(found, args, kwargs)
-            follow(result, replace(found, have_landed=True))
+            if found.wanted is not None and (by := summed_by(args, kwargs)) is not None:
+                found.wanted.land(by.summed, found.messages, found.order)
+            follow(result, replace(found, have_landed=True, messages=None))
     elif result.is_floating_point() and len(found.index) in result.shape:
         has_met = name in _MULTIPLIES and sum(x.is_floating_point() for x in given) > 1
         with _disable_current_modes():  # These orders are none of the model's.
             if has_met and found.is_listed and (see := observer.get()) is not None:
                 see.values(found.index, [x for x in given if travel_of(x) is None], found.order)
+            if has_met and not found.has_met and found.wanted is not None:
+                messages = found.wanted.met(func, args, kwargs, result, found.order)
+                found = replace(found, messages=messages)
             by = _order(found, name, args)
             found = found if by is None else found.reordered(by)
         follow(result, replace(found, has_met=found.has_met or has_met))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.graph.token_graph import TokenGraph
+from gattn.models.doors.graphs.landed import scales
 from gattn.models.doors.graphs.segments import scaled
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.watch.contexts import takes_part
@@ -23,6 +25,14 @@ from gattn.normalizers.base import widened
 if TYPE_CHECKING:
     from gattn.models.read.track.tracking import Tracker
     from gattn.models.watch.contexts import Context
+
+
+_NOT_WEIGHED = "it does not weigh its messages with it"
+_NOT_LANDED = (
+    "expected the attention of each edge, multiplied with its value, as in alpha[..., None] * "
+    "value[source], and these messages, and nothing else made of them, summed up by an index, as "
+    "by index_add, scatter_add or scatter_reduce"
+)
 
 
 class Layer(Protocol):
@@ -66,6 +76,8 @@ class Messages:
         """Expect the messages of a call next."""
         self.check(tracker)
         self._waiting[tracker] = call, layer
+        if call.ends.is_listed:
+            call.takes.append(partial(self._landed, ref(tracker)))
 
     def forget(self, tracker: Tracker) -> None:
         """Expect nothing more in a call of the model."""
@@ -75,7 +87,17 @@ class Messages:
         """Refuse a call whose messages did not follow."""
         waiting = self._waiting.pop(tracker, None)
         if waiting is not None:
-            raise _unknown(waiting[0], "it does not weigh its messages with it")
+            is_listed = waiting[0].ends.is_listed
+            raise _unknown(waiting[0], _NOT_LANDED if is_listed else _NOT_WEIGHED)
+
+    def _landed(self, of: ref[Tracker], messages: Tensor) -> None:
+        """Take the messages of a layer that sums them up itself."""
+        tracker = of()
+        waiting = None if tracker is None else self._waiting.pop(tracker, None)
+        if waiting is not None:
+            call, layer = waiting
+            with torch.no_grad():
+                layer.add_messages(call.graph, _summed(call, messages))
 
     def _see(self, module: nn.Module, given: Sequence[Any], message: Any) -> None:
         owner = None if self._is_probing else self._owner()
@@ -100,7 +122,7 @@ def _lengths(call: SeenEdges, module: Any, given: dict[str, Any], message: Any) 
         raise _unknown(call, "its messages are not one per edge")
     if message[0].numel() % heads:
         raise _unknown(call, "its messages do not consist of one part per head")
-    factors = 2.0 ** (torch.arange(heads, device=message.device) % 8 + 1)
+    factors = scales(heads, message)
     before = dict(vars(module))
     try:
         with scaled(factors):
@@ -111,6 +133,11 @@ def _lengths(call: SeenEdges, module: Any, given: dict[str, Any], message: Any) 
     parts, larger = (x.reshape(edges, heads, -1) for x in (message, again))
     if not torch.equal(parts * factors[:, None].to(parts.dtype), larger):
         raise _unknown(call, "its messages are not the attention times a value")
+    return _summed(call, parts)
+
+
+def _summed(call: SeenEdges, parts: Tensor) -> Tensor:
+    """Return the lengths of the sums of parallel edges' messages (edges, heads, ...)."""
     summed = widened(parts).cpu().new_zeros(call.graph.num_edges, *parts.shape[1:])
     summed = summed.index_add(0, call.places, widened(parts).cpu())
     lengths: Tensor = torch.linalg.vector_norm(summed, dim=-1)

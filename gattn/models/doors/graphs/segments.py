@@ -19,6 +19,7 @@ from gattn.models.doors.functions.mode import paused
 from gattn.models.doors.graphs.ends import find_ends
 from gattn.models.doors.graphs.frames import numbers_of, owner_of, plain
 from gattn.models.doors.graphs.indices import NotNeighboursError
+from gattn.models.doors.graphs.landed import Wanted
 from gattn.models.doors.graphs.landing import Travel, follow
 from gattn.models.doors.graphs.observing import observer
 from gattn.models.doors.graphs.putting_back import put_back
@@ -160,7 +161,9 @@ def seen(
     is_shown = call is not None and call.is_shown
     if ends.is_listed or is_shown:
         with paused():
-            travel = Travel(type(module).__name__, ends.query, ends.is_listed, is_shown)
+            wanted = Wanted(call.attention, call.takes) if call is not None and call.takes else None
+            name = type(module).__name__
+            travel = Travel(name, ends.query, ends.is_listed, is_shown, wanted=wanted)
             follow(attention, travel)
     return attention
 

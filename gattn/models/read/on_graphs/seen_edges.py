@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +15,9 @@ from gattn.heads.nouns import GRAPH
 from gattn.models.read.on_graphs.merging import Merged, merged
 from gattn.models.read.seen_call import SeenCall
 from gattn.normalizers.base import widened
+
+Take = Callable[[Tensor], None]
+"""What takes the messages of a call: (edges, heads, ...), in the model's order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +79,14 @@ class SeenEdges(SeenCall):
         The edges.
     scores, attention : Tensor (E, heads)
         Each edge's score and attention, in the model's order; edits replace the attention.
+    takes : list of function
+        Who takes the messages of a layer that sums them up itself.
     """
 
     ends: Ends
     scores: Tensor
     attention: Tensor
+    takes: list[Take] = field(default_factory=list)
 
     @classmethod
     def of(
