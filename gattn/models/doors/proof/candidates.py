@@ -9,6 +9,7 @@ from torch import nn
 
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side
+from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.replaying import Replays
@@ -177,7 +178,10 @@ def _lookups(runs: Iterable[Run]) -> list[Run]:
 
 
 def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:
-    """Return what calls of attention have in common whose proof at some level is the same."""
+    """Return what calls of attention have in common whose proof at some level is the same.
+
+    Values may pick other tokens for each of them.
+    """
     outer = site.chain[level]
     path = [
         (
@@ -188,4 +192,6 @@ def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:
         )
         for one in site.chain[: level + 1]
     ]
-    return level, tuple(path), site.counts[level], site.lead, site.queries, site.keys, site.kind
+    picks = any(pick.by is not By.INPUTS and outer in pick.running for pick in site.picks)
+    sizes = site.counts[level], site.lead, site.queries, site.keys
+    return level, tuple(path), *sizes, site.kind, site if picks else None

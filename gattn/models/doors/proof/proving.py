@@ -30,7 +30,7 @@ from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.replaying import Replays, kept
 from gattn.models.doors.proof.probing.taints import sources
-from gattn.models.doors.proof.solving import Solver
+from gattn.models.doors.proof.solving import Solver, picked
 from gattn.models.doors.proof.trying import Trial, Trying, reading_own
 from gattn.models.doors.proof.watching import Watching
 from gattn.models.read.on_graphs.numbers import UNKNOWN
@@ -108,13 +108,14 @@ class Proof:
         plan.sites = [site.place for site in sites]
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
-        replays = Replays(self._model, self._walk, places, sites, watching.reads)
-        if sites and watching.reads.is_decided:
-            seed()
-            replays.decide()
-        firsts = Firsts(self._model, self._alike, replays)
-        solver = Solver(firsts, replays, watching.noticed)
-        best = self._solve(solver, Gates(firsts, replays, watching.noticed.images), places)
+        is_decided = bool(sites) and watching.reads.is_decided
+        solved = self._solved(places, sites, is_decided=is_decided)
+        is_told = watching.kernels.picks.are_told or watching.reads.are_any
+        if solved[1].has_picked and not is_told:  # Code decides nothing by what was picked.
+            again = self._solved(places, sites, is_decided=True, picks=True)
+            solved = again if again[2].best.rank > solved[2].best.rank else solved
+        replays, solver, trying = solved
+        best = self._adopt(trying)
         plan.reading_own = reading_own(watching.crossing, solver, best.batches)
         agreement = Agreement(replays, watching.kernels.moves, best.batches)
         agreement.settle(self.open, plan.layouts, plan.reasons)
@@ -124,9 +125,10 @@ class Proof:
         mixed = plan.leave_untold(best.alone)
         plan.are_tokens_first = best.batches.dim == 1
         plan.unordered, plan.picked, plan.in_place = unordered(
-            self.open, sites, plan.layouts, replays, best.batches
+            self.open, sites, plan.layouts, replays, best.batches, solver.by_values
         )
         switched = {site.place: site.chain[-1].name for site in agreement.switched}
+        self._keep_in_place(solver.by_values)
         plan.unordered |= mixed | plan.of_rows() | set(switched)
         plan.picked = sorted({*plan.picked, *switched.values()})
         if self._is_users:
@@ -144,6 +146,37 @@ class Proof:
             or plan.is_stale
         )
         return plan
+
+    def _solved(
+        self,
+        places: dict[Place, Given],
+        sites: list[Site],
+        *,
+        is_decided: bool,
+        picks: bool = False,
+    ) -> tuple[Replays, Solver, Trying]:
+        """Solve all calls; where values decide as in the first run, they may pick tokens."""
+        noticed = self._watching.noticed
+        replays = Replays(self._model, self._walk, places, sites, self._watching.reads)
+        if is_decided:
+            seed()
+            replays.decide()
+        firsts = Firsts(self._model, self._alike, replays)
+        solver = Solver(firsts, replays, noticed, is_decided=picks)
+        return replays, solver, self._tried(solver, Gates(firsts, replays, noticed.images), places)
+
+    def _keep_in_place(self, by_values: Collection[Place]) -> None:
+        """Refuse calls whose tokens values picked if the whole model does not bring them there."""
+        plan = self._plan
+        for site in self.open:
+            place = site.place
+            if place not in by_values or place not in plan.layouts:
+                continue
+            if place in plan.in_place.counts:
+                plan.by_values.add(place)
+                continue
+            del plan.layouts[place]
+            plan.reasons[place] = picked(next(one for one in site.picks if one.by is By.VALUES))
 
     def _compare_ids(self, replays: Replays) -> None:
         """Find the calls that attend to other tokens than the ids, or to these in another order."""
@@ -195,7 +228,7 @@ class Proof:
         with without_contexts(), FunctionMode(), without_fast_path(), running, inside():
             return places, self._run()
 
-    def _solve(self, solver: Solver, gates: Gates, places: dict[Place, Given]) -> Trial:
+    def _tried(self, solver: Solver, gates: Gates, places: dict[Place, Given]) -> Trying:
         watching, sites = self._watching, self.open
         sets = watching.merged, watching.ranked, watching.spreading
         trying = Trying(solver, gates, *sets, self._given)
@@ -211,7 +244,11 @@ class Proof:
             batches = Batches(self._called, self._walk, *given, places, dim, reads, by_ids=by_ids)
             of_one = () if has_batch or is_one else sizes
             trying(sites, batches, or_nothing=not has_batch, sizes=of_one)
-        best = trying.best
+        return trying
+
+    def _adopt(self, trying: Trying) -> Trial:
+        """Take what was proved with the best dimension as the batch."""
+        watching, sites, best = self._watching, self.open, trying.best
         self._plan.layouts, self._plan.reasons = best.layouts, best.reasons
         for site in sites:
             if site.place not in trying.unmatched & set(best.reasons):

@@ -28,7 +28,7 @@ from gattn.models.doors.proof.probing import (
     UnprovedError,
     UntoldError,
 )
-from gattn.models.doors.proof.probing.one_run.picking import By
+from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.replaying import Replays
@@ -67,14 +67,22 @@ class Solver:
 
     Attributes
     ----------
+    by_values : set of (str, int)
+        The calls whose tokens values pick: what was proved holds as long as values decide the same.
+    has_picked : bool
+        Whether a call could not be proved since values pick its tokens.
     holds_once : bool
         Whether masks and integers that the model is given decide which token a slot stands for, so
         that what was proved holds for these inputs only.
     """
 
-    def __init__(self, firsts: Firsts, replays: Replays, noticed: Noticed) -> None:
+    def __init__(
+        self, firsts: Firsts, replays: Replays, noticed: Noticed, *, is_decided: bool = False
+    ) -> None:
         self._firsts, self._replays, self._noticed = firsts, replays, noticed
-        self.holds_once = False
+        self._is_decided = is_decided
+        self.by_values: set[tuple[str, int]] = set()
+        self.holds_once = self.has_picked = False
         self._known: dict[object, list[Candidate]] = {}
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
@@ -206,12 +214,11 @@ class Solver:
         if any(pick.by is By.INPUTS for pick in inner):
             self.holds_once = True
         for pick in inner:
-            if pick.by is not By.INPUTS:
-                how = "by their values" if pick.by is By.VALUES else "at random"
-                raise UnprovedError(
-                    f"it picks or orders its tokens {how} before it attends ({pick.kernel}), so "
-                    "that which token a slot stands for cannot be told"
-                )
+            if pick.by is By.VALUES and self._is_decided:
+                self.by_values.add(site.place)
+            elif pick.by is not By.INPUTS:
+                self.has_picked |= pick.by is By.VALUES
+                raise UnprovedError(picked(pick))
 
     def _may_settle(self, one: Candidate, batches: Batches) -> bool:
         """Return whether inputs may settle which tokens and elements of the batch slots are.
@@ -270,6 +277,15 @@ class Solver:
             )
         except UnprovedError:
             return layout_by(site, inputs, batches, self._noticed, is_last=is_last)
+
+
+def picked(pick: Pick) -> str:
+    """Say that a call's tokens were picked otherwise than by what the model is given."""
+    how = "by their values" if pick.by is By.VALUES else "at random"
+    return (
+        f"it picks or orders its tokens {how} before it attends ({pick.kernel}), so that which "
+        "token a slot stands for cannot be told (indices that the model is given can be followed)"
+    )
 
 
 def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:

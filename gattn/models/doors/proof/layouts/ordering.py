@@ -5,7 +5,7 @@ A mixture of experts picks tokens and puts them back; a sort by a learned score 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,12 +56,16 @@ def unordered(
     layouts: Mapping[Place, list[Any]],
     replays: Replays,
     batches: Batches,
+    by_values: Collection[Place] = (),
 ) -> tuple[set[Place], list[str], InPlace]:
-    """Say which calls have tokens in an order that is not known, and which modules made it."""
+    """Say which calls have tokens in an order that is not known, and which modules made it.
+
+    In those `by_values`, the attending module picked keys itself.
+    """
     picked = {site.place for site in sites if any(pick.by is not By.INPUTS for pick in site.picks)}
     if not picked:
         return picked, [], InPlace()
-    found = _all_in_place(open_sites, layouts, replays, batches)
+    found = _all_in_place(open_sites, layouts, replays, batches, by_values)
     picked -= set(found.counts)
     some = {place: _makers(one) for one in open_sites if (place := one.place) in layouts}
     found.makers = {place: some[place] for place in found.counts}
@@ -79,6 +83,7 @@ def _all_in_place(
     layouts: Mapping[Place, list[Any]],
     replays: Replays,
     batches: Batches,
+    by_values: Collection[Place],
 ) -> InPlace:
     """Prove which calls have tokens in the order of the input, as values decide on this one."""
     groups: dict[int, list[Told]] = {}
@@ -93,7 +98,9 @@ def _all_in_place(
             groups.setdefault(count, []).append(Told(site, layout))
     found = InPlace()
     for count, some in groups.items():
-        for place, decided in _in_place(count, some, replays, batches) if count >= _FEWEST else ():
+        if count < _FEWEST:
+            continue
+        for place, decided in _in_place(count, some, replays, batches, by_values):
             found.counts[place] = len(decided)
             found.decided = max(found.decided, decided, key=len)
     return found
@@ -105,7 +112,11 @@ def _is_by_values(site: Site) -> bool:
 
 
 def _in_place(
-    count: int, some: list[Told], replays: Replays, batches: Batches
+    count: int,
+    some: list[Told],
+    replays: Replays,
+    batches: Batches,
+    by_values: Collection[Place],
 ) -> Iterator[tuple[Place, list[bytes]]]:
     """Prove which calls have all tokens in place, and say what values had decided before each.
 
@@ -136,14 +147,20 @@ def _in_place(
         replays.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
     for one in some:
         decided = before.get(one.site)
-        if decided and len(one.runs) == len(code) and _is_in_place(one, code):
+        if (
+            decided
+            and len(one.runs) == len(code)
+            and _is_in_place(one, code, picks=one.site.place in by_values)
+        ):
             yield one.site.place, decided
 
 
-def _is_in_place(one: Told, code: Tensor) -> bool:
+def _is_in_place(one: Told, code: Tensor, *, picks: bool) -> bool:
     """Return whether each slot depends on its own token alone.
 
     If values only decided on numbers that code reads, it may depend on others, too: they are mixed.
+    So may keys that the attending module `picks` from the tokens that are its queries: those of a
+    neighbour, less the query's own place.
     """
     moves = any(pick.by is By.VALUES and pick.kernel != _READS for pick in one.site.picks)
     for n, positions in one.sides(code.shape[1]):
@@ -151,9 +168,11 @@ def _is_in_place(one: Told, code: Tensor) -> bool:
         is_token = (positions >= 0) & (positions < code.shape[1])
         found = decoded(seen, known, code)
         is_own = found == positions
-        if not moves:
+        if not moves or (picks and n == 1):
             own = code[:, positions.clamp(0, code.shape[1] - 1)]
             is_own |= (found == SEVERAL) & ~(own & known & ~seen).any(0)
         if not bool(is_own[is_token].all()):
+            return False
+        if picks and n == 0 and len(positions[is_token].unique()) < code.shape[1]:
             return False
     return True

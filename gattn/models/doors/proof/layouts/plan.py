@@ -59,6 +59,8 @@ class Plan:
         are numbered as they come and may have no names.
     in_place : InPlace
         The calls whose tokens are in place again, as long as values decide the same.
+    by_values : set of (str, int)
+        The calls among these whose tokens values picked.
     beside : set of (str, int)
         The calls whose tokens are other ones than the ids that the model is given.
     numbers : dict of (str, int)
@@ -119,6 +121,7 @@ class Plan:
     picked: list[str] = field(default_factory=list)
     unordered: set[Place] = field(default_factory=set)
     in_place: InPlace = field(default_factory=InPlace)
+    by_values: set[Place] = field(default_factory=set)
     beside: set[Place] = field(default_factory=set)
     numbers: dict[Place, NodeNumbers] = field(default_factory=dict)
     graphs: dict[Place, int] = field(default_factory=dict)

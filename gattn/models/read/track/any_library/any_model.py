@@ -34,6 +34,11 @@ from gattn.models.read.track.tokens import Tokens
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.read.unread import said_padding
 
+_PICKED = (
+    "The attention of {} cannot be read: values or chance pick its tokens, as the nearest ones, "
+    "and pick others in this run than in the proof, as after an edit of what they depend on, so "
+    "that which token a slot stands for is not known."
+)
 _STEPS = (
     "{} attends again within one call of the model, to the keys of its call before and its own, as "
     "in steps of generation: which text they continue is not known. Open the context on the module "
@@ -134,6 +139,8 @@ class AnyTracker(ProvedTracker):
         """Return where a call of the model's attention is."""
         where = self.modules.name(call.module), call.part
         if not call.is_foreign and not self._are_in_order(where):
+            if self.plan is not None and where in self.plan.by_values:
+                raise CaptureError(_PICKED.format(where[0] or type(self.model).__name__))
             call.is_named = False
         if self.plan is not None and call.tokens is None and where[0] in self.plan.reading_own:
             call.is_cross = None

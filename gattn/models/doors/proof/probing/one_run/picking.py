@@ -130,6 +130,11 @@ class Picks:
         """Note that code was given the numbers of some tensors, by which it may do anything."""
         self._carry(given, (), [], is_told=True)
 
+    @property
+    def are_told(self) -> bool:
+        """Whether code may know of numbers, or of any that were picked, and decide by them."""
+        return self.count_told > 0 or bool(self._reached.get(0))
+
     def reaching(self, tensors: Iterable[Tensor]) -> list[Pick]:
         """List the picks that some tensors may depend on, by numbers or by what code did."""
         reached = self._of(tensors)
