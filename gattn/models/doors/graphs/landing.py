@@ -101,8 +101,8 @@ def _look(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
     if name in SUMS:
         if found.has_met and found.is_listed:
             _check(found, args, kwargs)
-            if found.wanted is not None and (by := summed_by(args, kwargs)) is not None:
-                found.wanted.land(by.summed, found.messages, found.order)
+            if found.wanted is not None and (into := summed_by(args, kwargs)) is not None:
+                found.wanted.land(into.summed, found.messages, found.order)
             follow(result, replace(found, have_landed=True, messages=None))
     elif result.is_floating_point() and len(found.index) in result.shape:
         has_met = name in _MULTIPLIES and sum(x.is_floating_point() for x in given) > 1

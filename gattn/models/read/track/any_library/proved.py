@@ -72,6 +72,10 @@ class Proved(Protocol):
         """The modules that are given other states, of the same tokens."""
 
     @property
+    def by_values(self) -> Collection[tuple[str, int]]:
+        """The calls whose tokens values pick."""
+
+    @property
     def beside(self) -> Collection[tuple[str, int]]:
         """The calls whose tokens are other ones than the ids that the model is given."""
 
