@@ -141,6 +141,37 @@ def test_routers_are_no_attention(style: str, kind: type[nn.Module]) -> None:
             torch.testing.assert_close(torch.as_tensor(trace[layer, 0].to_dense()), expected)
 
 
+class _Gated(nn.Module):
+    """A softmax over as many channels, or experts, as a vector has, each of which weighs one."""
+
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.style, self.scores = style, nn.Linear(_D, _D)
+        self.experts = nn.ModuleList(nn.Linear(_D, _D) for _ in range(_D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.scores(x).softmax(-1)
+        if self.style == "channels":
+            return x * weights
+        made = [weights[..., n : n + 1] * one(x) for n, one in enumerate(self.experts)]
+        return x + sum(made)
+
+
+@pytest.mark.parametrize("is_normed", [False, True])
+@pytest.mark.parametrize("style", ["channels", "experts"])
+def test_what_a_gate_weighed_may_attend(style: str, is_normed: bool) -> None:
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(_D) if is_normed else nn.Identity()
+    model = nn.Sequential(_Gated(style), norm, _Attends(), _Gated(style), _Attends()).eval()
+    x = torch.randn(2, 6, _D)
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(x)
+    for n, trace in enumerate(run.traces):
+        for layer, block in enumerate((model[2], model[4])):
+            expected = block.kept[-1][n]
+            torch.testing.assert_close(torch.as_tensor(trace[layer, 0].to_dense()), expected)
+
+
 @pytest.mark.parametrize("style", ["sum", "einsum"])
 def test_picked_keys_are_attention_that_is_changed(style: str) -> None:
     torch.manual_seed(0)

@@ -177,8 +177,8 @@ class Kernels(TorchDispatchMode):
             return
         if name in _PRODUCTS:
             self._last = None
-            others = [x for x in tensors if x not in self._softmaxes]
-            if all(place_of(x) not in self._parameters for x in others):
+            others = [x for x in tensors if self._softmaxes.get(x) is not softmax]
+            if others and all(place_of(x) not in self._parameters for x in others):
                 if not any(self._is_summed_over_keys(x, dim) for x, dim in _summed(tensors)):
                     self.across.add(self._walk.innermost)
                     return
