@@ -148,7 +148,7 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if now is None and (left := masked(func, args, kwargs, followed, result)):
                 now = of_largest(left, followed, operands(args, kwargs)[place], result)
             if now is None and len(others) == 1:
-                now = spread(func, args, followed, result)
+                now = spread(func, args, place, followed, result)
             now = now or carried(func, args, kwargs, followed, result)
             note_reading(func, result, others)
             note(result, now.with_others(others) if len(others) > 1 else now)
