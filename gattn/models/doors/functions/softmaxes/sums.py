@@ -8,9 +8,9 @@ from string import ascii_letters
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gattn.models.doors.functions.softmaxes.following import Followed, Spread, operands
+from gattn.models.doors.functions.softmaxes.following import Followed, Spread, is_learned, operands
 from gattn.models.doors.functions.softmaxes.products import Product, einsum_product
 
 MULTIPLIES = frozenset(
@@ -32,7 +32,7 @@ def spread(
     key = followed.key - operand.dim() + result.dim()
     at = key - result.dim()
     is_value = other.dim() >= -at and other.shape[at] == operand.shape[at] > 1
-    if not is_value or isinstance(other, nn.Parameter) or not other.is_floating_point():
+    if not is_value or is_learned(other) or not other.is_floating_point():
         return None
     before = followed.source.read_by
     made = followed.altered_by("mul", result)
