@@ -199,8 +199,8 @@ def is_learned(x: Any) -> bool:
     """Return whether a tensor is a parameter, or one in another type or shape."""
     if isinstance(x, nn.Parameter):
         return True
-    known, version = _learned.known.get(id(x), (None, 0))
-    return known is not None and known() is x and version_of(x) == version
+    entry = _learned.known.get(id(x))
+    return entry is not None and entry[0]() is x and version_of(x) == entry[1]
 
 
 def version_of(tensor: Tensor) -> int:
