@@ -200,7 +200,10 @@ def is_learned(x: Any) -> bool:
     if isinstance(x, nn.Parameter):
         return True
     entry = _learned.known.get(id(x))
-    return entry is not None and entry[0]() is x and version_of(x) == entry[1]
+    tensor = None if entry is None else entry[0]()
+    if entry is None or tensor is None or tensor is not x:
+        return False
+    return version_of(tensor) == entry[1]
 
 
 def version_of(tensor: Tensor) -> int:
