@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -139,6 +140,62 @@ def test_routers_are_no_attention(style: str, kind: type[nn.Module]) -> None:
         for layer, block in enumerate(model):
             expected = block.attends.kept[-1][n]
             torch.testing.assert_close(torch.as_tensor(trace[layer, 0].to_dense()), expected)
+
+
+class _Gated(nn.Module):
+    """A softmax over as many channels, or experts, as a vector has, each of which weighs one."""
+
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.style, self.scores = style, nn.Linear(_D, _D)
+        self.experts = nn.ModuleList(nn.Linear(_D, _D) for _ in range(_D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.scores(x).softmax(-1)
+        if self.style == "channels":
+            return x * weights
+        made = [weights[..., n : n + 1] * one(x) for n, one in enumerate(self.experts)]
+        return x + sum(made)
+
+
+@pytest.mark.parametrize("is_normed", [False, True])
+@pytest.mark.parametrize("style", ["channels", "experts"])
+def test_what_a_gate_weighed_may_attend(style: str, is_normed: bool) -> None:
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(_D) if is_normed else nn.Identity()
+    model = nn.Sequential(_Gated(style), norm, _Attends(), _Gated(style), _Attends()).eval()
+    x = torch.randn(2, 6, _D)
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(x)
+    for n, trace in enumerate(run.traces):
+        for layer, block in enumerate((model[2], model[4])):
+            expected = block.kept[-1][n]
+            torch.testing.assert_close(torch.as_tensor(trace[layer, 0].to_dense()), expected)
+
+
+class _Cast(nn.Linear):
+    """Multiplies with its weights in the type of what it is given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.to(x.dtype).T
+
+
+@torch.no_grad()
+def test_weights_that_are_cast_are_learned_all_the_same() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(_Gated("channels"), _Attends()).eval()
+    for name, one in list(model.named_modules()):
+        if isinstance(one, nn.Linear):
+            of, _, last = name.rpartition(".")
+            cast = _Cast(one.in_features, one.out_features)
+            model.get_submodule(of).register_module(last, cast)
+    x = torch.randn(2, 6, _D).double()
+    with warnings.catch_warnings(), gattn.capturing(model) as run:
+        warnings.filterwarnings("error", ".*codebook")
+        model(x)
+    for n, trace in enumerate(run.traces):
+        expected = model[1].kept[-1][n]
+        torch.testing.assert_close(torch.as_tensor(trace[0, 0].to_dense()), expected)
 
 
 @pytest.mark.parametrize("style", ["sum", "einsum"])

@@ -88,19 +88,22 @@ def test_a_sum_over_states_of_a_network_is_not_taken_for_a_gate() -> None:
 class Statistics(nn.Module):
     """Attention of each channel by itself, beside attention of all."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, values_first: bool) -> None:
         super().__init__()
+        self.values_first = values_first
         self.attend = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
         self.first, self.last = nn.Conv1d(WIDTH, WIDTH, 1), nn.Conv1d(WIDTH, WIDTH, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = (x + self.attend(x, x, x)[0]).mT
-        return (self.last(self.first(x).tanh()).softmax(2) * x).sum(2)
+        attention = self.last(self.first(x).tanh()).softmax(2)
+        return (x * attention if self.values_first else attention * x).sum(2)
 
 
+@pytest.mark.parametrize("values_first", [False, True])
 @torch.no_grad()
-def test_attention_of_single_channels_is_that_of_heads() -> None:
-    model = Statistics().eval()
+def test_attention_of_single_channels_is_that_of_heads(values_first: bool) -> None:
+    model = Statistics(values_first=values_first).eval()
     x = torch.randn(2, WORDS, WIDTH)
     with capturing(model, keep=All()) as run:
         model(x)

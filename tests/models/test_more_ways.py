@@ -146,3 +146,34 @@ def test_modules_without_numbers_are_refused(name):
     module = Attends(ways[name]).to("meta")
     with pytest.raises(CaptureError, match="without numbers"), capturing(module):
         module(_x().to("meta"))
+
+
+MAXIMA = {
+    "of each row": lambda x: x - x.max(-1, keepdim=True)[0],
+    "of all": lambda x: x - x.max().detach(),
+    "of each head": lambda x: x - x.amax((-2, -1), keepdim=True),
+    "clamped": lambda x: torch.clamp(x - x.max(), min=-50000),
+}
+
+
+class Reads(Attends):
+    def forward(self, x, y):
+        of = zip((self.q, self.k, self.v), (x, y, y), strict=True)
+        sides = (f(z).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for f, z in of)
+        return x + self.way(self, *sides).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("name", MAXIMA)
+@torch.no_grad()
+def test_a_maximum_that_scores_lose_mixes_no_tokens(name):
+    def attend(self, q, k, v):
+        self.attention = MAXIMA[name](q @ k.mT).softmax(-1)
+        return self.attention @ v
+
+    module, x = Reads(attend), _x()
+    with capturing(module) as run:
+        module(x[:, 1:] * 2, x)
+    for text, trace in enumerate(run.traces):
+        for head in range(HEADS):
+            found = torch.tensor(trace[0, head].to_dense())
+            torch.testing.assert_close(found, module.attention[text, head])

@@ -39,6 +39,7 @@ _SOFTMAXES = frozenset(("_softmax", "_safe_softmax", "_masked_softmax"))
 _SPARSE = "_sparse_softmax"
 _RANKS = frozenset(("topk", "sort", "kthvalue"))
 _PARTS = frozenset(("slice", "select", "split", "split_with_sizes", "unbind", "narrow"))
+_COPIES = frozenset(("clone", "_to_copy"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"))
 
 
@@ -177,8 +178,8 @@ class Kernels(TorchDispatchMode):
             return
         if name in _PRODUCTS:
             self._last = None
-            others = [x for x in tensors if x not in self._softmaxes]
-            if all(place_of(x) not in self._parameters for x in others):
+            others = [x for x in tensors if self._softmaxes.get(x) is not softmax]
+            if others and all(place_of(x) not in self._parameters for x in others):
                 if not any(self._is_summed_over_keys(x, dim) for x, dim in _summed(tensors)):
                     self.across.add(self._walk.innermost)
                     return
@@ -216,12 +217,12 @@ class _Parameters(Container[int]):
         return any(place_of(x) == place for x in module.parameters(recurse=False))
 
     def note(self, kernel: str, tensors: Sequence[Tensor], result: Any) -> None:
-        """Note a copy of one for each element of a batch, as a product with that makes it."""
-        if kernel != "clone":
+        """Note a copy of one in another type, or for each element of a batch, as products make."""
+        if kernel not in _COPIES:
             return
-        (x,) = tensors
+        x = tensors[0]
         is_repeated = x.layout is torch.strided and 0 in x.stride()
-        if is_repeated and place_of(x) in self:
+        if (is_repeated or kernel == "_to_copy") and place_of(x) in self:
             self.known.add(place_of(result))
             self._copies.append(result)  # Kept, so that its memory stays.
 

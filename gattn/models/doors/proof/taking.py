@@ -121,7 +121,7 @@ class Takings:
         if others and (is_product or is_spread):
             self._last = _Taking(where)
             part.softmax.takings.append(self._last)
-        elif kernel in _BARE and part.softmax.is_bare:
+        elif kernel in _BARE and part.softmax.is_bare and not part.is_gating:
             first = tensors[0]
             summed = first.shape[-1] if self._part(first) else tensors[1].shape[-2]
             self.looking_up |= {where} if summed == part.softmax.count else set()
@@ -133,7 +133,7 @@ class Takings:
             for x in results:
                 size = x.numel() if x.is_floating_point() else 0
                 if size == part.size or (kernel in _PARTS and 0 < size < part.size):
-                    self._parts[x] = _Part(part.softmax, size)
+                    self._parts[x] = _Part(part.softmax, size, part.is_gating or bool(others))
 
     def _part(self, x: Tensor) -> _Part | None:
         part: _Part | None = self._parts.get(x)
@@ -224,10 +224,11 @@ class _Taking:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A tensor that holds a softmax's numbers, or some of these."""
+    """A tensor that holds a softmax's numbers, or some of these, or what it gates."""
 
     softmax: _Softmax
     size: int
+    is_gating: bool = False
 
 
 def not_in(names: Iterable[str], shown: Iterable[str]) -> list[str]:

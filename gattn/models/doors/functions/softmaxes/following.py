@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.errors import EditError
 from gattn.models.doors.functions.calling.raw_call import named
@@ -176,6 +176,34 @@ def note(tensor: Tensor, followed: Followed) -> None:
             del where[name]
 
     where[name] = ref(tensor, forget), followed, version_of(tensor)
+
+
+_learned: Following[tuple[ref[Tensor], int]] = Following()
+
+
+def note_learned(result: Any, args: tuple[Any, ...]) -> None:
+    """Note what is a parameter in another type or shape, as a cast or transposed weight."""
+    if not args or not is_learned(args[0]) or any(isinstance(x, Tensor) for x in args[1:]):
+        return
+    if isinstance(result, Tensor) and result is not args[0]:
+        name, known = id(result), _learned.known
+
+        def forget(gone: ref[Tensor]) -> None:
+            if name in known and known[name][0] is gone:
+                del known[name]
+
+        known[name] = ref(result, forget), version_of(result)
+
+
+def is_learned(x: Any) -> bool:
+    """Return whether a tensor is a parameter, or one in another type or shape."""
+    if isinstance(x, nn.Parameter):
+        return True
+    entry = _learned.known.get(id(x))
+    tensor = None if entry is None else entry[0]()
+    if entry is None or tensor is None or tensor is not x:
+        return False
+    return version_of(tensor) == entry[1]
 
 
 def version_of(tensor: Tensor) -> int:

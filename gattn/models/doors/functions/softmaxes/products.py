@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.functions.calling.arranging import is_turned
 from gattn.models.doors.functions.softmaxes.einsum_labels import equation_of, labels_of
-from gattn.models.doors.functions.softmaxes.following import Followed, operands
+from gattn.models.doors.functions.softmaxes.following import Followed, is_learned, operands
 
 _F = nn.functional
 _ADDS = frozenset(
@@ -122,7 +122,7 @@ def _of_several(
     left, arrow, out = equation.replace(" ", "").partition("->")
     labels, others = left.split(","), [x for n, x in enumerate(given) if n != place]
     is_plain = arrow and "..." not in equation and len(labels) == len(given)
-    if not is_plain or all(isinstance(x, nn.Parameter) for x in others):
+    if not is_plain or all(is_learned(x) for x in others):
         return None
     mine = labels.pop(place)
     kept = "".join(n for n in dict.fromkeys("".join(labels)) if n in mine + out)
@@ -139,7 +139,7 @@ def _linear(
     result: Tensor,
 ) -> Product | None:
     """Read a linear function whose weight is no parameter as the product that it is."""
-    if len(args) != 2 or kwargs or isinstance(args[1], nn.Parameter) or args[1].dim() < 2:
+    if len(args) != 2 or kwargs or is_learned(args[1]) or args[1].dim() < 2:
         return None
     if place == 0:
         found = _matmul(args[0], args[1].mT, 0, followed, result)
@@ -161,7 +161,7 @@ def summed_dim(func: Any, given: list[Any], place: int) -> int:
         place -= 1
         last = int(given[place + 1].dim()) - 1
         return last if place == 0 else last - 1
-    if func is _F.linear and place < 2 and not isinstance(given[1], nn.Parameter):
+    if func is _F.linear and place < 2 and not is_learned(given[1]):
         return int(given[place].dim()) - 1
     if func in _MATMULS:
         last = int(given[place].dim()) - 1

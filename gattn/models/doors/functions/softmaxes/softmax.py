@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import ref
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import CaptureError, EditError
@@ -31,7 +31,9 @@ from gattn.models.doors.functions.softmaxes.following import (
     all_found_in,
     forget_scores,
     found_in,
+    is_learned,
     note,
+    note_learned,
     note_reading,
     operands,
     with_edits,
@@ -112,7 +114,9 @@ def _put_out(kwargs: Mapping[str, Any], result: Any) -> Any:
 def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     place, followed = found_in(args, kwargs)
     if followed is None:
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        note_learned(result, args)
+        return result
     are_edited = [one.source.is_edited for one in all_found_in(args, kwargs)]
     edited = with_edits(args, kwargs) if any(are_edited) else None
     if edited is not None or all(are_edited):
@@ -154,7 +158,7 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if now is None and (left := masked(func, args, kwargs, followed, result)):
                 now = of_largest(left, followed, operands(args, kwargs)[place], result)
             if now is None and len(others) == 1:
-                now = spread(func, args, followed, result)
+                now = spread(func, args, place, followed, result)
             now = now or carried(func, args, kwargs, followed, result)
             note_reading(func, result, others)
             note(result, now.with_others(others) if len(others) > 1 else now)
@@ -195,7 +199,7 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         source.is_consumed = True
         handed(_torn(source, found))
         return result
-    if isinstance(found.other, nn.Parameter):
+    if is_learned(found.other):
         note(result, followed.altered_by("a product with a parameter", result))
         return result
     if source.was_consumed:

@@ -8,9 +8,9 @@ from string import ascii_letters
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gattn.models.doors.functions.softmaxes.following import Followed, Spread, operands
+from gattn.models.doors.functions.softmaxes.following import Followed, Spread, is_learned, operands
 from gattn.models.doors.functions.softmaxes.products import Product, einsum_product
 
 MULTIPLIES = frozenset(
@@ -20,18 +20,19 @@ _WEIGHS = MULTIPLIES | {Tensor.mul_, Tensor.__imul__, torch.einsum}
 SUMS = frozenset((torch.sum, Tensor.sum))
 
 
-def spread(func: Any, args: tuple[Any, ...], followed: Followed, result: Tensor) -> Followed | None:
+def spread(
+    func: Any, args: tuple[Any, ...], place: int, followed: Followed, result: Tensor
+) -> Followed | None:
     """Follow the product of each number of attention with values, until these are summed up."""
     if func not in MULTIPLIES or followed.altered or followed.columns or len(args) != 2:
         return None
     if not all(isinstance(x, Tensor) for x in args):
         return None
-    place = 0 if args[0].shape == followed.scores.shape and _is_same(args[0], followed) else 1
     operand, other = args[place], args[1 - place]
     key = followed.key - operand.dim() + result.dim()
     at = key - result.dim()
     is_value = other.dim() >= -at and other.shape[at] == operand.shape[at] > 1
-    if not is_value or isinstance(other, nn.Parameter) or not other.is_floating_point():
+    if not is_value or is_learned(other) or not other.is_floating_point():
         return None
     before = followed.source.read_by
     made = followed.altered_by("mul", result)
@@ -55,10 +56,6 @@ def weighed(
     made = followed.altered_by("mul", result)
     where = len(args) if func is torch.einsum else place
     return replace(made, spread=Spread(given[place], other, where, -1, followed, before))
-
-
-def _is_same(x: Tensor, followed: Followed) -> bool:
-    return x.shape[followed.key] == followed.scores.shape[followed.key]
 
 
 def summed(

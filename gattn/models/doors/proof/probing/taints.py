@@ -52,11 +52,11 @@ class Pointwise(TorchFunctionMode):
         return result
 
     def _note(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
-        """Note of what a maximum along the last dimension is; it may be detached or expanded."""
+        """Note of what a maximum is, along the last dimension or more; it may be detached."""
         found = result[0] if isinstance(result, tuple) and func in _MAXIMA else result
         if not args or not isinstance(args[0], Tensor) or not isinstance(found, Tensor):
             return
-        if func in _MAXIMA and found.shape == (*args[0].shape[:-1], 1) != args[0].shape:
+        if func in _MAXIMA and _is_one_a_row(found, args[0]):
             self._of[found] = ref(args[0])
         elif func in _DETACHES and args[0] in self._of:
             self._of[found] = self._of[args[0]]
@@ -70,6 +70,13 @@ _MAXIMA = frozenset((torch.amax, Tensor.amax, torch.max, Tensor.max))
 _DETACHES = frozenset((torch.detach, Tensor.detach, Tensor.expand, Tensor.expand_as))
 _SUBTRACTS = frozenset((torch.sub, torch.subtract, Tensor.sub, Tensor.subtract, Tensor.__sub__))
 _NORMS = frozenset((_F.group_norm, _F.instance_norm, _F.batch_norm, _F.layer_norm))
+
+
+def _is_one_a_row(maximum: Tensor, x: Tensor) -> bool:
+    """Return whether a maximum, as it is subtracted, is the same for all numbers of a row."""
+    if maximum.dim() == 0:
+        return x.dim() > 0
+    return maximum.dim() == x.dim() and maximum.shape[-1] == 1 < x.shape[-1]
 
 
 def _mixes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
