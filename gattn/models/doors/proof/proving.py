@@ -108,9 +108,9 @@ class Proof:
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
         replays = Replays(self._model, self._walk, places, sites, watching.reads)
-        if sites and watching.reads.is_decided:
+        if sites and (watching.reads.is_decided or watching.reads.may_branch):
             seed()
-            replays.decide()
+            plan.steps = replays.decide()
         firsts = Firsts(self._model, self._alike, replays)
         solver = Solver(firsts, replays, watching.noticed)
         best = self._solve(solver, Gates(firsts, replays, watching.noticed.images), places)
