@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gattn.models.doors.proof.probing.one_run.state import State, content
+from gattn.models.doors.proof.probing.one_run.holding import content
+from gattn.models.doors.proof.probing.one_run.state import State
 from gattn.models.watch.hooks import Uncopied
 
 KINDS = ("_forward_pre_hooks", "_forward_hooks")
