@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from gattn.errors import CaptureError, EditError
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
+from gattn.models.doors.functions.calling.passing import passes_by_scores
 from gattn.models.doors.functions.calling.raw_call import (
     RawCall,
     alteration,
@@ -197,6 +198,11 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     if followed.altered:
         return _mixed(followed, found, result, kind)
     source.take()
+    if found.dropped is None and passes_by_scores(
+        source.module, found.output, found.value, found.scores
+    ):
+        forget_scores(source)
+        return result
     call = RawCall(
         source.module,
         kind,
