@@ -294,5 +294,7 @@ def _differs(now: Any, before: Any) -> bool:
         return False
     if isinstance(now, Tensor):
         return decides(now)
-    is_plain = isinstance(now, (bool, int, float, str, tuple, type(None)))
+    if isinstance(now, tuple) and isinstance(before, tuple) and len(now) == len(before):
+        return any(map(_differs, now, before))
+    is_plain = isinstance(now, (bool, int, float, str, type(None)))
     return not (is_plain and type(now) is type(before) and now == before)
