@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from gattn import Cut, capturing, edited
+from gattn.models.doors.functions.softmaxes import softmax
 from gattn.models.doors.proof.plans import plan_of
 from gattn.models.hugging_face.caches import odd_numbers
 from gattn.models.read.track.own_caches.keys import OwnKeys
@@ -119,6 +120,41 @@ def test_edits_reach_their_layer_alone(read):
     mixed = F.scaled_dot_product_attention(*parts, attn_mask=allowed)
     expected = before[0] + layer.out(mixed.transpose(1, 2).flatten(2))
     torch.testing.assert_close(found, expected)
+
+
+class Written(Layer):
+    """Plain attention by a softmax, of which some scores may be masked."""
+
+    mask = 0.0
+
+    def forward(self, x):
+        parts = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        scores = parts[0] @ parts[1].mT * parts[0].shape[-1] ** -0.5 + self.mask
+        return x + self.out((scores.softmax(-1) @ parts[2]).transpose(1, 2).flatten(2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_softmaxes_that_nobody_wants_are_counted_unless_they_are_masked(monkeypatch, is_masked):
+    model, x, handed = Model(Written), given(), []
+    if is_masked:
+        monkeypatch.setattr(Written, "mask", torch.full((LENGTH, LENGTH), -torch.inf).triu(1))
+    cut = Cut(layer=2, head=1, query=4, key=0)
+    with edited(model, cut):
+        model(x)
+    hand = softmax.handed
+    monkeypatch.setattr(softmax, "handed", lambda call: handed.append(call.module) or hand(call))
+    with edited(model, cut):
+        found = model(x)
+    assert handed == (list(model.layers) if is_masked else [model.layers[2]])
+
+    def kept(module, args):
+        scores = torch.zeros(HEADS, LENGTH, LENGTH)
+        scores[1, 4, 0] = -torch.inf
+        module.mask = module.mask + scores
+
+    model.layers[2].register_forward_pre_hook(kept)
+    torch.testing.assert_close(found, model(x))
 
 
 @torch.no_grad()

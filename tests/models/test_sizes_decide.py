@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gattn import capturing
-from gattn.errors import CaptureError
+from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError, EditError
 from gattn.models.doors.proof import plans
 
 WIDTH, TOKENS = 8, 6
@@ -27,6 +29,7 @@ def _kept(x: Tensor) -> Tensor:
 
 DECIDES: dict[str, Callable[[Tensor], int]] = {
     "nonzero": lambda x: _many(x).nonzero().shape[0],
+    "two masks": lambda x: len((x[..., 1] > 0).nonzero()) + len((x[..., 0] > 0).nonzero()),
     "nonzero of numbers": lambda x: _kept(x).nonzero().shape[0],
     "argwhere": lambda x: len(torch.argwhere(_many(x))),
     "where": lambda x: torch.where(_many(x))[0].numel(),
@@ -231,3 +234,143 @@ def test_sizes_of_the_same_mask_are_proved_once(
             found = torch.from_numpy(trace[0, 0].to_dense())
             torch.testing.assert_close(found, one, rtol=0, atol=1e-12)
         assert len(proved) == count
+
+
+CUT = Cut(layer=0, key=[0, 1, 2], query=[0, 3, 4, 5])
+
+
+class Moving(Before):
+    """Moves its tokens between two layers as values decide, in one of several ways."""
+
+    def __init__(self, decides: Callable[[Tensor], int], moves: str) -> None:
+        super().__init__(decides)
+        self.moves, self.given = moves, []
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.layers
+        x = first(x)
+        several = x, x.roll(1, 1), x.roll(2, 1)
+        count = self.decides(x) % 3
+        if self.moves == "roll":
+            x = x.roll(count, 1)
+        elif self.moves == "list":
+            x = x[:, [(n - count) % TOKENS for n in range(TOKENS)]]
+        elif self.moves == "write":
+            x = x.clone()
+            x[:, [0, count]] = x[:, [count, 0]]
+        elif self.moves == "choice":
+            x = several[count]
+        self.given.append((count, x))
+        return second(x)
+
+    def positions(self, count: int) -> list[int]:
+        """Say at which positions the second layer is given the tokens in order."""
+        found = list(range(TOKENS))
+        if self.moves == "write":
+            found[0], found[count] = count, 0
+            return found
+        return [(n + count) % TOKENS for n in found]
+
+
+DECIDES_LATER = {
+    "item": lambda x: int(_many(x).sum()),
+    "branch": lambda x: 2 if x[:, 0].mean() > 0 else 0,
+    "number": lambda x: 2 if x[:, 0].mean().item() > 0 else 0,
+    "nonzero": DECIDES["nonzero"],
+    "list": DECIDES["list"],
+}
+
+
+@pytest.mark.parametrize(
+    ("decides", "moves"),
+    [
+        *((one, "roll") for one in DECIDES_LATER),
+        *(("item", "list"), ("item", "write"), ("number", "choice")),
+    ],
+)
+@torch.no_grad()
+def test_tokens_that_an_edit_makes_values_move_otherwise_are_refused(
+    decides: str, moves: str
+) -> None:
+    decide, outcomes = DECIDES_LATER[decides], Counter[bool]()
+    model = _made(Moving, decide, moves)
+    for seed in range(6):
+        x = _x(seed)
+        plain = decide(model.layers[0](x)) % 3
+        with edited(model, CUT):
+            model(x)  # Nobody looks at the second layer.
+        with edited(model, CUT), suppress(EditError), capturing(model, tokens=NAMES) as run:
+            model(x)
+        count, moved = model.given[-1]
+        outcomes[is_same := count == plain] += 1
+        assert (len(run.traces) == 2) == is_same
+        at = model.positions(count)
+        for trace, one in zip(run.traces, model.layers[1].weights(moved)[0], strict=False):
+            *_, graph = trace.heads()
+            assert graph.tokens in ((), tuple(NAMES))
+            found = torch.from_numpy(graph.to_dense())
+            torch.testing.assert_close(found, one[at][:, at], rtol=0, atol=1e-12)
+    assert len(outcomes) == 2
+
+
+class Other(Before):
+    """Lets values decide which layer comes next."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers[0](x)
+        for layer in (self.layers[self.decides(x) % 2], self.layers[1]):
+            x = layer(x)
+        return x
+
+
+@torch.no_grad()
+def test_a_layer_that_comes_for_another_after_an_edit_is_refused() -> None:
+    model, outcomes = _made(Other, decide := DECIDES_LATER["item"]), Counter[bool]()
+    given: list[Tensor] = []
+    for seed in range(6):
+        x = _x(seed)
+        handle = model.layers[0].register_forward_hook(lambda *of: given.append(of[-1]))
+        with edited(model, CUT):
+            model(x)
+        handle.remove()
+        is_same = decide(given[0]) % 2 == decide(model.layers[0](x)) % 2
+        given.clear()
+        both = edited(model, CUT), edited(model, Cut(layer=1, key=0, query=5))
+        with suppress(EditError), both[0], both[1]:
+            model(x)
+            assert is_same
+            outcomes[True] += 1
+        outcomes[False] += not is_same
+    assert len(outcomes) == 2
+
+
+class Logging(Before):
+    """Reads numbers that decide nothing, and rolls its tokens by one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers[0](x)
+        self.decides(x)
+        if x.isnan().any():
+            raise ValueError
+        scale = x.abs().max().item()
+        return self.layers[1]((x / scale).roll(1, 1))
+
+
+@torch.no_grad()
+def test_numbers_that_decide_nothing_are_not_refused_after_an_edit() -> None:
+    seen: list[object] = []
+    model = _made(Logging, lambda x: seen.append(x.norm().item()))
+    given: list[Tensor] = []
+    for seed in range(3):
+        handle = model.layers[1].register_forward_pre_hook(lambda _, args: given.extend(args))
+        with edited(model, CUT):
+            model(_x(seed))
+        handle.remove()
+        with edited(model, CUT), capturing(model) as run:
+            model(_x(seed))
+        at = [(n + 1) % TOKENS for n in range(TOKENS)]
+        wanted = model.layers[1].weights(given[-1])[0]
+        for trace, one in zip(run.traces, wanted, strict=True):
+            *_, graph = trace.heads()
+            found = torch.from_numpy(graph.to_dense())
+            torch.testing.assert_close(found, one[at][:, at], rtol=0, atol=1e-12)

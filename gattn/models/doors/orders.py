@@ -16,7 +16,8 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from gattn.models.doors.functions.mode import is_outermost, watches
+from gattn.models.doors.functions.calling.handling import is_first
+from gattn.models.doors.functions.mode import watches
 from gattn.models.doors.functions.softmaxes.following import Following
 from gattn.models.doors.graphs.frames import frames
 
@@ -111,7 +112,7 @@ _orders: Following[ref[Orders]] = Following()
 
 
 def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
-    if is_outermost():
+    if is_first():
         for one in list(_orders.known.values()):
             if (orders := one()) is not None:
                 orders.note(func, args, kwargs, result)

@@ -77,6 +77,9 @@ def take_part(
         ]
         if not watching and not any(each):
             return call
+        for tracker in places:
+            tracker.check(call.name)
+            tracker.is_edited |= any(each)
         if watching:
             call.is_shown = True
             if call.dropout:

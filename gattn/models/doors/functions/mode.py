@@ -18,6 +18,7 @@ from torch.overrides import (
 
 from gattn.models.doors.functions import flex, scaled_dot_product
 from gattn.models.doors.functions.calling import multihead, reopened
+from gattn.models.doors.functions.calling.handling import handling
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.softmaxes import ranks, softmax
 from gattn.models.doors.functions.softmaxes.following import Following, softmaxes
@@ -97,6 +98,12 @@ class FunctionMode(TorchFunctionMode):
         given = kwargs or {}
         if not (func in _LOOKED_AT or any(self._followed)) or is_inside():
             return func(*args, **given)
+        with handling():
+            return self._handled(func, args, given)
+
+    def _handled(
+        self, func: Callable[..., Any], args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> Any:
         if (door := _DOORS.get(func)) is not None:
             return door(self, func, args, given)
         if func in RANKS:
@@ -117,11 +124,6 @@ class FunctionMode(TorchFunctionMode):
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return func(*args, **kwargs)
-
-
-def is_outermost() -> bool:
-    """Return whether no other mode is left that is shown the function that a mode handles."""
-    return not any(isinstance(one, FunctionMode) for one in _get_current_function_mode_stack())
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from gattn.models.doors.functions.calling.arranging import Arrangement, arrangin
 from gattn.models.doors.functions.mode import paused
 from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept
+from gattn.models.doors.proof.copying.twins import Twins
 from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.nodes.numbering import integers_of
 from gattn.models.doors.proof.probing.alike import shapes, state_of
@@ -171,13 +172,16 @@ def _of_copy(
     apart = saved_tensors_hooks(Tensor.detach, lambda x: x)  # Checkpoints count what is saved.
     with without_contexts(), outside(), random_numbers_kept(model), paused(), apart:
         twin, others = copied(model, with_hooks=True), around(model)
+        twins = Twins(model, twin)
+        given = twins.given(given)
         names = {module: path for path, module in twin.named_modules()}
         arrangement = Arrangement({one for one, path in names.items() if path in turned})
-        with arranging(arrangement):
+        with arranging(arrangement), twins.lent(others):
             run = partial(called, twin.get_submodule(name), given)
-            idle = keep_acting(twin, name, run, others)
+            idle, is_kept = keep_acting(twin, name, run, others)
             with attached(twin, Context(), is_any=True), paused(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
                 plan = Proof(twin, name, given, original=model, around=others).plan()
-    plan = replace(plan, idle_hooks=idle, turned=turned)
+    keeps_nothing = plan.keeps_nothing and not is_kept
+    plan = replace(plan, idle_hooks=idle, turned=turned, keeps_nothing=keeps_nothing)
     return plan, {names[one] for one in arrangement.asked if one in names}

@@ -158,9 +158,10 @@ class Proof:
         """Solve all calls; where values decide as in the first run, they may pick tokens."""
         noticed = self._watching.noticed
         replays = Replays(self._model, self._walk, places, sites, self._watching.reads)
-        if is_decided:
+        if is_decided or (sites and self._watching.reads.may_branch):
             seed()
-            replays.decide()
+            steps = replays.decide(repeats=is_decided)
+            self._plan.steps = self._plan.steps if picks else steps
         firsts = Firsts(self._model, self._alike, replays)
         solver = Solver(firsts, replays, noticed, is_decided=picks)
         return replays, solver, self._tried(solver, Gates(firsts, replays, noticed.images), places)

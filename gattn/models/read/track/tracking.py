@@ -26,7 +26,7 @@ class Tracker:
     """What is known of a model's present call, and of the sequences that it continues.
 
     `given` is what the call is given, `layers` those it went through so far, `tokens` its real
-    ones, and `progress` what is known of its sequences.
+    ones, and `progress` what is known of its sequences. It `is_edited` once some attention was.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Tracker:
         self.model = model
         self.modules: Modules = self._modules_of(model) if known is None else known.modules
         self._texts: Texts = Texts(self.modules.side) if known is None else known._texts
-        self.is_calling = False
+        self.is_calling = self.is_edited = False
         self.needs_tokenizer = False
         """Whether ids are the tokens' only for a caller who gives a tokenizer."""
         self._masks: dict[Any, tuple[Any, Mask]] = {}
@@ -53,6 +53,7 @@ class Tracker:
         return Modules(model)
 
     def _take(self, given: Given) -> None:
+        self.is_edited = False
         self.given, self.layers = given, LayersOfCall(self.modules)
         self.tokens = Tokens(self.modules, given, self.progress)
         self._masks.clear()
@@ -163,6 +164,9 @@ class Tracker:
 
     def go_on(self, module: nn.Module, part: int, place: Place) -> None:
         """Go on after a call that `whole` has placed, whether anybody reads it or not."""
+
+    def check(self, name: str) -> None:
+        """Refuse a module's call whose tokens are not known, as attention was edited before."""
 
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""

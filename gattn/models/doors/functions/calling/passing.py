@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import is_observed
+from gattn.models.read.seen_call import LEAST
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.contexts import present, settle
 
@@ -46,3 +47,10 @@ def passes(
     runs.next(module)
     tracker.go_on(module, part, place)
     return True
+
+
+def passes_by_scores(module: nn.Module, output: Tensor, value: Tensor, scores: Tensor) -> bool:
+    """Go on likewise after a call of which scores are known, if none of them is masked."""
+    if is_observed() or not bool((scores.detach() > LEAST).all()):
+        return False
+    return passes(module, output, output, value, value)

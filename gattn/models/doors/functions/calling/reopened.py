@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from gattn.models.doors.functions.calling.handling import unhandled
+
 
 def see(
     mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Run a function of torch that is written in Python, with the mode on inside it."""
-    with mode:
+    with mode, unhandled():
         return unguarded(func)(*args, **kwargs)
 
 
@@ -23,7 +25,7 @@ def backward(
     mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Run `Tensor.backward`, which may compute checkpointed attention again."""
-    with mode:
+    with mode, unhandled():
         return unguarded(torch.autograd.backward)(*_named(*args, **kwargs))
 
 

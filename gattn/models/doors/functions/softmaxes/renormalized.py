@@ -72,7 +72,11 @@ def renormalized(
         if key is None or not _are_shares(before, result, key, *others):
             return None
         if followed.altered or followed.key != key:
-            return _of_weights(before, source, key, result)
+            made = _of_weights(before, source, key, result)
+            if followed.key == key:
+                return made
+            name = getattr(func, "__name__", str(func))
+            return replace(made, otherwise=followed.altered_by(name, result))
         return replace(followed, source=_again(source, source.scores, key, source.attention))
 
 

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from gattn.errors import CaptureError, EditError
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
+from gattn.models.doors.functions.calling.passing import passes_by_scores
 from gattn.models.doors.functions.calling.raw_call import (
     RawCall,
     alteration,
@@ -142,6 +143,9 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             followed = followed.altered_by(followed.unnormalized, operands(args, kwargs)[place])
             followed = replace(followed, unnormalized="")
         found = product(func, args, kwargs, place, followed, result)
+        if found is None and followed.otherwise is not None:
+            found = product(func, args, kwargs, place, followed.otherwise, result)
+            followed = followed if found is None else followed.otherwise
         if sum(one.source is followed.source for one in others) > 1:
             found = None  # With itself, or what a router weighed, in scores of tokens.
         if found is None and (ended := summed(func, args, kwargs, followed, result)):
@@ -207,6 +211,11 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     if followed.altered:
         return _mixed(followed, found, result, kind)
     source.take()
+    if found.dropped is None and passes_by_scores(
+        source.module, found.output, found.value, found.scores
+    ):
+        forget_scores(source)
+        return result
     call = RawCall(
         source.module,
         kind,

@@ -22,9 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.doors.proof.copying.twins import Twins
+from gattn.models.doors.proof.probing.one_run.holding import IGNORED
 from gattn.models.doors.proof.probing.one_run.hooks import KINDS, is_users
 from gattn.models.doors.proof.probing.one_run.inputs import detached
-from gattn.models.doors.proof.probing.one_run.state import IGNORED, reached
+from gattn.models.doors.proof.probing.one_run.state import reached
 
 _CONSUMED = (GeneratorType, AsyncGeneratorType, CoroutineType)
 
@@ -57,9 +59,11 @@ def copied(model: nn.Module, *, with_hooks: bool = False) -> nn.Module:
         twin: nn.Module = copy.deepcopy(model, dict(memory))
     except Exception:  # Attributes of all types cannot be copied, in many ways.
         twin = _Copier(memory).module(model)
-    parts = dict(twin.named_modules())
-    twins = {id(part): parts[name] for name, part in model.named_modules() if name in parts}
-    _rebind(twin, {id(one) for one in held}, twins)
+    twins, shared = Twins(model, twin), {id(one) for one in held}
+    _rebind(twin, shared, twins.by_id)
+    for one in list(reached(twin)):
+        if id(one) not in shared:
+            twins.rekey(one)
     for module in twin.modules():
         for name, hooks in vars(module).items():
             is_kept = with_hooks and name in KINDS

@@ -13,6 +13,7 @@ from gattn.errors import CaptureError
 from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
+from gattn.models.doors.steps import follow_steps
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.track.any_library.wholes import Whole
@@ -72,6 +73,8 @@ class Plan:
         Why it is not proved of such a call that it weighs the values of its keys.
     orders : sequence of bytes
         What values decided before; `numbers` hold as long as they decide the same.
+    steps : dict
+        What code had called before the calls of attention, where values may decide what it does.
     idle_hooks : collection of code
         The user's hooks that change nothing: what they decide by values does not matter.
     unknown_nodes : set of str
@@ -127,6 +130,7 @@ class Plan:
     graphs: dict[Place, int] = field(default_factory=dict)
     values_of_others: dict[Place, str] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
+    steps: Mapping[Place, Collection[int]] = field(default_factory=dict)
     idle_hooks: Collection[CodeType] = ()
     unknown_nodes: set[str] = field(default_factory=set)
     integers: bytes = b""
@@ -199,6 +203,14 @@ class Plan:
     def follow(self) -> Orders:
         """Follow what values decide in a call of the model."""
         return Orders(self.orders, self.idle_hooks)
+
+    def follow_steps(self) -> Callable[[Place], bool]:
+        """Follow what code calls; what it returns says whether it is as proved, before a call.
+
+        Where tokens are in place again, names are left out if values decide otherwise.
+        """
+        is_same = follow_steps(self.steps, self.idle_hooks)
+        return lambda place: place in self.in_place.counts or is_same(place)
 
     def follow_tokens(self) -> Callable[[Place], bool]:
         """Follow what values decide in a call; what it returns says which calls keep their names.

@@ -3,44 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import FunctionType, MethodType, ModuleType
+from dis import get_instructions
+from functools import cache
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from gattn.models.doors.proof.probing.describing import function_of, is_own, names_in, package_of
+from gattn.models.doors.proof.probing.one_run.binding import Bound, OfClass, slots_of
+from gattn.models.doors.proof.probing.one_run.holding import HOLDERS, attributes_of, content
 from gattn.models.doors.proof.probing.one_run.hooks import KINDS, held_by, is_users
-from gattn.models.doors.proof.probing.one_run.state import attributes_of, content, reached
+from gattn.models.doors.proof.probing.one_run.state import reached
 
 
 def around(model: nn.Module) -> list[Any]:
-    """List the lists, dictionaries and objects that code of the user's own finds around a model.
+    """List what code of the user's own finds around a model, and may change.
 
-    Those are attributes of the classes of its modules, globals, and variables around functions.
+    That is what attributes of classes, globals, and variables around functions hold, and what these
+    names are bound to.
     """
     found: dict[int, Any] = {}
     known: dict[int, Any] = {}
-    waiting = [*_in_classes(model), *_in_hooks(model)]
+    code: list[CodeType] = []
+    waiting = [*_classes(model), *_in_hooks(model)]
     waiting += [x for x in reached(model) if isinstance(x, (FunctionType, MethodType))]
     while waiting:
         one = function_of(waiting.pop())
         if id(one) in known:
             continue
         known[id(one)] = one
-        if isinstance(one, FunctionType):
-            waiting += _around(one) if is_own(package_of(one)) else ()
-        elif isinstance(one, ModuleType):
-            held = _named(one) if is_own(one.__name__.partition(".")[0]) else ()
-            found |= {id(x): x for x in held if _holds(x)}
+        if isinstance(one, FunctionType) and is_own(package_of(one)):
+            waiting += _around(one)
+            code.append(one.__code__)
+            found |= {id(x): x for x in (vars(one), *(one.__closure__ or ()))}
+        elif isinstance(one, ModuleType) and is_own(one.__name__.partition(".")[0]):
+            found |= {id(x): x for x in _named(one) if _holds(x)}
+        elif isinstance(one, type) and is_own(package_of(one)):
+            found[id(one)] = OfClass(one)
+            waiting += _named(one)
         elif _holds(one):
             found[id(one)] = one
+            waiting.append(type(one))
+    bound = {name for one in code for name in _bound_in(one)}
+    for one in known.values():
+        if isinstance(one, FunctionType) and is_own(package_of(one)):
+            found.setdefault(id(one.__globals__), Bound(one.__globals__, bound))
+        elif isinstance(one, ModuleType) and is_own(one.__name__.partition(".")[0]):
+            found.setdefault(id(vars(one)), Bound(vars(one), bound))
     return list(found.values())
 
 
-def _in_classes(model: nn.Module) -> list[Any]:
-    kinds = {kind for module in model.modules() for kind in type(module).__mro__[:-1]}
-    own = [kind for kind in kinds if is_own(package_of(kind))]
-    return [x for kind in own for x in _named(kind)]
+def _classes(model: nn.Module) -> set[type]:
+    """Return the classes of modules, and of objects that these hold."""
+    some = [x for module in model.modules() for x in (module, *vars(module).values())]
+    return {kind for x in some for kind in type(x).__mro__[:-1]}
 
 
 def _named(holder: type | ModuleType) -> list[Any]:
@@ -60,6 +77,15 @@ def _around(function: FunctionType) -> Iterator[Any]:
     yield from map(content, function.__closure__ or ())
 
 
+@cache
+def _bound_in(code: CodeType) -> frozenset[str]:
+    """Return the globals, and the attributes, that code, and code within it, binds."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    binds = ("STORE_GLOBAL", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_ATTR")
+    own = {one.argval for one in get_instructions(code) if one.opname in binds}
+    return frozenset(own.union(*map(_bound_in, inner)))
+
+
 def _holds(x: Any) -> bool:
-    is_object = attributes_of(x) is not None and is_own(package_of(type(x)))
-    return is_object or isinstance(x, (dict, list))
+    has_own = attributes_of(x) is not None or slots_of(x)
+    return (has_own and is_own(package_of(type(x)))) or isinstance(x, (*HOLDERS, Tensor))

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.proof.probing.one_run.digests import digest, hashed
-from gattn.models.doors.proof.probing.one_run.state import attributes_of, place_of
+from gattn.models.doors.proof.probing.one_run.holding import attributes_of
+from gattn.models.doors.proof.probing.one_run.state import place_of
 
 _PLAIN = frozenset(
     (int, float, complex, bool, str, bytes, range, type(None), torch.dtype, torch.device)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.failing import Stop, failing
 from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
@@ -29,6 +30,7 @@ from gattn.models.doors.proof.probing.taints import (
     with_nan,
 )
 from gattn.models.doors.proof.probing.zeros import Zeros
+from gattn.models.doors.steps import Steps
 
 
 @contextmanager
@@ -76,10 +78,27 @@ class Replays:
         self._reads = reads
         self._carrying: set[Site] = set()
 
-    def decide(self) -> None:
-        """Run the model as it is, and let values decide as in this run in all that follow."""
-        root, deciding = self.sites[0].chain[-1], self._reads.deciding()
-        self.through(root, lambda site, call: None, None, mode=deciding, is_plain=True)
+    def decide(self, *, repeats: bool) -> dict[tuple[str, int], set[int]]:
+        """Run the model as it is; if it `repeats`, values decide as in this run in all that follow.
+
+        Returns what its code had called before each of its calls of attention. Some are shown
+        earlier or later where they are read, in what it had called by then.
+        """
+        found: dict[tuple[str, int], set[int]] = {}
+        steps, how = Steps(), self._reads.deciding() if repeats else None
+
+        def see(site: Site, call: RawCall) -> None:
+            is_elsewhere = is_routed() or call.number is not None
+            one = steps.trail if is_elsewhere else found.setdefault(site.place, set())
+            found[site.place] = one
+            one.add(steps.so_far)
+
+        def entered(run: Run, module: nn.Module, given: Given) -> None:
+            if run.around is None:
+                steps.begin()
+
+        self.through(self.sites[0].chain[-1], see, entered, mode=how, is_plain=True)
+        return found
 
     def ask(self, outer: Run, site: Site) -> None:
         """Note that a call will be asked about in runs of a module around it."""

@@ -60,6 +60,7 @@ class AnyTracker(ProvedTracker):
         self._continuing = Continuing(self._caches, self.progress)
         self._layout: Layout | None = None
         self._lead: tuple[int, ...] = ()
+        self._asked: tuple[str, int] | None = None
         self._padding = PaddedQueries(self.modules)
         self.needs_tokenizer = True
 
@@ -122,6 +123,7 @@ class AnyTracker(ProvedTracker):
         if self.plan is None:
             return None
         name = self.modules.name(module)
+        self._asked = name, part
         run = self._runs[name, part]
         self._runs[name, part] += 1
         memory = self._continuing.memory(name, part)
@@ -138,6 +140,15 @@ class AnyTracker(ProvedTracker):
     def place(self, call: SeenCall) -> Place:
         """Return where a call of the model's attention is."""
         where = self.modules.name(call.module), call.part
+        asked, self._asked = self._asked, None
+        self._is_as_proved = self._does_the_same(asked or where)
+        try:
+            return self._placed(call, where)
+        except Exception:  # What was proved does not fit what an edit has changed.
+            self.check(call.name)
+            raise
+
+    def _placed(self, call: SeenCall, where: tuple[str, int]) -> Place:
         if not call.is_foreign and not self._are_in_order(where):
             if self.plan is not None and where in self.plan.by_values:
                 raise CaptureError(_PICKED.format(where[0] or type(self.model).__name__))

@@ -102,5 +102,8 @@ class Proved(Protocol):
     def follow(self) -> Followed:
         """Follow what values decide in a call of the model."""
 
+    def follow_steps(self) -> Callable[[tuple[str, int]], bool]:
+        """Follow whether code does the same before a call of attention as when it was proved."""
+
     def follow_tokens(self) -> Callable[[tuple[str, int]], bool]:
         """Follow in which calls tokens are in the order of the input, by module and number."""

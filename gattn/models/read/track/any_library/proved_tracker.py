@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, EditError
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 from gattn.models.read.track.any_library.any_modules import AnyModules
 from gattn.models.read.track.any_library.proved import Followed, Proved
@@ -43,6 +43,8 @@ class ProvedTracker(Tracker):
         self._left_unread = False
         self._orders: Followed | None = None
         self._are_in_order: Callable[[tuple[str, int]], bool] = lambda place: True
+        self._does_the_same: Callable[[tuple[str, int]], bool] = lambda place: True
+        self._is_as_proved = True
         self._on_graphs: Counter[str] = Counter()
         self._graph = 0
 
@@ -63,12 +65,24 @@ class ProvedTracker(Tracker):
         """Follow what values decide, on which what was proved depends."""
         if self.plan is not None:
             self._orders, self._are_in_order = self.plan.follow(), self.plan.follow_tokens()
+            self._does_the_same = self.plan.follow_steps()
 
     def _end_proved(self, result: Any) -> None:
         """Refuse a call that ended of which attention was left unread."""
         self._orders, self._are_in_order = None, lambda place: True
+        self._does_the_same, self._is_as_proved = lambda place: True, True
         if self.plan is not None and self._left_unread and result is not None:
             self.plan.check()
+
+    def check(self, name: str) -> None:
+        """Refuse a call before which an edit made the model's code do something else."""
+        if self.is_edited and not self._is_as_proved:
+            raise EditError(
+                f"Before {name or 'the model itself'} attends, the model's code decides by numbers "
+                "what it does, and an open edit changes these, so that it does something else than "
+                "was proved: which tokens these are is not known. Edit or capture one of the "
+                "layers only."
+            )
 
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gattn.models.doors.proof.probing.one_run.state import State, content
+from gattn.models.doors.proof.probing.one_run.holding import content
+from gattn.models.doors.proof.probing.one_run.state import State
 from gattn.models.watch.hooks import Uncopied
 
 KINDS = ("_forward_pre_hooks", "_forward_hooks")
@@ -60,10 +62,10 @@ class Acting:
 
 def keep_acting(
     twin: nn.Module, name: str, run: Callable[[], Any], around: Sequence[Any] = ()
-) -> frozenset[CodeType]:
+) -> tuple[frozenset[CodeType], bool]:
     """Run a copy of a model, and keep only those of the user's hooks on it that act.
 
-    Returns the code of the others.
+    Returns the code of the others, and whether they, or the model, keep something of a run.
 
     Parameters
     ----------
@@ -89,11 +91,12 @@ def keep_acting(
                     hooks[number] = Acting(hook, path or type(module).__name__)
                     found.append((hooks, number, hooks[number]))
     if not found:
-        return frozenset()
+        return frozenset(), False
     state = State(twin, [*around, *held_by(one for _, _, one in found)])
     try:
         with _Writes(state):
             run()
+        is_kept = state.is_changed
     finally:
         state.restore()
     for hooks, number, hook in found:
@@ -101,7 +104,7 @@ def keep_acting(
         if not hook.acts:
             del hooks[number]
     idle, acting = ({_code_of(x._hook) for *_, x in found if x.acts == acts} for acts in (0, 1))
-    return frozenset(code for code in idle - acting if code is not None)
+    return frozenset(code for code in idle - acting if code is not None), is_kept
 
 
 def _code_of(hook: Any) -> CodeType | None:
@@ -160,7 +163,10 @@ def _held(hook: Any) -> Iterator[Any]:
 
 
 def described(module: nn.Module) -> tuple[object, ...]:
-    """Describe the user's hooks on a module: their code, and the plain values that they hold."""
+    """Describe the user's hooks on a module: their code, and the plain values that they hold.
+
+    Dictionaries may hold a cache, whose sizes count, too.
+    """
     some = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
     others = [hook for hook in some if not isinstance(hook, Uncopied)]
     return tuple(_described(hook) for hook in others if is_users(hook)) if others else ()
@@ -173,6 +179,8 @@ def _described(hook: Any) -> object:
         one = content(one)
         own: Mapping[str, Any] = getattr(one, "__dict__", {})
         values += (one, *(own.values() if isinstance(own, dict) and type(one) is not type else ()))
+        if isinstance(one, (dict, WeakKeyDictionary)):
+            values += (str(tuple(x.shape)) for x in _tensors(list(one.values())))
     return code, tuple(x for x in values if isinstance(x, _PLAIN))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from gattn.models.doors.proof.probing.one_run.digests import digest
-from gattn.models.doors.proof.probing.one_run.state import attributes_of
+from gattn.models.doors.proof.probing.one_run.holding import attributes_of
 
 _DEPTH = 4
 """How deep objects within objects are followed."""

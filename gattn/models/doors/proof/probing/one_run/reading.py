@@ -56,6 +56,8 @@ class Reads:
         The inputs of which numbers were made alone that code read, by their numbers.
     is_decided : bool
         Whether values may decide sizes, or integers that code takes, before attention.
+    may_branch : bool
+        Whether attention may decide what code does, so that edits of it may change that.
 
     Parameters
     ----------
@@ -68,7 +70,8 @@ class Reads:
     """
 
     def __init__(self, walk: Walk, picks: Picks, origins: Origins) -> None:
-        self.are_by_values = self.are_any = self.is_decided = False
+        self.are_by_values = self.are_any = self.is_decided = self.may_branch = False
+        self._has_attended = False
         self.inputs: set[int] = set()
         self._walk, self._picks, self._origins = walk, picks, origins
         self._running: Sequence[Run] = ()
@@ -101,9 +104,13 @@ class Reads:
     def _learn(self, numbers: Sequence[Tensor]) -> None:
         if not all(map(self._is_constant, numbers)):
             made = self._origins.of(numbers)
+            self._note_made(made)
             if made is None:
                 self._origins.lose()
             self._learned.append(made)
+
+    def _note_made(self, made: Made | None) -> None:
+        self.may_branch |= self._has_attended and not self._origins.are_integers(made)
 
     def attend(self) -> None:
         """Note that attention runs, which may depend on what code learned before."""
@@ -112,6 +119,7 @@ class Reads:
             self.is_decided |= not self._origins.are_integers(made)
             self._take(made or ())
         self._learned.clear()
+        self._has_attended = True
 
     def begin(self) -> None:
         """Note that the model begins to run."""
@@ -155,6 +163,7 @@ class Reads:
     def _takes_origins(self, given: Sequence[Tensor]) -> bool:
         """Note of what some tensors were made alone; return whether that is known."""
         made = self._origins.of(given)
+        self._note_made(made)
         self._take(made or ())
         return made is not None
 
@@ -169,7 +178,7 @@ class Reads:
         """Let code read the same numbers again; `begins` are the first runs of modules."""
         if not (self._found or self._decided):
             return nullcontext()
-        return _Repeated(self._walk, self._found, self._decided, begins)
+        return _Repeated(self._walk, self._found, dict(self._decided), begins)
 
 
 def _random_state() -> object:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-_STEPS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
-IGNORED = frozenset(vars(nn.Module()))
-IGNORED |= {f"_{step}_forward{when}_hooks" for step in _STEPS for when in ("", "_pre")}
-"""What all modules have, and torch-geometric's layers, among it their hooks."""
+from gattn.models.doors.proof.probing.one_run.holding import (
+    IGNORED,
+    Held,
+    attributes_of,
+    content,
+    decides,
+    held,
+    held_by_module,
+)
+
 _DEPTH = 6
 """How deep lists and objects within attributes are followed."""
-_CODE = (FunctionType, MethodType, ModuleType)
 
 
 class State:
@@ -35,9 +40,9 @@ class State:
 
     def __init__(self, model: nn.Module, others: Sequence[Any] = ()) -> None:
         self._model, self._modules = model, [id(x) for x in model.modules()]
-        held, tensors = _held(model, [content(x) for x in others])
+        found, tensors = _held(model, [content(x) for x in others])
         self._cells = [(x, content(x)) for x in others if isinstance(x, CellType)]
-        self._held = [_Held(now, before) for now, before in held if now is not before]
+        self._held = found
         self._by_id = {one.place: one for one in self._held}
         self._own = {place for x in tensors if (place := place_of(x))}
         some = {id(x): x for module in model.modules() for x in vars(module).values()}
@@ -72,9 +77,9 @@ class State:
 
     def _is_otherwise(self, one: Any) -> bool:
         if isinstance(one, Tensor):
-            return _decides(one) and bool(self._before) and place_of(one) in self._before
-        held = self._by_id.get(id(one))
-        return held is not None and held.decides_otherwise
+            return decides(one) and bool(self._before) and place_of(one) in self._before
+        known = self._by_id.get(id(one))
+        return known is not None and known.decides_otherwise
 
     def _keep(self, x: Any) -> None:
         place = place_of(x) if isinstance(x, Tensor) else 0
@@ -85,9 +90,9 @@ class State:
     @property
     def is_changed(self) -> bool:
         """Whether a run changed anything: wrote to a tensor, or exchanged what something holds."""
-        held = any(one.is_changed for one in self._held)
+        is_held = any(one.is_changed for one in self._held)
         cells = any(content(cell) is not before for cell, before in self._cells)
-        return bool(self._before) or held or cells
+        return bool(self._before) or is_held or cells
 
     def restore(self) -> None:
         """Put all tensors, attributes and generators back to what they were before any run."""
@@ -114,41 +119,25 @@ def place_of(x: Tensor) -> int:
     return x.untyped_storage().data_ptr() if has_memory else 0
 
 
-def content(x: Any) -> Any:
-    """Return what a cell holds; anything else as it is."""
-    try:
-        return x.cell_contents if isinstance(x, CellType) else x
-    except ValueError:  # It is empty yet.
-        return None
-
-
-def _held(model: nn.Module, others: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Tensor]]:
-    """List all that holds something and may be changed, with what it holds now; and all tensors."""
-    found: dict[int, tuple[Any, Any]] = {}
+def _held(model: nn.Module, others: Sequence[Any]) -> tuple[list[Held], list[Tensor]]:
+    """List all that holds something and may be changed, and all tensors."""
+    found: dict[int, Held] = {}
     tensors: dict[int, Tensor] = {id(x): x for x in model.parameters()}
     inner: list[Any] = list(others)
     for module in model.modules():
-        attributes = vars(module)
-        own = {name: x for name, x in attributes.items() if name not in IGNORED}
-        found[id(attributes)] = attributes, own
-        inner += [module._buffers, *own.values()]
+        own = held_by_module(module)
+        found[own.place] = own
+        inner += [module._buffers, *own.inner]
     for _ in range(_DEPTH):
         outer, inner = inner, []
         for one in outer:
             if isinstance(one, Tensor):
                 tensors[id(one)] = one
-            now = one if isinstance(one, (list, tuple, dict)) else attributes_of(one)
-            if now is not None and id(now) not in found:
-                found[id(now)] = now, now if isinstance(now, tuple) else now.copy()
-                inner += now.values() if isinstance(now, dict) else now
+            now = held(one)
+            if now is not None and now.place not in found:
+                found[now.place] = now
+                inner += now.inner
     return list(found.values()), list(tensors.values())
-
-
-def attributes_of(x: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object of the model's own, such as a cache."""
-    home = type(x).__module__
-    is_own = not isinstance(x, (nn.Module, Tensor, type, *_CODE)) and home != "builtins"
-    return getattr(x, "__dict__", None) if is_own and not home.startswith("torch.") else None
 
 
 def reached(module: nn.Module) -> Iterator[Any]:
@@ -178,62 +167,3 @@ def reached(module: nn.Module) -> Iterator[Any]:
             waiting.append(one())
         elif (attributes := attributes_of(one)) is not None:
             waiting.append(attributes)
-
-
-class _Held:
-    """A list, or the attributes of a module or an object, and what they held before."""
-
-    def __init__(self, now: Any, before: Any) -> None:
-        self._now, self._before = now, before
-        self._names, self._ids = _names_and_ids(now)
-
-    @property
-    def place(self) -> int:
-        """What tells it apart while it is held."""
-        return id(self._now)
-
-    @property
-    def decides_otherwise(self) -> bool:
-        """Whether it holds other numbers, texts or functions than before."""
-        if not self.is_changed:
-            return False
-        now, before = self._now, self._before
-        if isinstance(now, list):
-            return len(now) != len(before) or any(map(_differs, now, before))
-        return any(_differs(x, before.get(name)) for name, x in now.items())
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether it holds anything else than before; also of what `put_back` leaves as it is."""
-        return _names_and_ids(self._now) != (self._names, self._ids)
-
-    def put_back(self) -> None:
-        """Let it hold what it held before."""
-        now, before = self._now, self._before
-        if isinstance(now, list):
-            now[:] = before
-            return
-        for name in [name for name in now if name not in before and name not in IGNORED]:
-            del now[name]
-        for name, x in before.items():
-            if now.get(name, now) is not x:
-                now[name] = x
-
-
-def _decides(x: Any) -> bool:
-    return isinstance(x, Tensor) and not x.is_floating_point()
-
-
-def _differs(now: Any, before: Any) -> bool:
-    if now is before or isinstance(now, nn.Module):
-        return False
-    if isinstance(now, Tensor):
-        return _decides(now)
-    is_plain = isinstance(now, (bool, int, float, str, tuple, type(None)))
-    return not (is_plain and type(now) is type(before) and now == before)
-
-
-def _names_and_ids(x: Any) -> tuple[list[Any], list[int]]:
-    if isinstance(x, list):
-        return [], list(map(id, x))
-    return list(x), list(map(id, x.values()))

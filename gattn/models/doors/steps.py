@@ -1,0 +1,115 @@
+"""Follows which functions a model's code calls, which an edit may change where numbers decide."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from types import CodeType
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.functions.calling.handling import is_first
+from gattn.models.doors.functions.mode import watches
+from gattn.models.doors.functions.softmaxes.following import Following
+from gattn.models.doors.graphs.frames import frames
+from gattn.models.doors.graphs.segments import is_running
+
+Place = tuple[str, int]
+_PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.Size))
+_WRITES = frozenset(("__setitem__", "__set__"))
+"""Functions that give nothing, and change a tensor."""
+
+
+class Steps:
+    """Describes the functions that ran so far: which, and on which tensors and whole numbers.
+
+    A tensor is described by its sizes and by the function that made it. Other numbers do not count:
+    they are of what tokens hold.
+
+    Parameters
+    ----------
+    idle : collection of code
+        The hooks whose functions do not count.
+
+    Attributes
+    ----------
+    so_far : int
+        What tells them from others.
+    trail : set of int
+        What told them from others after each function.
+    """
+
+    def __init__(self, idle: Collection[CodeType] = ()) -> None:
+        self._idle = idle
+        self.begin()
+        name, where = id(self), _steps.known
+        where[name] = ref(self, lambda gone: where.pop(name, None))
+
+    def begin(self) -> None:
+        """Begin anew."""
+        self.so_far = self._count = 0
+        self.trail: set[int] = {0}
+        self._made: dict[int, tuple[ref[Tensor], int]] = {}
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any) -> None:
+        """Look at a function that ran."""
+        if self._idle and any(one.f_code in self._idle for one in frames(sys._getframe(1))):
+            return
+        with torch._C.DisableTorchFunction():
+            given = self._described((*args, *kwargs.values()))
+            of = getattr(getattr(func, "__self__", None), "__name__", "")  # T, for one
+            name = getattr(func, "__name__", ""), of
+            self.so_far = hash((self.so_far, name, given, *kwargs))
+            self.trail.add(self.so_far)
+            self._count += 1
+            for x in made:
+                if isinstance(x, Tensor):
+                    self._made[id(x)] = ref(x), self._count
+
+    def _described(self, x: Any) -> object:
+        kind = type(x)
+        if kind in _PLAIN:
+            return x
+        if isinstance(x, Tensor):
+            return tuple(x.shape), self._number(x)
+        if isinstance(x, (tuple, list)):
+            return tuple(map(self._described, x))
+        return self._described((x.start, x.stop, x.step)) if kind is slice else kind
+
+    def _number(self, x: Tensor) -> int:
+        """Return the number of the function that made a tensor; of the tensor if none did."""
+        known = self._made.get(id(x))
+        if known is None or known[0]() is not x:
+            self._count += 1
+            known = self._made[id(x)] = ref(x), self._count
+        return known[1]
+
+
+def follow_steps(
+    known: Mapping[Place, Collection[int]], idle: Collection[CodeType]
+) -> Callable[[Place], bool]:
+    """Follow what code calls; what it returns says whether that is as before a call of attention.
+
+    It is asked where the call runs. Calls of which nothing is known are as before.
+    """
+    steps = Steps(idle) if known else None
+    return lambda place: steps is None or place not in known or steps.so_far in known[place]
+
+
+_steps: Following[ref[Steps]] = Following()
+
+
+def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
+    made = result if isinstance(result, (tuple, list)) else (result,)
+    is_step = any(isinstance(x, Tensor) for x in made) or getattr(func, "__name__", "") in _WRITES
+    if is_step and is_first() and not is_running():
+        for one in list(_steps.known.values()):
+            if (steps := one()) is not None:
+                steps.note(func, args, kwargs, made)
+    return result
+
+
+watches[_steps] = _see
