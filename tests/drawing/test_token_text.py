@@ -1,3 +1,4 @@
+import itertools
 import io
 import xml.etree.ElementTree as ET
 
@@ -71,6 +72,30 @@ def test_wrapping_keeps_the_words():
     assert len(lines) > 1
     assert " ".join(lines) == text
     assert all(width(line) <= 8 for line in lines if " " in line)
+
+
+def ways(words):
+    """List all ways of breaking words into lines."""
+    for breaks in itertools.product([" ", "\n"], repeat=len(words) - 1):
+        yield "".join(itertools.chain(*zip(words, [*breaks, ""], strict=True))).split("\n")
+
+
+@pytest.mark.parametrize("limit", [8, 11, 14, 20, 40])
+def test_lines_are_as_few_as_can_be_and_the_longest_is_as_short_as_can_be(limit):
+    words = "13 tokens; each column on a scale of its own, shares from 0 to 1".split()
+    fitting = [lines for lines in ways(words) if max(map(width, lines)) <= limit]
+    fewest = min(map(len, fitting))
+    least = min(max(map(width, lines)) for lines in fitting if len(lines) == fewest)
+    found = wrapped(" ".join(words), limit).split("\n")
+    assert len(found) == fewest
+    assert max(map(width, found)) == pytest.approx(least, abs=0.5)
+    assert fewest == 1 or len(found[-1]) > 2
+
+
+def test_words_longer_than_a_line_stay_whole():
+    assert wrapped("a antidisestablishmentarianism b", 4).split("\n") == [
+        "a", "antidisestablishmentarianism", "b",
+    ]  # fmt: skip
 
 
 def test_fonts_know_what_they_lack():

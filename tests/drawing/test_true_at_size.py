@@ -1,10 +1,11 @@
 """In figures of the size of a paper no text meets another, and none is cut."""
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from meeting import problems
+from meeting import drawn_texts, problems
 from paper import (
     COLUMN,
     FONT,
@@ -18,11 +19,13 @@ from paper import (
     one,
     own,
     panels,
+    repeated,
     sheet,
     trace,
 )
 from sample_heads import causal_head
 
+import gattn
 from gattn import AttentionTrace
 from gattn.errors import ShapeError
 from gattn.heads.stack import Stack
@@ -61,6 +64,26 @@ def small_print():
 @pytest.mark.parametrize("name", seldom(PICTURES))
 def test_a_picture_in_a_column(name, size, layout):
     assert not problems(one(name, size, layout))
+
+
+@pytest.mark.parametrize("high", [2.2, 2.4, 3.3])
+def test_layers_of_a_rollout_do_not_meet_in_the_usual_font(high):
+    with mpl.rc_context({"font.size": 10}):
+        ax = repeated().unroll().rollout(query=-1).draw(figsize=(3.3, high))
+        assert not problems(ax.figure)
+    plt.close(ax.figure)
+
+
+def test_scores_of_heads_are_named_whole_in_a_column():
+    table = gattn.analysis.head_table(trace(), progress=False)
+    table["label"] = ["first token (sink), 0.77", "induction, 0.48; first token, 0.31"] * 6
+    with gattn.style("paper"):
+        ax = table.draw(figsize=(3.3, 3.3))
+        texts = {box.text for box in drawn_texts(ax.figure)}
+        assert not problems(ax.figure)
+    plt.close(ax.figure)
+    assert {"edges for 90 %", "first token (sink)", "induction\xa0…"} <= texts
+    assert not [text for text in texts if text.endswith("…") and text != "induction\xa0…"]
 
 
 @pytest.mark.parametrize("layout", [None, "constrained", "tight"])

@@ -90,7 +90,7 @@ def _tiers(bands: Mapping[str, Band]) -> list[list[Band]]:
 
 def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
     """Write the numbers of layers, after the name of their stack where it is another than below."""
-    step = layers_apart(ax, round(top(bands)))
+    step = layers_apart(ax)
     ticks: dict[float, str] = {}
     for tier in _tiers(bands):
         rows = {

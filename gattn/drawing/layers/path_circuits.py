@@ -153,7 +153,7 @@ def _name_rows(ax: Axes, rows: Sequence[tuple[str, str]]) -> None:
     """Write as many layers as have room, after the name of a stack that is not that below."""
     stacks = list(dict.fromkeys(stack for stack, _ in rows))
     short = dict(zip(stacks, short_names(stacks), strict=True))
-    shown = range(0, len(rows), layers_apart(ax, len(rows)))
+    shown = range(0, len(rows), layers_apart(ax))
     before = stacks[0] if len(stacks) == 1 else ""
     texts = []
     for stack, layer in (rows[n] for n in shown):

@@ -16,12 +16,12 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from gattn.drawing.canvas.colours import colour_map, given_map
 from gattn.drawing.canvas.fitting import fitted, pitch, room
 from gattn.drawing.canvas.frame import LARGEST, describe, new_axes
-from gattn.drawing.canvas.labels import shortened, small_size, smallest, widest_of
+from gattn.drawing.canvas.labels import shortened, small_size, smallest, text_style, widest_of
 from gattn.drawing.canvas.sides import REACH, label_rows
 from gattn.drawing.matrices.arrays import ColourCells
 from gattn.drawing.matrices.heatmaps import fill_axes, hatch_missing, write_cells
 from gattn.errors import SelectionError
-from gattn.names.text import numbered, visible
+from gattn.names.text import numbered, visible, worded, wrapped
 
 
 def draw_table(
@@ -79,13 +79,15 @@ def draw_table(
 def _name_columns(ax: Axes, names: Sequence[str]) -> None:
     """Name columns in several lines, or upright where these would meet."""
     apart, size = pitch(ax, len(names), "x"), small_size()
-    widest = widest_of([part for name in names for part in name.split("_")]) * size
+    whole = [worded(name) for name in names]
+    texts = [wrapped(name, 0.0) for name in whole]
+    widest = widest_of([line for text in texts for line in text.split("\n")]) * size
     is_narrow = widest + 0.5 * size > apart
-    texts = [name.replace("_", " " if is_narrow else "\n") for name in names]
     if is_narrow:
-        size = min(size, max(smallest(), apart / 1.15))
-        texts = shortened(texts, REACH * room(ax)[1] / size)
-    ax.set_xticks(range(len(names)), texts, rotation=90 * is_narrow, size=size)
+        reach = REACH * room(ax)[1]
+        size = min(size, max(smallest(), min(apart / 1.15, reach / widest_of(whole))))
+        texts = shortened(whole, reach / size)
+    ax.set_xticks(range(len(names)), texts, rotation=90 * is_narrow, size=size, **text_style(texts))
 
 
 def without_only_stack(table: pd.DataFrame) -> pd.DataFrame:
