@@ -11,6 +11,10 @@ _TIMES = 3
 """How often texts that still read alike are shortened once more."""
 _FEW = 3
 """So many letters of a part that is cut off do not tell it from others."""
+_BRACKETED = re.compile(r"(?:\d+ )?(?:<.*\w(\|?>)|\[.*\w(\]))")
+"""Names such as "<|endoftext|>", "</s>" and "[MASK]", numbered or not."""
+_ROOMY = 4.0
+"""From how many font sizes on the closing bracket of a name is kept."""
 _PART = re.compile(r".*[\s._/:-]", re.DOTALL)
 """What texts have in common, up to the end of its last whole part."""
 
@@ -20,8 +24,9 @@ def shortened(
 ) -> list[str]:
     """Let texts that are wider than some font sizes end in an ellipsis.
 
-    Where different texts would read alike, such as "component 1" and "component 2", or
-    "layers.self_attn" and "layers.cross_attn", what tells them apart is kept, too.
+    Names in brackets, as of special tokens, keep the closing one: "<|endo…|>". Where different
+    texts would read alike, such as "component 1" and "component 2", or "layers.self_attn" and
+    "layers.cross_attn", what tells them apart is kept, too.
 
     Parameters
     ----------
@@ -32,7 +37,7 @@ def shortened(
     measure : callable
         The width of a text, in font sizes.
     """
-    found = {text: _cut(text, 0, limit, measure) for text in texts}
+    found = {text: _cut(text, _closing(text) * (limit >= _ROOMY), limit, measure) for text in texts}
     read = {text: cut if cut == text else _read(cut) for text, cut in found.items()}
     for _ in range(_TIMES):
         alike: dict[str, list[str]] = {}
@@ -46,6 +51,12 @@ def shortened(
             found |= {text: _cut(text, len(text) - shared, limit, measure) for text in group}
         read = found
     return [found[text] for text in texts]
+
+
+def _closing(text: str) -> int:
+    """Count the characters that close a name in brackets; 0 if it is none."""
+    named = _BRACKETED.fullmatch(text)
+    return len(named[1] or named[2]) if named else 0
 
 
 def _read(cut: str) -> str:

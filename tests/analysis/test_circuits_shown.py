@@ -107,7 +107,7 @@ def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it
     assert {text.get_text() for text in ax.texts if text.get_gid() == "gattn-heads"} == {
         "0.1",
         "1.1",
-        "2.0,1",
+        "2.0,2.1",
     }
     assert [text.get_text() for text in ax.get_xticklabels()][12] == "green"
 

@@ -89,7 +89,7 @@ def test_tokens_heads_and_the_prediction_are_written(river):
     assert others == list(river.tokens[1:])
     texts = [text.get_text() for text in ax.texts]
     assert "→ lamp" in texts
-    assert "2.0,1" in texts
+    assert "2.0,2.1" in texts
     assert ax.get_title() == "routes to “lamp”"
     assert any(text.startswith("embedded") for text in texts)
     plain = river.draw(labels=False)

@@ -100,7 +100,7 @@ def test_hatching_is_about_as_faint_on_any_ground(shade):
         ax = gattn.analysis.rollout(causal()).draw(figsize=(4, 4))
         ground = 255 * np.mean(mpl.colors.to_rgb(mpl.rcParams["axes.facecolor"]))
     found = pixels(ax.figure)
-    (left, low), (right, high) = ax.get_window_extent().get_points().astype(int)
+    (left, _), (right, high) = ax.get_window_extent().get_points().astype(int)
     top, side = len(found) - high, (right - left) // 3
     empty = found[top + 5 : top + side, right - side : right - 5]
     assert empty.std() > 5, "it is hatched"

@@ -1,5 +1,5 @@
-import itertools
 import io
+import itertools
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -82,7 +82,23 @@ def ways(words):
 
 @pytest.mark.parametrize("limit", [8, 11, 14, 20, 40])
 def test_lines_are_as_few_as_can_be_and_the_longest_is_as_short_as_can_be(limit):
-    words = "13 tokens; each column on a scale of its own, shares from 0 to 1".split()
+    words = [
+        "13",
+        "tokens;",
+        "each",
+        "column",
+        "on",
+        "a",
+        "scale",
+        "of",
+        "its",
+        "own,",
+        "shares",
+        "from",
+        "0",
+        "to",
+        "1",
+    ]
     fitting = [lines for lines in ways(words) if max(map(width, lines)) <= limit]
     fewest = min(map(len, fitting))
     least = min(max(map(width, lines)) for lines in fitting if len(lines) == fewest)
@@ -96,6 +112,16 @@ def test_words_longer_than_a_line_stay_whole():
     assert wrapped("a antidisestablishmentarianism b", 4).split("\n") == [
         "a", "antidisestablishmentarianism", "b",
     ]  # fmt: skip
+
+
+def test_names_of_special_tokens_keep_their_closing_bracket():
+    special = ["<|endoftext|>", "<|im_start|>", "[unused12]", "[unused13]", "12 <|endoftext|>"]
+    found = shortened(special, 5)
+    assert all(width_of(text) <= 5 for text in found)
+    assert [text[-2:] for text in found] == ["|>", "|>", "2]", "3]", "|>"]
+    assert len(set(found)) == len(found)
+    assert shortened(["a <b> and more"], 5)[0].endswith("…")
+    assert shortened(["<|endoftext|>"], 2.5)[0].startswith("<|")
 
 
 def test_fonts_know_what_they_lack():

@@ -172,6 +172,10 @@ def _found(runs: Runs, wanted: Wanted, shown: tqdm[NoReturn]) -> tuple[Proof, li
         )
     if proof.faithfulness > 1 + max(runs.slack, _ROUGH):
         notes.append("it keeps more than all: some of what is left out works against the answer")
+    shares = [proof.faithfulness, 1 - proof.completeness]
+    shares += [float(proof.random.mean())] if len(proof.random) else []
+    if min(shares) < -max(runs.slack, _ROUGH):
+        notes.append(f"below 0 %: the metric is then less than with all {runs.groups.said} ablated")
     return proof, notes
 
 
