@@ -37,7 +37,7 @@ def shortened(
     measure : callable
         The width of a text, in font sizes.
     """
-    found = {text: _cut(text, _closing(text) * (limit >= _ROOMY), limit, measure) for text in texts}
+    found = {text: _cut(text, _end(text, limit), limit, measure) for text in texts}
     read = {text: cut if cut == text else _read(cut) for text, cut in found.items()}
     for _ in range(_TIMES):
         alike: dict[str, list[str]] = {}
@@ -48,15 +48,22 @@ def shortened(
             break
         for group in groups:
             shared = _shared(group)
-            found |= {text: _cut(text, len(text) - shared, limit, measure) for text in group}
+            ends = {text: max(len(text) - shared, _told(text)) for text in group}
+            found |= {text: _cut(text, end, limit, measure) for text, end in ends.items()}
         read = found
     return [found[text] for text in texts]
 
 
-def _closing(text: str) -> int:
-    """Count the characters that close a name in brackets; 0 if it is none."""
+def _end(text: str, limit: float) -> int:
+    """Count the last characters that stay: what closes a name in brackets, or tells it already."""
     named = _BRACKETED.fullmatch(text)
-    return len(named[1] or named[2]) if named else 0
+    closing = len(named[1] or named[2]) if named and limit >= _ROOMY else 0
+    return max(closing, _told(text))
+
+
+def _told(text: str) -> int:
+    """Count the characters after an ellipsis, which tell a text that was shortened before."""
+    return len(text) - text.find("…") - 1 if "…" in text[:-1] else 0
 
 
 def _read(cut: str) -> str:
@@ -82,7 +89,7 @@ def _cut(text: str, end: int, limit: float, measure: Callable[[str], float]) -> 
     if measure(text) <= limit:
         return text
     text = text.removesuffix("…")
-    begin, rest = text[: len(text) - end], text[len(text) - end :]
+    begin, rest = text[: len(text) - end].removesuffix("…"), text[len(text) - end :]
     last = ""
     while measure(f"{begin.rstrip()}…{rest}{last}") > limit and len(begin) + len(rest) > 1:
         if begin:

@@ -114,6 +114,21 @@ def test_words_longer_than_a_line_stay_whole():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("pitch", [8, 12, 30])
+@pytest.mark.parametrize("reach", [25, 50, 100])
+def test_long_tokens_that_end_in_numbers_read_differently_where_few_letters_are_left(pitch, reach):
+    tokens = {n: f"antidisestablishmentarianism{n}" for n in range(13)}
+    found = fit(tokens, pitch, rotations=[0, 45, 90], reach=reach).texts
+    for n, text in enumerate(found):
+        assert not text or (text.endswith(f"…{n}") and text.count("…") == 1)
+
+
+def test_numbers_stay_with_the_word_before_them():
+    for limit in range(6, 40):
+        lines = wrapped("mean of heads, residual 0.5; all at least 0.25", limit).split("\n")
+        assert not any(line[0].isdigit() for line in lines)
+
+
 def test_names_of_special_tokens_keep_their_closing_bracket():
     special = ["<|endoftext|>", "<|im_start|>", "[unused12]", "[unused13]", "12 <|endoftext|>"]
     found = shortened(special, 5)
