@@ -138,7 +138,7 @@ def worded(name: str) -> str:
     return name.replace("_for_90", "_for_90_%").replace("_", " ")
 
 
-_APART = re.compile(r"(?<![≥×<])(?!(?<=\bhead) \d)(?!(?<=\blayer) \d) (?![%≥×]|[01]\.\d+\b)")
+_APART = re.compile(r"(?<![≥×<+−/])(?!(?<=\bhead) \d)(?!(?<=\blayer) \d) (?![%≥×+−/]|[01]\.\d+\b)")
 """The spaces at which a line may end: not within "head 1", or beside a sign of mathematics."""
 
 _EVEN = 0.5

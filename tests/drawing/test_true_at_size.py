@@ -161,3 +161,23 @@ def test_what_meets_or_is_cut_is_found():
     ax = figure.subplots(1, 2)[0]
     ax.text(1.5, 0.9, "there")
     assert "'there' is in another picture" in problems(figure)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["head table", "circuit of stacks", "text"],
+        ["topology", "head table", "head map"],
+        ["effects, 40 cuts", "curves", "communities"],
+    ],
+    ids=" | ".join,
+)
+def test_panels_that_have_less_room_than_their_names_need(names):
+    figure = panels(names, WIDE, None)
+    assert not problems(figure)
+    for ax in figure.axes:
+        if (key := ax.get_legend()) and names[1] == "curves":
+            box, own = key.get_window_extent(), ax.get_window_extent()
+            assert own.x0 - 1 <= box.x0 < box.x1 <= own.x1 + 1
+    said = {" ".join(box.text.split("\n")) for box in drawn_texts(figure)}
+    assert not [text for text in said if text.endswith(("+", "−", "/"))]
