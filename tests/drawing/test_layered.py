@@ -85,7 +85,8 @@ def test_tokens_heads_and_the_prediction_are_written(river):
     ax = river.draw()
     ax.figure.savefig(io.BytesIO())
     first, *others = (label.get_text() for label in ax.get_xticklabels())
-    assert first.startswith("<|endo") and first.endswith("|>")
+    assert first.startswith("<|endo")
+    assert first.endswith("|>")
     assert others == list(river.tokens[1:])
     texts = [text.get_text() for text in ax.texts]
     assert "→ lamp" in texts
