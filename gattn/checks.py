@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from inspect import Parameter, signature
@@ -221,8 +221,7 @@ def refuse_hidden(name: str, values: Any, error: type[GattnError] = ContractErro
 _LIMIT: ContextVar[float] = ContextVar("gattn_memory_limit", default=1.0)
 
 
-@contextmanager
-def memory_limit(gib: float) -> Iterator[None]:
+def memory_limit(gib: float) -> AbstractContextManager[None]:
     """Allow listed edges to take more memory than 1 GiB, in this thread and context.
 
     ``graph.edge_index``, ``mask()``, ``to_networkx()`` and an `attention_graphs` that keeps all
@@ -234,9 +233,10 @@ def memory_limit(gib: float) -> Iterator[None]:
     gib : float
         The limit, in GiB of 2**30 bytes.
 
-    Yields
-    ------
-    None
+    Returns
+    -------
+    context manager
+        For a ``with`` block, within which the limit holds.
 
     Raises
     ------
@@ -250,6 +250,11 @@ def memory_limit(gib: float) -> Iterator[None]:
     """
     if not finite_number("gib", gib) > 0:
         raise ContractError(f"gib must be above 0, not {gib!r}.")
+    return _limiting(gib)
+
+
+@contextmanager
+def _limiting(gib: float) -> Iterator[None]:
     before = _LIMIT.set(gib)
     try:
         yield

@@ -312,7 +312,7 @@ def test_routes_lead_to_the_edges_that_a_prediction_needs(ran):
     own = found.nodes[0, 12, "residual"]["strength"]
     assert f"{own:.2f}" == "0.37"
     (lamp,) = (path for path in found.paths(8)["path"] if path.count("→") == 2)
-    assert lamp == "4 green 0.0,1↺ 1.1→ 5 lamp 2.0,1→ 12 green"
+    assert lamp == "4 green 0.0,0.1↺ 1.1→ 5 lamp 2.0,2.1→ 12 green"
     tokens = len(found.tokens)
     assert 16 * tokens * (tokens - 1) // 2 == 1248
     assert not set(names["largest"]) & set(names["routed"])

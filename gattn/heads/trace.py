@@ -90,9 +90,7 @@ class AttentionTrace(Located, DrawnTrace, Shown):
         if isinstance(place, str):
             if place not in self.stacks:
                 hint = how_to_take_a_head(place)
-                raise SelectionError(
-                    f"No stack {place!r:.80}; there are {sorted(self.stacks)}.{hint}"
-                )
+                raise SelectionError(f"No stack {place!r:.80}; there are {[*self.stacks]}.{hint}")
             return self.stacks[place]
         return self.only_stack[place]
 
@@ -124,7 +122,7 @@ class AttentionTrace(Located, DrawnTrace, Shown):
                 name: any(head.graph.is_bipartite for head in stack.values())
                 for name, stack in self.stacks.items()
             }
-            names = sorted(self.stacks, key=lambda name: (is_cross[name], name))
+            names = sorted(self.stacks, key=lambda name: is_cross[name])
             raise SelectionError(
                 f"This trace has the stacks {names}: name one, as in trace{names[:1]}."
             )
@@ -164,7 +162,7 @@ class AttentionTrace(Located, DrawnTrace, Shown):
                 except ShapeError as error:
                     why = error
         if not found:
-            raise ShapeError(f"No stack of {sorted(self.stacks)} fits. {why}")
+            raise ShapeError(f"No stack of {[*self.stacks]} fits. {why}")
         return replace(self, stacks={**self.stacks, **found})
 
     def _the_stack(self, stack: str | None) -> str | None:

@@ -11,6 +11,10 @@ _TIMES = 3
 """How often texts that still read alike are shortened once more."""
 _FEW = 3
 """So many letters of a part that is cut off do not tell it from others."""
+_BRACKETED = re.compile(r"(?:\d+ )?(?:<.*\w(\|?>)|\[.*\w(\]))")
+"""Names such as "<|endoftext|>", "</s>" and "[MASK]", numbered or not."""
+_ROOMY = 4.0
+"""From how many font sizes on the closing bracket of a name is kept."""
 _PART = re.compile(r".*[\s._/:-]", re.DOTALL)
 """What texts have in common, up to the end of its last whole part."""
 
@@ -20,8 +24,9 @@ def shortened(
 ) -> list[str]:
     """Let texts that are wider than some font sizes end in an ellipsis.
 
-    Where different texts would read alike, such as "component 1" and "component 2", or
-    "layers.self_attn" and "layers.cross_attn", what tells them apart is kept, too.
+    Names in brackets, as of special tokens, keep the closing one: "<|endo…|>". Where different
+    texts would read alike, such as "component 1" and "component 2", or "layers.self_attn" and
+    "layers.cross_attn", what tells them apart is kept, too.
 
     Parameters
     ----------
@@ -32,7 +37,7 @@ def shortened(
     measure : callable
         The width of a text, in font sizes.
     """
-    found = {text: _cut(text, 0, limit, measure) for text in texts}
+    found = {text: _cut(text, _end(text, limit), limit, measure) for text in texts}
     read = {text: cut if cut == text else _read(cut) for text, cut in found.items()}
     for _ in range(_TIMES):
         alike: dict[str, list[str]] = {}
@@ -43,9 +48,22 @@ def shortened(
             break
         for group in groups:
             shared = _shared(group)
-            found |= {text: _cut(text, len(text) - shared, limit, measure) for text in group}
+            ends = {text: max(len(text) - shared, _told(text)) for text in group}
+            found |= {text: _cut(text, end, limit, measure) for text, end in ends.items()}
         read = found
     return [found[text] for text in texts]
+
+
+def _end(text: str, limit: float) -> int:
+    """Count the last characters that stay: what closes a name in brackets, or tells it already."""
+    named = _BRACKETED.fullmatch(text)
+    closing = len(named[1] or named[2]) if named and limit >= _ROOMY else 0
+    return max(closing, _told(text))
+
+
+def _told(text: str) -> int:
+    """Count the characters after an ellipsis, which tell a text that was shortened before."""
+    return len(text) - text.find("…") - 1 if "…" in text[:-1] else 0
 
 
 def _read(cut: str) -> str:
@@ -71,7 +89,7 @@ def _cut(text: str, end: int, limit: float, measure: Callable[[str], float]) -> 
     if measure(text) <= limit:
         return text
     text = text.removesuffix("…")
-    begin, rest = text[: len(text) - end], text[len(text) - end :]
+    begin, rest = text[: len(text) - end].removesuffix("…"), text[len(text) - end :]
     last = ""
     while measure(f"{begin.rstrip()}…{rest}{last}") > limit and len(begin) + len(rest) > 1:
         if begin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from gattn.names.pieces import spelled
@@ -132,15 +133,24 @@ def _character_width(character: str) -> float:
     return 0.75 if character.isupper() or character.isdigit() or character in "+−=<>#&→←" else 0.62
 
 
-_APART = re.compile(r"(?<![≥×<])(?!(?<=\bhead) \d)(?!(?<=\blayer) \d) (?![%≥×]|[01]\.\d\d\b)")
+def worded(name: str) -> str:
+    """Write the name of a column in words: "edges_for_90" is "edges for 90 %"."""
+    return name.replace("_for_90", "_for_90_%").replace("_", " ")
+
+
+_APART = re.compile(r"(?<![≥×<+−/])(?!(?<=\bhead) \d)(?!(?<=\blayer) \d) (?![%≥×+−/]|[01]\.\d+\b)")
 """The spaces at which a line may end: not within "head 1", or beside a sign of mathematics."""
+
+_EVEN = 0.5
+"""To how much of a font size lines are made as long as each other."""
 
 
 def wrapped(text: str, limit: float, measure: Callable[[str], float] = width) -> str:
     """Break text at spaces into lines of at most `limit` font sizes, if words are short enough.
 
-    A share such as 0.43 stays with the word before it, and "60 %", "head 1" and "attention ≥ 0.1"
-    stay whole. Lines that the text has stay lines.
+    The lines are as few as can be, and about as long as each other: no word stands alone at the
+    end. A share such as 0.43 stays with the word before it, and "60 %", "head 1" and
+    "attention ≥ 0.1" stay whole. Lines that the text has stay lines.
 
     Parameters
     ----------
@@ -155,8 +165,27 @@ def wrapped(text: str, limit: float, measure: Callable[[str], float] = width) ->
 
 
 def _lines(text: str, limit: float, measure: Callable[[str], float]) -> list[str]:
+    words = _APART.split(text)
+    lines = _filled(words, limit, measure)
+    even, of_one = lines, cache(measure)
+
+    def roughly(part: str) -> float:
+        return sum(map(of_one, part))
+
+    high = max(map(roughly, lines))
+    low = high / 2
+    while len(lines) > 1 and high - low > _EVEN:
+        middle = (low + high) / 2
+        found = _filled(words, middle, roughly)
+        is_enough = len(found) == len(lines)
+        low, high, even = (low, middle, found) if is_enough else (middle, high, even)
+    return even if max(map(measure, even)) <= limit else lines
+
+
+def _filled(words: Sequence[str], limit: float, measure: Callable[[str], float]) -> list[str]:
+    """Put as many words on each line as have room."""
     lines: list[str] = []
-    for word in _APART.split(text):
+    for word in words:
         if lines and measure(f"{lines[-1]} {word}") <= limit:
             lines[-1] += f" {word}"
         else:

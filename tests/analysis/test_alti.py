@@ -10,6 +10,7 @@ from dense_sublayers import build, dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gattn
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.vectors import alti as interactions
 from gattn.analysis.vectors.alti import alti
@@ -60,6 +61,9 @@ def test_layers_are_chosen(case):
     model, _ = case
     found = alti(IDS, model, layers=[1], progress=False)
     assert found.computed_from.endswith("stack, layer 1, 11 tokens")
+    assert found.name == "ALTI"
+    rolled = gattn.analysis.rollout(found)
+    assert rolled.computed_from == f"ALTI of {found.computed_from}"
     np.testing.assert_array_equal(found[0], alti(IDS, model, progress=False)[1])
 
 

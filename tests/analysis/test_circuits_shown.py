@@ -13,8 +13,10 @@ from made_circuits import made
 from matplotlib.figure import Figure
 
 import gattn
+from gattn.analysis.circuits.finding import beyond
 from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.circuits.measuring.runs import Runs
+from gattn.analysis.circuits.measuring.testing import Proof
 from gattn.errors import EditError, FileError, SelectionError
 from gattn.files import digraphs
 
@@ -107,7 +109,7 @@ def test_its_picture_has_a_line_for_each_edge_as_wide_as_what_is_lost_without_it
     assert {text.get_text() for text in ax.texts if text.get_gid() == "gattn-heads"} == {
         "0.1",
         "1.1",
-        "2.0,1",
+        "2.0,2.1",
     }
     assert [text.get_text() for text in ax.get_xticklabels()][12] == "green"
 
@@ -202,3 +204,24 @@ def test_parts_that_cancel_are_told_wherever_a_circuit_is(embedded, river):
     ):
         other.graph.update(faithfulness=kept, completeness=1 - left)
         assert bool(other.caveat) == is_far
+
+
+@pytest.mark.parametrize(
+    ("kept", "completeness", "random", "said"),
+    [
+        (0.9, 1.0, [], []),
+        (1.0004, 1.0004, [-0.0004], []),
+        (1.1, 1.0, [], ["more than all"]),
+        (0.9, 1.05, [], ["below 0"]),
+        (0.9, 0.95, [-0.3, 0.1], ["below 0"]),
+        (0.9, 0.95, [-0.1, 0.3], []),
+        (-0.2, 0.5, [], ["below 0"]),
+        (1.1, 1.2, [], ["more than all", "below 0"]),
+    ],
+)
+def test_shares_beyond_all_and_below_nothing_are_explained(kept, completeness, random, said):
+    nothing = np.zeros(0)
+    proof = Proof(kept, completeness, nothing, nothing, np.array(random), nothing)
+    notes = beyond(proof, 1e-3, "attention")
+    assert len(notes) == len(said)
+    assert all(one in note for one, note in zip(said, notes, strict=True))

@@ -148,7 +148,7 @@ def test_positions_and_tokens_of_a_labelled_array(attention):
     layers = layers_of(values)
     assert (layers.layers, layers.heads) == ((4, 5, 6), (0,))
     assert (layers.positions, layers.tokens) == ((1, 2, 3, 7), TOKENS)
-    assert str(layers.read_from) == "y"
+    assert str(layers.read_from) == "x of y"
     assert layers.holds_residual
     assert layers.is_square
     one = layers_of(values.sel(layer=5, query=[2, 7]))

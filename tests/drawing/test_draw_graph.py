@@ -242,6 +242,8 @@ def test_what_cannot_be_drawn_is_refused():
         HEAD.draw_graph(34)
     with pytest.raises(SelectionError, match="threshold is a number"):
         HEAD.draw_graph(threshold="high")
+    with pytest.raises(SelectionError, match=r"threshold=1\.5 shows nothing"):
+        HEAD.draw_graph(threshold=1.5)
     with pytest.raises(SelectionError, match="a head, or of several"):
         draw_graph([])
     nowhere = AttentionGraph.from_dense(attention(2, 2)).with_layout([[0, 0], [np.nan, np.nan]])

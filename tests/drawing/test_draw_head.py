@@ -355,6 +355,19 @@ def test_wrong_options_are_refused_before_a_figure_is_open(options, message):
     assert plt.get_fignums() == []
 
 
+@pytest.mark.parametrize("layout", ["arcs", "columns", "circle", "matrix"])
+def test_a_threshold_that_no_attention_can_reach_is_refused(layout):
+    with pytest.raises(
+        SelectionError, match=r"threshold=3 shows nothing: .* more attention than 1"
+    ):
+        draw_head(causal_head(4), layout, threshold=3)
+    assert plt.get_fignums() == []
+    assert "1 of 10 edges" in caption(draw_head(causal_head(4, seed=1), threshold=1, ax=axes()))
+    large = AttentionGraph.from_dense(np.array([[0.5, 2.5], [4.0, 1.0]]))
+    assert "1 of 4 edges" in caption(draw_head(large, layout, threshold=3, ax=axes()))
+    assert "0 of 4 edges" in caption(draw_head(large, layout, threshold=9, ax=axes()))
+
+
 def test_scores_of_signed_attention_have_no_neutral_colour_within_their_range():
     head = signed_head()
     head = dataclasses.replace(head, score=head.attention + 4.0)

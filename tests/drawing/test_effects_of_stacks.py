@@ -193,3 +193,10 @@ def test_patches_of_cross_attention_are_its_keys():
     with pytest.raises(SelectionError, match="one stack, but there are"):
         table.draw_image(image)
     plt.close("all")
+
+
+def test_stacks_are_listed_in_the_order_in_which_they_ran(guessed):
+    upside_down = guessed.iloc[::-1]
+    for table in (guessed, upside_down):
+        with pytest.raises(SelectionError, match=f"there are {ENCODER}, {DECODER}, {CROSS}: "):
+            table.draw("layered")

@@ -171,7 +171,7 @@ def test_a_strip_is_sorted_and_labelled():
 
 def test_a_strip_names_the_key_value_head():
     figure = draw_heads(trace(key_value_head=4), heads=[(0, 1)])
-    assert "layer 0 · head 1 · key-value head 4" in said(figure)
+    assert "layer 0 · head 1 key-value head 4" in said(figure)
 
 
 def test_many_chosen_heads_are_several_rows_of_nearly_as_many():
@@ -224,7 +224,7 @@ def test_heads_that_are_not_there_are_refused(chosen, says):
 
 def test_heads_of_several_stacks_take_the_name_of_one():
     several = trace("encoder", "decoder")
-    with pytest.raises(SelectionError, match=r"stack=, one of \['decoder', 'encoder'\]"):
+    with pytest.raises(SelectionError, match=r"stack=, one of \['encoder', 'decoder'\]"):
         draw_heads(several, heads=[(0, 0)])
     figure = draw_heads(several, heads=[(0, 0)], stack="encoder")
     assert "m · encoder · 6 tokens" in words(figure)

@@ -85,11 +85,12 @@ def test_tokens_heads_and_the_prediction_are_written(river):
     ax = river.draw()
     ax.figure.savefig(io.BytesIO())
     first, *others = (label.get_text() for label in ax.get_xticklabels())
-    assert first in ("<|endoftext|>", "<|endofte…", "<|endof…")
+    assert first.startswith("<|endo")
+    assert first.endswith("|>")
     assert others == list(river.tokens[1:])
     texts = [text.get_text() for text in ax.texts]
     assert "→ lamp" in texts
-    assert "2.0,1" in texts
+    assert "2.0,2.1" in texts
     assert ax.get_title() == "routes to “lamp”"
     assert any(text.startswith("embedded") for text in texts)
     plain = river.draw(labels=False)

@@ -1,5 +1,6 @@
 """Several heads in one view."""
 
+import dataclasses
 from itertools import combinations
 
 import matplotlib.pyplot as plt
@@ -102,6 +103,15 @@ def test_a_sink_that_one_head_has_is_drawn():
 def test_what_cannot_be_overlaid_is_refused(heads, layout, message):
     with pytest.raises(SelectionError, match=message):
         draw_overlay(heads, layout)
+
+
+def test_a_threshold_that_no_head_can_reach_is_refused():
+    with pytest.raises(SelectionError, match="threshold=2 shows nothing"):
+        draw_overlay(HEADS, threshold=2)
+    large = dataclasses.replace(
+        HEADS[0], attention=4 * HEADS[0].attention, total_mass=4 * HEADS[0].total_mass
+    )
+    assert drawn_edges(draw_overlay([HEADS[1], large], threshold=2, ax=axes()))
 
 
 @pytest.mark.parametrize("threshold", [None, 0.1])

@@ -1,5 +1,6 @@
 """Negative cells have stripes wherever colours run around zero: grey does not tell them apart."""
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from scenes import landscape
@@ -81,3 +82,37 @@ def test_numbers_over_an_image_have_stripes_where_they_are_negative():
 def test_cells_too_small_to_be_seen_have_no_stripes():
     figure = signed(64)[1].draw(heads=[(0, 0)], figsize=(3.3, 2.2))
     assert not len(striped(figure))
+
+
+def causal():
+    """Two tokens, of which the first reads itself alone."""
+    return AttentionTrace.from_arrays(np.array([[[[1.0, 0.0], [0.5, 0.5]]]]))
+
+
+def pixels(figure):
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba())[..., :3].mean(-1)
+
+
+@pytest.mark.parametrize("shade", ["dark", "talk"])
+def test_hatching_is_about_as_faint_on_any_ground(shade):
+    with gattn.style(shade):
+        ax = gattn.analysis.rollout(causal()).draw(figsize=(4, 4))
+        ground = 255 * np.mean(mpl.colors.to_rgb(mpl.rcParams["axes.facecolor"]))
+    found = pixels(ax.figure)
+    (left, _), (right, high) = ax.get_window_extent().get_points().astype(int)
+    top, side = len(found) - high, (right - left) // 3
+    empty = found[top + 5 : top + side, right - side : right - 5]
+    assert empty.std() > 5, "it is hatched"
+    assert np.abs(empty - ground).max() < 90
+
+
+def test_stripes_stand_out_from_their_cells_in_the_dark_style():
+    _, trace = signed()
+    with gattn.style("dark"):
+        ax = trace[0, 0].draw("matrix")
+    ax.figure.canvas.draw()
+    patches = [patch for patch in ax.patches if patch.get_gid() == "gattn-negative"]
+    assert {mpl.colors.to_hex(patch.get_edgecolor()) for patch in patches} == {
+        mpl.colors.to_hex(patch._hatch_color) for patch in patches
+    }

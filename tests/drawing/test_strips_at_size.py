@@ -9,7 +9,7 @@ import pytest
 from meeting import problems
 
 import gattn
-from gattn.drawing.many_heads.order import shorter
+from gattn.drawing.canvas.head_labels import shorter
 
 TEXT = "The river tall green lamp river tall green lamp river tall green"
 

@@ -1,4 +1,5 @@
 import io
+import itertools
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -71,6 +72,71 @@ def test_wrapping_keeps_the_words():
     assert len(lines) > 1
     assert " ".join(lines) == text
     assert all(width(line) <= 8 for line in lines if " " in line)
+
+
+def ways(words):
+    """List all ways of breaking words into lines."""
+    for breaks in itertools.product([" ", "\n"], repeat=len(words) - 1):
+        yield "".join(itertools.chain(*zip(words, [*breaks, ""], strict=True))).split("\n")
+
+
+@pytest.mark.parametrize("limit", [8, 11, 14, 20, 40])
+def test_lines_are_as_few_as_can_be_and_the_longest_is_as_short_as_can_be(limit):
+    words = [
+        "13",
+        "tokens;",
+        "each",
+        "column",
+        "on",
+        "a",
+        "scale",
+        "of",
+        "its",
+        "own,",
+        "shares",
+        "from",
+        "0",
+        "to",
+        "1",
+    ]
+    fitting = [lines for lines in ways(words) if max(map(width, lines)) <= limit]
+    fewest = min(map(len, fitting))
+    least = min(max(map(width, lines)) for lines in fitting if len(lines) == fewest)
+    found = wrapped(" ".join(words), limit).split("\n")
+    assert len(found) == fewest
+    assert max(map(width, found)) == pytest.approx(least, abs=0.5)
+    assert fewest == 1 or len(found[-1]) > 2
+
+
+def test_words_longer_than_a_line_stay_whole():
+    assert wrapped("a antidisestablishmentarianism b", 4).split("\n") == [
+        "a", "antidisestablishmentarianism", "b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pitch", [8, 12, 30])
+@pytest.mark.parametrize("reach", [25, 50, 100])
+def test_long_tokens_that_end_in_numbers_read_differently_where_few_letters_are_left(pitch, reach):
+    tokens = {n: f"antidisestablishmentarianism{n}" for n in range(13)}
+    found = fit(tokens, pitch, rotations=[0, 45, 90], reach=reach).texts
+    for n, text in enumerate(found):
+        assert not text or (text.endswith(f"…{n}") and text.count("…") == 1)
+
+
+def test_numbers_stay_with_the_word_before_them():
+    for limit in range(6, 40):
+        lines = wrapped("mean of heads, residual 0.5; all at least 0.25", limit).split("\n")
+        assert not any(line[0].isdigit() for line in lines)
+
+
+def test_names_of_special_tokens_keep_their_closing_bracket():
+    special = ["<|endoftext|>", "<|im_start|>", "[unused12]", "[unused13]", "12 <|endoftext|>"]
+    found = shortened(special, 5)
+    assert all(width_of(text) <= 5 for text in found)
+    assert [text[-2:] for text in found] == ["|>", "|>", "2]", "3]", "|>"]
+    assert len(set(found)) == len(found)
+    assert shortened(["a <b> and more"], 5)[0].endswith("…")
+    assert shortened(["<|endoftext|>"], 2.5)[0].startswith("<|")
 
 
 def test_fonts_know_what_they_lack():

@@ -1,10 +1,11 @@
 """In figures of the size of a paper no text meets another, and none is cut."""
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from meeting import problems
+from meeting import drawn_texts, problems
 from paper import (
     COLUMN,
     FONT,
@@ -18,11 +19,13 @@ from paper import (
     one,
     own,
     panels,
+    repeated,
     sheet,
     trace,
 )
 from sample_heads import causal_head
 
+import gattn
 from gattn import AttentionTrace
 from gattn.errors import ShapeError
 from gattn.heads.stack import Stack
@@ -61,6 +64,26 @@ def small_print():
 @pytest.mark.parametrize("name", seldom(PICTURES))
 def test_a_picture_in_a_column(name, size, layout):
     assert not problems(one(name, size, layout))
+
+
+@pytest.mark.parametrize("high", [2.2, 2.4, 3.3])
+def test_layers_of_a_rollout_do_not_meet_in_the_usual_font(high):
+    with mpl.rc_context({"font.size": 10}):
+        ax = repeated().unroll().rollout(query=-1).draw(figsize=(3.3, high))
+        assert not problems(ax.figure)
+    plt.close(ax.figure)
+
+
+def test_scores_of_heads_are_named_whole_in_a_column():
+    table = gattn.analysis.head_table(trace(), progress=False)
+    table["label"] = ["first token (sink), 0.77", "induction, 0.48; first token, 0.31"] * 6
+    with gattn.style("paper"):
+        ax = table.draw(figsize=(3.3, 3.3))
+        texts = {box.text for box in drawn_texts(ax.figure)}
+        assert not problems(ax.figure)
+    plt.close(ax.figure)
+    assert {"edges for 90 %", "first token (sink)", "induction\xa0…"} <= texts
+    assert not [text for text in texts if text.endswith("…") and text != "induction\xa0…"]
 
 
 @pytest.mark.parametrize("layout", [None, "constrained", "tight"])
@@ -138,3 +161,23 @@ def test_what_meets_or_is_cut_is_found():
     ax = figure.subplots(1, 2)[0]
     ax.text(1.5, 0.9, "there")
     assert "'there' is in another picture" in problems(figure)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["head table", "circuit of stacks", "text"],
+        ["topology", "head table", "head map"],
+        ["effects, 40 cuts", "curves", "communities"],
+    ],
+    ids=" | ".join,
+)
+def test_panels_that_have_less_room_than_their_names_need(names):
+    figure = panels(names, WIDE, None)
+    assert not problems(figure)
+    for ax in figure.axes:
+        if (key := ax.get_legend()) and names[1] == "curves":
+            box, own = key.get_window_extent(), ax.get_window_extent()
+            assert own.x0 - 1 <= box.x0 < box.x1 <= own.x1 + 1
+    said = {" ".join(box.text.split("\n")) for box in drawn_texts(figure)}
+    assert not [text for text in said if text.endswith(("+", "−", "/"))]

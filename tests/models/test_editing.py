@@ -675,9 +675,9 @@ def test_a_head_that_is_not_there_is_named(tiny):
 @pytest.mark.parametrize("wrong", [3, "cut", [Cut(0)], Cut, None], ids=repr)
 def test_something_else_than_an_edit_is_refused(tiny, wrong):
     with pytest.raises(EditError, match="An edit is one of Cut"):
-        edited(tiny("llama"), wrong).__enter__()
+        edited(tiny("llama"), wrong)
     with pytest.raises(EditError, match="at least one edit"):
-        edited(tiny("llama")).__enter__()
+        edited(tiny("llama"))
 
 
 def test_what_was_passed_in_the_place_of_an_edit_is_told_where_it_goes():
@@ -689,9 +689,9 @@ def test_what_was_passed_in_the_place_of_an_edit_is_told_where_it_goes():
         (model, "the model comes before its edits"),
     ):
         with pytest.raises(EditError, match=says):
-            edited(model, Cut(0), given).__enter__()
+            edited(model, Cut(0), given)
     with pytest.raises(EditError, match="takes the model before its edits"):
-        edited(Cut(0), model).__enter__()
+        edited(Cut(0), model)
 
 
 # Generation

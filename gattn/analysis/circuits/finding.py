@@ -170,9 +170,20 @@ def _found(runs: Runs, wanted: Wanted, shown: tqdm[NoReturn]) -> tuple[Proof, li
             "messages that are left out carry the mean over later tokens, too, which are those to "
             "be predicted: pass ablation= a list of texts, or 'zero'"
         )
-    if proof.faithfulness > 1 + max(runs.slack, _ROUGH):
-        notes.append("it keeps more than all: some of what is left out works against the answer")
+    notes += beyond(proof, max(runs.slack, _ROUGH), runs.groups.said)
     return proof, notes
+
+
+def beyond(proof: Proof, slack: float, ablated: str) -> list[str]:
+    """Say what shares mean that are more than all, or less than nothing, beyond rounding."""
+    notes = []
+    if proof.faithfulness > 1 + slack:
+        notes.append("it keeps more than all: some of what is left out works against the answer")
+    shares = [proof.faithfulness, 1 - proof.completeness]
+    shares += [float(proof.random.mean())] if len(proof.random) else []
+    if min(shares) < -slack:
+        notes.append(f"a share below 0: the metric is less than with all {ablated} ablated")
+    return notes
 
 
 def _spare(proof: Proof, search: Search) -> list[str]:

@@ -100,9 +100,11 @@ class Mixed:
 
     def _described(self) -> str:
         """Say in words how heads and the residual stream were mixed."""
-        named, residual = self.which, self.facts["residual"]
+        residual = self.facts["residual"]
         share = residual if isinstance(residual, str) else f"{residual:g}"
-        return named if self.layers.holds_residual else f"{named}, residual {share}"
+        has_heads = len(self.layers.heads) > 1 or not self.layers.read_from.is_array
+        mixed = "" if self.layers.holds_residual else f"residual {share}"
+        return ", ".join(filter(None, [self.which * has_heads, mixed]))
 
     def rolled(self) -> tuple[list[Tensor], list[Tensor]]:
         """Multiply the matrices up to each layer, and bound what each row of the products lacks."""
@@ -130,7 +132,7 @@ class Mixed:
             values,
             axes,
             name=name,
-            computed_from=f"{layers.read_from}; {self._described()}",
+            computed_from="; ".join(filter(None, [str(layers.read_from), self._described()])),
             notes=[*layers.mass_notes(), *notes],
             tokens={axis: [layers.tokens[row] for row in some] for axis, some in rows.items()},
             geometry={

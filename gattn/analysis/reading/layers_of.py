@@ -23,6 +23,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.nouns import counted, noun_of
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
+from gattn.names.text import worded
 
 
 def layers_of(
@@ -180,13 +181,16 @@ def _of_labelled(values: Any) -> Layers:
     found = _of_dense(dense(read.numbers))
     edits = tuple(map(from_identity, read.edits))
     parts = values if isinstance(values, (list, tuple)) else [values]
+    named = dict.fromkeys(str(part.name or "") for part in parts)
+    what = worded(next(iter(named))) if len(named) == 1 else ""
+    text = f"{what} of {read.source}" if what and read.source else read.source
     return replace(
         found,
         layers=read.layers,
         heads=read.heads,
         positions=read.keys,
         query_positions=read.queries,
-        read_from=replace(found.read_from, text=read.source, edits=edits),
+        read_from=replace(found.read_from, text=text, edits=edits),
         key_texts=read.key_tokens,
         query_texts=read.query_tokens,
         is_square=read.is_square,

@@ -87,7 +87,7 @@ def alti(
     values = torch.stack(found.results)
     if empty := int((values.sum(-1) == 0).sum()):
         found.notes.append(f"in {empty} rows no vector comes nearer to the output: they are zero")
-    return labelled(found, values, "interaction", {"query": None, "key": None}, holds_residual=True)
+    return labelled(found, values, "ALTI", {"query": None, "key": None}, holds_residual=True)
 
 
 def _interactions(part: Sublayer) -> Tensor:

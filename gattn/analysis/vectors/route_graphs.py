@@ -132,7 +132,7 @@ class Routes(Graph):
         -------
         Table
             One row per path, the strongest first: ``strength``; ``from`` and ``token`` where it
-            begins; ``path`` in words, with ``2.1,0→`` for attention by the heads 1 and 0 of layer
+            begins; ``path`` in words, with ``2.1,2.0→`` for attention by the heads 1 and 0 of layer
             2, the most important first, and ``2.1↺`` for a token's to itself; ``nodes``.
 
         Notes
@@ -206,9 +206,8 @@ class Routes(Graph):
         for source, target in pairwise(nodes):
             if target[2] == "attention":
                 heads = heads_of_edge(self.edges[source, target])
-                name = (
-                    f"{source[0]}.{','.join(map(str, sorted(heads, key=heads.__getitem__)[::-1]))}"
-                )
+                ranked = sorted(heads, key=heads.__getitem__)[::-1]
+                name = ",".join(f"{source[0]}.{head}" for head in ranked)
                 if source[1] == target[1]:
                     words.append(f"{name}↺")
                 else:

@@ -171,7 +171,7 @@ def _print_routes(found: Routes) -> None:
     print(f"position {placed(position, found.tokens, position)} predicts {predicted}")
     print(f"{layer} layers; {found.number_of_nodes()} nodes, {found.number_of_edges()} edges")
     paths = found.paths(10)
-    print("\nstrength  path: layer.heads→ is attention, ↺ stays at the token")
+    print("\nstrength  path: layer.head→ is attention, ↺ stays at the token")
     for strength, path in zip(paths["strength"], paths["path"], strict=True):
         print(f"   {strength:.3f}  {path}")
     edges = found.attention_edges().head(12).to_dict("records")

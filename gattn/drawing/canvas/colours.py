@@ -19,6 +19,7 @@ from matplotlib.colors import (
     to_rgb,
     to_rgba,
 )
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from gattn.errors import SelectionError
@@ -201,6 +202,12 @@ def ink_on(fill: Any) -> str:
 def _is_light(colour: Any) -> bool:
     red, green, blue = to_rgb(colour)
     return 0.3 * red + 0.6 * green + 0.1 * blue > 0.5
+
+
+def hatched_in(colour: Any) -> dict[str, Any]:
+    """Return the style of a hatch in a colour, whatever `hatch.color` a style has."""
+    named = ["edgecolor", "hatchcolor"] if hasattr(Patch, "set_hatchcolor") else ["edgecolor"]
+    return dict.fromkeys(named, colour)
 
 
 def layer_colours(cmap: str | Colormap | None) -> Colormap:

@@ -22,7 +22,7 @@ from gattn.drawing.canvas.fitting import fitted, is_titled, usual_thickness
 from gattn.drawing.canvas.labels import in_digits, small_size, text_style, width_of
 from gattn.drawing.canvas.pen import DASHES, Pen, dashed
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
-from gattn.names.text import wrapped
+from gattn.names.text import worded, wrapped
 
 _EVEN, _ALIKE = 0.5, 0.01
 _BAR, _TALL = 0.7, 120.0
@@ -76,7 +76,7 @@ def add_colour_bar(
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=small_size(), length=2)
     bar.ax.yaxis.set_major_formatter(lambda value, _: in_digits(value))
-    text = name.replace("_", " ")
+    text = worded(name)
     bar.set_label(text, size=small_size(), **text_style([text]))
     fitted(ax, partial(_fit_bar, ax, bar, (text, how), ticks))
 
@@ -214,4 +214,4 @@ def add_area_key(
     colours = np.asarray(cmap(norm(ticks)))
     patches = [Patch(facecolor=to_hex(colour)) for colour in colours]
     names = [in_digits(tick) for tick in ticks]
-    add_key(ax, list(zip(patches, names, strict=True)), name.replace("_", " "))
+    add_key(ax, list(zip(patches, names, strict=True)), worded(name))

@@ -83,8 +83,16 @@ def fitting_box(box: Bbox, slot: Bbox, whole: Bbox, room: Bbox, figure: Any) -> 
     high = box.y1 + (room.y1 - whole.y1) / figure.height
     x0, x1 = max(left, slot.x0), min(right, slot.x1)
     y0, y1 = max(low, slot.y0), min(high, slot.y1)
-    if x1 - x0 < _LEAST * slot.width:
-        x0, x1 = box.x0, box.x1
-    if y1 - y0 < _LEAST * slot.height:
-        y0, y1 = box.y0, box.y1
+    x0, x1 = _at_least(_LEAST * slot.width, x0, x1, box.x0, box.x1)
+    y0, y1 = _at_least(_LEAST * slot.height, y0, y1, box.y0, box.y1)
     return Bbox.from_extents(x0, y0, x1, y1)
+
+
+def _at_least(
+    least: float, low: float, high: float, begin: float, end: float
+) -> tuple[float, float]:
+    """Widen a side to the least that it keeps, around its middle, within where it was."""
+    if high - low >= least or end - begin <= least:
+        return (low, high) if high - low >= least else (begin, end)
+    middle = min(max((low + high) / 2, begin + least / 2), end - least / 2)
+    return middle - least / 2, middle + least / 2

@@ -109,9 +109,9 @@ def _named_stack(heads: HeadChoice, stack: str | None) -> str | None:
 
 
 def _picked(every: Graphs, heads: HeadChoice) -> Graphs:
-    stacks = {place[0] for place in every}
+    stacks = list(dict.fromkeys(place[0] for place in every))
     if len(stacks) > 1:
-        raise SelectionError(f"heads= needs a single stack: pass stack=, one of {sorted(stacks)}.")
+        raise SelectionError(f"heads= needs a single stack: pass stack=, one of {stacks}.")
     name = stacks.pop()
     layers = sorted({layer for _, layer, _ in every})
     numbers = sorted({number for *_, number in every})

@@ -20,6 +20,8 @@ from gattn.heads.steps import ALL, to_text
 
 _STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _FEW = 150
+_WHOLE = 1.01
+"""All of a query's attention, in half precision at most."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,18 @@ def edges_from(head: AttentionGraph, threshold: float) -> Shown:
             f"threshold is a number that attention is compared to, such as 0.1, not {threshold!r}."
         )
     return _shown(head, np.abs(head.attention) >= threshold, threshold, _at_least(head, threshold))
+
+
+def check_reached(threshold: float | None, heads: Sequence[AttentionGraph]) -> None:
+    """Refuse a threshold above all that attention can be, where no query's attention exceeds 1."""
+    if not isinstance(threshold, Real) or not threshold > _WHOLE:
+        return
+    every = [mass for head in heads for mass in (head.total_mass, head.sink) if mass is not None]
+    if all(bool((np.abs(mass) <= _WHOLE).all()) for mass in every):
+        raise SelectionError(
+            f"threshold={threshold:g} shows nothing: no edge has more attention than 1; give one "
+            "between 0 and 1, such as 0.1."
+        )
 
 
 def edges_between(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,17 @@ from matplotlib.text import Text
 from gattn.drawing.canvas.colours import ground
 from gattn.drawing.canvas.fitting import fitted, pitch, points, rewritten, room
 from gattn.drawing.canvas.frame import shown_text
-from gattn.drawing.canvas.labels import Labels, fit, small_size, text_style
+from gattn.drawing.canvas.labels import Labels, fit, font_size, small_size, text_style
 from gattn.drawing.canvas.sides import REACH
-from gattn.drawing.layers.bands import Band, columns, top
+from gattn.drawing.layers.bands import STACK_NAME, Band, columns, short_names, top
 from gattn.drawing.layers.numbered import LIMITS, layers_apart, name_layers, set_up
 
 _BELOW = 12.0
 """The room in points around the texts between two stacks."""
+_CAPTION, _LEAST = 2.6, 0.2
+"""How high a caption of two lines is, in its font sizes; the least share of axes for layers."""
+_STACKS = 0.28
+"""The share of a picture's width that names of stacks take at most."""
 
 
 def with_room(
@@ -30,9 +34,11 @@ def with_room(
     between = [band for band in bands.values() if band.base and band.has_names]
     if not between or not labels:
         return bands
-    unit = points(ax)[1] / (top(bands) + sum(LIMITS))
-    high = max(_labels(ax, band, columns(bands)).extent for band in between)
-    return made(float(np.clip((high + _BELOW) / unit, 1.0, 0.4 * top(bands))))
+    high = max(_labels(ax, band, columns(bands)).extent for band in between) + _BELOW
+    gaps = len({band.base for band in between})
+    layers, around = top(bands) - gaps + sum(LIMITS), high + _CAPTION * small_size()
+    left = max(points(ax)[1] - around - gaps * high, _LEAST * points(ax)[1])
+    return made(float(np.clip(high * layers / left, 1.0, 0.5 * top(bands))))
 
 
 def texts_between(ax: Axes, bands: Mapping[str, Band]) -> list[tuple[float, float]]:
@@ -46,8 +52,10 @@ def texts_between(ax: Axes, bands: Mapping[str, Band]) -> list[tuple[float, floa
     ]
 
 
-def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
-    """Set the limits, and write tokens, layers, and the stacks if there are several."""
+def set_up_bands(
+    ax: Axes, bands: Mapping[str, Band], stacks: Sequence[str], *, labels: bool
+) -> None:
+    """Set the limits, and write tokens, layers, and their stacks if a model has several."""
     if set(bands) == {""}:
         (only,) = bands.values()
         set_up(ax, only.tokens, range(only.first, only.first + only.layers), labels=labels)
@@ -56,7 +64,7 @@ def set_up_bands(ax: Axes, bands: Mapping[str, Band], *, labels: bool) -> None:
     ax.set(xlim=(-0.7, wide - 0.3), ylim=(-LIMITS[0], top(bands) + LIMITS[1]), xticks=[])
     ax.tick_params(axis="both", length=0)
     ax.spines[:].set_visible(False)
-    fitted(ax, partial(_name_layers, ax, bands))
+    fitted(ax, partial(_name_layers, ax, bands, stacks))
     name_layers(ax)
     if labels:
         name_lowest(ax, bands)
@@ -88,9 +96,10 @@ def _tiers(bands: Mapping[str, Band]) -> list[list[Band]]:
     return [tiers[base] for base in sorted(tiers)]
 
 
-def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
+def _name_layers(ax: Axes, bands: Mapping[str, Band], stacks: Sequence[str]) -> None:
     """Write the numbers of layers, after the name of their stack where it is another than below."""
-    step = layers_apart(ax, round(top(bands)))
+    step = layers_apart(ax)
+    short = names_in(ax, stacks)
     ticks: dict[float, str] = {}
     for tier in _tiers(bands):
         rows = {
@@ -102,10 +111,16 @@ def _name_layers(ax: Axes, bands: Mapping[str, Band]) -> None:
         before = ""
         for height in sorted(rows)[::step]:
             band, n = rows[height]
-            name = "" if band.stack == before else f"{shown_text(band.name)} · "
+            name = "" if band.stack == before else f"{short[band.stack]} · "
             ticks[height] = f"{name}{band.first + n}"
             before = band.stack
     ax.set_yticks(list(ticks), list(ticks.values()), **text_style(list(ticks.values())))
+
+
+def names_in(ax: Axes, stacks: Sequence[str]) -> dict[str, str]:
+    """Name stacks beside axes, in short so that their layers have room."""
+    names = short_names(stacks, min(STACK_NAME, _STACKS * room(ax)[0] / font_size()))
+    return dict(zip(stacks, map(shown_text, names), strict=True))
 
 
 def _name_lowest(ax: Axes, bands: list[Band], wide: int) -> None:
@@ -136,7 +151,7 @@ def _name_above(ax: Axes, band: Band, wide: int) -> list[Text]:
             va="top",
             size=labels.size,
             gid="gattn-label",
-            bbox=ground(ax, 0.1) | {"alpha": 0.8},
+            bbox=ground(ax, 0.1),
             **_turn(labels) | text_style([text]),
         )
         for n, text in enumerate(labels.texts)

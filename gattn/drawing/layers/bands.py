@@ -10,14 +10,14 @@ from typing import Any
 from gattn.analysis.circuits.found import Circuit, Node, key_side
 from gattn.analysis.circuits.measuring.measured import layers_run
 from gattn.names.shortening import shortened
-from gattn.names.text import numbered, visible
+from gattn.names.text import numbered, visible, width
 
 MOST_TOKENS = 40
 """The most columns of tokens if those that are not in the circuit are shown."""
 _SMALL_GAP = 0.5
 """How far stacks of the same tokens lie above each other, in layers."""
 
-_NAME, _WHOLE = 10.5, 200
+STACK_NAME, _WHOLE = 10.5, 200
 """The width of a stack's name in font sizes, at most; the most letters of one that are read."""
 
 
@@ -152,9 +152,19 @@ def place_of(bands: Mapping[str, Band], node: Node) -> tuple[float, float]:
     return bands[name_of(node)].place(int(position), int(depth))
 
 
-def short_names(stacks: Sequence[str]) -> list[str]:
-    """Shorten the names of stacks so that they are told apart."""
-    return shortened([visible(stack, limit=_WHOLE) for stack in stacks], _NAME)
+def short_names(stacks: Sequence[str], limit: float = STACK_NAME) -> list[str]:
+    """Shorten the names of stacks so that they are told apart.
+
+    First they lose the parts with which all of them begin or end, such as "model".
+    """
+    names = [visible(stack, limit=_WHOLE) for stack in stacks]
+    parts = [name.split(".") for name in names]
+    is_long = max(map(width, names), default=0.0) > limit
+    for end in (0, -1) if is_long and len(names) > 1 else ():
+        while all(len(one) > 1 and one[end] == parts[0][end] for one in parts):
+            for one in parts:
+                del one[end]
+    return shortened([".".join(one) for one in parts], limit)
 
 
 def _used(circuit: Circuit) -> dict[str, set[int]]:

@@ -85,7 +85,7 @@ def draw_circuit(
         lines.add(line)
     lines.draw()
     draw_nodes(ax, [(*place_of(bands, node), True) for node in circuit])
-    set_up_bands(ax, bands, labels=labels)
+    set_up_bands(ax, bands, circuit.stacks, labels=labels)
     has_stream = any(facts["kind"] == "residual" for *_, facts in circuit.edges(data=True))
     if legend and len(sizes):
         add_line_key(ax, pen, *key_of_kinds(pen, *["stream"] * has_stream))

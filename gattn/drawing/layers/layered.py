@@ -33,6 +33,8 @@ _NAMES = {"stream": "stream", "mlp": "MLP", "path": "strongest\npaths"}
 _SPOTS = np.array([0.42, 0.58, 0.34, 0.66, 0.27, 0.73, 0.2, 0.8])
 _COURSE = np.linspace(0.0, 1.0, 49)
 """Where along an edge its name may stand but in the middle, and where the edge is looked for."""
+_LOOKED_AT = 300
+"""How many of the strongest curves names stay away from."""
 MOST_HEADS = 3
 """How many heads of an edge are named."""
 _NODE = 1.5
@@ -112,9 +114,9 @@ class LayeredEdges:
     ) -> None:
         """Name the heads of the strongest edges, where names do not overlap; say which.
 
-        A name stands in the middle of its edge, or along it where there is room beside it for the
-        name of another, on no node, not left of the axes, where layers are numbered, and not
-        between the heights that `texts` gives, from low to high. Edges whose heads have no name yet
+        A name stands in the middle of its edge, or along it where the fewest and weakest others
+        cross it, on no node, not left of the axes, where layers are numbered, and not between the
+        heights that `texts` gives, from low to high. Edges whose heads have no name yet
         come before those that repeat one.
         """
         rewritten(self._ax, partial(self._name, count, texts, say))
@@ -135,7 +137,7 @@ class LayeredEdges:
         )[::-1]
         ends = [np.asarray(line.path.vertices)[[0, -1]] for line in self._found]
         nodes = np.unique(np.concatenate([np.zeros((0, 2)), *ends]), axis=0)
-        names = _Names(self._ax, unit, lines[:count], texts(), nodes)
+        names = _Names(self._ax, unit, self._found, texts(), nodes)
         said: set[str] = set()
         for line in lines:
             if line.heads - said and names.write(line):
@@ -149,7 +151,7 @@ class LayeredEdges:
 class _Names:
     """Writes names along curves where they meet no other name and no node.
 
-    They stay away from other curves if they can.
+    They stay away from other curves, the strongest above all, as far as they can.
     """
 
     def __init__(
@@ -164,7 +166,11 @@ class _Names:
         self._nodes = nodes * unit
         self._left, self._right = (end * unit[0] for end in ax.get_xlim())
         self._size = 0.7 * font_size()
-        self._courses = {id(line): _points_of(line.path, _COURSE) * unit for line in lines}
+        curved = [line for line in lines if len(np.asarray(line.path.vertices)) >= 4]
+        self._curved = sorted(curved, key=lambda line: -abs(line.size))[:_LOOKED_AT]
+        courses = [_points_of(line.path, _COURSE) * unit for line in self._curved]
+        self._courses = np.array(courses).reshape(-1, len(_COURSE), 2)
+        self._sizes = np.array([abs(line.size) for line in self._curved])
         self._taken = np.zeros((0, 3))
         self._tried: set[int] = set()
         self.written: list[Text] = []
@@ -175,11 +181,10 @@ class _Names:
             return False
         self._tried.add(id(line))
         wide, high = (width_of(line.name) + 0.5) * self._size, 1.5 * self._size
-        courses = [course for other, course in self._courses.items() if other != id(line)]
-        others = np.concatenate([np.zeros((0, 2)), *courses])
+        sizes = self._sizes * [other is not line for other in self._curved]
         spots = np.array([line.peak, *_points_of(line.path, _SPOTS)])
         free = [
-            (spot, not _is_near(at, others, wide, high))
+            (self._crossed(at, wide, high, sizes), spot)
             for spot, at in zip(spots, spots * self._unit, strict=True)
             if self._left < at[0] - wide / 2 < at[0] + wide / 2 < self._right + _BESIDE
             and not _is_near(at, self._nodes, wide / 2, high / 2 + _NODE)
@@ -188,11 +193,18 @@ class _Names:
         ]
         if not free:
             return False
-        x, y = next((spot for spot, is_clear in free if is_clear), free[0][0])
+        x, y = min(free, key=lambda one: one[0])[1]
         self._taken = np.vstack([self._taken, [*(np.array([x, y]) * self._unit), wide]])
         name = write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
         self.written.append(name)
         return True
+
+    def _crossed(
+        self, at: NDArray[np.float64], wide: float, high: float, sizes: NDArray[np.float64]
+    ) -> float:
+        """Add up the sizes of the curves through a name that is so wide and high."""
+        across, up = np.moveaxis(np.abs(self._courses - at), -1, 0)
+        return float(sizes @ ((across < wide / 2) & (up < high / 2)).any(1))
 
 
 def _points_of(path: Path, shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -234,8 +246,8 @@ def heads_named(layer: int, heads: Mapping[int, float]) -> str:
     """Name the heads of an edge, the most important ones first."""
     if not heads:
         return ""
-    most = ",".join(map(str, ranked(heads)[:MOST_HEADS]))
-    return f"{layer}.{most}" + ("…" if len(heads) > MOST_HEADS else "")
+    most = ",".join(f"{layer}.{head}" for head in ranked(heads)[:MOST_HEADS])
+    return most + ("…" if len(heads) > MOST_HEADS else "")
 
 
 def ranked(heads: Mapping[int, float]) -> list[int]:

@@ -69,13 +69,14 @@ def name_end(ax: Axes, place: tuple[float, float], text: str, rise: float) -> No
 
 
 def _number_layers(ax: Axes, layers: Sequence[int]) -> None:
-    shown = range(0, len(layers), layers_apart(ax, len(layers)))
+    shown = range(0, len(layers), layers_apart(ax))
     ax.set_yticks([n + 0.5 for n in shown], [str(layers[n]) for n in shown])
 
 
-def layers_apart(ax: Axes, layers: int, line: float = 1.2) -> int:
+def layers_apart(ax: Axes, line: float = 1.2) -> int:
     """Return how many layers share a text, so that lines of some font sizes do not meet."""
-    return max(1, int(np.ceil(line * font_size() / max(pitch(ax, layers, "y"), 1e-9))))
+    low, high = ax.get_ylim()
+    return max(1, int(np.ceil(line * font_size() / max(pitch(ax, high - low, "y"), 1e-9))))
 
 
 def name_layers(ax: Axes) -> None:

@@ -18,11 +18,11 @@ from gattn.analysis.circuits.measuring.measured import layers_run, percent
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
 from gattn.drawing.canvas.colours import KINDS, Scale, colour_map, ground
 from gattn.drawing.canvas.fitting import fitted
-from gattn.drawing.canvas.frame import describe, name_side, new_axes, shown_text
+from gattn.drawing.canvas.frame import describe, name_side, new_axes
 from gattn.drawing.canvas.keys import add_key
 from gattn.drawing.canvas.labels import small_size, text_style
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.layers.bands import short_names
+from gattn.drawing.layers.band_names import names_in
 from gattn.drawing.layers.circuits import left_without
 from gattn.drawing.layers.numbered import layers_apart
 from gattn.models.edit.heard import SIDES
@@ -152,11 +152,11 @@ def _set_up(ax: Axes, rows: Sequence[tuple[str, str]], across: float) -> None:
 def _name_rows(ax: Axes, rows: Sequence[tuple[str, str]]) -> None:
     """Write as many layers as have room, after the name of a stack that is not that below."""
     stacks = list(dict.fromkeys(stack for stack, _ in rows))
-    short = dict(zip(stacks, short_names(stacks), strict=True))
-    shown = range(0, len(rows), layers_apart(ax, len(rows)))
+    short = names_in(ax, stacks)
+    shown = range(0, len(rows), layers_apart(ax))
     before = stacks[0] if len(stacks) == 1 else ""
     texts = []
     for stack, layer in (rows[n] for n in shown):
-        texts.append(layer if stack == before else f"{shown_text(short[stack])} · {layer}")
+        texts.append(layer if stack == before else f"{short[stack]} · {layer}")
         before = stack
     ax.set_yticks(list(shown), texts, **text_style(texts))

@@ -183,7 +183,7 @@ def _name_bars(ax: Axes, ribbons: _Ribbons, left: Floats) -> list[Text]:
     """Name the bars above the input that are wide enough."""
     across = points(ax)[0] / (ax.get_xlim()[1] - ax.get_xlim()[0])
     top = len(ribbons.held) - 1
-    every = layers_apart(ax, top, 1.6 * 0.7)
+    every = layers_apart(ax, 1.6 * 0.7)
     written = []
     for at, n in np.argwhere(ribbons.held > 0):
         text = ribbons.names[n]

@@ -28,7 +28,13 @@ from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.mean import mean_of
 from gattn.drawing.chosen.queries import check_same_tokens, sides
-from gattn.drawing.chosen.shown import Shown, edges_between, edges_from, readable_edges
+from gattn.drawing.chosen.shown import (
+    Shown,
+    check_reached,
+    edges_between,
+    edges_from,
+    readable_edges,
+)
 from gattn.drawing.located.on_layout import axes_with
 from gattn.drawing.one_head import marks
 from gattn.drawing.one_head.free import FreeGraph, free_labels, with_numbers
@@ -84,6 +90,7 @@ def draw_graph(
     if not several or not all(isinstance(head, AttentionGraph) for head in several):
         raise SelectionError("A graph is drawn of a head, or of several of the same tokens.")
     check_same_tokens(several)
+    check_reached(threshold, several)
     positions = _positions(several[0])
     head = mean_of(several if self_loops else [one.without_self_loops() for one in several])
     asked = sides(head)[0]

@@ -16,7 +16,7 @@ from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.hidden import hidden_said, without_hidden
 from gattn.drawing.chosen.mean import mean_of
 from gattn.drawing.chosen.queries import check_same_tokens
-from gattn.drawing.chosen.shown import Shown, said_together
+from gattn.drawing.chosen.shown import Shown, check_reached, said_together
 from gattn.drawing.one_head.draw_head import (
     Layout,
     axes_for,
@@ -80,6 +80,7 @@ def draw_overlay(
     """
     chosen = list(heads)
     _check(chosen, layout)
+    check_reached(threshold, chosen)
     options = Options(
         query, key, hide, self_loops, threshold, vmax=vmax, linewidth=linewidth, title=title,
         caption=caption, figsize=figsize, ax=ax, labels=labels, legend=legend,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from gattn.analysis.reading.heads import Place
+from gattn.drawing.canvas.head_labels import shorter
 from gattn.drawing.many_heads.grid_plan import most_columns
 from gattn.drawing.many_heads.scores import HeadScore, Score
 from gattn.heads.head import AttentionGraph
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Graphs: TypeAlias = "Mapping[Place, AttentionGraph]"
-_SHARE = re.compile(r", \d+\.\d+$")
-"""What ends a part of a label in numbers."""
-_ASIDE = re.compile(r" \([^()]*\)")
-"""What a label says besides."""
 
 
 @dataclass(frozen=True)
@@ -121,19 +117,6 @@ class Order:
         said = f"{self.label.name} {text}"
         forms = titled(full, said), titled(short, said), titled(short, text)
         return (*forms, f"{short}:\n{text}") if short else forms
-
-
-def shorter(text: str) -> tuple[str, ...]:
-    """Write a label with less and less of it.
-
-    "first token (sink), 0.48; even" loses its shares, then all but its first part, then the words
-    in brackets; "…" stands for what follows.
-    """
-    parts = [_SHARE.sub("", part) for part in text.split("; ")]
-    more = "\N{NO-BREAK SPACE}…" * (len(parts) > 1)
-    plain = _ASIDE.sub("", parts[0]) or parts[0]
-    forms = text, "; ".join(parts), f"{parts[0]}{more}", f"{plain}{more}"
-    return tuple(dict.fromkeys(forms))
 
 
 def titled(name: str, text: str) -> str:

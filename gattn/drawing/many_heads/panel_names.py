@@ -42,7 +42,7 @@ class PanelNames:
         for level in range(levels):
             most += most > 1 and level == levels - 1 > 0
             texts = {
-                place: "\n".join(wrapped(line, wide / size, width_of) for line in name.split("\n"))
+                place: wrapped(name, wide / size, width_of).replace(" ·\n", "\n")
                 for place, panel in block.panels.items()
                 for name in [panel.names[min(level, len(panel.names) - 1)]]
             }

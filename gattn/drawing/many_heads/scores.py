@@ -15,6 +15,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.nouns import noun_of, several
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
+from gattn.names.text import worded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +65,7 @@ class Score:
         found = {place: _plain(value) for place, value in values.items() if not _is_none(value)}
         if not found:
             raise SelectionError(f"None of the heads to draw has the score {name!r}.")
-        said = name.replace("_", " ")
+        said = worded(name)
         nouns = {noun_of(head.geometry, head.stack) for head in heads.values()}
         if isinstance(score, str) and len(nouns) == 1:
             (noun,) = nouns

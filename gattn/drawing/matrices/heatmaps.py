@@ -11,7 +11,14 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.colours import KINDS_OF_AREAS, REST_OF_KINDS, Scale, colour_map, ink_on
+from gattn.drawing.canvas.colours import (
+    KINDS_OF_AREAS,
+    REST_OF_KINDS,
+    Scale,
+    colour_map,
+    hatched_in,
+    ink_on,
+)
 from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, points, rewritten
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import in_digits, small_size, smallest, widest_of
@@ -91,7 +98,7 @@ def say_pooled(ax: Axes, shape: tuple[int, int], pool: Pooling) -> None:
 def hatch_missing(ax: Axes, values: NDArray[Any]) -> None:
     """Hatch the ground of a matrix, which shows where it has no number."""
     if not np.isfinite(values).all():
-        ax.patch.set(hatch=_HATCH, edgecolor=_HATCHED, linewidth=0)
+        ax.patch.set(hatch=_HATCH, linewidth=0, **hatched_in(_HATCHED))
 
 
 def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:

@@ -12,7 +12,7 @@ from matplotlib.path import Path
 from matplotlib.transforms import Bbox, BboxTransformTo
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.colours import ink_on
+from gattn.drawing.canvas.colours import hatched_in, ink_on
 from gattn.drawing.canvas.fitting import Fitting, pitch, rewritten
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.matrices.cells import Cells
@@ -71,7 +71,7 @@ def stripes(
             "hatch": "---",
             "zorder": 2.5,
         }
-        found.append(PathPatch(whole, edgecolor=ink, gid="gattn-negative", **style))
+        found.append(PathPatch(whole, gid="gattn-negative", **style, **hatched_in(ink)))
     return found
 
 

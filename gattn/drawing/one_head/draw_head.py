@@ -31,6 +31,7 @@ from gattn.drawing.chosen.queries import Tokens, sides
 from gattn.drawing.chosen.shown import (
     Shown,
     all_edges,
+    check_reached,
     edges_between,
     edges_from,
     readable_edges,
@@ -116,6 +117,7 @@ def draw_with(
         )
     check_values(head, values)
     check_pool(options.pool)
+    check_reached(options.threshold, [head])
     whole, head = head, without_hidden(head, options.hide, self_loops=options.self_loops)
     draw = drawing(head, layout)
     scale = Scale.of(head, vmax=options.vmax, linewidth=options.linewidth)

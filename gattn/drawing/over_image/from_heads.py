@@ -19,7 +19,7 @@ from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph
-from gattn.names.text import quoted
+from gattn.names.text import quoted, worded
 
 ON_IMAGE = "on the image"
 
@@ -62,7 +62,7 @@ def of_heads(
     return Patches(
         found.spread(np.where(has_edge, amounts, np.nan)),
         found,
-        values.replace("_", " "),
+        worded(values),
         marked_edited(heads_title(heads), edits),
         tuple(filter(None, [*said, edits_said(edits)])),
         tuple(outlined) if len(outlined) < len(found.cells[found.cells >= 0]) else (),

@@ -20,6 +20,7 @@ from gattn.drawing.canvas.labels import font_size, widest_of
 from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.drawing.matrices.heatmaps import draw_heatmap, draw_kinds, write_cells
 from gattn.errors import SelectionError
+from gattn.names.text import worded
 
 
 def draw_array(
@@ -188,7 +189,7 @@ def _label_axis(ax: Axes, array: xr.DataArray, axis: str, side: str, count: int)
         label_tokens(ax, None, [str(label) for label in labels], side)
     else:
         fitted(ax, partial(_number_axis, ax, labels, side))
-    name = axis.replace("_", " ")
+    name = worded(axis)
     ax.set(**{f"{side}label": name})
 
 
@@ -205,7 +206,7 @@ def _number_axis(ax: Axes, labels: Sequence[Any], side: str) -> None:
 
 def array_name(array: xr.DataArray) -> str:
     """Return what an array's numbers are."""
-    return str(array.name or "").replace("_", " ")
+    return worded(str(array.name or ""))
 
 
 def array_title(array: xr.DataArray) -> str:

@@ -46,6 +46,8 @@ def draw_barcode(
         If there is no such head, or there are no bars.
     """
     found = list(dict.fromkeys(place[:2] for place in bars.index))
+    if not found:
+        raise SelectionError("There are no bars to draw: a single token has none.")
     places = [
         place
         for place in found

@@ -57,7 +57,9 @@ def draw_circuits(
 def _counted(circuits: Circuits) -> tuple[list[tuple[Any, ...]], list[str], NDArray[np.float64]]:
     """Count the circuits in which a head has a role: heads, roles, and (heads, roles)."""
     rows = pd.DataFrame(circuits.roles()).to_dict("records")
-    heads = sorted({(row["stack"], row["layer"], row["head"]) for row in rows})
+    stacks = list(dict.fromkeys(stack for one in circuits for stack in one.stacks))
+    named = {(row["stack"], row["layer"], row["head"]) for row in rows}
+    heads = sorted(named, key=lambda head: (stacks.index(head[0]), *head[1:]))
     known = {row["role"] for row in rows}
     roles = sorted(known, key=lambda role: (_rank(role), role))
     counts = np.zeros((max(len(heads), 1), max(len(roles), 1)))

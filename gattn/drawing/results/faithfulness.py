@@ -14,11 +14,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.fitting import fitted, room
+from gattn.drawing.canvas.fitting import fitted, points, room
 from gattn.drawing.canvas.frame import describe, new_axes, shown_text
 from gattn.drawing.canvas.keys import Entry, add_key
-from gattn.drawing.canvas.labels import font_size, small_size, text_style, widest_of
+from gattn.drawing.canvas.labels import font_size, small_size, text_style, widest_of, width_of
 from gattn.errors import SelectionError
+from gattn.names.text import wrapped
 
 _INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _DARK_INKS = ("#56b4e9", *_INKS[1:5], "#4f8fd6")
@@ -61,7 +62,7 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     if _BASELINE in table.columns:
         lines.append((_draw_baseline(ax, shares, table), "random orders: mean, range"))
     key = add_key(ax, lines, loc="best", fontsize=0.85 * font_size())
-    fitted(ax, partial(_clear_key, ax, key, ax.get_ylim()))
+    fitted(ax, partial(_clear_key, ax, key, [name for _, name in lines], ax.get_ylim()))
     unit, done = table.attrs.get("unit", "edge"), table.attrs.get("inserted", False)
     ax.set_xlabel(f"share of the {unit}s " + ("restored" if done else "cut"))
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
@@ -72,8 +73,11 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     return ax
 
 
-def _clear_key(ax: Axes, key: Legend, limits: tuple[float, float]) -> None:
-    """Raise the upper limit above all curves where the key has no room beside them."""
+def _clear_key(ax: Axes, key: Legend, names: list[str], limits: tuple[float, float]) -> None:
+    """Break names that are wider than the axes, and raise these where curves leave no room."""
+    for text, name in zip(key.get_texts(), names, strict=True):
+        wide = points(ax)[0] / float(text.get_fontsize()) - _KEY_LINE
+        text.set_text(wrapped(name, wide, width_of))
     low, high = limits
     ax.set_ylim(low, high)
     box = key.get_window_extent()

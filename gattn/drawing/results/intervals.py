@@ -19,6 +19,7 @@ from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes, s
 from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 from gattn.errors import SelectionError
+from gattn.names.text import worded
 
 _SMALLEST = 24.0
 """The side in points of the smallest cell that has a line."""
@@ -260,7 +261,7 @@ def _draw_ranked(shown: _Shown, ax: Axes | None, count: int, options: Mapping[st
         ax, [f"{stack} {n}.{m}" if shown.has_stacks else f"{n}.{m}" for stack, n, m in places]
     )
     ax.set(ylim=(len(order) - 0.4, -0.6), ylabel="head")
-    name_side(ax, "x", shown_text(shown.name.replace("_", " ")))
+    name_side(ax, "x", shown_text(worded(shown.name)))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.grid(axis="y", color="0.5", alpha=0.2)
     notes = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,17 @@ from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from gattn.drawing.canvas.colours import colour_map, given_map
-from gattn.drawing.canvas.fitting import fitted, pitch, room
+from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, room
 from gattn.drawing.canvas.frame import LARGEST, describe, new_axes
-from gattn.drawing.canvas.labels import shortened, small_size, smallest, widest_of
+from gattn.drawing.canvas.labels import shortened, small_size, smallest, text_style, widest_of
 from gattn.drawing.canvas.sides import REACH, label_rows
 from gattn.drawing.matrices.arrays import ColourCells
 from gattn.drawing.matrices.heatmaps import fill_axes, hatch_missing, write_cells
 from gattn.errors import SelectionError
-from gattn.names.text import numbered, visible
+from gattn.names.text import numbered, visible, worded, wrapped
+
+_LINE = 1.15
+"""How far apart upright names of columns stand, in font sizes."""
 
 
 def draw_table(
@@ -77,15 +81,20 @@ def draw_table(
 
 
 def _name_columns(ax: Axes, names: Sequence[str]) -> None:
-    """Name columns in several lines, or upright where these would meet."""
+    """Name columns in several lines, upright where these would meet, and only as many as fit."""
     apart, size = pitch(ax, len(names), "x"), small_size()
-    widest = widest_of([part for name in names for part in name.split("_")]) * size
+    whole = [worded(name) for name in names]
+    texts = [wrapped(name, 0.0) for name in whole]
+    widest = widest_of([line for text in texts for line in text.split("\n")]) * size
     is_narrow = widest + 0.5 * size > apart
-    texts = [name.replace("_", " " if is_narrow else "\n") for name in names]
     if is_narrow:
-        size = min(size, max(smallest(), apart / 1.15))
-        texts = shortened(texts, REACH * room(ax)[1] / size)
-    ax.set_xticks(range(len(names)), texts, rotation=90 * is_narrow, size=size)
+        reach = REACH * room(ax)[1]
+        size = min(size, max(smallest(), min(apart / _LINE, reach / widest_of(whole))))
+        texts = shortened(whole, reach / size)
+    stride = max(1, ceil(_LINE * size / apart - 1e-6)) if is_narrow else 1
+    Fitting.of(ax).note("columns", f"one column in {stride} is named" if stride > 1 else "")
+    style = {"rotation": 90 * is_narrow, "size": size, **text_style(texts)}
+    ax.set_xticks(range(0, len(names), stride), texts[::stride], **style)
 
 
 def without_only_stack(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gattn.drawing.canvas.frame import describe, new_axes
-from gattn.drawing.canvas.sides import label_rows
+from gattn.drawing.canvas.sides import label_columns, label_rows
 from gattn.drawing.matrices.heatmaps import draw_heatmap
 from gattn.errors import SelectionError
 
@@ -39,7 +39,7 @@ def draw_topology(
     if ax is None:
         ax = new_axes(6.4, float(np.clip(1.5 + 0.24 * len(values), 2.6, 12.0)))
     draw_heatmap(ax, values.to_numpy(dtype=np.float64), column, **options)
-    ax.set_xticks(range(values.shape[1]), [f"{threshold:g}" for threshold in values.columns])
+    label_columns(ax, [f"{threshold:g}" for threshold in values.columns])
     label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
     ax.tick_params(length=0)
     ax.set(xlabel="threshold", ylabel="head")

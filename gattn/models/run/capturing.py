@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, cast
 
@@ -203,7 +203,6 @@ def _captured(
     return recording
 
 
-@contextmanager
 def capturing(
     model: PreTrainedModel | nn.Module,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -215,7 +214,7 @@ def capturing(
     contributions: Contributions = False,
     tokens: Tokens | None = None,
     grid: tuple[int, int] | None = None,
-) -> Iterator[Recording]:
+) -> AbstractContextManager[Recording]:
     """Capture the attention of any call of a model, generation included.
 
     Within the context, in this thread, each call of the model is recorded; ``run.trace`` is then
@@ -248,10 +247,11 @@ def capturing(
     grid : (int, int), optional
         How many rows and columns of patches an image has; see `AttentionTrace.on_grid`.
 
-    Yields
-    ------
-    Recording
-        Its `trace` and `traces` are there while the context is open, and afterwards.
+    Returns
+    -------
+    context manager
+        Of a `Recording`, whose `trace` and `traces` are there while the context is open, and
+        afterwards.
 
     Raises
     ------
@@ -277,10 +277,15 @@ def capturing(
         model, tokenizer = resolved(cast("PreTrainedModel", model), tokenizer)
     naming = Naming(tokens, grid)
     recording = Recording(model, tokenizer, options, keeps_logits=True, naming=naming)
+    return _capturing(model, recording, is_named=tokens is not None or grid is not None)
+
+
+@contextmanager
+def _capturing(model: nn.Module, recording: Recording, *, is_named: bool) -> Iterator[Recording]:
     with opened(model, recording) as calls:
         yield recording
     recording.finish(calls.unfollowed, calls.learned)
-    if tokens is not None or grid is not None:
+    if is_named:
         _ = recording.traces  # Names, or a grid, may fit no text that ran.
 
 

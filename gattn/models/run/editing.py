@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeGuard
 
 from torch import nn
@@ -74,14 +74,13 @@ def _instead(given: object) -> str:
     return ""
 
 
-@contextmanager
 def edited(
     model: nn.Module,
     *edits: Edit,
     tokenizer: PreTrainedTokenizerBase | None = None,
     tokens: Tokens | None = None,
     grid: tuple[int, int] | None = None,
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Run a live model with edits, within this context and thread.
 
     Rows that an edit does not change stay bit for bit the same. Contexts nest: edits of the outer
@@ -107,9 +106,10 @@ def edited(
         How many rows and columns of patches an image has, for edits that name patches as traces do,
         such as "2,4" or "class", as in `gattn.capturing`.
 
-    Yields
-    ------
-    None
+    Returns
+    -------
+    context manager
+        For a ``with`` block, within which the model runs with the edits.
 
     Raises
     ------
@@ -132,8 +132,17 @@ def edited(
     check_edits(edits)
     if not edits:
         raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
-    edits = tuple(Sources(model, tokenizer).run(edits))
-    context = Editing([edits], tokenizer, Naming(tokens, grid))
+    return _editing(model, edits, tokenizer, Naming(tokens, grid))
+
+
+@contextmanager
+def _editing(
+    model: nn.Module,
+    edits: Sequence[Edit],
+    tokenizer: PreTrainedTokenizerBase | None,
+    naming: Naming,
+) -> Iterator[None]:
+    context = Editing([tuple(Sources(model, tokenizer).run(edits))], tokenizer, naming)
     try:
         with opened(model, context):
             yield

@@ -12,6 +12,7 @@ from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.models.load.loading import resolved
 from gattn.names.places import list_places
+from gattn.names.text import worded
 from gattn.surveys.ask.definitions import definition_notes, definitions_of
 from gattn.surveys.ask.finding import rows_of
 from gattn.surveys.ask.predicted import predicted
@@ -76,7 +77,7 @@ class ExampleTexts(Table):
         """
         if model is not None:
             model, tokenizer = resolved(model, tokenizer)
-        name, graphs = self.attrs["name"].replace("_", " "), {}
+        name, graphs = worded(self.attrs["name"]), {}
         for row in self.to_dict("records"):
             place = {which: row[which] for which in ("stack", "layer", "head")}
             tables = rows_of(Path(self.attrs["folder"]), row["text_id"], place)

@@ -39,6 +39,8 @@ from gattn.heads.head import AttentionGraph
 
 _LINE = 1.8
 """The distance between lines, in font sizes."""
+_LARGEST = 1.5
+"""How many times as large as usual text becomes where axes of a given size have room for it."""
 _NARROWEST, _WIDEST = 26.0, 52.0
 """The longest line in a figure of our own, in font sizes, of a short text and of a long one."""
 
@@ -61,7 +63,8 @@ def draw_text(
     is outlined; tokens without an edge to it are pale and not shaded. Colours are those of a
     matrix, on a square-root scale. The caption says which edges are shown, how many there are,
     which share of the query's attention they hold, and what the sink holds. `figsize`, `ax`,
-    `cmap` and `legend`: see `gattn.drawing`; on axes of yours the text shrinks until it fits.
+    `cmap` and `legend`: see `gattn.drawing`; on axes of yours, and in a figure of your size, the
+    text is as large as has room, up to one and a half times the font size.
 
     Parameters
     ----------
@@ -89,11 +92,11 @@ def draw_text(
     colours = colour_map(cmap, is_signed=is_signed, is_area=True)
     norm = scale.norm if values == "attention" else norm_of(shade.amounts[shade.is_edge], values)
     ax = given_axes(ax, figsize)
-    is_own = ax is None
+    is_fixed = ax is not None
     if ax is None:
         ax = _fitting_axes(words, 2 + len(scale.ticks) if legend else 0)
     clear(ax)
-    fitted(ax, _Passage(ax, shade, words, colours, norm, is_high=figsize is not None).place)
+    fitted(ax, _Passage(ax, shade, words, colours, norm, is_fixed=is_fixed).place)
     if legend:
         ticks = scale.ticks[::-1]
         if values != "attention":
@@ -102,7 +105,7 @@ def draw_text(
     edits = union(head.edits for head in chosen)
     caption = "; ".join(filter(None, [shade.caption, edits_said(edits)]))
     write_texts(ax, marked_edited(heads_title(chosen), edits), caption)
-    if is_own:
+    if not is_fixed:
         make_room(ax)
     return ax
 
@@ -119,9 +122,8 @@ def _fitting_axes(words: Words, key_lines: int) -> Axes:
     return add_axes(figure, legend=bool(key_lines))
 
 
-def _fitted(words: Words, width: float, height: float) -> tuple[Setting, float]:
-    """Find the largest font size, up to the user's, at which the text fits."""
-    size = font_size()
+def _fitted(words: Words, width: float, height: float, size: float) -> tuple[Setting, float]:
+    """Find the largest font size, up to a size, at which the text fits."""
     while True:
         found = words.set(width / size)
         is_narrow = float(found.right.max(initial=0.0)) * size <= width + 1
@@ -141,9 +143,9 @@ class _Passage:
         cmap: Colormap,
         norm: Normalize,
         *,
-        is_high: bool,
+        is_fixed: bool,
     ) -> None:
-        self._ax, self._shade, self._words, self._is_high = ax, shade, words, is_high
+        self._ax, self._shade, self._words, self._is_fixed = ax, shade, words, is_fixed
         fills, plain = cmap(norm(shade.amounts)), mpl.rcParams["text.color"]
         style: dict[str, Any] = {"clip_on": False, "linewidths": 0.0}
         self._shades = PolyCollection(
@@ -172,10 +174,11 @@ class _Passage:
         ]
 
     def place(self) -> None:
-        """Set the text in the largest font, up to the user's, in which it fits the axes."""
-        wide, tall = slot(self._ax) if self._is_high else points(self._ax)
-        found, size = _fitted(self._words, wide, tall)
-        if self._is_high:  # Title and caption stay near a text that is shorter than its figure.
+        """Set the text in the largest font in which it fits the axes."""
+        wide, tall = slot(self._ax) if self._is_fixed else points(self._ax)
+        most = font_size() * (_LARGEST if self._is_fixed else 1.0)
+        found, size = _fitted(self._words, wide, tall, most)
+        if self._is_fixed:  # Title and caption stay near a text that is shorter than its figure.
             self._ax.set_box_aspect(min(found.lines * _LINE * size, tall) / wide)
         middle = -(found.line + 0.5) * _LINE
         place = _from_top_left(self._ax, size)

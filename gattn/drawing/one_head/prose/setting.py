@@ -18,7 +18,7 @@ from gattn.names.text import visible
 
 PAD = 0.14
 """How far a word's box reaches beyond its text on either side, in font sizes."""
-JOINT = 0.03
+JOINT = 0.06
 """How far a token's box reaches beyond its text where it joins another of the word."""
 _SPACE = 0.34
 _LONGEST = 40

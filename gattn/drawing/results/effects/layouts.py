@@ -235,7 +235,7 @@ def _draw_edges_by_layer(
         for depth in range(len(layers) + 1)
     ]
     draw_nodes(ax, nodes)
-    set_up_bands(ax, bands, labels=True)
+    set_up_bands(ax, bands, [sides.stack], labels=True)
     lines.name_strongest(12)
     _add_bar(ax, changes.pen)
     notes = strongest_said(changes, order)

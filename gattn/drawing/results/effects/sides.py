@@ -57,8 +57,12 @@ class Sides:
 
 
 def stacks_of(table: pd.DataFrame) -> list[str]:
-    """List the stacks that a table names."""
-    return sorted(table["stack"].dropna().unique()) if "stack" in table else []
+    """List the stacks that a table names, in the order in which they ran, as far as it tells."""
+    if "stack" not in table:
+        return []
+    told, named = table.attrs.get("tokens", ()), table["stack"].dropna().unique()
+    in_order = [*told, *named] if isinstance(told, Mapping) else named
+    return [stack for stack in dict.fromkeys(in_order) if stack in named]
 
 
 def told_texts(table: pd.DataFrame) -> dict[str, list[str]]:

@@ -17,7 +17,8 @@ from gattn.analysis.reading.results import array
 from gattn.drawing.canvas.colours import given_map
 from gattn.drawing.canvas.fitting import fitted, pitch, room
 from gattn.drawing.canvas.frame import new_axes
-from gattn.drawing.canvas.labels import fit, shortened
+from gattn.drawing.canvas.head_labels import fullest
+from gattn.drawing.canvas.labels import fit, text_style
 from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.results.arrays import draw_array
 from gattn.drawing.results.tables import draw_table
@@ -77,8 +78,8 @@ def _write_labels(ax: Axes, labels: Sequence[str]) -> None:
     def step() -> None:
         found = fit(dict(enumerate(labels)), pitch(ax, len(labels), "y"), rotations=[90])
         shown = [i for i, text in enumerate(found.texts) if text]
-        texts = shortened([labels[i] for i in shown], REACH * room(ax)[0] / found.size)
-        beside.set_yticks(shown, texts, size=found.size)
+        texts = fullest([labels[i] for i in shown], REACH * room(ax)[0] / found.size)
+        beside.set_yticks(shown, texts, size=found.size, **text_style(texts))
 
     fitted(ax, step)
 

@@ -1,5 +1,10 @@
 // Writes numbers and tokens as text, and estimates its width.
 
+/** Write the name of a column in words. */
+export function worded(name) {
+  return name.replace("_for_90", "_for_90_%").replaceAll("_", " ");
+}
+
 /** Write a number with at most three significant digits. */
 export function number(value) {
   if (!Number.isFinite(value)) return "none";

@@ -1,6 +1,6 @@
 // Shows the state in the controls, and sets the colours of the style sheet.
 
-import { number, several } from "../heads/texts.js";
+import { number, several, worded } from "../heads/texts.js";
 import { SHOWN, nameOf, viewsOf, weightsOf, withPin } from "../heads/state.js";
 import { cssOf } from "../scenes/colours.js";
 import { $, element, host } from "./elements.js";
@@ -61,7 +61,7 @@ export function fillControls(page) {
     }
     select.value = value;
   };
-  const plain = (names) => names.map((name) => [name, name.replaceAll("_", " ")]);
+  const plain = (names) => names.map((name) => [name, worded(name)]);
   options($("stack"), plain(page.traces[0].stacks.map(({ name }) => name)), state.stack);
   options($("sort"), [["", "layer and head"], ...plain(Object.keys(graph.scores))], state.sort);
   options($("show"), plain(SHOWN), state.show);

@@ -1,6 +1,6 @@
 // Draws the grid of all heads from their thumbnails.
 
-import { grouped, number } from "../heads/texts.js";
+import { grouped, number, worded } from "../heads/texts.js";
 import { nameOf } from "../heads/state.js";
 import { Scale } from "../scenes/colours.js";
 import { gridSize, headGrid, shadeOf } from "../scenes/grid.js";
@@ -156,5 +156,5 @@ function thumbnailOf(page, n, show, scale) {
 export function noteHead(page, n) {
   const graph = page.stack.graphs[page.order[n]];
   const { sort } = page.state;
-  $("grid-note").textContent = graph ? `${headText(graph)}${sort ? ` · ${sort.replaceAll("_", " ")} ${number(graph.scores[sort])}` : ""}` : "";
+  $("grid-note").textContent = graph ? `${headText(graph)}${sort ? ` · ${worded(sort)} ${number(graph.scores[sort])}` : ""}` : "";
 }
