@@ -163,19 +163,76 @@ def test_a_layer_that_ends_in_its_mlp_passes_no_part_on():
 
 def norms_three_times(self, x):
     x = self.norm("p", x + self.attend(x))
-    x = self.other(x + self.before(x))
+    x = self.other(0.7 * x + self.before(x))
     return self.norm("l", x + self.fed(x))
 
 
-def test_a_norm_between_those_of_the_stream_is_not_left_out():
+def norms_twice_at_once(self, x):
+    x = self.norm("p", x + self.attend(x))
+    return self.norm("l", self.other(x))
+
+
+def norms_what_is_added_to_itself(self, x):
+    x = self.norm("p", x + self.attend(x))
+    return self.other(x + x) + self.fed(x)
+
+
+def held_by_norms(forward, layer, total, parts):
+    """Take parts of the sum (parts, tokens, width) through a layer's norms, by hand."""
+    norms, other = layer.norms, layer.other
+    parts, x = held(norms["p"], total, parts), norms["p"](total)
+    if forward is norms_what_is_added_to_itself:
+        return held(other, 2 * x, 2 * parts)
+    given = x if forward is norms_twice_at_once else 0.7 * x + layer.before(x)
+    parts = held(other, given, parts if forward is norms_twice_at_once else 0.7 * parts)
+    x = other(given)
+    return held(norms["l"], x if forward is norms_twice_at_once else x + layer.fed(x), parts)
+
+
+NORMING = [norms_three_times, norms_twice_at_once, norms_what_is_added_to_itself]
+
+
+@pytest.mark.parametrize("forward", NORMING)
+def test_a_stream_goes_through_any_number_of_norms(forward):
     """Decoders as BART's have one after cross-attention."""
-    model, layer, x, part = part_of(norms_three_times, Kind("post", has_last=True))
+    is_last = forward is not norms_what_is_added_to_itself
+    model, layer, x, part = part_of(forward, Kind("post", has_last=is_last))
     total, norm = x[0] + layer.attend(x)[0], layer.norms["p"]
     assert part.is_post_norm
     torch.testing.assert_close(part.normed().by_head(), held(norm, total, attended(layer, x)))
     torch.testing.assert_close(part.normed().after, norm(total))
-    with pytest.raises(CaptureError, match="has further norms in between"):
-        gattn.why(lambda: model(x), model, layer=1, head=0)
+    found = gattn.why(lambda: model(x), model, layer=1, head=1)
+    names = [str(one) for one in found.writers]
+    parts = held_by_norms(forward, layer, total, attended(layer, x))
+    weight = model.layers[1].qkv.weight[WIDTH + WIDTH // HEADS : 2 * WIDTH]
+    for head in range(HEADS):
+        mine = torch.as_tensor(found.keys[names.index(f"0.{head}")])
+        torch.testing.assert_close(mine, parts[head] @ weight.T, rtol=0, atol=1e-5)
+
+
+def norms_then_adds_what_was_before(self, x):
+    x = self.norm("p", x + self.attend(x))
+    return self.other(x + self.before(x)) + self.fed(x) + x * self.vector
+
+
+def norms_in_two_ways(self, x):
+    x = self.norm("p", x + self.attend(x))
+    return self.other(x + self.before(x)) + self.norm("l", 2 * x + self.fed(x))
+
+
+def norms_what_is_bent(self, x):
+    x = self.norm("p", x + self.attend(x))
+    return self.other(functional.gelu(x)) + self.fed(x)
+
+
+ELSEWHERE = [norms_then_adds_what_was_before, norms_in_two_ways, norms_what_is_bent]
+
+
+@pytest.mark.parametrize("forward", ELSEWHERE)
+def test_a_stream_that_goes_elsewhere_after_a_norm_is_refused(forward):
+    model, _, run = made(forward, Kind("post", has_last=True))
+    with pytest.raises(CaptureError, match="What becomes of the vectors"):
+        gattn.why(run, model, layer=1, head=1)
 
 
 def mlp_reads_attention(self, x):
@@ -211,8 +268,9 @@ def doubles(self, x):
 def test_a_stream_that_is_added_to_itself_is_doubled():
     """What passes through dropout equals the stream, and is no MLP's."""
     _, layer, x, part = part_of(doubles, Kind(mlp=None))
-    torch.testing.assert_close(part.end_norm(part.by_head()[0]), 2 * attended(layer, x)[0])
-    torch.testing.assert_close(part.before_end, x[0] + layer.attend(x)[0])
+    (last,) = part.later
+    torch.testing.assert_close(last.norm(part.by_head()[0]), 2 * attended(layer, x)[0])
+    torch.testing.assert_close(last.given, x[0] + layer.attend(x)[0])
 
 
 def gates_tokens(self, x):

@@ -118,6 +118,33 @@ def test_the_norm_after_self_attention_is_the_stream_of_decoders(name):
         torch.testing.assert_close(part.normed().after, output[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["bart", "marian"])
+def test_what_heads_of_decoders_wrote_goes_through_all_their_norms(name):
+    specimen = zoo.specimen(name).double()
+    first, second = specimen.model.get_decoder().layers[:2]
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    norms = first.self_attn_layer_norm, first.encoder_attn_layer_norm, first.final_layer_norm
+    heads, given = [], {}
+    for norm in norms:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+        norm.register_forward_hook(lambda norm, args, _: given.update({norm: args[0][0]}))
+    projection = first.self_attn.out_proj
+    projection.register_forward_hook(lambda _, args, output: heads.append(args[0][0]))
+    found = gattn.why(inputs, specimen.model, layer=1, head=1, stack="decoder")
+    names, size = [str(one) for one in found.writers], second.self_attn.head_dim
+    for head in range(second.self_attn.num_heads):
+        rows = slice(head * size, (head + 1) * size)
+        part = heads[0][:, rows] @ projection.weight[:, rows].T
+        for norm in norms:
+            deviation = (given[norm].var(-1, correction=0) + norm.eps).sqrt()[:, None]
+            part = (part - part.mean(-1, keepdim=True)) / deviation * norm.weight
+        mine = torch.as_tensor(found.keys[names.index(f"0.{head}")])
+        wanted = part @ second.self_attn.k_proj.weight[size : 2 * size].T
+        torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-9)
+
+
 AFTER = {
     "bert": "attention.output.LayerNorm",
     "albert": "attention.LayerNorm",
@@ -298,8 +325,9 @@ def test_a_number_that_the_end_is_multiplied_by():
     for part in taken_apart(inputs, specimen.model).results:
         assert not part.is_post_norm
         assert not part.is_parallel
-        torch.testing.assert_close(part.end_norm.gain, torch.full_like(part.end[0], 0.8))
-        torch.testing.assert_close(part.end_norm(part.before_end), part.end)
+        (last,) = part.later
+        torch.testing.assert_close(last.norm.gain, torch.full_like(part.end[0], 0.8))
+        torch.testing.assert_close(last.output, part.end)
         check_sum(part)
 
 

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gattn
 from benchmarks import zoo
-from gattn.errors import EditError
+from gattn.errors import CaptureError, EditError
 
 IDS = torch.tensor([[5, 17, 42, 17, 8, 33, 59, 3, 21]])
 OTHER = torch.tensor([[7, 7, 30, 2, 51]])
@@ -285,3 +285,31 @@ def test_autocast_holds_where_the_layer_runs_once_more(tiny):
     (plain, edited), (rounded, other) = exact, found
     assert ((other - rounded) - (edited - plain)).norm() < 3 * (rounded - plain).norm()
     assert (edited - plain).norm() > 6 * (rounded - plain).norm()
+
+
+class Bent(torch.nn.Module):
+    def forward(self, x):
+        return x.tanh()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_streams_of_stacks_that_hear_all_are_not_asked_for():
+    """What ends a decoder's layers matters where its own heads do not hear of something."""
+    specimen = zoo.specimen("bart").double()
+    inputs, model = specimen.inputs, specimen.model
+    for layer in model.get_decoder().layers:
+        layer.final_layer_norm = Bent()
+    encoder = model.get_encoder()
+    edit = gattn.Without("0.1", side="value", stack="encoder")
+    with torch.no_grad(), gattn.edited(model, edit):
+        found = model(**inputs).encoder_last_hidden_state
+    given = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+    with torch.no_grad(), gattn.edited(encoder, gattn.Without("0.1", side="value")):
+        wanted = encoder(**given).last_hidden_state
+    torch.testing.assert_close(found, wanted)
+    assert not torch.allclose(found, encoder(**given).last_hidden_state)
+    for stack in ("decoder", None):
+        edit = gattn.Without("0.1", side="value", stack=stack)
+        with pytest.raises(CaptureError, match=r"decoder.* ends in a module"), torch.no_grad():
+            with gattn.edited(model, edit):
+                model(**inputs)

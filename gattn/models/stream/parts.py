@@ -136,9 +136,8 @@ class Growing:
         if sublayer.is_changed_last:
             raise CaptureError(
                 f"The layer of {sublayer.name} ends in a module of the residual stream that is not "
-                "found to be a norm or a scale of each token, or has further norms in between, as "
-                "after cross-attention: what becomes of the parts is unknown. Use effect, estimate "
-                "or circuit, which need no residual stream."
+                "found to be a norm or a scale of each token: what becomes of the parts is "
+                "unknown. Use effect, estimate or circuit, which need no residual stream."
             )
         self.depth = layer + 1
         split = sorted(head for place, head in self._split if place == layer)
@@ -149,28 +148,32 @@ class Growing:
         whole = [n for n in range(sublayer.heads) if n not in split]
         self._append([Writer("head", layer, n) for n in whole], heads[whole])
         self.dictionaries += [_by_source(cast("Sublayer", sublayer), n) for n in split]
-        bias = sublayer.bias.clone()[None]
-        self._append([Writer("bias", layer)], bias)
+        self._append([Writer("bias", layer)], sublayer.bias[None])
+        self._append([Writer("mlp", layer)], torch.zeros_like(sublayer.bias)[None])
         total = sublayer.after
         if sublayer.is_post_norm:
             total = sublayer.normed().after
             assert sublayer.norm is not None
-            self._norm(sublayer.norm, bias)
-        end = sublayer.end if sublayer.before_end is None else sublayer.before_end
-        self._append([Writer("mlp", layer)], (end - total)[None])
-        if sublayer.end_norm is not None:
-            self._norm(sublayer.end_norm, self.parts[-2])
+            self._norm(sublayer.norm)
+        for one in sublayer.later:
+            self._add_rest(one.given - total)
+            self._norm(one.norm)
+            total = one.output
+        self._add_rest(sublayer.end - total)
 
     def _append(self, writers: list[Writer], parts: Tensor) -> None:
         self.writers += writers
         self.parts.append(parts)
 
-    def _norm(self, norm: FixedNorm, bias: Tensor) -> None:
-        """Apply a norm to all parts; what it adds itself is bias."""
-        at = next(n for n, one in enumerate(self.parts) if one is bias)
+    def _add_rest(self, rest: Tensor) -> None:
+        """Add to what the layer's MLP wrote, which is the last part."""
+        self.parts[-1] = self.parts[-1] + rest
+
+    def _norm(self, norm: FixedNorm) -> None:
+        """Apply a norm to all parts; what it adds itself is the layer's bias."""
         self.parts = [norm(one) for one in self.parts]
         self.dictionaries = [one.normed(norm) for one in self.dictionaries]
-        self.parts[at] = self.parts[at] + norm.shift
+        self.parts[-2] = self.parts[-2] + norm.shift
 
 
 def _by_source(sublayer: Sublayer, head: int) -> Dictionary:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -84,6 +84,29 @@ class FixedNorm:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class StreamNorm:
+    """A norm, or a scale, that the stream goes through, and what it takes: (tokens, dim).
+
+    That is the stream, and what else was added to it.
+    """
+
+    norm: FixedNorm
+    given: Tensor
+
+    @classmethod
+    def of_number(cls, size: float, output: Tensor) -> StreamNorm:
+        """Make the scale that multiplies by a number."""
+        ones = torch.ones_like(output)
+        norm = FixedNorm(size * ones[0], 0 * ones[0], ones[:, 0], False)
+        return cls(norm, output / size)
+
+    @property
+    def output(self) -> Tensor:
+        """What it gives."""
+        return self.norm(self.given) + self.norm.shift
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Branch:
     r"""What the heads of a layer add to the residual stream, and the stream around it.
@@ -116,12 +139,10 @@ class Branch:
         What reads y next, if that is a norm.
     is_post_norm : bool
         Whether what `norm` gives is the residual stream, as in BERT.
-    end_norm : FixedNorm, optional
-        A later norm whose output is `end`.
-    before_end : Tensor (tokens, dim), optional
-        What that norm takes.
+    later : sequence of StreamNorm
+        Further norms and scales that the stream goes through on its way to `end`, in order.
     is_changed_last : bool
-        Whether more than these norms, or another module than a norm, makes `end` of the stream.
+        Whether another module than a norm makes `end` of the stream.
     is_parallel : bool
         Whether the MLP reads the same residual as the attention, as in GPT-NeoX.
     error : float
@@ -140,8 +161,7 @@ class Branch:
     end: Tensor
     norm: FixedNorm | None = None
     is_post_norm: bool = False
-    end_norm: FixedNorm | None = None
-    before_end: Tensor | None = None
+    later: Sequence[StreamNorm] = ()
     is_changed_last: bool = False
     is_parallel: bool = False
     error: float = 0.0

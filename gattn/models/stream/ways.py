@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-import torch
 from torch import Tensor
 
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.replays import Moved, Replay
 from gattn.models.stream.rounding import factor_of
-from gattn.models.stream.sublayers import Branch, FixedNorm
+from gattn.models.stream.sublayers import Branch, FixedNorm, StreamNorm
 from gattn.normalizers.base import widened
 
 Noise = Callable[[Moved], Tensor]
+Link = tuple[float | None, Event | None]
 Share = Callable[[Event | None, Event | None], float | None]
 """By how much the end, or what a last module is given, follows the sum, or what a module gives.
 
@@ -78,6 +78,8 @@ class Source:
 
     def share(self, start: Event | None, last: Event | None) -> float | None:
         """Return by how much a target follows the sum, or what a module gives."""
+        if last is not None and last is self.written:
+            return float(start is None)
         if start is None and self.written is not None and self.share(self.written, last):
             return 0.0  # All goes through the norm, which is moved by moving the sum.
         if start not in self._moved:
@@ -117,96 +119,91 @@ def followed(
         return float(leads(one, target, events, added if start is None else others))
 
     for leads in (_is_next, _leads):
-        found, _ = _followed(part, after, events, partial(share, leads))
+        found, _ = _found(part, after, events, partial(share, leads), most=1)
         if found is not None:
             return found
     if (source := again()) is not None:
         events = [*source.replay.events, *filter(None, [source.written])]
-        found, is_read_only = _followed(part, after, events, source.share)
+        found, has_ways = _found(part, after, events, source.share, most=len(events))
         if found is not None:
             return found
-        starts = _passed_on(part, after, events, source.share) if is_read_only else []
-        readers = [x for x in source.replay.events if is_same(x.given, after)]
-        is_read = bool(readers) and all(source.share(None, x) == 1 for x in readers)
-        if is_read_only and is_read and not starts:
-            starts = [None]  # Nothing is added to the sum, which is the layer's last stream.
-        if len(starts) == 1:
-            (start,) = starts
-            norm = next(_norms(after, events), None) if start is None else start.norm
-            is_post_norm = start is not None
-            return replace(part, norm=norm, is_post_norm=is_post_norm, is_changed_last=True)
+        if not has_ways and _is_only_read(after, events, lasts_of(events, part.end), source.share):
+            norm = next(_norms(after, events), None)
+            return replace(part, norm=norm, is_changed_last=True)
     return replace(part, norm=None, is_post_norm=True)
 
 
-def _followed(
-    part: Branch, after: Tensor, events: Sequence[Event], share: Share
+def _found(
+    part: Branch, after: Tensor, events: Sequence[Event], share: Share, most: int
 ) -> tuple[Branch | None, bool]:
-    """Follow the stream; else say whether the layer's end does not depend on the sum directly."""
-    lasts = lasts_of(events, part.end)
-    readers = [x for x in events if x.changes and is_same(x.given, after)]
-    for one in readers:
-        if one in lasts and one.norm is not None:
-            return replace(part, norm=one.norm, is_post_norm=True), False
-    # What an MLP gives may end a layer, too, where nothing is added to it.
-    readers, is_read_only = [x for x in readers if x not in lasts], True
+    """Follow the stream through `most` norms, if it has one way; beside another, none is its own.
+
+    Also return whether there are ways.
+    """
+    ways = list(_ways(None, after, events, lasts_of(events, part.end), share, most))
+    return _along(part, after, events, ways[0]) if len(ways) == 1 else None, bool(ways)
+
+
+def _is_only_read(
+    after: Tensor, events: Sequence[Event], lasts: Sequence[Event], share: Share
+) -> bool:
+    """Return whether the sum, which has no way on, is just what an MLP makes the end of."""
+    readers = [x for x in events if is_same(x.given, after)]
+    others = [x for x in readers if x.changes and x.norm is None and x not in lasts]
+    return (
+        bool(readers)
+        and all(share(None, x) == 1 for x in readers)
+        and all(share(x, last) == 0 for x in others for last in (None, *lasts))
+    )
+
+
+def _ways(
+    start: Event | None,
+    stream: Tensor,
+    events: Sequence[Event],
+    lasts: Sequence[Event],
+    share: Share,
+    most: int,
+) -> Iterator[list[Link]]:
+    """List the ways of a stream to the layer's end, through norms, as in decoders that cross."""
     for last in (None, *lasts):
-        if _is_given(last, after):
-            continue
-        size = share(None, last)
-        is_read_only &= size == 0
-        if size:
-            return _ended(replace(part, norm=next(_norms(after, events), None)), size, last), False
-        sizes = [(x, share(x, last)) for x in readers if not _is_given(last, x.output)]
-        is_read_only &= all(size == 0 for _, size in sizes)
-        through = [(x, times) for x, times in sizes if x.norm is not None and times != 0]
-        # Of several norms, or beside the sum itself, none is the stream.
-        if size == 0 and len(through) == 1:
-            (start, times), *_ = through
-            if times is not None:
-                return _ended(replace(part, norm=start.norm, is_post_norm=True), times, last), False
-    return None, is_read_only
+        if last is not None and last.norm is None and is_same(last.given, stream):
+            continue  # It is an MLP's, to which nothing is added.
+        if (size := share(start, last)) != 0:
+            yield [(size, last)]
+            return
+    for one in events if most else ():
+        if one.changes and one.norm is not None and (size := share(start, one)) != 0:
+            for way in _ways(one, one.output, events, lasts, share, most - 1):
+                yield [(size, one), *way]
 
 
-def _passed_on(
-    part: Branch, after: Tensor, events: Sequence[Event], share: Share
-) -> list[Event | None]:
-    """List the streams that end the layer after further norms, as those after cross-attention."""
-    lasts = lasts_of(events, part.end)
-    norms = [x for x in events if x.changes and x.norm is not None]
-
-    def ends(one: Event) -> bool:
-        is_last = one in lasts or any(share(one, last) for last in (None, *lasts))
-        return is_last or goes_on(one, one.output, norms[norms.index(one) + 1 :])
-
-    def goes_on(start: Event | None, stream: Tensor, further: Sequence[Event]) -> bool:
-        some = (x for x in further if not is_same(x.given, stream))
-        return any(bool(share(start, x)) and ends(x) for x in some)
-
-    starts = [None, *(x for x in norms if is_same(x.given, after))]
-    return [x for x in starts if goes_on(x, after if x is None else x.output, norms)]
+def _along(
+    part: Branch, after: Tensor, events: Sequence[Event], way: Sequence[Link]
+) -> Branch | None:
+    """Say through which norms the stream goes; None if it is not just multiplied between them."""
+    (size, first), *_ = way
+    norm = next(_norms(after, events), None)
+    is_post_norm = first is not None and size == 1 and is_same(first.given, after)
+    if is_post_norm and first is not None:
+        norm, way = first.norm, way[1:]
+    later: list[StreamNorm] = []
+    for size, one in way:
+        given = part.end if one is None else widened(one.given).to(part.end)
+        if size is None:
+            return None
+        if size != 1:
+            later.append(StreamNorm.of_number(size, given))
+        if one is not None and one.norm is None:
+            return replace(part, norm=norm, is_post_norm=is_post_norm, is_changed_last=True)
+        if one is not None and one.norm is not None:
+            later.append(StreamNorm(one.norm, given))
+    return replace(part, norm=norm, is_post_norm=is_post_norm, later=later)
 
 
 def _norms(after: Tensor, events: Sequence[Event]) -> Iterator[FixedNorm]:
     """Find the norms that read the sum."""
     return (x.norm for x in events if is_same(x.given, after) and x.norm is not None)
-
-
-def _is_given(last: Event | None, stream: Tensor) -> bool:
-    """Return whether nothing is added to a stream before the module that ends the layer."""
-    return last is not None and is_same(last.given, stream)
-
-
-def _ended(part: Branch, size: float, last: Event | None) -> Branch:
-    """Say what makes the end of the stream: a number, or a module."""
-    if last is None and size == 1:
-        return part
-    if last is None:
-        ones = torch.ones_like(part.end)
-        norm = FixedNorm(size * ones[0], 0 * ones[0], ones[:, 0], False)
-        return replace(part, end_norm=norm, before_end=part.end / size)
-    if size != 1 or last.norm is None:
-        return replace(part, is_changed_last=True)
-    return replace(part, end_norm=last.norm, before_end=widened(last.given).to(part.end))
 
 
 def _is_next(
