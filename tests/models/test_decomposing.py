@@ -10,7 +10,7 @@ from torch import nn
 
 import gattn
 from benchmarks import zoo
-from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.stream.sublayers import FixedNorm
 
@@ -143,6 +143,25 @@ def test_what_heads_of_decoders_wrote_goes_through_all_their_norms(name):
         mine = torch.as_tensor(found.keys[names.index(f"0.{head}")])
         wanted = part @ second.self_attn.k_proj.weight[size : 2 * size].T
         torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["wav2vec2-conformer", "wav2vec2-bert", "parakeet_encoder"])
+def test_conformers_add_attention_after_their_first_mlp(name):
+    specimen, given = zoo.specimen(name).double(), []
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    for path, module in specimen.model.named_modules():
+        if path.endswith(("self_attn_layer_norm", "norm_self_att")):
+            module.register_forward_hook(lambda _, args, output: given.append(args[0][0]))
+    found = taken_apart(inputs, specimen.model).results
+    assert len(given) == len(found) > 1
+    for part, stream in zip(found, given, strict=True):
+        torch.testing.assert_close(part.residual, stream)
+        assert (part.start - stream).abs().max() > 1e-3
+        check_sum(part)
+    refused = pytest.raises(EditError, match="add to the stream before their attention")
+    with refused, torch.no_grad(), gattn.edited(specimen.model, gattn.Without("0.0", layer=1)):
+        specimen.model(**inputs)
 
 
 AFTER = {

@@ -95,8 +95,8 @@ class Side:
             raise CaptureError(
                 f"{what} are not linear in the residual stream, with norms held fixed: the parts "
                 f"leave a relative error of {error:.1e}. There is a function that gattn does not "
-                "hold fixed between the stream and the attention, such as a gate, or a convolution "
-                "over tokens."
+                "hold fixed between the stream and the attention, such as a gate, a convolution "
+                "over tokens, or an MLP, as in Conformers."
             )
 
 

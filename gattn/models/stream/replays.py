@@ -150,19 +150,30 @@ class Replay:
         output: Tensor,
         factor: float = 1.0,
         *,
-        with_given: bool = False,
         is_held: bool = True,
     ) -> Moved:
         """Move what some calls give, which is multiplied by a factor before it is added.
 
-        The stream before the layer moves `with_given`, otherwise than they do. Unless all else
-        `is_held`, only the attention is.
+        Unless all else `is_held`, only the attention is.
         """
         noise = self.noise(0)
         put = dict.fromkeys(keys, widened(output) + noise / factor)
-        given = self.noise(1) if with_given else torch.zeros_like(noise)
-        held = self._held if is_held else self._attention
-        return self._change(noise + given, self._run(put, held, self.given + given))
+        return self._change(noise, self._run(put, self._held if is_held else self._attention))
+
+    def moved_with_stream(
+        self, keys: Collection[Key], output: Tensor, factor: float, start: Event | None, size: float
+    ) -> Moved:
+        """Move what some calls give, and otherwise the stream to which that is added.
+
+        The stream is what a norm gives, or what the layer is given, multiplied by a number.
+        """
+        noise, other, given = self.noise(0), self.noise(1), self.given
+        put = dict.fromkeys(keys, widened(output) + noise / factor)
+        if start is None:
+            given = given + other
+        else:
+            put[start.key] = widened(start.output) + other
+        return self._change(noise + size * other, self._run(put, self._held, given))
 
     def moved_given(self) -> Moved:
         """Move the stream before the layer, all else held."""

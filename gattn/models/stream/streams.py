@@ -162,6 +162,7 @@ def _projected(
         "stack": place.stack,
         "layer": place.layer,
         "name": call.name,
+        "start": residual,
         "residual": residual,
         "weights": projection.heads(outputs.shape[1]).to(residual.dtype).transpose(1, 2),
         "factor": torch.ones_like(residual[:, 0]),

@@ -122,8 +122,10 @@ class Branch:
     ----------
     stack, layer, name
         Where it is, and the path of its attention module.
+    start : Tensor (tokens, dim)
+        The residual stream that the layer is given.
     residual : Tensor (tokens, dim)
-        The residual stream x before it.
+        The residual stream x that attention is added to.
     weights : Tensor (heads, value dim, dim)
         The output projection W of each head.
     factor : Tensor (tokens,)
@@ -139,6 +141,10 @@ class Branch:
         What reads y next, if that is a norm.
     is_post_norm : bool
         Whether what `norm` gives is the residual stream, as in BERT.
+    earlier : sequence of StreamNorm
+        Norms and scales that the stream goes through on its way from `start` to `residual`.
+    adds_first : bool
+        Whether something else is added to the stream on that way, such as a Conformer's first MLP.
     later : sequence of StreamNorm
         Further norms and scales that the stream goes through on its way to `end`, in order.
     is_changed_last : bool
@@ -153,6 +159,7 @@ class Branch:
     stack: str
     layer: int
     name: str
+    start: Tensor
     residual: Tensor
     weights: Tensor
     factor: Tensor
@@ -161,6 +168,8 @@ class Branch:
     end: Tensor
     norm: FixedNorm | None = None
     is_post_norm: bool = False
+    earlier: Sequence[StreamNorm] = ()
+    adds_first: bool = False
     later: Sequence[StreamNorm] = ()
     is_changed_last: bool = False
     is_parallel: bool = False
@@ -187,22 +196,27 @@ class Branch:
         heads = self.outputs().transpose(0, 1)
         return heads.flatten(1) @ self.weights.flatten(0, 1) * self.factor[:, None]
 
+    @property
+    def known_norm(self) -> FixedNorm:
+        """The norm that reads the sum, if the stream goes through it; all else is refused."""
+        if self.norm is None:
+            raise CaptureError(
+                f"What becomes of the vectors that {self.name} adds is not known: after it, the "
+                "residual stream goes, or may go, through a module that is not found to be a norm "
+                "or a scale of each token, or through code of the layer's own. Ask for "
+                "contributions of='residual', which are those before it."
+            )
+        return self.norm
+
     def normed(self) -> Self:
         """Return the vectors after the norm that reads their sum, with its statistics fixed.
 
         They sum to that norm's output. If no norm reads the sum, they stay the same; what gives the
         stream and is no norm is refused.
         """
-        norm = self.norm
-        if norm is None:
-            if self.is_post_norm:
-                raise CaptureError(
-                    f"What becomes of the vectors that {self.name} adds is not known: after it, "
-                    "the residual stream goes, or may go, through a module that is not found to be "
-                    "a norm or a scale of each token, or through code of the layer's own. Ask for "
-                    "contributions of='residual', which are those before it."
-                )
+        if self.norm is None and not self.is_post_norm:
             return self
+        norm = self.known_norm
         return replace(
             self,
             residual=norm(self.residual),

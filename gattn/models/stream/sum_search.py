@@ -9,6 +9,7 @@ from itertools import chain
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.stream.entries import Entries, of_entry
 from gattn.models.stream.events import Event
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.measured_sums import MeasuredSums
@@ -46,11 +47,13 @@ class SumSearch:
             if found is None:
                 measured = MeasuredSums(added, replay)
                 found, hides = measured.find(), measured.hides
+            if found is None:
+                found = self._entered()
         if found is None:
             raise CaptureError(
                 f"What {added.part.name} adds to the residual stream was not found: no module of "
                 "its layer reads their sum. The layer has no residual stream, scales or gates it, "
-                "adds to it before its attention, as a Conformer does, or adds in another way"
+                "or adds in another way"
                 f"{self._hint(hides)}."
             )
         return found
@@ -61,6 +64,15 @@ class SumSearch:
         if is_half(branch):
             return f", or rounding to {lost} hides it: try model.float()"
         return f"; or it adds nothing that rounding to {lost} leaves" if hides else ""
+
+    def _entered(self) -> Sum | None:
+        """Find it where the stream changes before attention is added to it."""
+        for added in Entries(self._added).find():
+            assert added.replay is not None
+            found = SumSearch(added, self._events, self._attended)._in_order(added.replay.events)
+            if found is not None:
+                return of_entry(added, found)
+        return None
 
     def _in_order(self, events: Sequence[Event]) -> Sum | None:
         """Find it among what modules are given, and give."""

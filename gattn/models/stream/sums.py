@@ -12,7 +12,7 @@ from gattn.models.stream.events import Event, Key
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.replays import Replay
 from gattn.models.stream.sublayers import Branch
-from gattn.models.stream.ways import Noise, Source, followed
+from gattn.models.stream.ways import GIVEN, Entry, Noise, Source, followed
 from gattn.normalizers.base import widened
 
 
@@ -73,12 +73,15 @@ class Added:
         factor, and added.
     again : callable
         Makes a layer that runs again, if it can.
+    entry : Entry
+        How the stream comes from what the layer is given.
     """
 
     part: Branch
     given: Tensor
     branches: Sequence[Tensor]
     again: Callable[[], Replay | None]
+    entry: Entry = GIVEN
 
     @property
     def branch(self) -> Tensor:
@@ -121,7 +124,7 @@ class Added:
         """Return what makes the source of a sum, if the layer runs again."""
 
         def source() -> Source | None:
-            known = self.branch, size, noise, written
+            known = self.branch, size, noise, written, self.entry
             return None if self.replay is None else Source(self.replay, *known)
 
         return source

@@ -31,6 +31,18 @@ None if it does in another way than multiplied by a number, or it is not known.
 """
 
 
+@dataclass(frozen=True)
+class Entry:
+    """How the stream comes to a sum: what a norm gives, or the layer is given, times a number."""
+
+    start: Event | None = None
+    size: float = 1.0
+
+
+GIVEN = Entry()
+"""What the layer is given."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """What attention adds to the stream, in a layer that runs again.
@@ -47,6 +59,8 @@ class Source:
         By how much the sum changes, if not by that number alone.
     written : Event, optional
         A norm of the sum that no module applies, where its output is given.
+    entry : Entry
+        How the stream comes to the sum.
     """
 
     replay: Replay
@@ -54,6 +68,7 @@ class Source:
     factor: float
     noise: Noise | None = None
     written: Event | None = None
+    entry: Entry = GIVEN
 
     @cached_property
     def _keys(self) -> frozenset[Key]:
@@ -67,7 +82,9 @@ class Source:
         """
         if start is not None and start is not self.written:
             return self.replay.moved([start.key], start.output)
-        found = self.replay.moved(self._keys, self.branch, self.factor, with_given=True)
+        found = self.replay.moved_with_stream(
+            self._keys, self.branch, self.factor, self.entry.start, self.entry.size
+        )
         if start is not None:
             return replace(found, noise=found.at(start.key))
         return found if self.noise is None else replace(found, noise=self.noise(found))
@@ -140,8 +157,16 @@ def _found(
 
     Also return whether there are ways.
     """
-    ways = list(_ways(None, after, events, lasts_of(events, part.end), share, most))
-    return _along(part, after, events, ways[0]) if len(ways) == 1 else None, bool(ways)
+    lasts = lasts_of(events, part.end)
+
+    def ends(start: Event | None, last: Event | None) -> float | None:
+        stream = after if start is None else start.output
+        if last in lasts and last is not None and last.norm is None and is_same(last.given, stream):
+            return 0.0  # It is an MLP's, to which nothing is added.
+        return share(start, last)
+
+    found = list(ways(None, events, (None, *lasts), ends, most))
+    return _along(part, after, events, found[0]) if len(found) == 1 else None, bool(found)
 
 
 def _is_only_read(
@@ -157,24 +182,21 @@ def _is_only_read(
     )
 
 
-def _ways(
+def ways(
     start: Event | None,
-    stream: Tensor,
     events: Sequence[Event],
-    lasts: Sequence[Event],
+    targets: Sequence[Event | None],
     share: Share,
     most: int,
 ) -> Iterator[list[Link]]:
-    """List the ways of a stream to the layer's end, through norms, as in decoders that cross."""
-    for last in (None, *lasts):
-        if last is not None and last.norm is None and is_same(last.given, stream):
-            continue  # It is an MLP's, to which nothing is added.
+    """List the ways of a stream to the layer's end, or what modules are given, through norms."""
+    for last in targets:
         if (size := share(start, last)) != 0:
             yield [(size, last)]
             return
     for one in events if most else ():
         if one.changes and one.norm is not None and (size := share(start, one)) != 0:
-            for way in _ways(one, one.output, events, lasts, share, most - 1):
+            for way in ways(one, events, targets, share, most - 1):
                 yield [(size, one), *way]
 
 
@@ -183,22 +205,28 @@ def _along(
 ) -> Branch | None:
     """Say through which norms the stream goes; None if it is not just multiplied between them."""
     (size, first), *_ = way
+    if any(size is None for size, _ in way):
+        return None
     norm = next(_norms(after, events), None)
     is_post_norm = first is not None and size == 1 and is_same(first.given, after)
     if is_post_norm and first is not None:
         norm, way = first.norm, way[1:]
-    later: list[StreamNorm] = []
-    for size, one in way:
-        given = part.end if one is None else widened(one.given).to(part.end)
-        if size is None:
-            return None
-        if size != 1:
-            later.append(StreamNorm.of_number(size, given))
-        if one is not None and one.norm is None:
-            return replace(part, norm=norm, is_post_norm=is_post_norm, is_changed_last=True)
-        if one is not None and one.norm is not None:
-            later.append(StreamNorm(one.norm, given))
+    if any(one is not None and one.norm is None for _, one in way):
+        return replace(part, norm=norm, is_post_norm=is_post_norm, is_changed_last=True)
+    later = norms_along(way, part.end)
     return replace(part, norm=norm, is_post_norm=is_post_norm, later=later)
+
+
+def norms_along(way: Sequence[Link], end: Tensor) -> list[StreamNorm]:
+    """List norms, and numbers by which the stream is multiplied between them."""
+    found: list[StreamNorm] = []
+    for size, one in way:
+        given = end if one is None else widened(one.given).to(end)
+        if size is not None and size != 1:
+            found.append(StreamNorm.of_number(size, given))
+        if one is not None and one.norm is not None:
+            found.append(StreamNorm(one.norm, given))
+    return found
 
 
 def _norms(after: Tensor, events: Sequence[Event]) -> Iterator[FixedNorm]:

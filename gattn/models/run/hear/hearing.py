@@ -128,6 +128,13 @@ class Hearing:
             )
         rows = Rows(place, call.query.shape[2], call.query.device)
         stream, count = self.stream(call, place, rows), call.query.shape[1]
+        assert state is not None
+        if (earlier := state.growing.get(place.stack)) is not None and earlier.adds_first:
+            raise EditError(
+                f"{first}: layers of {place.stack!r} add to the stream before their attention, as "
+                "Conformers do, and without the part they would add something else. Use edits of "
+                "attention such as Cut, Scale, Patch and Ablate."
+            )
         removed = {name: edit.removed(stream, rows, count) for name, edit in known.items()}
         for name, edit in known.items():
             _check_sides(edit, removed[name], call, rows)
