@@ -13,6 +13,7 @@ from torch import nn
 import gattn
 from gattn.analysis import alti
 from gattn.errors import CaptureError
+from gattn.models.doors.proof import plans
 from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.stream import replays
 from gattn.models.stream.replays import Replay
@@ -205,6 +206,57 @@ def test_a_layer_that_takes_no_other_numbers_is_refused():
     model, x, run = made(Checking)
     x.clamp_(-1, 1)
     with pytest.raises(CaptureError, match=r"copy of the layer does not run.*AssertionError"):
+        alti(run, model, progress=False)
+
+
+FULL = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory."),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+]
+
+
+class Running(Layer):
+    """A layer that fails in one of its runs, if it is told to."""
+
+    runs_left, failure = None, None
+
+    def forward(self, x):
+        if self.runs_left is not None:
+            self.runs_left -= 1
+            if not self.runs_left:
+                raise self.failure
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("failure", [*FULL, ValueError("no such number")], ids=str)
+@pytest.mark.parametrize("run", [1, 2])
+def test_full_memory_is_not_held_against_a_layer(monkeypatch, failure, run):
+    """The first run of a copy is as it is, and those after it are on other numbers."""
+    twins = []
+
+    def failing(*args, **named):
+        twins.append(copied(*args, **named))
+        twins[-1].runs_left, twins[-1].failure = run, failure
+        return twins[-1]
+
+    monkeypatch.setattr(replays, "copied", failing)
+    model, _, call = made(Running)
+    kind = CaptureError if isinstance(failure, ValueError) else type(failure)
+    with pytest.raises(kind) as found:
+        alti(call, model, progress=False)
+    assert (found.value is failure) == (kind is not CaptureError)
+    assert [one.runs_left for one in twins] == [0]
+
+
+@pytest.mark.parametrize("failure", FULL, ids=str)
+def test_full_memory_is_not_held_against_a_model(monkeypatch, failure):
+    def fail(*_):
+        raise failure
+
+    monkeypatch.setattr(plans, "_of_copy", fail)
+    model, _, run = made()
+    with pytest.raises(type(failure)):
         alti(run, model, progress=False)
 
 

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from gattn.errors import CaptureError
 from gattn.models.doors.proof.copying.copies import copied
+from gattn.models.doors.proof.probing.failing import is_out_of_memory
 from gattn.models.doors.proof.probing.one_run.hooks import KINDS, held_by, is_users, keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
 from gattn.models.doors.proof.probing.one_run.state import State
@@ -122,9 +123,9 @@ class Replay:
         for with_hooks in (False, True) if _users_hooks(layer.module) else (False,):
             try:
                 found = cls(layer, real, projection, with_hooks=with_hooks)
-            except (MemoryError, torch.OutOfMemoryError):
-                raise
-            except Exception:  # The user's code may raise anything.
+            except Exception as error:  # The user's code may raise anything.
+                if is_out_of_memory(error):
+                    raise
                 continue
             limit = tolerance(end) * end.abs().amax(-1, keepdim=True)
             if bool(((found.end - end).abs() <= limit).all()):
@@ -230,9 +231,9 @@ class Replay:
         try:
             with run.opened():
                 output = self._plainly(start)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise CaptureError(
                 f"A copy of the layer does not run on other numbers: {type(error).__name__}: "
                 f"{error}"
