@@ -107,7 +107,12 @@ class Replay:
             self._attention = {(parts[names[call.module]], 0): layer.answer}
         module, number = projection.key
         put = {(parts[names[module]], number): projection.output} if module in names else {}
+        self._wholes = {x for x in self._parts if _may_be_norm(x)}
         first = self._run(put, self._attention)
+        others = {x.key[0] for x in first.events if x.key[0] in self._wholes and x.norm is None}
+        if others:
+            self._wholes -= others
+            first = self._run(put, self._attention)
         self._held, self.events = self._attention | first.results, first.events
         self.places = {key: widened(x) for key, x in first.seen.items()}
         self.given = widened(rows_of(layer.given, layer.given)[real])
@@ -227,7 +232,7 @@ class Replay:
         stream = self._layer.given
         assert stream is not None
         start = stream.clone() if given is None else with_rows(stream, stream, self._real, given)
-        run = HeldRun(self._parts, stream, self._real, held, put)
+        run = HeldRun(self._parts, self._wholes, stream, self._real, held, put)
         try:
             with run.opened():
                 output = self._plainly(start)
@@ -286,6 +291,12 @@ def _is_held(layer: RunningLayer, projection: Event, real: Tensor) -> bool:
     return is_of(answer, layer.given) and torch.equal(
         rows_of(answer, layer.given)[real], projection.output
     )
+
+
+def _may_be_norm(module: nn.Module) -> bool:
+    """Return whether a module has others in it, such as transposes, and no matrix."""
+    has_parts = any(True for _ in module.children())
+    return has_parts and all(x.dim() < 2 for x in module.parameters())
 
 
 def _users_hooks(module: nn.Module) -> list[Any]:
