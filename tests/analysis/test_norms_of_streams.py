@@ -160,3 +160,35 @@ def test_a_stream_through_other_modules_is_refused():
     with pytest.raises(CaptureError, match="ends in a module of the residual stream"):
         gattn.why(run, model, layer=1, head=0)
     gattn.analysis.alti(run, model=model, progress=False)
+
+
+class Normed(Model):
+    """A model that norms the stream between its layers."""
+
+    def __init__(self, norms, **options):
+        super().__init__(**options)
+        self.layers.append(Layer(**options))
+        self.norms = nn.ModuleList(norms)
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = norm(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("options", [{"before": nn.LayerNorm}, {"after": nn.LayerNorm}])
+def test_a_norm_between_layers_is_as_one_at_a_layers_end(options):
+    torch.manual_seed(0)
+    norms = [nn.LayerNorm(WIDTH) for _ in range(3)]
+    for norm in norms:
+        nn.init.normal_(norm.weight, 1, 0.3)
+        nn.init.normal_(norm.bias)
+    model, x = Normed(norms, **options).double().eval(), torch.randn(1, TOKENS, WIDTH).double()
+    found = gattn.why(lambda: model(x), model, layer=2, head=1)
+    for layer, norm in zip(model.layers, norms, strict=True):
+        layer.last = norm
+    model.norms = nn.ModuleList(nn.Identity() for _ in norms)
+    wanted = gattn.why(lambda: model(x), model, layer=2, head=1)
+    assert found.writers == wanted.writers
+    torch.testing.assert_close(found.queries, wanted.queries)
+    torch.testing.assert_close(found.keys, wanted.keys)

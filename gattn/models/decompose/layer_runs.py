@@ -18,6 +18,7 @@ from gattn.models.decompose.sides import Columns
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.stream.between import Between
 from gattn.models.stream.embeddings import Embedded
 from gattn.models.stream.layers import first_of, layers_of, other_tokens, several_groups
 from gattn.models.stream.linear_maps import linear_modules, runs_its_weight
@@ -64,7 +65,7 @@ class LayerRun(Context):
         self._had_gradient = False
         self._stacks: dict[str, int] = {}
         self._crossing: set[str] = set()
-        self._embedded = Embedded()
+        self._embedded, self.between = Embedded(), Between()
         self._start: Tensor | None = None
         self._layer_run: _Running | None = None
         self.seen: tuple[SeenCall, Place, Reading] | None = None
@@ -151,6 +152,8 @@ class LayerRun(Context):
                 self._track(False)
         if not self._running and self._start is None:  # An encoder's are not the decoder's.
             self._embedded = Embedded()
+        if not self._running and self.seen is None:
+            self.between.forget()
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -164,6 +167,7 @@ class LayerRun(Context):
             if self._start is None and self._plain is None:
                 known = given if len(args) + len(kwargs) == 1 else None
                 self._embedded.note(self._names.get(module, ""), module, known, result)
+            self.between.note(module, args, kwargs, result)
             return None
         if given is None or not self._linear:
             return None

@@ -13,8 +13,10 @@ from gattn.errors import CaptureError, SelectionError
 from gattn.models.stream.dictionaries import Dictionary
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.sublayers import StreamNorm
+from gattn.models.stream.ways import is_same
 
 if TYPE_CHECKING:
+    from gattn.models.stream.between import Between
     from gattn.models.stream.sublayers import Branch, Sublayer
 
 Kind = Literal["embedding", "head", "mlp", "bias", "given", "error"]
@@ -134,11 +136,22 @@ class Growing:
         self.dictionaries: list[Dictionary] = []
         self.depth = 0
         self.adds_first = False
-        self._split = split
+        self._split, self._end = split, embeddings.parts[0]
 
     def stream(self) -> Stream:
         """Return the stream before the next layer."""
         return Stream(list(self.writers), torch.cat(self.parts), list(self.dictionaries))
+
+    def pass_on(self, start: Tensor, slots: Tensor, between: Between) -> None:
+        """Take the stream to the start of the next layer, through a norm between the two.
+
+        Whatever else may lie between them shows where the stream is checked.
+        """
+        if not self.depth or is_same(self._end, start):
+            return
+        norm = between.norm(self._end, start, slots.to(start.device))
+        if norm is not None:
+            self._follow(self._end, [StreamNorm(norm, self._end)], start)
 
     def add(self, sublayer: Branch) -> None:
         """Add a layer's heads, its biases and its MLP."""
@@ -182,6 +195,7 @@ class Growing:
             self.parts[-2] = self.parts[-2] + one.norm.shift
             total = one.output
         self.parts[-1] = self.parts[-1] + (end - total)
+        self._end = end
 
 
 def _by_source(sublayer: Sublayer, head: int) -> Dictionary:
