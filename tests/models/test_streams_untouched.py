@@ -15,8 +15,8 @@ from gattn.analysis import alti
 from gattn.errors import CaptureError
 from gattn.models.doors.proof import plans
 from gattn.models.doors.proof.copying.copies import copied
-from gattn.models.stream import replays
-from gattn.models.stream.replays import Replay
+from gattn.models.stream import twins
+from gattn.models.stream.twins import Twin
 
 WIDTH, HEADS, TOKENS = 8, 2, 5
 Answer = namedtuple("Answer", ["hidden", "rest"])
@@ -81,20 +81,20 @@ def test_layers_run_again():
     model, _, run = made()
     count = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(replays, "copied", lambda *args, **named: count.append(1) or copied(*args))
+        patched.setattr(twins, "copied", lambda *args, **named: count.append(1) or copied(*args))
         alti(run, model, progress=False)
     assert len(count) == len(model.layers)
 
 
 def test_no_copy_of_a_layer_outlives_it(monkeypatch):
     model, _, run = made()
-    known, made_copy = [], Replay.__init__
+    known, made_copy = [], Twin.__init__
 
     def noting(self, *args, **named):
         known.append(weakref.ref(self))
         made_copy(self, *args, **named)
 
-    monkeypatch.setattr(Replay, "__init__", noting)
+    monkeypatch.setattr(Twin, "__init__", noting)
     gc.collect()
     gc.disable()
     try:
@@ -233,20 +233,20 @@ class Running(Layer):
 @pytest.mark.parametrize("run", [1, 2])
 def test_full_memory_is_not_held_against_a_layer(monkeypatch, failure, run):
     """The first run of a copy is as it is, and those after it are on other numbers."""
-    twins = []
+    copies = []
 
     def failing(*args, **named):
-        twins.append(copied(*args, **named))
-        twins[-1].runs_left, twins[-1].failure = run, failure
-        return twins[-1]
+        copies.append(copied(*args, **named))
+        copies[-1].runs_left, copies[-1].failure = run, failure
+        return copies[-1]
 
-    monkeypatch.setattr(replays, "copied", failing)
+    monkeypatch.setattr(twins, "copied", failing)
     model, _, call = made(Running)
     kind = CaptureError if isinstance(failure, ValueError) else type(failure)
     with pytest.raises(kind) as found:
         alti(call, model, progress=False)
     assert (found.value is failure) == (kind is not CaptureError)
-    assert [one.runs_left for one in twins] == [0]
+    assert [one.runs_left for one in copies] == [0]
 
 
 @pytest.mark.parametrize("failure", FULL, ids=str)

@@ -16,7 +16,7 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.held_runs import Spot
-from gattn.models.stream.replays import Moved
+from gattn.models.stream.moves import Moved
 from gattn.models.stream.sublayers import StreamNorm
 from gattn.models.stream.sums import Added, Sum
 from gattn.models.stream.ways import Entry, is_same, norms_along, ways
@@ -37,13 +37,13 @@ class Entries:
 
     def find(self) -> Iterator[Added]:
         """List what attention adds, each to a stream that may be that of the sum."""
-        replay, given = self.added.replay, self.added.given
-        assert replay is not None
-        moved = replay.moved_given()
-        known, places = [widened(given)], list(replay.places)
+        twin, given = self.added.twin, self.added.given
+        assert twin is not None
+        moved = twin.moved_given()
+        known, places = [widened(given)], list(twin.places)
         ends = [n for n, place in enumerate(places, 1) if place in self.added.keys]
         for place in places[: max(ends, default=None)]:
-            stream = replay.places[place]
+            stream = twin.places[place]
             if stream.shape != given.shape or any(is_same(stream, x) for x in known):
                 continue
             known.append(stream)
@@ -53,18 +53,18 @@ class Entries:
 
     def _through(self, place: Key, stream: Tensor, moved: Moved) -> Added | None:
         """Follow the stream to what a module is given."""
-        replay = self.added.replay
-        assert replay is not None
+        twin = self.added.twin
+        assert twin is not None
         of: dict[Event | None, Moved] = {None: moved}
 
         def share(start: Event | None, last: Event | None) -> float | None:
             if start not in of:
                 assert start is not None
-                of[start] = replay.moved([start.key], start.output)
+                of[start] = twin.moved([start.key], start.output)
             assert last is not None
             return of[start].share(last.key)
 
-        events, target = replay.events, Event(place, stream, stream, False)
+        events, target = twin.events, Event(place, stream, stream, False)
         found = list(ways(None, events, [target], share, most=len(events)))
         if len(found) != 1 or any(size is None for size, _ in found[0]):
             return None
@@ -96,8 +96,8 @@ class Entries:
 
         A few numbers that changed tell it less precisely than all that are there.
         """
-        assert self.added.replay is not None
-        total = self.added.replay.places[place].double()
+        assert self.added.twin is not None
+        total = self.added.twin.places[place].double()
         some = [x.double() for x in (self.added.given, self.added.branch)]
         products = torch.stack([torch.stack([(x * y).sum() for y in some]) for x in some])
         wanted = torch.stack([(x * total).sum() for x in some])
@@ -117,7 +117,7 @@ class Entries:
 
 def of_entry(added: Added, found: Sum) -> Sum:
     """Refuse gradients to a stream that is only known by its numbers."""
-    if added.replay is not None and added.replay.is_trained:
+    if added.twin is not None and added.twin.is_trained:
         raise CaptureError(
             f"The stream to which {added.part.name} adds is not what its layer is given, and "
             "gradients to it are not known: run the model under torch.no_grad(), or freeze it."

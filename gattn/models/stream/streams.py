@@ -20,12 +20,12 @@ from gattn.models.edit.applying import parts
 from gattn.models.stream.events import Event
 from gattn.models.stream.layers import first_of, other_tokens, with_first
 from gattn.models.stream.linear_maps import live_map, takes, weight_map
-from gattn.models.stream.replays import Replay
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.sublayers import Branch, HeadOutputs, Sublayer
 from gattn.models.stream.sum_search import SumSearch
 from gattn.models.stream.sums import Added
+from gattn.models.stream.twins import Twin
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class RunningLayer:
             events = [replace(x, given=x.given[real], output=x.output[real]) for x in events]
             given, end = given[real], end[real]
         part, later = _projected(self.seen, real, given, end, events)
-        again = cache(lambda: Replay.of(self, real, later[0], part.end))
+        again = cache(lambda: Twin.of(self, real, later[0], part.end))
         added = Added(part, given, [later[0].output], again).after_norms(later[1:])
         attended = next((x.given for x in events if x.key[0] is call.module), None)
         with random_numbers_kept(self.module):

@@ -39,13 +39,13 @@ class SumSearch:
         """Find the sum."""
         found, added = self._in_order(self._events) or self._beside(), self._added
         hides = False
-        if found is None and (replay := added.replay) is not None:
-            found = self._in_order(replay.events)
-            normed = added.after_norms(replay.events)
+        if found is None and (twin := added.twin) is not None:
+            found = self._in_order(twin.events)
+            normed = added.after_norms(twin.events)
             if found is None and normed is not added:  # The layer's own code norms it.
-                return SumSearch(normed, replay.events, self._attended).find()
+                return SumSearch(normed, twin.events, self._attended).find()
             if found is None:
-                measured = MeasuredSums(added, replay)
+                measured = MeasuredSums(added, twin)
                 found, hides = measured.find(), measured.hides
             if found is None:
                 found = self._entered()
@@ -68,8 +68,8 @@ class SumSearch:
     def _entered(self) -> Sum | None:
         """Find it where the stream changes before attention is added to it."""
         for added in Entries(self._added).find():
-            assert added.replay is not None
-            found = SumSearch(added, self._events, self._attended)._in_order(added.replay.events)
+            assert added.twin is not None
+            found = SumSearch(added, self._events, self._attended)._in_order(added.twin.events)
             if found is not None:
                 return of_entry(added, found)
         return None
@@ -101,17 +101,17 @@ class SumSearch:
         """Tell whether what a module gives depends on what attention adds."""
         if self._reads_residual(event):
             return replace(self._added.sum(total, size, self._events), is_parallel=True, last=last)
-        replay = self._added.replay
-        if replay is None:
+        twin = self._added.twin
+        if twin is None:
             return None
-        moved = replay.moved(self._added.keys, self._added.branch, size, is_held=False)
-        targets = (None, *(x.key for x in lasts_of(replay.events, replay.end)))
+        moved = twin.moved(self._added.keys, self._added.branch, size, is_held=False)
+        targets = (None, *(x.key for x in lasts_of(twin.events, twin.end)))
         if any(moved.share(place) == 1 for place in targets):
             return replace(self._added.sum(total, size, self._events), is_parallel=True, last=last)
-        found = self._in_order(replay.events)
+        found = self._in_order(twin.events)
         if found is None:
             after = self._added.given + (size * widened(self._added.branch)).to(self._added.given)
-            found = self._added.sum(after, size, replay.events)
+            found = self._added.sum(after, size, twin.events)
         return found
 
     def _reads_residual(self, event: Event) -> bool:

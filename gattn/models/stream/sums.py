@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.linear_maps import takes
-from gattn.models.stream.replays import Replay
 from gattn.models.stream.sublayers import Branch
+from gattn.models.stream.twins import Twin
 from gattn.models.stream.ways import GIVEN, Entry, Noise, Source, followed
 from gattn.normalizers.base import widened
 
@@ -80,7 +80,7 @@ class Added:
     part: Branch
     given: Tensor
     branches: Sequence[Tensor]
-    again: Callable[[], Replay | None]
+    again: Callable[[], Twin | None]
     entry: Entry = GIVEN
 
     @property
@@ -89,15 +89,15 @@ class Added:
         return self.branches[-1]
 
     @cached_property
-    def replay(self) -> Replay | None:
+    def twin(self) -> Twin | None:
         """The layer, if it can run again, and gives the branch again."""
-        replay = self.again()
-        return replay if replay is not None and replay.branch(self.branch) else None
+        twin = self.again()
+        return twin if twin is not None and twin.branch(self.branch) else None
 
     @cached_property
     def keys(self) -> frozenset[Key]:
         """The calls that give the branch."""
-        return frozenset() if self.replay is None else self.replay.branch(self.branch)
+        return frozenset() if self.twin is None else self.twin.branch(self.branch)
 
     def after_norms(self, events: Sequence[Event]) -> Added:
         """Follow norms and scales that are given the branch."""
@@ -125,6 +125,6 @@ class Added:
 
         def source() -> Source | None:
             known = self.branch, size, noise, written, self.entry
-            return None if self.replay is None else Source(self.replay, *known)
+            return None if self.twin is None else Source(self.twin, *known)
 
         return source

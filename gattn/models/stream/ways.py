@@ -1,7 +1,7 @@
 """Finds where the residual stream goes after attention: on as it is, or through a norm.
 
 Both are told by what the layer does, not by the order of its modules. Where a module gives what is
-added to the stream, their sums tell. Else a copy of the layer runs again (`Replay`): with all that
+added to the stream, their sums tell. Else a copy of the layer runs again (`Twin`): with all that
 its modules gave held, the stream before the layer and what attention adds are changed, each
 otherwise, or what a norm of the sum gives. The end of the layer changes by as much as the one or
 the other if that is the stream.
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.linear_maps import takes
-from gattn.models.stream.replays import Moved, Replay
+from gattn.models.stream.moves import Moved
 from gattn.models.stream.rounding import factor_of
 from gattn.models.stream.sublayers import Branch, FixedNorm, StreamNorm
+from gattn.models.stream.twins import Twin
 from gattn.normalizers.base import widened
 
 Noise = Callable[[Moved], Tensor]
@@ -49,7 +50,7 @@ class Source:
 
     Parameters
     ----------
-    replay : Replay
+    twin : Twin
         The layer.
     branch : Tensor (tokens, dim)
         What is multiplied by a factor and added.
@@ -63,7 +64,7 @@ class Source:
         How the stream comes to the sum.
     """
 
-    replay: Replay
+    twin: Twin
     branch: Tensor
     factor: float
     noise: Noise | None = None
@@ -72,7 +73,7 @@ class Source:
 
     @cached_property
     def _keys(self) -> frozenset[Key]:
-        return self.replay.branch(self.branch)
+        return self.twin.branch(self.branch)
 
     def moved(self, start: Event | None) -> Moved:
         """Move the sum, or what another module gives; all else is held.
@@ -81,8 +82,8 @@ class Source:
         how a number changes, it is made of the sum, and of neither alone.
         """
         if start is not None and start is not self.written:
-            return self.replay.moved([start.key], start.output)
-        found = self.replay.moved_with_stream(
+            return self.twin.moved([start.key], start.output)
+        found = self.twin.moved_with_stream(
             self._keys, self.branch, self.factor, self.entry.start, self.entry.size
         )
         if start is not None:
@@ -140,7 +141,7 @@ def followed(
         if found is not None:
             return found
     if (source := again()) is not None:
-        events = [*source.replay.events, *filter(None, [source.written])]
+        events = [*source.twin.events, *filter(None, [source.written])]
         found, has_ways = _found(part, after, events, source.share, most=len(events))
         if found is not None:
             return found

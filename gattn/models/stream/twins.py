@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +19,7 @@ from gattn.models.stream.events import Event, Key
 from gattn.models.stream.held_runs import HeldRun, Spot, is_of, rows_of, with_rows
 from gattn.models.stream.layers import first_of
 from gattn.models.stream.linear_maps import takes
+from gattn.models.stream.moves import Moved, numbers_at
 from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import without_contexts
 from gattn.models.watch.hooks import Uncopied
@@ -29,44 +29,7 @@ if TYPE_CHECKING:
     from gattn.models.stream.streams import RunningLayer
 
 
-@dataclass(frozen=True, eq=False)
-class Moved:
-    """What changes where some calls give other numbers, all else held.
-
-    Parameters
-    ----------
-    noise : Tensor (tokens, dim)
-        By how much what they add to the stream changes.
-    changes : dict of Tensor (tokens, dim)
-        What else changes, by its place.
-    limit : Tensor (tokens, 1)
-        How much of a change may be rounding.
-    tolerance : float
-        How much of a number may be rounding.
-    """
-
-    noise: Tensor
-    changes: dict[Spot, Tensor]
-    limit: Tensor
-    tolerance: float
-
-    def at(self, place: Spot) -> Tensor:
-        """Return what changes at a place."""
-        return _found(self.changes, place)
-
-    def share(self, place: Spot) -> float | None:
-        """Return by which number a change is the noise's; None if it is not just multiplied."""
-        change = self.changes.get(place)
-        if change is None:
-            return None
-        change, noise = change.detach(), self.noise.detach()
-        size = float((change * noise).sum() / noise.square().sum())
-        if bool(((change - size * noise).abs() > self.limit).any()):
-            return None
-        return next((float(x) for x in (0, 1) if abs(size - x) <= self.tolerance), size)
-
-
-class Replay:
+class Twin:
     """A layer that runs again: a copy that shares its parameters.
 
     Modules without modules in them, products and norms give what they gave before, and the
@@ -91,15 +54,15 @@ class Replay:
         assert layer.seen is not None
         assert layer.given is not None
         self._layer, self._real = layer, real
-        self._twin = copied(layer.module, with_hooks=with_hooks)
+        self._copy = copied(layer.module, with_hooks=with_hooks)
         self._state: State | None = None
         if with_hooks:
-            keep_acting(self._twin, "", self._plainly)
-            self._state = State(self._twin, held_by(_users_hooks(self._twin)))
+            keep_acting(self._copy, "", self._plainly)
+            self._state = State(self._copy, held_by(_users_hooks(self._copy)))
         # torch's own encoder layer calls its modules one by one only if there are hooks.
-        self._twin.register_forward_hook(lambda *_: None)
+        self._copy.register_forward_hook(lambda *_: None)
         names = {module: name for name, module in layer.module.named_modules()}
-        parts = dict(self._twin.named_modules())
+        parts = dict(self._copy.named_modules())
         self._parts = [module for name, module in parts.items() if name]
         call = layer.seen[0]
         self._attention: dict[Key, Any] = {}
@@ -123,7 +86,7 @@ class Replay:
         return self.places[None]
 
     @classmethod
-    def of(cls, layer: RunningLayer, real: Tensor, projection: Event, end: Tensor) -> Replay | None:
+    def of(cls, layer: RunningLayer, real: Tensor, projection: Event, end: Tensor) -> Twin | None:
         """Make a copy that gives what the layer gave, (tokens, dim); None if there is none."""
         for with_hooks in (False, True) if _users_hooks(layer.module) else (False,):
             try:
@@ -140,7 +103,7 @@ class Replay:
     @property
     def is_trained(self) -> bool:
         """Whether gradients to its parameters are taken."""
-        return torch.is_grad_enabled() and any(x.requires_grad for x in self._twin.parameters())
+        return torch.is_grad_enabled() and any(x.requires_grad for x in self._copy.parameters())
 
     def branch(self, output: Tensor) -> frozenset[Key]:
         """List the calls that give a branch, (tokens, dim)."""
@@ -148,7 +111,7 @@ class Replay:
 
     def at(self, place: Spot, put: Mapping[Key, Tensor], given: Tensor | None = None) -> Tensor:
         """Return what a place has, where some calls give other rows, or the layer is given them."""
-        return widened(_found(self._run(put, self._held, given).seen, place))
+        return widened(numbers_at(self._run(put, self._held, given).seen, place))
 
     def moved(
         self,
@@ -269,14 +232,7 @@ class Replay:
         )
         args, kwargs = mapped(again, given)
         with torch.no_grad(), without_contexts(), layer.autocasting():
-            return first_of(self._twin(*args, **kwargs))
-
-
-def _found(numbers: Mapping[Spot, Tensor], place: Spot) -> Tensor:
-    """Return the numbers of a place, if it was met."""
-    if place not in numbers:
-        raise CaptureError("A layer's code calls other modules where numbers are others.")
-    return numbers[place]
+            return first_of(self._copy(*args, **kwargs))
 
 
 def _is_held(layer: RunningLayer, projection: Event, real: Tensor) -> bool:
