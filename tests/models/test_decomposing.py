@@ -12,7 +12,7 @@ import gattn
 from benchmarks import zoo
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.decompose.decomposing import decompose
-from gattn.models.stream.sublayers import FixedNorm
+from gattn.models.stream.norms import FixedNorm
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 SEQUENTIAL = ["modernbert", "gpt2", "opt", "llama", "mistral", "qwen2", "gemma2", "gpt-oss"]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.stream.linear_maps import linear_modules
+from gattn.models.stream.norms import FixedNorm
 from gattn.models.stream.probing import forward_of
-from gattn.models.stream.sublayers import FixedNorm
 from gattn.models.watch.hooks import hooks_on, in_this_thread
 from gattn.normalizers.base import widened
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from gattn.models.stream.layers import first_of
+from gattn.models.stream.norms import FixedNorm
 from gattn.models.stream.probing import forward_of
-from gattn.models.stream.sublayers import FixedNorm
 from gattn.models.stream.ways import is_same
 
 

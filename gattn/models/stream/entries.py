@@ -17,7 +17,7 @@ from gattn.errors import CaptureError
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.held_runs import Spot
 from gattn.models.stream.moves import Moved
-from gattn.models.stream.sublayers import StreamNorm
+from gattn.models.stream.norms import StreamNorm
 from gattn.models.stream.sums import Added, Sum
 from gattn.models.stream.ways import Entry, is_same, norms_along, ways
 from gattn.normalizers.base import widened

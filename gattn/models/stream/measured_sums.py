@@ -10,8 +10,8 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.stream.events import Event
 from gattn.models.stream.held_runs import Spot
+from gattn.models.stream.norms import FixedNorm
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
-from gattn.models.stream.sublayers import FixedNorm
 from gattn.models.stream.sums import Added, Sum
 from gattn.models.stream.twins import Twin
 from gattn.models.stream.ways import lasts_of

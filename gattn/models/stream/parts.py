@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.stream.dictionaries import Dictionary
+from gattn.models.stream.norms import StreamNorm
 from gattn.models.stream.rounding import tolerance
-from gattn.models.stream.sublayers import StreamNorm
 from gattn.models.stream.ways import is_same
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from torch import Tensor
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.moves import Moved
+from gattn.models.stream.norms import FixedNorm, StreamNorm
 from gattn.models.stream.rounding import factor_of
-from gattn.models.stream.sublayers import Branch, FixedNorm, StreamNorm
+from gattn.models.stream.sublayers import Branch
 from gattn.models.stream.twins import Twin
 from gattn.normalizers.base import widened
 
