@@ -27,7 +27,7 @@ from gattn.models.doors.proof.probing.one_run.inputs import digests_of
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
-from gattn.models.doors.proof.probing.replaying import Replays, kept
+from gattn.models.doors.proof.probing.rerunning import Reruns, kept
 from gattn.models.doors.proof.probing.taints import sources
 from gattn.models.doors.proof.solving import Solver
 from gattn.models.doors.proof.trying import Trial, Trying, reading_own
@@ -107,29 +107,29 @@ class Proof:
         plan.sites = [site.place for site in sites]
         if sites:
             places.setdefault(sites[0].chain[-1].place, self._given)
-        replays = Replays(self._model, self._walk, places, sites, watching.reads)
+        reruns = Reruns(self._model, self._walk, places, sites, watching.reads)
         if sites and watching.reads.is_decided:
             seed()
-            replays.decide()
-        firsts = Firsts(self._model, self._alike, replays)
-        solver = Solver(firsts, replays, watching.noticed)
-        best = self._solve(solver, Gates(firsts, replays, watching.noticed.images), places)
+            reruns.decide()
+        firsts = Firsts(self._model, self._alike, reruns)
+        solver = Solver(firsts, reruns, watching.noticed)
+        best = self._solve(solver, Gates(firsts, reruns, watching.noticed.images), places)
         plan.reading_own = reading_own(watching.crossing, solver, best.batches)
-        agreement = Agreement(replays, watching.kernels.moves, best.batches)
+        agreement = Agreement(reruns, watching.kernels.moves, best.batches)
         agreement.settle(self.open, plan.layouts, plan.reasons)
-        join(self._model, self.open, plan, replays, self._alike)
-        place_patches(self.open, plan.layouts, replays)
+        join(self._model, self.open, plan, reruns, self._alike)
+        place_patches(self.open, plan.layouts, reruns)
         watching.numbers.refuse(plan.layouts, plan.reasons)
         mixed = plan.leave_untold(best.alone)
         plan.are_tokens_first = best.batches.dim == 1
         plan.unordered, plan.picked, plan.in_place = unordered(
-            self.open, sites, plan.layouts, replays, best.batches
+            self.open, sites, plan.layouts, reruns, best.batches
         )
         switched = {site.place: site.chain[-1].name for site in agreement.switched}
         plan.unordered |= mixed | plan.of_rows() | set(switched)
         plan.picked = sorted({*plan.picked, *switched.values()})
         if self._is_users:
-            self._compare_ids(replays)
+            self._compare_ids(reruns)
         self._number()
         plan.read = watching.kernels.picks.own.read()
         plan.inputs = digests_of(self._given, watching.reads.inputs)
@@ -144,14 +144,14 @@ class Proof:
         )
         return plan
 
-    def _compare_ids(self, replays: Replays) -> None:
+    def _compare_ids(self, reruns: Reruns) -> None:
         """Find the calls that attend to other tokens than the ids, or to these in another order."""
         plan, watching = self._plan, self._watching
         integers = watching.kernels.integers
         plan.beside, moved = beside_ids(
             self.open,
             plan.layouts,
-            replays,
+            reruns,
             self._called,
             self._given,
             watching.ids if integers.are_looked_up else (),

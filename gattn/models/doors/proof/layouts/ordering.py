@@ -22,7 +22,7 @@ from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.read.layouts import Layout
 
 Place = tuple[str, int]
@@ -54,14 +54,14 @@ def unordered(
     open_sites: Sequence[Site],
     sites: Sequence[Site],
     layouts: Mapping[Place, list[Any]],
-    replays: Replays,
+    reruns: Reruns,
     batches: Batches,
 ) -> tuple[set[Place], list[str], InPlace]:
     """Say which calls have tokens in an order that is not known, and which modules made it."""
     picked = {site.place for site in sites if any(pick.by is not By.INPUTS for pick in site.picks)}
     if not picked:
         return picked, [], InPlace()
-    found = _all_in_place(open_sites, layouts, replays, batches)
+    found = _all_in_place(open_sites, layouts, reruns, batches)
     picked -= set(found.counts)
     some = {place: _makers(one) for one in open_sites if (place := one.place) in layouts}
     found.makers = {place: some[place] for place in found.counts}
@@ -77,7 +77,7 @@ def _makers(site: Site) -> list[str]:
 def _all_in_place(
     sites: Sequence[Site],
     layouts: Mapping[Place, list[Any]],
-    replays: Replays,
+    reruns: Reruns,
     batches: Batches,
 ) -> InPlace:
     """Prove which calls have tokens in the order of the input, as values decide on this one."""
@@ -93,7 +93,7 @@ def _all_in_place(
             groups.setdefault(count, []).append(Told(site, layout))
     found = InPlace()
     for count, some in groups.items():
-        for place, decided in _in_place(count, some, replays, batches) if count >= _FEWEST else ():
+        for place, decided in _in_place(count, some, reruns, batches) if count >= _FEWEST else ():
             found.counts[place] = len(decided)
             found.decided = max(found.decided, decided, key=len)
     return found
@@ -105,7 +105,7 @@ def _is_by_values(site: Site) -> bool:
 
 
 def _in_place(
-    count: int, some: list[Told], replays: Replays, batches: Batches
+    count: int, some: list[Told], reruns: Reruns, batches: Batches
 ) -> Iterator[tuple[Place, list[bytes]]]:
     """Prove which calls have all tokens in place, and say what values had decided before each.
 
@@ -113,7 +113,7 @@ def _in_place(
     """
     root = some[0].site.chain[-1]
     elements = max(n for one in some for n in one.tokens.sequences) + 1
-    inputs = TokenInputs(root, replays.sources(root), (elements, count), batches)
+    inputs = TokenInputs(root, reruns.sources(root), (elements, count), batches)
     if not inputs.are_any:
         return
     code, noted, orders = words(count), Deciding(), Orders()
@@ -124,16 +124,16 @@ def _in_place(
         before[site] = list(orders.decided or ())
 
     seed()
-    replays.through(root, note, None, last, noted, is_plain=True)
+    reruns.through(root, note, None, last, noted, is_plain=True)
     for row in code:
 
         def see(site: Site, call: RawCall, row: Tensor = row) -> None:
             with torch._C.DisableTorchFunction():
                 if site in known:
                     known[site].look(call, row)
-                replays.silence(site, call)
+                reruns.silence(site, call)
 
-        replays.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
+        reruns.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
     for one in some:
         decided = before.get(one.site)
         if decided and len(one.runs) == len(code) and _is_in_place(one, code):
