@@ -636,6 +636,21 @@ def test_a_layer_of_another_width_has_no_stream():
         decompose(lambda: model(x), model, read=len)
 
 
+def test_attention_in_a_bottleneck_is_refused_for_that():
+    config = transformers.MobileBertConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intra_bottleneck_size=16,
+        embedding_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
+    model = transformers.MobileBertModel(config).eval()
+    with pytest.raises(CaptureError, match=r"given 32 features .* projected to 16"):
+        taken_apart(IDS, model)
+
+
 def test_several_texts_and_training(build):
     two = {"inputs_embeds": torch.randn(2, 5, 32)}
     refused(build("bert"), "expected one sequence", two)
