@@ -11,7 +11,7 @@ WIDTH, HEADS, TOKENS = 8, 2, 5
 
 
 class Transposed(nn.Module):
-    """A batch norm of features, as time series models have it."""
+    """A batch norm of features between transposes, as time series models have it."""
 
     def __init__(self, width):
         super().__init__()
@@ -21,6 +21,20 @@ class Transposed(nn.Module):
 
     def forward(self, x):
         return self.norm(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Bent(Transposed):
+    """No norm: it bends what it gives."""
+
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
+class Adding(Transposed):
+    """No norm, and none that is held: what it is given goes around its norm, too."""
+
+    def forward(self, x):
+        return x + super().forward(x).tanh()
 
 
 class Layer(nn.Module):
@@ -72,7 +86,12 @@ def vectors(layer, x):
 
 
 def held(norm, at, vectors):
-    """Apply a layer norm with the statistics that it has of some tokens, without its shift."""
+    """Apply a norm with the statistics that it has of some tokens, without its shift."""
+    if isinstance(norm, Adding):
+        return vectors
+    if isinstance(norm, Transposed):
+        one = norm.norm
+        return vectors * one.weight / (one.running_var + one.eps).sqrt()
     deviation = (at.var(-1, correction=0) + norm.eps).sqrt()[:, None]
     return (vectors - vectors.mean(-1, keepdim=True)) / deviation * norm.weight
 
@@ -80,9 +99,13 @@ def held(norm, at, vectors):
 PRE = {"before": nn.LayerNorm, "last": nn.LayerNorm}
 POST = {"after": nn.LayerNorm, "last": nn.LayerNorm}
 ALONE = {"after": nn.LayerNorm, "mlp": False}
+BATCH = {"after": Transposed, "last": Transposed}
+BATCH_LAST = {"before": nn.LayerNorm, "last": Transposed}
+ADDING = {"before": nn.LayerNorm, "last": Adding}
+NORMS = [PRE, POST, ALONE, BATCH, BATCH_LAST, ADDING]
 
 
-@pytest.mark.parametrize("norms", [PRE, POST, ALONE])
+@pytest.mark.parametrize("norms", NORMS)
 def test_shares_are_of_the_stream_after_attention(norms):
     model, x, run = made(**norms)
     found = gattn.analysis.residual_shares(run, model, progress=False)
@@ -98,7 +121,7 @@ def test_shares_are_of_the_stream_after_attention(norms):
         x = layer(x)
 
 
-@pytest.mark.parametrize("norms", [PRE, POST, ALONE])
+@pytest.mark.parametrize("norms", NORMS)
 def test_what_heads_wrote_goes_through_the_norms_of_the_stream(norms):
     model, x, run = made(**norms)
     found = gattn.why(run, model, layer=1, head=1)
@@ -107,7 +130,7 @@ def test_what_heads_wrote_goes_through_the_norms_of_the_stream(norms):
     summed = x[0] + parts.sum(0) + first.out.bias
     end = first(x)[0]
     if "after" in norms:
-        parts, summed = held(first.after, summed, parts), first.after(summed)
+        parts, summed = held(first.after, summed, parts), first.after(summed[None])[0]
     if "last" in norms:
         mlp = first.mlp(first.norm2(summed))
         parts = held(first.last, summed + mlp, parts)
@@ -123,7 +146,7 @@ def test_what_heads_wrote_goes_through_the_norms_of_the_stream(norms):
 
 
 def test_a_stream_through_other_modules_is_refused():
-    model, _, run = made(after=Transposed, last=nn.LayerNorm)
+    model, _, run = made(after=Bent, last=nn.LayerNorm)
     known = {"model": model, "progress": False}
     for analysis in (gattn.analysis.alti, gattn.analysis.residual_shares):
         with pytest.raises(CaptureError, match="through a module that is not found to be"):
@@ -133,7 +156,39 @@ def test_a_stream_through_other_modules_is_refused():
     with pytest.raises(CaptureError, match="through a module that is not found to be"):
         gattn.why(run, model, layer=1, head=0)
     gattn.analysis.contributions(run, of="residual", **known)
-    model, _, run = made(before=nn.LayerNorm, last=Transposed)
+    model, _, run = made(before=nn.LayerNorm, last=Bent)
     with pytest.raises(CaptureError, match="ends in a module of the residual stream"):
         gattn.why(run, model, layer=1, head=0)
     gattn.analysis.alti(run, model=model, progress=False)
+
+
+class Normed(Model):
+    """A model that norms the stream between its layers."""
+
+    def __init__(self, norms, **options):
+        super().__init__(**options)
+        self.layers.append(Layer(**options))
+        self.norms = nn.ModuleList(norms)
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = norm(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("options", [{"before": nn.LayerNorm}, {"after": nn.LayerNorm}])
+def test_a_norm_between_layers_is_as_one_at_a_layers_end(options):
+    torch.manual_seed(0)
+    norms = [nn.LayerNorm(WIDTH) for _ in range(3)]
+    for norm in norms:
+        nn.init.normal_(norm.weight, 1, 0.3)
+        nn.init.normal_(norm.bias)
+    model, x = Normed(norms, **options).double().eval(), torch.randn(1, TOKENS, WIDTH).double()
+    found = gattn.why(lambda: model(x), model, layer=2, head=1)
+    for layer, norm in zip(model.layers, norms, strict=True):
+        layer.last = norm
+    model.norms = nn.ModuleList(nn.Identity() for _ in norms)
+    wanted = gattn.why(lambda: model(x), model, layer=2, head=1)
+    assert found.writers == wanted.writers
+    torch.testing.assert_close(found.queries, wanted.queries)
+    torch.testing.assert_close(found.keys, wanted.keys)

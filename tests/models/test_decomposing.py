@@ -10,9 +10,9 @@ from torch import nn
 
 import gattn
 from benchmarks import zoo
-from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.decompose.decomposing import decompose
-from gattn.models.stream.sublayers import FixedNorm
+from gattn.models.stream.norms import FixedNorm
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 SEQUENTIAL = ["modernbert", "gpt2", "opt", "llama", "mistral", "qwen2", "gemma2", "gpt-oss"]
@@ -116,6 +116,52 @@ def test_the_norm_after_self_attention_is_the_stream_of_decoders(name):
         assert part.is_post_norm
         torch.testing.assert_close(part.after, given[0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(part.normed().after, output[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["bart", "marian"])
+def test_what_heads_of_decoders_wrote_goes_through_all_their_norms(name):
+    specimen = zoo.specimen(name).double()
+    first, second = specimen.model.get_decoder().layers[:2]
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    norms = first.self_attn_layer_norm, first.encoder_attn_layer_norm, first.final_layer_norm
+    heads, given = [], {}
+    for norm in norms:
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+        norm.register_forward_hook(lambda norm, args, _: given.update({norm: args[0][0]}))
+    projection = first.self_attn.out_proj
+    projection.register_forward_hook(lambda _, args, output: heads.append(args[0][0]))
+    found = gattn.why(inputs, specimen.model, layer=1, head=1, stack="decoder")
+    names, size = [str(one) for one in found.writers], second.self_attn.head_dim
+    for head in range(second.self_attn.num_heads):
+        rows = slice(head * size, (head + 1) * size)
+        part = heads[0][:, rows] @ projection.weight[:, rows].T
+        for norm in norms:
+            deviation = (given[norm].var(-1, correction=0) + norm.eps).sqrt()[:, None]
+            part = (part - part.mean(-1, keepdim=True)) / deviation * norm.weight
+        mine = torch.as_tensor(found.keys[names.index(f"0.{head}")])
+        wanted = part @ second.self_attn.k_proj.weight[size : 2 * size].T
+        torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["wav2vec2-conformer", "wav2vec2-bert", "parakeet_encoder"])
+def test_conformers_add_attention_after_their_first_mlp(name):
+    specimen, given = zoo.specimen(name).double(), []
+    inputs = {n: x[:1] if torch.is_tensor(x) else x for n, x in specimen.inputs.items()}
+    for path, module in specimen.model.named_modules():
+        if path.endswith(("self_attn_layer_norm", "norm_self_att")):
+            module.register_forward_hook(lambda _, args, output: given.append(args[0][0]))
+    found = taken_apart(inputs, specimen.model).results
+    assert len(given) == len(found) > 1
+    for part, stream in zip(found, given, strict=True):
+        torch.testing.assert_close(part.residual, stream)
+        assert (part.start - stream).abs().max() > 1e-3
+        check_sum(part)
+    refused = pytest.raises(EditError, match="add to the stream before their attention")
+    with refused, torch.no_grad(), gattn.edited(specimen.model, gattn.Without("0.0", layer=1)):
+        specimen.model(**inputs)
 
 
 AFTER = {
@@ -298,8 +344,9 @@ def test_a_number_that_the_end_is_multiplied_by():
     for part in taken_apart(inputs, specimen.model).results:
         assert not part.is_post_norm
         assert not part.is_parallel
-        torch.testing.assert_close(part.end_norm.gain, torch.full_like(part.end[0], 0.8))
-        torch.testing.assert_close(part.end_norm(part.before_end), part.end)
+        (last,) = part.later
+        torch.testing.assert_close(last.norm.gain, torch.full_like(part.end[0], 0.8))
+        torch.testing.assert_close(last.output, part.end)
         check_sum(part)
 
 
@@ -587,6 +634,21 @@ def test_a_layer_of_another_width_has_no_stream():
     x = torch.randn(1, 5, 6)
     with pytest.raises(CaptureError, match="takes 6 features of each token and gives 8"):
         decompose(lambda: model(x), model, read=len)
+
+
+def test_attention_in_a_bottleneck_is_refused_for_that():
+    config = transformers.MobileBertConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intra_bottleneck_size=16,
+        embedding_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
+    model = transformers.MobileBertModel(config).eval()
+    with pytest.raises(CaptureError, match=r"given 32 features .* projected to 16"):
+        taken_apart(IDS, model)
 
 
 def test_several_texts_and_training(build):

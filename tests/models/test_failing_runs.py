@@ -6,7 +6,7 @@ from torch import nn
 
 from gattn import capturing
 from gattn.errors import CaptureError
-from gattn.models.doors.proof.probing import replaying, taints
+from gattn.models.doors.proof.probing import rerunning, taints
 from gattn.models.doors.proof.probing.failing import Stop, failing
 
 
@@ -26,7 +26,7 @@ def test_errors_of_its_own_code_come_out(given):
 
 def test_a_proof_that_fails_by_itself_is_refused(monkeypatch):
     model = nn.MultiheadAttention(8, 2, batch_first=True).eval()
-    monkeypatch.setattr(replaying, "reached", lambda *given, **named: taints.with_nan(None, None))
+    monkeypatch.setattr(rerunning, "reached", lambda *given, **named: taints.with_nan(None, None))
     x = torch.zeros(1, 3, 8)
     with torch.no_grad(), pytest.raises(CaptureError, match="NoneType"), capturing(model):
         model(x, x, x)

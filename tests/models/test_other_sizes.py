@@ -40,12 +40,12 @@ def counts(monkeypatch):
     """How many runs of parts of a model each proof took."""
     made = []
 
-    class Counted(proving.Replays):
+    class Counted(proving.Reruns):
         def __init__(self, *given):
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr(proving, "Replays", Counted)
+    monkeypatch.setattr(proving, "Reruns", Counted)
     return lambda: [one.count for one in made]
 
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gattn.models.stream import rounding
 from gattn.models.stream.rounding import factor_of
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -60,3 +61,38 @@ def test_an_exact_one_is_one():
     for dtype in DTYPES:
         stream, branch, _ = drawn(0, 0.1, dtype)
         assert factor_of(branch, stream + branch, [stream]) == 1.0
+
+
+# One token tells most sums that are none; it must let all others pass, and be worth its while.
+
+
+@settings(max_examples=200)
+@given(
+    seed=st.integers(0, 10**6),
+    small=st.sampled_from([1e-5, 1e-3, 1e-2, 0.1, 1.0, 100.0]),
+    factor=st.sampled_from([0.05, 0.22, 1.0, 8.0]),
+    dtype=st.sampled_from([*DTYPES, torch.float64]),
+    has_other=st.booleans(),
+)
+def test_one_token_lets_every_sum_pass(seed, small, factor, dtype, has_other):
+    stream, branch, other = drawn(seed, small, dtype)
+    others = [stream, other] if has_other else [stream]
+    total = sum(others[1:], others[0] + factor * branch)
+    for n in range(len(stream)):
+        assert rounding._may_be(branch[n], total[n], [x[n] for x in others])
+    found = factor_of(branch, total, others)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rounding, "_may_be", lambda *_: True)
+        assert factor_of(branch, total, others) == found
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
+def test_one_token_tells_what_is_no_sum(dtype, monkeypatch):
+    """No regression runs over all tokens where the first one is none."""
+    stream, branch, other = drawn(0, 1.0, dtype)
+    stream[:, 3] /= 100  # Next to large numbers, rounding hides much.
+    monkeypatch.setattr(rounding, "_Regression", None)
+    for total in (stream + other, stream.roll(1, 0), 1.5 * stream + branch, branch + other):
+        assert factor_of(branch, total, [stream]) is None
+    with pytest.raises(TypeError):
+        factor_of(branch, stream + branch, [stream])

@@ -33,6 +33,7 @@ from gattn import (
 from gattn.errors import CaptureError, EditError
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof import kinds
+from gattn.models.doors.proof.probing.failing import failing
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 FEW = [44, 2, 9, 30]
@@ -324,7 +325,22 @@ class FailureError(Exception):
     """Something that has to do with neither the model nor its attention."""
 
 
-@pytest.mark.parametrize("failure", [MemoryError(), torch.OutOfMemoryError("CUDA")])
+FULL = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+]
+
+
+@pytest.mark.parametrize("failure", FULL, ids=str)
+def test_full_memory_is_no_failure_on_marked_numbers(failure):
+    with pytest.raises(type(failure)), failing():
+        raise failure
+    with failing():
+        raise RuntimeError("no such number")
+
+
+@pytest.mark.parametrize("failure", FULL, ids=str)
 def test_a_failure_in_the_proof_is_not_held_against_the_model(models, monkeypatch, failure):
     model = copy.deepcopy(models["bloom"])
 

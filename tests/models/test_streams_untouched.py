@@ -13,9 +13,10 @@ from torch import nn
 import gattn
 from gattn.analysis import alti
 from gattn.errors import CaptureError
+from gattn.models.doors.proof import plans
 from gattn.models.doors.proof.copying.copies import copied
-from gattn.models.stream import replays
-from gattn.models.stream.replays import Replay
+from gattn.models.stream import twins
+from gattn.models.stream.twins import Twin
 
 WIDTH, HEADS, TOKENS = 8, 2, 5
 Answer = namedtuple("Answer", ["hidden", "rest"])
@@ -80,20 +81,20 @@ def test_layers_run_again():
     model, _, run = made()
     count = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(replays, "copied", lambda *args, **named: count.append(1) or copied(*args))
+        patched.setattr(twins, "copied", lambda *args, **named: count.append(1) or copied(*args))
         alti(run, model, progress=False)
     assert len(count) == len(model.layers)
 
 
 def test_no_copy_of_a_layer_outlives_it(monkeypatch):
     model, _, run = made()
-    known, made_copy = [], Replay.__init__
+    known, made_copy = [], Twin.__init__
 
     def noting(self, *args, **named):
         known.append(weakref.ref(self))
         made_copy(self, *args, **named)
 
-    monkeypatch.setattr(Replay, "__init__", noting)
+    monkeypatch.setattr(Twin, "__init__", noting)
     gc.collect()
     gc.disable()
     try:
@@ -205,6 +206,57 @@ def test_a_layer_that_takes_no_other_numbers_is_refused():
     model, x, run = made(Checking)
     x.clamp_(-1, 1)
     with pytest.raises(CaptureError, match=r"copy of the layer does not run.*AssertionError"):
+        alti(run, model, progress=False)
+
+
+FULL = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory."),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+]
+
+
+class Running(Layer):
+    """A layer that fails in one of its runs, if it is told to."""
+
+    runs_left, failure = None, None
+
+    def forward(self, x):
+        if self.runs_left is not None:
+            self.runs_left -= 1
+            if not self.runs_left:
+                raise self.failure
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("failure", [*FULL, ValueError("no such number")], ids=str)
+@pytest.mark.parametrize("run", [1, 2])
+def test_full_memory_is_not_held_against_a_layer(monkeypatch, failure, run):
+    """The first run of a copy is as it is, and those after it are on other numbers."""
+    copies = []
+
+    def failing(*args, **named):
+        copies.append(copied(*args, **named))
+        copies[-1].runs_left, copies[-1].failure = run, failure
+        return copies[-1]
+
+    monkeypatch.setattr(twins, "copied", failing)
+    model, _, call = made(Running)
+    kind = CaptureError if isinstance(failure, ValueError) else type(failure)
+    with pytest.raises(kind) as found:
+        alti(call, model, progress=False)
+    assert (found.value is failure) == (kind is not CaptureError)
+    assert [one.runs_left for one in copies] == [0]
+
+
+@pytest.mark.parametrize("failure", FULL, ids=str)
+def test_full_memory_is_not_held_against_a_model(monkeypatch, failure):
+    def fail(*_):
+        raise failure
+
+    monkeypatch.setattr(plans, "_of_copy", fail)
+    model, _, run = made()
+    with pytest.raises(type(failure)):
         alti(run, model, progress=False)
 
 

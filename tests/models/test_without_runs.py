@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gattn
 from benchmarks import zoo
-from gattn.errors import EditError
+from gattn.errors import CaptureError, EditError
 
 IDS = torch.tensor([[5, 17, 42, 17, 8, 33, 59, 3, 21]])
 OTHER = torch.tensor([[7, 7, 30, 2, 51]])
@@ -285,3 +285,71 @@ def test_autocast_holds_where_the_layer_runs_once_more(tiny):
     (plain, edited), (rounded, other) = exact, found
     assert ((other - rounded) - (edited - plain)).norm() < 3 * (rounded - plain).norm()
     assert (edited - plain).norm() > 6 * (rounded - plain).norm()
+
+
+class Bent(torch.nn.Module):
+    def forward(self, x):
+        return x.tanh()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_streams_of_stacks_that_hear_all_are_not_asked_for():
+    """What ends a decoder's layers matters where its own heads do not hear of something."""
+    specimen = zoo.specimen("bart").double()
+    inputs, model = specimen.inputs, specimen.model
+    for layer in model.get_decoder().layers:
+        layer.final_layer_norm = Bent()
+    encoder = model.get_encoder()
+    edit = gattn.Without("0.1", side="value", stack="encoder")
+    with torch.no_grad(), gattn.edited(model, edit):
+        found = model(**inputs).encoder_last_hidden_state
+    given = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+    with torch.no_grad(), gattn.edited(encoder, gattn.Without("0.1", side="value")):
+        wanted = encoder(**given).last_hidden_state
+    torch.testing.assert_close(found, wanted)
+    assert not torch.allclose(found, encoder(**given).last_hidden_state)
+    for stack in ("decoder", None):
+        edit = gattn.Without("0.1", side="value", stack=stack)
+        refused = pytest.raises(CaptureError, match=r"decoder.* ends in a module")
+        with refused, torch.no_grad(), gattn.edited(model, edit):
+            model(**inputs)
+
+
+def test_what_a_norm_between_layers_makes_of_a_part_is_not_heard(tiny):
+    """The norm is a module of the model, called for the layer by a hook."""
+    model = tiny("gpt2", dtype=torch.float64)
+    first, second = model.transformer.h[:2]
+    norm = model.transformer.between = torch.nn.LayerNorm(model.config.n_embd).double()
+    torch.nn.init.normal_(norm.weight)
+    second.register_forward_pre_hook(lambda _, given: (norm(given[0]), *given[1:]))
+    seen, hooks = {}, []
+
+    def note(module, name):
+        hooks.append(module.register_forward_hook(lambda _, given, __: seen.update({name: given})))
+
+    note(norm, "end"), note(second.ln_1, "stream"), note(first.attn.c_proj, "heads")
+    with torch.no_grad():
+        model(IDS, use_cache=False)
+    size, width = model.config.n_embd // model.config.n_head, model.config.n_embd
+    part = seen["heads"][0][..., size : 2 * size] @ first.attn.c_proj.weight[size : 2 * size]
+    deviation = (seen["end"][0].var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
+    part = (part - part.mean(-1, keepdim=True)) / deviation * norm.weight
+    stream = seen["stream"][0] - part
+
+    def put(module, given, output):
+        other = second.ln_1(stream) @ module.weight + module.bias
+        output = output.clone()
+        output[..., width : width + size] = other[..., width : width + size]
+        return output
+
+    for hook in hooks:
+        hook.remove()
+    with torch.no_grad():
+        with gattn.edited(model, gattn.Without("0.1", side="key", layer=1, head=0)):
+            found = model(IDS, use_cache=False).logits
+        hook = second.attn.c_attn.register_forward_hook(put)
+        wanted = model(IDS, use_cache=False).logits
+        hook.remove()
+        plain = model(IDS, use_cache=False).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)
+    assert (plain - wanted).abs().max() > 1e-4

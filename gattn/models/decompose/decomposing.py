@@ -41,6 +41,7 @@ from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.naming import Naming
 from gattn.models.run.prompt import Prompt
+from gattn.models.stream.between import Between
 from gattn.models.stream.layers import first_of, layers_of, several_groups
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
@@ -124,6 +125,7 @@ class Decomposing(Context, Generic[R]):
         self._name = model_name(model)
         self._read, self._layers, self._asked = read, layers, stack
         self._running: list[RunningLayer] = []
+        self.between = Between()
         self._found: dict[int, R] = {}
         self._stacks: dict[str, int] = {}
         self._others: dict[str, bool] = {}
@@ -194,7 +196,10 @@ class Decomposing(Context, Generic[R]):
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if not self._running or not takes_part(self):
+        if not takes_part(self):
+            return
+        if not self._running:
+            self.between.note(module, args, kwargs, result)
             return
         for layer in self._running:
             layer.note(module, args, kwargs, result)
@@ -204,6 +209,8 @@ class Decomposing(Context, Generic[R]):
                 device = layer.seen[0].query.device.type
                 with torch.no_grad(), torch.autocast(device, enabled=False):
                     self._end(layer, first_of(result))
+            if not self._running:
+                self.between.forget()
 
     def _end(self, layer: RunningLayer, output: Tensor | None) -> None:
         sublayer = layer.taken_apart(output)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from gattn.models.stream.linear_maps import linear_modules
+from gattn.models.stream.norms import FixedNorm
 from gattn.models.stream.probing import forward_of
-from gattn.models.stream.sublayers import FixedNorm
 from gattn.models.watch.hooks import hooks_on, in_this_thread
 from gattn.normalizers.base import widened
+
+Run: TypeAlias = tuple[nn.Module | str, int]
+"""A module or function, and how often it ran."""
 
 
 class Norms:
@@ -31,8 +34,9 @@ class Norms:
 
     def __init__(self, *, has_factors: bool) -> None:
         self._has_factors = has_factors
-        self._found: dict[tuple[nn.Module, int], FixedNorm] = {}
-        self._runs: Counter[nn.Module] = Counter()
+        self._found: dict[Run, FixedNorm] = {}
+        self._numbers: dict[Run, Tensor] = {}
+        self._runs: Counter[nn.Module | str] = Counter()
 
     @staticmethod
     def candidates(model: nn.Module) -> list[nn.Module]:
@@ -48,34 +52,49 @@ class Norms:
     def forget(self) -> None:
         """Begin a run whose norms are others."""
         self._found.clear()
+        self._numbers.clear()
         self.begin()
 
-    def read(self, module: nn.Module, given: Tensor, result: Any) -> FixedNorm | None:
-        """Read a module as a norm from what it is given, and gives; None if it is none."""
-        run = self._next(module)
+    def read(
+        self,
+        what: nn.Module | str,
+        given: Tensor,
+        result: Any,
+        apply: Callable[[Tensor], Any],
+    ) -> FixedNorm | None:
+        """Read a module, or a function, as a norm from what it is given, and gives."""
+        run = self._next(what)
         if not isinstance(result, Tensor) or result.shape != given.shape:
             return None
         if torch.equal(given, result):
             return None
         before, after = rows_of(given).detach(), rows_of(result).detach()
-        norm = FixedNorm.of(forward_of(module), before, after)
+        norm = FixedNorm.of(apply, before, after)
         if norm is not None:
             self._found[run] = norm
         return norm
 
-    def held(self, module: nn.Module, given: Tensor) -> Tensor | None:
+    def held(self, what: nn.Module | str, given: Tensor) -> Tensor | None:
         """Return what a norm that was read gives with its statistics held; None if it is none."""
-        norm = self._found.get(self._next(module))
+        norm = self._found.get(self._next(what))
         return None if norm is None else self.applied(norm, given) + norm.shift
+
+    def note_number(self, what: str, result: Tensor) -> None:
+        """Note what a function gave, on which a norm written out depends."""
+        self._numbers[self._next(what)] = result.detach().clone()
+
+    def held_number(self, what: str, result: Tensor) -> Tensor:
+        """Return what a function gave in the run that was read."""
+        return self._numbers.get(self._next(what), result)
 
     def applied(self, norm: FixedNorm, given: Tensor) -> Tensor:
         """Apply a norm's linear part to tokens in any shape."""
         turned = norm.turned(widened(given))
         return turned * norm.factor.reshape(*given.shape[:-1], 1) if self._has_factors else turned
 
-    def _next(self, module: nn.Module) -> tuple[nn.Module, int]:
-        self._runs[module] += 1
-        return module, self._runs[module]
+    def _next(self, what: nn.Module | str) -> Run:
+        self._runs[what] += 1
+        return what, self._runs[what]
 
     @contextmanager
     def noted(self, model: nn.Module) -> Iterator[None]:
@@ -83,7 +102,7 @@ class Norms:
 
         def leave(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
             if (given := first_tensor((*args, *kwargs.values()))) is not None:
-                self.read(module, given, result)
+                self.read(module, given, result, forward_of(module))
 
         with hooks_on(self.candidates(model), leave=in_this_thread(leave)):
             yield
@@ -98,8 +117,32 @@ class Norms:
             return None if instead is None else instead.to(result.dtype)
 
         self.begin()
-        with hooks_on({module for module, _ in self._found}, leave=in_this_thread(leave)):
+        modules = {module for module, _ in self._found if isinstance(module, nn.Module)}
+        with hooks_on(modules, leave=in_this_thread(leave)):
             yield
+
+
+def made_linear(
+    norms: Sequence[Norms],
+    what: nn.Module | str,
+    given: Tensor,
+    result: Tensor,
+    apply: Callable[[Tensor], Any],
+    *,
+    is_held: bool,
+) -> Tensor | None:
+    """Return what a norm gives, with its statistics held, or read now; None if it is none.
+
+    Layers within layers have `norms` of their own, the last ones those of the innermost.
+    """
+    if is_held:
+        held = norms[-1].held(what, given)
+        return None if held is None else held.to(result.dtype)
+    norm = [one.read(what, given, result, apply) for one in norms][-1]
+    if norm is None:
+        return None
+    turned = norms[-1].applied(norm, given).to(result.dtype)
+    return result.detach() + (turned - turned.detach())
 
 
 @contextmanager

@@ -12,15 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.decompose.fixed_norms import Norms, first_tensor
+from gattn.models.decompose.fixed_norms import Norms, first_tensor, made_linear
+from gattn.models.decompose.norms_in_code import NormsInCode
 from gattn.models.decompose.sides import Columns
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.stream.between import Between
 from gattn.models.stream.embeddings import Embedded
 from gattn.models.stream.layers import first_of, layers_of, other_tokens, several_groups
 from gattn.models.stream.linear_maps import linear_modules, runs_its_weight
 from gattn.models.stream.parts import Stream
+from gattn.models.stream.probing import forward_of
 from gattn.models.stream.rounding import is_half
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import Hook, hooks_on
@@ -62,10 +65,11 @@ class LayerRun(Context):
         self._had_gradient = False
         self._stacks: dict[str, int] = {}
         self._crossing: set[str] = set()
-        self._embedded = Embedded()
+        self._embedded, self.between = Embedded(), Between()
         self._start: Tensor | None = None
         self._layer_run: _Running | None = None
         self.seen: tuple[SeenCall, Place, Reading] | None = None
+        self._code = NormsInCode(self._norms, is_held=plain is not None)
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -80,6 +84,7 @@ class LayerRun(Context):
                 hooks_on((x for x in model.modules() if id(x) in layers), self._enter, self._left),
                 hooks_on(Norms.candidates(model), leave=self._leave),
                 hooks_on(filter(runs_its_weight, linear), leave=self._leave_linear),
+                self._code,
             ):
                 yield
         finally:
@@ -104,6 +109,10 @@ class LayerRun(Context):
             return self._running if self._stacks.get(asked, 0) == self._layer else []
         layer = self._plain._layer_run
         return [one for one in self._running if layer is not None and one.at == layer.at]
+
+    def _norms(self) -> list[Norms]:
+        """List the norms of the layers that are linear."""
+        return [one.norms for one in self._linear] if takes_part(self) else []
 
     def _enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -143,6 +152,8 @@ class LayerRun(Context):
                 self._track(False)
         if not self._running and self._start is None:  # An encoder's are not the decoder's.
             self._embedded = Embedded()
+        if not self._running and self.seen is None:
+            self.between.forget()
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -156,17 +167,19 @@ class LayerRun(Context):
             if self._start is None and self._plain is None:
                 known = given if len(args) + len(kwargs) == 1 else None
                 self._embedded.note(self._names.get(module, ""), module, known, result)
+            self.between.note(module, args, kwargs, result)
             return None
-        if given is None or not (linear := self._linear):
+        if given is None or not self._linear:
             return None
-        if self._plain is not None:
-            held = linear[-1].norms.held(module, given)
-            return None if held is None else held.to(result.dtype)
-        norm = [one.norms.read(module, given, result) for one in linear][-1]
-        if norm is None:
-            return None
-        turned = linear[-1].norms.applied(norm, given).to(result.dtype)
-        return result.detach() + (turned - turned.detach())
+        with self._code.off():
+            return made_linear(
+                self._norms(),
+                module,
+                given,
+                result,
+                forward_of(module),
+                is_held=self._plain is not None,
+            )
 
     def _leave_linear(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any

@@ -113,8 +113,10 @@ def _followed(
         return Stream(found.writers, found.parts.detach()[:, slots.to(found.parts.device)])
 
     def add(sublayer: Sublayer) -> None:
+        slots = sublayer.reading.queries.slots
         if not growing:
-            growing.append(Growing(start(sublayer.reading.queries.slots), split))
+            growing.append(Growing(start(slots), split))
+        growing[0].pass_on(sublayer.start, slots, context.between)
         growing[0].add(sublayer)
 
     if not layer:
@@ -126,6 +128,8 @@ def _followed(
         prompt.run(plain)
     plain.check()
     context.check()
+    slots = plain.reading.queries.slots
+    growing[0].pass_on(plain.rows[slots.to(plain.rows.device)], slots, plain.between)
     return growing[0].stream()
 
 

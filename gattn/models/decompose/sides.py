@@ -96,7 +96,7 @@ class Side:
                 f"{what} are not linear in the residual stream, with norms held fixed: the parts "
                 f"leave a relative error of {error:.1e}. There is a function that gattn does not "
                 "hold fixed between the stream and the attention, such as a gate, a convolution "
-                "over tokens or a norm that is no module of its own."
+                "over tokens, or an MLP, as in Conformers."
             )
 
 

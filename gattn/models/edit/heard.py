@@ -14,6 +14,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.read.masks import taken
 
 if TYPE_CHECKING:
+    from gattn.models.read.places import Place
     from gattn.models.read.reading import Reading
     from gattn.models.stream.parts import Stream
     from gattn.models.stream.rows import Rows
@@ -31,6 +32,11 @@ class Removed(NamedTuple):
 
 class Hears(Edit):
     """The base of edits of what heads read of the residual stream."""
+
+    def hears_of(self, place: Place) -> bool:
+        """Return whether it changes what later layers read of what a call writes."""
+        layers = self.layers()
+        return self.stack in (None, place.stack) and (layers is None or place.layer < max(layers))
 
     def removed(self, stream: Stream, rows: Rows, heads: int) -> list[Removed]:
         """Say which vectors of the stream before a layer its heads do not hear."""

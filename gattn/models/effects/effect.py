@@ -14,6 +14,7 @@ from torch import Tensor
 from gattn.checks import whole
 from gattn.edit_records import identities
 from gattn.errors import EditError, ModelError
+from gattn.models.doors.proof.probing.failing import is_out_of_memory
 from gattn.models.edit.base import Edit
 from gattn.models.effects.asking import asked
 from gattn.models.effects.effect_tables import Effects
@@ -190,7 +191,7 @@ def measured(
             try:
                 rows = _edited(runner, some, look)
             except RuntimeError as error:
-                if len(some) == 1 or not _is_out_of_memory(error):
+                if len(some) == 1 or not is_out_of_memory(error):
                     raise
                 size = len(some) // 2
                 continue
@@ -228,10 +229,6 @@ def _edited(
     if look is not None:
         look(editing, edits)
     return rows
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:

@@ -148,9 +148,7 @@ class Editing(Context):
 
     def _is_heard(self, place: Place) -> bool:
         """Return whether a later layer reads what a call writes without some of it."""
-        return any(
-            (layers := edit.layers()) is None or place.layer < max(layers) for edit in self._hears
-        )
+        return any(edit.hears_of(place) for edit in self._hears)
 
     def ignores(self, place: Place) -> bool:
         """Note a call, and return whether no edit applies to it."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from gattn.models.stream.norms import FixedNorm
     from gattn.models.stream.parts import Writer
-    from gattn.models.stream.sublayers import FixedNorm
 
 
 @dataclass(frozen=True, eq=False)

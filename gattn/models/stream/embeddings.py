@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gattn.models.stream.norms import FixedNorm
 from gattn.models.stream.parts import Stream, Writer
 from gattn.models.stream.probing import forward_of
 from gattn.models.stream.rounding import tolerance
-from gattn.models.stream.sublayers import FixedNorm
 from gattn.normalizers.base import widened
 
 

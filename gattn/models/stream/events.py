@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from gattn.models.stream.norms import FixedNorm
 from gattn.models.stream.probing import forward_of
-from gattn.models.stream.sublayers import FixedNorm
 
 Key: TypeAlias = tuple[Any, int]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -33,6 +33,8 @@ class HeldRun(TorchFunctionMode):
     ----------
     parts : sequence of Module
         All modules within the copy.
+    wholes : collection of Module
+        Those that count as modules without modules in them, such as a norm between transposes.
     stream : Tensor (..., dim)
         What the layer is given.
     real : Tensor (tokens,)
@@ -46,13 +48,15 @@ class HeldRun(TorchFunctionMode):
     def __init__(
         self,
         parts: Sequence[nn.Module],
+        wholes: Collection[nn.Module],
         stream: Tensor,
         real: Tensor,
         held: Mapping[Key, Any],
         put: Mapping[Key, Tensor],
     ) -> None:
         super().__init__()
-        self._parts, self._stream, self._real = parts, stream, real
+        self._parts, self._wholes = parts, wholes
+        self._stream, self._real = stream, real
         self._held, self._put = held, put
         self._counts: Counter[Any] = Counter()
         self._is_within = False
@@ -81,7 +85,8 @@ class HeldRun(TorchFunctionMode):
         if self._is_within:
             return forward(*args, **kwargs)
         is_leaf = not any(True for _ in module.children())
-        return self._call(module, forward, args, kwargs, is_leaf)
+        is_whole = module in self._wholes and len(args) + len(kwargs) == 1
+        return self._call(module, forward, args, kwargs, is_leaf or is_whole)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

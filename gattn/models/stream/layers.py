@@ -14,7 +14,8 @@ def layers_of(model: nn.Module) -> set[int]:
     """Find the modules that are layers: those in lists of modules, and torch's own.
 
     Of lists within lists, only those of one type hold layers: T5's sublayers are lists, too, but of
-    different types of modules. A sequence is a list if its modules are alike, and have parts.
+    different types of modules. A sequence is a list if its modules are alike, and have parts. Norms
+    in a list, one for each layer, are no layers.
     """
     lists = {n: m for n, m in model.named_modules() if _is_list(m)}
     found = {id(x) for x in model.modules() if isinstance(x, _LAYERS)}
@@ -23,7 +24,7 @@ def layers_of(model: nn.Module) -> set[int]:
         kinds = {type(module) for module in one.children()}
         is_several = isinstance(one, nn.ModuleList) or len(list(one.children())) > 1
         if not is_inside or (len(kinds) == 1 and is_several):
-            found |= {id(module) for module in one.children()}
+            found |= {id(module) for module in one.children() if not _is_norm(module)}
     return found
 
 
@@ -37,6 +38,13 @@ def _is_list(module: nn.Module) -> bool:
     kinds = {type(one) for one in module.children()}
     has_parts = all(any(True for _ in one.children()) for one in module.children())
     return isinstance(module, nn.Sequential) and len(kinds) == 1 and has_parts
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Return whether a module has no modules in it, and vectors alone."""
+    is_leaf = not any(True for _ in module.children())
+    vectors = [x.dim() == 1 for x in module.parameters()]
+    return is_leaf and bool(vectors) and all(vectors)
 
 
 def first_of(values: Any) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -11,10 +11,13 @@ from torch import Tensor
 
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.stream.dictionaries import Dictionary
+from gattn.models.stream.norms import StreamNorm
 from gattn.models.stream.rounding import tolerance
+from gattn.models.stream.ways import is_same
 
 if TYPE_CHECKING:
-    from gattn.models.stream.sublayers import Branch, FixedNorm, Sublayer
+    from gattn.models.stream.between import Between
+    from gattn.models.stream.sublayers import Branch, Sublayer
 
 Kind = Literal["embedding", "head", "mlp", "bias", "given", "error"]
 
@@ -26,10 +29,11 @@ class Writer:
     Parameters
     ----------
     kind : {"embedding", "head", "mlp", "bias", "given", "error"}
-        What it is. An "mlp" is all that a layer adds after its self-attention, the cross-attention
-        of a decoder included. The "bias" of a layer is what its attention adds besides its heads,
-        and the shifts of norms that give the stream; without a layer it is what the head that reads
-        the stream adds itself. A part may be "given", and the "error" is what those leave over.
+        What it is. An "mlp" is all that a layer adds besides its self-attention, a decoder's
+        cross-attention included. The "bias" of a layer is what its attention adds besides its
+        heads, and the shifts of norms that give the stream; without a layer it is what the head
+        that reads the stream adds itself. A part may be "given", and the "error" is what those
+        leave over.
     layer, head : int, optional
         Where it is.
     name : str
@@ -118,17 +122,36 @@ class Growing:
         The stream before the first layer.
     split : collection of (layer, head)
         Heads whose parts are split by the token that they read.
+
+    Attributes
+    ----------
+    depth : int
+        How many layers were added.
+    adds_first : bool
+        Whether one of them adds something else to the stream before its attention.
     """
 
     def __init__(self, embeddings: Stream, split: Collection[tuple[int, int]] = ()) -> None:
         self.writers, self.parts = list(embeddings.writers), [embeddings.parts]
         self.dictionaries: list[Dictionary] = []
         self.depth = 0
-        self._split = split
+        self.adds_first = False
+        self._split, self._end = split, embeddings.parts[0]
 
     def stream(self) -> Stream:
         """Return the stream before the next layer."""
         return Stream(list(self.writers), torch.cat(self.parts), list(self.dictionaries))
+
+    def pass_on(self, start: Tensor, slots: Tensor, between: Between) -> None:
+        """Take the stream to the start of the next layer, through a norm between the two.
+
+        Whatever else may lie between them shows where the stream is checked.
+        """
+        if not self.depth or is_same(self._end, start):
+            return
+        norm = between.norm(self._end, start, slots.to(start.device))
+        if norm is not None:
+            self._follow(self._end, [StreamNorm(norm, self._end)], start)
 
     def add(self, sublayer: Branch) -> None:
         """Add a layer's heads, its biases and its MLP."""
@@ -136,9 +159,8 @@ class Growing:
         if sublayer.is_changed_last:
             raise CaptureError(
                 f"The layer of {sublayer.name} ends in a module of the residual stream that is not "
-                "found to be a norm or a scale of each token, or has further norms in between, as "
-                "after cross-attention: what becomes of the parts is unknown. Use effect, estimate "
-                "or circuit, which need no residual stream."
+                "found to be a norm or a scale of each token: what becomes of the parts is "
+                "unknown. Use effect, estimate or circuit, which need no residual stream."
             )
         self.depth = layer + 1
         split = sorted(head for place, head in self._split if place == layer)
@@ -147,30 +169,33 @@ class Growing:
                 f"No head {layer}.{split[-1]}; layer {layer} has heads 0 .. {sublayer.heads - 1}."
             )
         whole = [n for n in range(sublayer.heads) if n not in split]
-        self._append([Writer("head", layer, n) for n in whole], heads[whole])
+        for kind in ("bias", "mlp"):
+            self.writers.append(Writer(kind, layer))
+            self.parts.append(torch.zeros_like(sublayer.bias)[None])
+        self.adds_first |= sublayer.adds_first
+        self._follow(sublayer.start, sublayer.earlier, sublayer.residual)
+        self.writers[-2:-2] = [Writer("head", layer, n) for n in whole]
+        self.parts[-2:-2] = [heads[whole]]
         self.dictionaries += [_by_source(cast("Sublayer", sublayer), n) for n in split]
-        bias = sublayer.bias.clone()[None]
-        self._append([Writer("bias", layer)], bias)
-        total = sublayer.after
+        self.parts[-2] = self.parts[-2] + sublayer.bias
+        later = list(sublayer.later)
         if sublayer.is_post_norm:
-            total = sublayer.normed().after
-            assert sublayer.norm is not None
-            self._norm(sublayer.norm, bias)
-        end = sublayer.end if sublayer.before_end is None else sublayer.before_end
-        self._append([Writer("mlp", layer)], (end - total)[None])
-        if sublayer.end_norm is not None:
-            self._norm(sublayer.end_norm, self.parts[-2])
+            later.insert(0, StreamNorm(sublayer.known_norm, sublayer.after))
+        self._follow(sublayer.after, later, sublayer.end)
 
-    def _append(self, writers: list[Writer], parts: Tensor) -> None:
-        self.writers += writers
-        self.parts.append(parts)
+    def _follow(self, total: Tensor, norms: Sequence[StreamNorm], end: Tensor) -> None:
+        """Follow the stream through norms; what else is added, the layer's MLP wrote.
 
-    def _norm(self, norm: FixedNorm, bias: Tensor) -> None:
-        """Apply a norm to all parts; what it adds itself is bias."""
-        at = next(n for n, one in enumerate(self.parts) if one is bias)
-        self.parts = [norm(one) for one in self.parts]
-        self.dictionaries = [one.normed(norm) for one in self.dictionaries]
-        self.parts[at] = self.parts[at] + norm.shift
+        That is the last part, and what norms add themselves is the layer's bias, before it.
+        """
+        for one in norms:
+            self.parts[-1] = self.parts[-1] + (one.given - total)
+            self.parts = [one.norm(part) for part in self.parts]
+            self.dictionaries = [some.normed(one.norm) for some in self.dictionaries]
+            self.parts[-2] = self.parts[-2] + one.norm.shift
+            total = one.output
+        self.parts[-1] = self.parts[-1] + (end - total)
+        self._end = end
 
 
 def _by_source(sublayer: Sublayer, head: int) -> Dictionary:

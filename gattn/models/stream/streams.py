@@ -20,12 +20,12 @@ from gattn.models.edit.applying import parts
 from gattn.models.stream.events import Event
 from gattn.models.stream.layers import first_of, other_tokens, with_first
 from gattn.models.stream.linear_maps import live_map, takes, weight_map
-from gattn.models.stream.replays import Replay
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.sublayers import Branch, HeadOutputs, Sublayer
 from gattn.models.stream.sum_search import SumSearch
 from gattn.models.stream.sums import Added
+from gattn.models.stream.twins import Twin
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class RunningLayer:
 
     Without a reading of its attention it is taken apart by what its heads gave. `attending` are all
     stacks that attend in it, and whether that is cross-attention; `answer` is what its attention
-    module gave.
+    module gave. `inner_width` is that to which a module within projects it.
     """
 
     module: nn.Module
@@ -51,6 +51,7 @@ class RunningLayer:
     events: list[Event] = field(default_factory=list)
     attending: dict[str, bool] = field(default_factory=dict)
     answer: Any = None
+    inner_width: int | None = None
     _counts: Counter[nn.Module] = field(default_factory=Counter)
     _autocast: tuple[str, bool, torch.dtype] = field(init=False)
 
@@ -84,6 +85,8 @@ class RunningLayer:
         if module is call.module:
             self.answer = with_first(result, output.clone())
         if output.shape[-1] != width or output.numel() != slots * width:
+            if given.shape[-1] == widths[1] and takes(given, call.output.flatten(0, 1).flatten(1)):
+                self.inner_width = output.shape[-1]
             return
         # What comes from hidden features, as of an MLP, matters for what it gives.
         is_known = given.shape[-1] in widths and given.numel() == slots * given.shape[-1]
@@ -118,8 +121,8 @@ class RunningLayer:
         if len(real) < slots or bool((real.diff() != 1).any()):
             events = [replace(x, given=x.given[real], output=x.output[real]) for x in events]
             given, end = given[real], end[real]
-        part, later = _projected(self.seen, real, given, end, events)
-        again = cache(lambda: Replay.of(self, real, later[0], part.end))
+        part, later = _projected(self.seen, real, given, end, events, self.inner_width)
+        again = cache(lambda: Twin.of(self, real, later[0], part.end))
         added = Added(part, given, [later[0].output], again).after_norms(later[1:])
         attended = next((x.given for x in events if x.key[0] is call.module), None)
         with random_numbers_kept(self.module):
@@ -140,6 +143,7 @@ def _projected(
     given: Tensor,
     end: Tensor,
     events: list[Event],
+    inner_width: int | None,
 ) -> tuple[Branch, list[Event]]:
     """Find the output projection: the sublayer up to it, and what ran from it on."""
     call, place, reading = seen
@@ -152,6 +156,13 @@ def _projected(
     if not found and call.projection is not None:
         found = [n for n, event in enumerate(events) if event.key[0] is call.module]
         projection = weight_map(call.projection, rows, events[found[-1]].output) if found else None
+    if projection is None and inner_width is not None:
+        raise CaptureError(
+            f"The layer of {call.name} is given {given.shape[-1]} features of each token, and its "
+            f"attention is projected to {inner_width}, a stream of its own as in MobileBERT's "
+            "bottlenecks: what becomes of it in the layer's stream is not known. Use effect, "
+            "estimate or circuit, which need no residual stream."
+        )
     if projection is None:
         raise CaptureError(
             f"The output of {call.name} is not projected unchanged; there may be a gate or norm in "
@@ -162,6 +173,7 @@ def _projected(
         "stack": place.stack,
         "layer": place.layer,
         "name": call.name,
+        "start": residual,
         "residual": residual,
         "weights": projection.heads(outputs.shape[1]).to(residual.dtype).transpose(1, 2),
         "factor": torch.ones_like(residual[:, 0]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -13,75 +13,8 @@ from gattn.errors import CaptureError
 from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.applying import parts
 from gattn.models.read.reading import Reading
-from gattn.models.stream.rounding import tolerance
+from gattn.models.stream.norms import FixedNorm, StreamNorm
 from gattn.normalizers.base import widened
-
-# Next to numbers as large, the small constant that norms add to a variance vanishes.
-_PROBE, _PROBE_OF_HALF = 4096.0, 256.0
-
-
-@dataclass(frozen=True, eq=False)
-class FixedNorm:
-    r"""A norm, or a scale, with its statistics held fixed: a linear map of each token.
-
-    :math:`x_i \to f_i \cdot g \odot (x_i - \bar x_i) + s`, the mean only where `is_centred`.
-
-    Parameters
-    ----------
-    gain, shift : Tensor (dim of the model,)
-        The vectors g and s.
-    factor : Tensor (tokens,)
-        The number f of each token, such as one over its standard deviation.
-    is_centred : bool
-        Whether the mean is subtracted, as in a layer norm.
-    """
-
-    gain: Tensor
-    shift: Tensor
-    factor: Tensor
-    is_centred: bool
-
-    def turned(self, vectors: Tensor) -> Tensor:
-        """Apply what all tokens share: everything but the factor and the shift."""
-        if self.is_centred:
-            vectors = vectors - vectors.mean(-1, keepdim=True)
-        return vectors * self.gain
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """Apply the linear map to one vector per token, (tokens, dim)."""
-        return self.turned(vectors) * self.factor[:, None]
-
-    @classmethod
-    def of(
-        cls, apply: Callable[[Tensor], Tensor], given: Tensor, output: Tensor
-    ) -> FixedNorm | None:
-        """Read a norm or scale from its input and output, or give None if it is neither.
-
-        It is applied to zeros, and to one vector of large numbers, which shows its gain.
-        """
-        signs = torch.ones_like(given[0])
-        signs[1::2] = -1
-        size = _PROBE if signs.dtype in (torch.float32, torch.float64) else _PROBE_OF_HALF
-        probes = torch.stack([torch.zeros_like(signs), size * signs])
-        try:
-            shift, answer = widened(apply(probes[None])[0])
-        except (TypeError, ValueError, RuntimeError, IndexError):  # It takes no tokens.
-            return None
-        given, wanted = widened(given), widened(output) - shift
-        signs, answer = widened(signs), answer - shift
-        ones = torch.ones_like(given[:, 0])
-        candidates = [cls(answer / (size * signs), shift, ones, False)]
-        for is_centred in (True, False):
-            unit = signs - signs.mean() if is_centred else signs
-            gain = answer / (unit / unit.square().mean().sqrt())
-            one = cls(gain, shift, ones, is_centred)
-            plain = one.turned(given)
-            squares = plain.square().sum(-1).clamp_min(torch.finfo(plain.dtype).tiny)
-            candidates.append(replace(one, factor=(plain * wanted).sum(-1) / squares))
-        limit = tolerance(output) * wanted.abs().amax(-1, keepdim=True)
-        return next(
-            (x for x in candidates if bool(((x(given) - wanted).abs() <= limit).all())), None
-        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,8 +32,10 @@ class Branch:
     ----------
     stack, layer, name
         Where it is, and the path of its attention module.
+    start : Tensor (tokens, dim)
+        The residual stream that the layer is given.
     residual : Tensor (tokens, dim)
-        The residual stream x before it.
+        The residual stream x that attention is added to.
     weights : Tensor (heads, value dim, dim)
         The output projection W of each head.
     factor : Tensor (tokens,)
@@ -116,12 +51,14 @@ class Branch:
         What reads y next, if that is a norm.
     is_post_norm : bool
         Whether what `norm` gives is the residual stream, as in BERT.
-    end_norm : FixedNorm, optional
-        A later norm whose output is `end`.
-    before_end : Tensor (tokens, dim), optional
-        What that norm takes.
+    earlier : sequence of StreamNorm
+        Norms and scales that the stream goes through on its way from `start` to `residual`.
+    adds_first : bool
+        Whether something else is added to the stream on that way, such as a Conformer's first MLP.
+    later : sequence of StreamNorm
+        Further norms and scales that the stream goes through on its way to `end`, in order.
     is_changed_last : bool
-        Whether more than these norms, or another module than a norm, makes `end` of the stream.
+        Whether another module than a norm makes `end` of the stream.
     is_parallel : bool
         Whether the MLP reads the same residual as the attention, as in GPT-NeoX.
     error : float
@@ -132,6 +69,7 @@ class Branch:
     stack: str
     layer: int
     name: str
+    start: Tensor
     residual: Tensor
     weights: Tensor
     factor: Tensor
@@ -140,8 +78,9 @@ class Branch:
     end: Tensor
     norm: FixedNorm | None = None
     is_post_norm: bool = False
-    end_norm: FixedNorm | None = None
-    before_end: Tensor | None = None
+    earlier: Sequence[StreamNorm] = ()
+    adds_first: bool = False
+    later: Sequence[StreamNorm] = ()
     is_changed_last: bool = False
     is_parallel: bool = False
     error: float = 0.0
@@ -167,22 +106,27 @@ class Branch:
         heads = self.outputs().transpose(0, 1)
         return heads.flatten(1) @ self.weights.flatten(0, 1) * self.factor[:, None]
 
+    @property
+    def known_norm(self) -> FixedNorm:
+        """The norm that reads the sum, if the stream goes through it; all else is refused."""
+        if self.norm is None:
+            raise CaptureError(
+                f"What becomes of the vectors that {self.name} adds is not known: after it, the "
+                "residual stream goes, or may go, through a module that is not found to be a norm "
+                "or a scale of each token, or through code of the layer's own. Ask for "
+                "contributions of='residual', which are those before it."
+            )
+        return self.norm
+
     def normed(self) -> Self:
         """Return the vectors after the norm that reads their sum, with its statistics fixed.
 
         They sum to that norm's output. If no norm reads the sum, they stay the same; what gives the
         stream and is no norm is refused.
         """
-        norm = self.norm
-        if norm is None:
-            if self.is_post_norm:
-                raise CaptureError(
-                    f"What becomes of the vectors that {self.name} adds is not known: after it, "
-                    "the residual stream goes, or may go, through a module that is not found to be "
-                    "a norm or a scale of each token, or through code of the layer's own. Ask for "
-                    "contributions of='residual', which are those before it."
-                )
+        if self.norm is None and not self.is_post_norm:
             return self
+        norm = self.known_norm
         return replace(
             self,
             residual=norm(self.residual),

@@ -9,6 +9,7 @@ from itertools import chain
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.stream.entries import Entries, of_entry
 from gattn.models.stream.events import Event
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.measured_sums import MeasuredSums
@@ -38,19 +39,21 @@ class SumSearch:
         """Find the sum."""
         found, added = self._in_order(self._events) or self._beside(), self._added
         hides = False
-        if found is None and (replay := added.replay) is not None:
-            found = self._in_order(replay.events)
-            normed = added.after_norms(replay.events)
+        if found is None and (twin := added.twin) is not None:
+            found = self._in_order(twin.events)
+            normed = added.after_norms(twin.events)
             if found is None and normed is not added:  # The layer's own code norms it.
-                return SumSearch(normed, replay.events, self._attended).find()
+                return SumSearch(normed, twin.events, self._attended).find()
             if found is None:
-                measured = MeasuredSums(added, replay)
+                measured = MeasuredSums(added, twin)
                 found, hides = measured.find(), measured.hides
+            if found is None:
+                found = self._entered()
         if found is None:
             raise CaptureError(
                 f"What {added.part.name} adds to the residual stream was not found: no module of "
                 "its layer reads their sum. The layer has no residual stream, scales or gates it, "
-                "adds to it before its attention, as a Conformer does, or adds in another way"
+                "or adds in another way"
                 f"{self._hint(hides)}."
             )
         return found
@@ -61,6 +64,15 @@ class SumSearch:
         if is_half(branch):
             return f", or rounding to {lost} hides it: try model.float()"
         return f"; or it adds nothing that rounding to {lost} leaves" if hides else ""
+
+    def _entered(self) -> Sum | None:
+        """Find it where the stream changes before attention is added to it."""
+        for added in Entries(self._added).find():
+            assert added.twin is not None
+            found = SumSearch(added, self._events, self._attended)._in_order(added.twin.events)
+            if found is not None:
+                return of_entry(added, found)
+        return None
 
     def _in_order(self, events: Sequence[Event]) -> Sum | None:
         """Find it among what modules are given, and give."""
@@ -89,17 +101,17 @@ class SumSearch:
         """Tell whether what a module gives depends on what attention adds."""
         if self._reads_residual(event):
             return replace(self._added.sum(total, size, self._events), is_parallel=True, last=last)
-        replay = self._added.replay
-        if replay is None:
+        twin = self._added.twin
+        if twin is None:
             return None
-        moved = replay.moved(self._added.keys, self._added.branch, size, is_held=False)
-        targets = (None, *(x.key for x in lasts_of(replay.events, replay.end)))
+        moved = twin.moved(self._added.keys, self._added.branch, size, is_held=False)
+        targets = (None, *(x.key for x in lasts_of(twin.events, twin.end)))
         if any(moved.share(place) == 1 for place in targets):
             return replace(self._added.sum(total, size, self._events), is_parallel=True, last=last)
-        found = self._in_order(replay.events)
+        found = self._in_order(twin.events)
         if found is None:
             after = self._added.given + (size * widened(self._added.branch)).to(self._added.given)
-            found = self._added.sum(after, size, replay.events)
+            found = self._added.sum(after, size, twin.events)
         return found
 
     def _reads_residual(self, event: Event) -> bool:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.linear_maps import takes
-from gattn.models.stream.replays import Replay
 from gattn.models.stream.sublayers import Branch
-from gattn.models.stream.ways import Noise, Source, followed
+from gattn.models.stream.twins import Twin
+from gattn.models.stream.ways import GIVEN, Entry, Noise, Source, followed
 from gattn.normalizers.base import widened
 
 
@@ -73,12 +73,15 @@ class Added:
         factor, and added.
     again : callable
         Makes a layer that runs again, if it can.
+    entry : Entry
+        How the stream comes from what the layer is given.
     """
 
     part: Branch
     given: Tensor
     branches: Sequence[Tensor]
-    again: Callable[[], Replay | None]
+    again: Callable[[], Twin | None]
+    entry: Entry = GIVEN
 
     @property
     def branch(self) -> Tensor:
@@ -86,15 +89,15 @@ class Added:
         return self.branches[-1]
 
     @cached_property
-    def replay(self) -> Replay | None:
+    def twin(self) -> Twin | None:
         """The layer, if it can run again, and gives the branch again."""
-        replay = self.again()
-        return replay if replay is not None and replay.branch(self.branch) else None
+        twin = self.again()
+        return twin if twin is not None and twin.branch(self.branch) else None
 
     @cached_property
     def keys(self) -> frozenset[Key]:
         """The calls that give the branch."""
-        return frozenset() if self.replay is None else self.replay.branch(self.branch)
+        return frozenset() if self.twin is None else self.twin.branch(self.branch)
 
     def after_norms(self, events: Sequence[Event]) -> Added:
         """Follow norms and scales that are given the branch."""
@@ -121,7 +124,7 @@ class Added:
         """Return what makes the source of a sum, if the layer runs again."""
 
         def source() -> Source | None:
-            known = self.branch, size, noise, written
-            return None if self.replay is None else Source(self.replay, *known)
+            known = self.branch, size, noise, written, self.entry
+            return None if self.twin is None else Source(self.twin, *known)
 
         return source

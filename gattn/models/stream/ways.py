@@ -1,7 +1,7 @@
 """Finds where the residual stream goes after attention: on as it is, or through a norm.
 
 Both are told by what the layer does, not by the order of its modules. Where a module gives what is
-added to the stream, their sums tell. Else a copy of the layer runs again (`Replay`): with all that
+added to the stream, their sums tell. Else a copy of the layer runs again (`Twin`): with all that
 its modules gave held, the stream before the layer and what attention adds are changed, each
 otherwise, or what a norm of the sum gives. The end of the layer changes by as much as the one or
 the other if that is the stream.
@@ -13,22 +13,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-import torch
 from torch import Tensor
 
 from gattn.models.stream.events import Event, Key
 from gattn.models.stream.linear_maps import takes
-from gattn.models.stream.replays import Moved, Replay
+from gattn.models.stream.moves import Moved
+from gattn.models.stream.norms import FixedNorm, StreamNorm
 from gattn.models.stream.rounding import factor_of
-from gattn.models.stream.sublayers import Branch, FixedNorm
+from gattn.models.stream.sublayers import Branch
+from gattn.models.stream.twins import Twin
 from gattn.normalizers.base import widened
 
 Noise = Callable[[Moved], Tensor]
+Link = tuple[float | None, Event | None]
 Share = Callable[[Event | None, Event | None], float | None]
 """By how much the end, or what a last module is given, follows the sum, or what a module gives.
 
 None if it does in another way than multiplied by a number, or it is not known.
 """
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How the stream comes to a sum: what a norm gives, or the layer is given, times a number."""
+
+    start: Event | None = None
+    size: float = 1.0
+
+
+GIVEN = Entry()
+"""What the layer is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +51,7 @@ class Source:
 
     Parameters
     ----------
-    replay : Replay
+    twin : Twin
         The layer.
     branch : Tensor (tokens, dim)
         What is multiplied by a factor and added.
@@ -47,17 +61,20 @@ class Source:
         By how much the sum changes, if not by that number alone.
     written : Event, optional
         A norm of the sum that no module applies, where its output is given.
+    entry : Entry
+        How the stream comes to the sum.
     """
 
-    replay: Replay
+    twin: Twin
     branch: Tensor
     factor: float
     noise: Noise | None = None
     written: Event | None = None
+    entry: Entry = GIVEN
 
     @cached_property
     def _keys(self) -> frozenset[Key]:
-        return self.replay.branch(self.branch)
+        return self.twin.branch(self.branch)
 
     def moved(self, start: Event | None) -> Moved:
         """Move the sum, or what another module gives; all else is held.
@@ -66,8 +83,10 @@ class Source:
         how a number changes, it is made of the sum, and of neither alone.
         """
         if start is not None and start is not self.written:
-            return self.replay.moved([start.key], start.output)
-        found = self.replay.moved(self._keys, self.branch, self.factor, with_given=True)
+            return self.twin.moved([start.key], start.output)
+        found = self.twin.moved_with_stream(
+            self._keys, self.branch, self.factor, self.entry.start, self.entry.size
+        )
         if start is not None:
             return replace(found, noise=found.at(start.key))
         return found if self.noise is None else replace(found, noise=self.noise(found))
@@ -78,6 +97,8 @@ class Source:
 
     def share(self, start: Event | None, last: Event | None) -> float | None:
         """Return by how much a target follows the sum, or what a module gives."""
+        if last is not None and last is self.written:
+            return float(start is None)
         if start is None and self.written is not None and self.share(self.written, last):
             return 0.0  # All goes through the norm, which is moved by moving the sum.
         if start not in self._moved:
@@ -117,96 +138,102 @@ def followed(
         return float(leads(one, target, events, added if start is None else others))
 
     for leads in (_is_next, _leads):
-        found, _ = _followed(part, after, events, partial(share, leads))
+        found, _ = _found(part, after, events, partial(share, leads), most=1)
         if found is not None:
             return found
     if (source := again()) is not None:
-        events = [*source.replay.events, *filter(None, [source.written])]
-        found, is_read_only = _followed(part, after, events, source.share)
+        events = [*source.twin.events, *filter(None, [source.written])]
+        found, has_ways = _found(part, after, events, source.share, most=len(events))
         if found is not None:
             return found
-        starts = _passed_on(part, after, events, source.share) if is_read_only else []
-        readers = [x for x in source.replay.events if is_same(x.given, after)]
-        is_read = bool(readers) and all(source.share(None, x) == 1 for x in readers)
-        if is_read_only and is_read and not starts:
-            starts = [None]  # Nothing is added to the sum, which is the layer's last stream.
-        if len(starts) == 1:
-            (start,) = starts
-            norm = next(_norms(after, events), None) if start is None else start.norm
-            is_post_norm = start is not None
-            return replace(part, norm=norm, is_post_norm=is_post_norm, is_changed_last=True)
+        if not has_ways and _is_only_read(after, events, lasts_of(events, part.end), source.share):
+            norm = next(_norms(after, events), None)
+            return replace(part, norm=norm, is_changed_last=True)
     return replace(part, norm=None, is_post_norm=True)
 
 
-def _followed(
-    part: Branch, after: Tensor, events: Sequence[Event], share: Share
+def _found(
+    part: Branch, after: Tensor, events: Sequence[Event], share: Share, most: int
 ) -> tuple[Branch | None, bool]:
-    """Follow the stream; else say whether the layer's end does not depend on the sum directly."""
+    """Follow the stream through `most` norms, if it has one way; beside another, none is its own.
+
+    Also return whether there are ways.
+    """
     lasts = lasts_of(events, part.end)
-    readers = [x for x in events if x.changes and is_same(x.given, after)]
-    for one in readers:
-        if one in lasts and one.norm is not None:
-            return replace(part, norm=one.norm, is_post_norm=True), False
-    # What an MLP gives may end a layer, too, where nothing is added to it.
-    readers, is_read_only = [x for x in readers if x not in lasts], True
-    for last in (None, *lasts):
-        if _is_given(last, after):
-            continue
-        size = share(None, last)
-        is_read_only &= size == 0
-        if size:
-            return _ended(replace(part, norm=next(_norms(after, events), None)), size, last), False
-        sizes = [(x, share(x, last)) for x in readers if not _is_given(last, x.output)]
-        is_read_only &= all(size == 0 for _, size in sizes)
-        through = [(x, times) for x, times in sizes if x.norm is not None and times != 0]
-        # Of several norms, or beside the sum itself, none is the stream.
-        if size == 0 and len(through) == 1:
-            (start, times), *_ = through
-            if times is not None:
-                return _ended(replace(part, norm=start.norm, is_post_norm=True), times, last), False
-    return None, is_read_only
+
+    def ends(start: Event | None, last: Event | None) -> float | None:
+        stream = after if start is None else start.output
+        if last in lasts and last is not None and last.norm is None and is_same(last.given, stream):
+            return 0.0  # It is an MLP's, to which nothing is added.
+        return share(start, last)
+
+    found = list(ways(None, events, (None, *lasts), ends, most))
+    return _along(part, after, events, found[0]) if len(found) == 1 else None, bool(found)
 
 
-def _passed_on(
-    part: Branch, after: Tensor, events: Sequence[Event], share: Share
-) -> list[Event | None]:
-    """List the streams that end the layer after further norms, as those after cross-attention."""
-    lasts = lasts_of(events, part.end)
-    norms = [x for x in events if x.changes and x.norm is not None]
+def _is_only_read(
+    after: Tensor, events: Sequence[Event], lasts: Sequence[Event], share: Share
+) -> bool:
+    """Return whether the sum, which has no way on, is just what an MLP makes the end of."""
+    readers = [x for x in events if is_same(x.given, after)]
+    others = [x for x in readers if x.changes and x.norm is None and x not in lasts]
+    return (
+        bool(readers)
+        and all(share(None, x) == 1 for x in readers)
+        and all(share(x, last) == 0 for x in others for last in (None, *lasts))
+    )
 
-    def ends(one: Event) -> bool:
-        is_last = one in lasts or any(share(one, last) for last in (None, *lasts))
-        return is_last or goes_on(one, one.output, norms[norms.index(one) + 1 :])
 
-    def goes_on(start: Event | None, stream: Tensor, further: Sequence[Event]) -> bool:
-        some = (x for x in further if not is_same(x.given, stream))
-        return any(bool(share(start, x)) and ends(x) for x in some)
+def ways(
+    start: Event | None,
+    events: Sequence[Event],
+    targets: Sequence[Event | None],
+    share: Share,
+    most: int,
+) -> Iterator[list[Link]]:
+    """List the ways of a stream to the layer's end, or what modules are given, through norms."""
+    for last in targets:
+        if (size := share(start, last)) != 0:
+            yield [(size, last)]
+            return
+    for one in events if most else ():
+        if one.changes and one.norm is not None and (size := share(start, one)) != 0:
+            for way in ways(one, events, targets, share, most - 1):
+                yield [(size, one), *way]
 
-    starts = [None, *(x for x in norms if is_same(x.given, after))]
-    return [x for x in starts if goes_on(x, after if x is None else x.output, norms)]
+
+def _along(
+    part: Branch, after: Tensor, events: Sequence[Event], way: Sequence[Link]
+) -> Branch | None:
+    """Say through which norms the stream goes; None if it is not just multiplied between them."""
+    (size, first), *_ = way
+    if any(size is None for size, _ in way):
+        return None
+    norm = next(_norms(after, events), None)
+    is_post_norm = first is not None and size == 1 and is_same(first.given, after)
+    if is_post_norm and first is not None:
+        norm, way = first.norm, way[1:]
+    if any(one is not None and one.norm is None for _, one in way):
+        return replace(part, norm=norm, is_post_norm=is_post_norm, is_changed_last=True)
+    later = norms_along(way, part.end)
+    return replace(part, norm=norm, is_post_norm=is_post_norm, later=later)
+
+
+def norms_along(way: Sequence[Link], end: Tensor) -> list[StreamNorm]:
+    """List norms, and numbers by which the stream is multiplied between them."""
+    found: list[StreamNorm] = []
+    for size, one in way:
+        given = end if one is None else widened(one.given).to(end)
+        if size is not None and size != 1:
+            found.append(StreamNorm.of_number(size, given))
+        if one is not None and one.norm is not None:
+            found.append(StreamNorm(one.norm, given))
+    return found
 
 
 def _norms(after: Tensor, events: Sequence[Event]) -> Iterator[FixedNorm]:
     """Find the norms that read the sum."""
     return (x.norm for x in events if is_same(x.given, after) and x.norm is not None)
-
-
-def _is_given(last: Event | None, stream: Tensor) -> bool:
-    """Return whether nothing is added to a stream before the module that ends the layer."""
-    return last is not None and is_same(last.given, stream)
-
-
-def _ended(part: Branch, size: float, last: Event | None) -> Branch:
-    """Say what makes the end of the stream: a number, or a module."""
-    if last is None and size == 1:
-        return part
-    if last is None:
-        ones = torch.ones_like(part.end)
-        norm = FixedNorm(size * ones[0], 0 * ones[0], ones[:, 0], False)
-        return replace(part, end_norm=norm, before_end=part.end / size)
-    if size != 1 or last.norm is None:
-        return replace(part, is_changed_last=True)
-    return replace(part, end_norm=last.norm, before_end=widened(last.given).to(part.end))
 
 
 def _is_next(

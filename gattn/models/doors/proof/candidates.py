@@ -12,7 +12,7 @@ from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 
 _BEFORE = 3
 """How many runs before the attending one are tried as inputs, within each run around it."""
@@ -115,19 +115,19 @@ class Firsts:
         A copy of the user's model.
     alike : Alike
         Which of its modules are alike.
-    replays : Replays
+    reruns : Reruns
         What runs them again, and knows the calls.
     """
 
-    def __init__(self, model: nn.Module, alike: Alike, replays: Replays) -> None:
+    def __init__(self, model: nn.Module, alike: Alike, reruns: Reruns) -> None:
         self.model, self._alike = model, alike
         self._known: dict[object, Site] = {}  # As by `wanted`.
-        for site in replays.sites:
+        for site in reruns.sites:
             for level, outer in enumerate(site.chain):
                 name = self.kind(site, level)
                 if name not in self._known:
                     self._known[name] = site
-                    replays.ask(outer, site)
+                    reruns.ask(outer, site)
 
     def kind(self, site: Site, level: int) -> object:
         """Return what a call has in common with others whose proof at some level is the same."""

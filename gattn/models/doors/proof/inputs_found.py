@@ -11,20 +11,20 @@ from gattn.models.doors.proof.probing.dependence import Dependence, Probe
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.outlining import outlined, plainly, refine
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.probing.taints import may_be_mask
 
 
-def outlined_inputs(site: Site, level: int, run: Run, batch: int, replays: Replays) -> Inputs:
+def outlined_inputs(site: Site, level: int, run: Run, batch: int, reruns: Reruns) -> Inputs:
     """Find the inputs of a run that the queries and keys of a call depend on."""
     queries: Reader | None = None
     keys: Reader | None = None
     step: Reader | None = None
     is_reached = [False, False]
-    some = list(enumerate(replays.sources(run)[:MOST_SOURCES]))
+    some = list(enumerate(reruns.sources(run)[:MOST_SOURCES]))
     for number, x in sorted(some, key=lambda one: may_be_mask(one[1])):
-        probe = partial(replays.reached, site, level, run, number)
-        found = _dependence(site, tuple(x.shape), probe, batch, replays)
+        probe = partial(reruns.reached, site, level, run, number)
+        found = _dependence(site, tuple(x.shape), probe, batch, reruns)
         for n, side in enumerate(found.sides):
             is_reached[n] |= bool(side.depends.any())
         if queries is None and found.queries.tells_tokens:
@@ -39,19 +39,19 @@ def outlined_inputs(site: Site, level: int, run: Run, batch: int, replays: Repla
     keys = keys or step
     is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
     is_open = is_mixed and keys is None and not level
-    proved = is_open and has_no_tokens(site, run, replays)
+    proved = is_open and has_no_tokens(site, run, reruns)
     return Inputs(run, queries, keys, is_mixed, proved, step=step)
 
 
 def _dependence(
-    site: Site, shape: tuple[int, ...], probe: Probe, batch: int, replays: Replays
+    site: Site, shape: tuple[int, ...], probe: Probe, batch: int, reruns: Reruns
 ) -> Dependence:
     found: Dependence | None = None
     is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
     if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
         found = plainly(shape, site.lead, probe)
     found = found or outlined(shape, probe)
-    if _is_one_of_several(site, replays):
+    if _is_one_of_several(site, reruns):
         refine(found, probe)
     for side in found.sides if batch == 1 else ():
         is_pooled = side.depends.shape[1] == 1 and side.is_seen and not side.apart
@@ -59,9 +59,9 @@ def _dependence(
     return found
 
 
-def _is_one_of_several(site: Site, replays: Replays) -> bool:
+def _is_one_of_several(site: Site, reruns: Reruns) -> bool:
     """Return whether a module attends several times, as in a loop."""
-    return any(one.module is site.module for one in replays.sites if one is not site)
+    return any(one.module is site.module for one in reruns.sites if one is not site)
 
 
 def _is_step(site: Site, found: Dependence) -> bool:

@@ -16,7 +16,7 @@ from gattn.models.doors.proof.probing.dependence import Probe
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.outlining import are_of_one_each, reaches_all_keys
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 
 MOST_SOURCES = 6
 """How many inputs of a run are tried."""
@@ -44,15 +44,15 @@ def has_features(reader: Reader, images: Collection[tuple[int, ...]]) -> bool:
 
 
 def keeps_tokens(
-    site: Site, runs: Iterable[Run], replays: Replays, images: Collection[tuple[int, ...]]
+    site: Site, runs: Iterable[Run], reruns: Reruns, images: Collection[tuple[int, ...]]
 ) -> bool:
     """Prove that each value of a sum holds several tokens of an input of some run, side by side.
 
     So it is with branches of a convolution. No token is in the value of one key alone.
     """
     for run in runs:
-        for n, x in enumerate(replays.sources(run)[:MOST_SOURCES]):
-            probe = partial(replays.reached, site, 0, run, n)
+        for n, x in enumerate(reruns.sources(run)[:MOST_SOURCES]):
+            probe = partial(reruns.reached, site, 0, run, n)
             with suppress(UnprovedError):
                 if _are_side_by_side(tuple(x.shape), probe, images):
                     return True
@@ -88,12 +88,12 @@ def _are_side_by_side(
     return found
 
 
-def has_no_tokens(site: Site, run: Run, replays: Replays) -> bool:
+def has_no_tokens(site: Site, run: Run, reruns: Reruns) -> bool:
     """Prove that keys are no tokens of what the attending module is given."""
-    some = replays.sources(run)
+    some = reruns.sources(run)
     if run is not site.chain[0] or len(some) > MOST_SOURCES or site.keys == 1:
         return False
-    probes = [partial(replays.reached, site, 0, run, n) for n in range(len(some))]
+    probes = [partial(reruns.reached, site, 0, run, n) for n in range(len(some))]
     whole = torch.ones((), dtype=torch.bool, device="cpu")
     reaching = [n for n, probe in enumerate(probes) if bool(probe(whole).keys.any())]
     return bool(reaching) and all(
@@ -101,10 +101,10 @@ def has_no_tokens(site: Site, run: Run, replays: Replays) -> bool:
     )
 
 
-def weighs_own(site: Site, replays: Replays, images: Collection[tuple[int, ...]]) -> bool:
+def weighs_own(site: Site, reruns: Reruns, images: Collection[tuple[int, ...]]) -> bool:
     """Prove that each sum is made of one token alone of what the attending module is given."""
-    run, some = site.chain[0], replays.sources(site.chain[0])
-    probes = [partial(replays.reached, site, 0, run, n) for n in range(len(some))]
+    run, some = site.chain[0], reruns.sources(site.chain[0])
+    probes = [partial(reruns.reached, site, 0, run, n) for n in range(len(some))]
     with suppress(UnprovedError):
         return len(some) <= MOST_SOURCES and _are_of_one_each(
             some, probes, images, with_values=False
@@ -113,26 +113,26 @@ def weighs_own(site: Site, replays: Replays, images: Collection[tuple[int, ...]]
 
 
 def weighs_parts(
-    site: Site, level: int, replays: Replays, images: Collection[tuple[int, ...]], batch: int
+    site: Site, level: int, reruns: Reruns, images: Collection[tuple[int, ...]], batch: int
 ) -> bool:
     """Prove that each element weighs only what one token alone has several of, as after each layer.
 
     All keys are made of that token, so none is of a cache, and all queries of the same inputs, each
     of which holds several tokens: it is no attention between inputs that are tokens each.
     """
-    run, some = site.chain[level], replays.sources(site.chain[level])
+    run, some = site.chain[level], reruns.sources(site.chain[level])
     if not 0 < len(some) <= _MOST_PARTS or any(_positions(x, images) <= batch for x in some):
         return False
     keys = torch.zeros(prod(site.lead), site.keys, dtype=torch.bool, device="cpu")
     with suppress(UnprovedError):
         for n in range(len(some)):
-            now = replays.reached(
+            now = reruns.reached(
                 site, level, run, n, torch.ones((), dtype=torch.bool, device="cpu")
             )
             if not torch.equal(now.queries.any(1), now.queries.all(1)):
                 return False
             keys |= now.keys | now.values
-        probes = [partial(replays.reached, site, level, run, n) for n in range(len(some))]
+        probes = [partial(reruns.reached, site, level, run, n) for n in range(len(some))]
         if site.queries > 1 and any(map(_are_stretches, some, probes)):
             return False
         return bool(keys.all()) and _are_of_one_each(some, probes, images, with_values=True)

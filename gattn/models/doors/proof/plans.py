@@ -30,6 +30,7 @@ from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.nodes.numbering import integers_of
 from gattn.models.doors.proof.probing.alike import shapes, state_of
 from gattn.models.doors.proof.probing.around import around
+from gattn.models.doors.proof.probing.failing import is_out_of_memory
 from gattn.models.doors.proof.probing.one_run.constants import are_as_before
 from gattn.models.doors.proof.probing.one_run.hooks import keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import digests_of, leaves
@@ -115,6 +116,8 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         refused_as = f"a copy of it, run to prove what its attention means, failed ({said})"
         if _MAKES_CLASS in said:
@@ -133,7 +136,9 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     try:
         turned = refused or {where for where, _ in unsure}
         other, _ = _of_copy(model, name, given, turned)
-    except Exception:  # The other way does not run, so that it proves nothing.
+    except Exception as error:  # The other way does not run, so that it proves nothing.
+        if is_out_of_memory(error):
+            raise
         return plan
     if other.layouts.keys() > plan.layouts.keys():
         return other

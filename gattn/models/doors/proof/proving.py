@@ -28,7 +28,7 @@ from gattn.models.doors.proof.probing.one_run.inputs import digests_of, leaves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
-from gattn.models.doors.proof.probing.replaying import Replays, kept
+from gattn.models.doors.proof.probing.rerunning import Reruns, kept
 from gattn.models.doors.proof.probing.taints import sources
 from gattn.models.doors.proof.solving import Solver, picked
 from gattn.models.doors.proof.trying import Trial, Trying, reading_own
@@ -114,25 +114,25 @@ class Proof:
         if solved[1].has_picked and not is_told:  # Code decides nothing by what was picked.
             again = self._solved(places, sites, is_decided=True, picks=True)
             solved = again if again[2].best.rank > solved[2].best.rank else solved
-        replays, solver, trying = solved
+        reruns, solver, trying = solved
         best = self._adopt(trying)
         plan.reading_own = reading_own(watching.crossing, solver, best.batches)
-        agreement = Agreement(replays, watching.kernels.moves, best.batches)
+        agreement = Agreement(reruns, watching.kernels.moves, best.batches)
         agreement.settle(self.open, plan.layouts, plan.reasons)
-        join(self._model, self.open, plan, replays, self._alike)
-        place_patches(self.open, plan.layouts, replays)
+        join(self._model, self.open, plan, reruns, self._alike)
+        place_patches(self.open, plan.layouts, reruns)
         watching.numbers.refuse(plan.layouts, plan.reasons)
         mixed = plan.leave_untold(best.alone)
         plan.are_tokens_first = best.batches.dim == 1
         plan.unordered, plan.picked, plan.in_place = unordered(
-            self.open, sites, plan.layouts, replays, best.batches, solver.by_values
+            self.open, sites, plan.layouts, reruns, best.batches, solver.by_values
         )
         switched = {site.place: site.chain[-1].name for site in agreement.switched}
         self._keep_in_place(solver.by_values)
         plan.unordered |= mixed | plan.of_rows() | set(switched)
         plan.picked = sorted({*plan.picked, *switched.values()})
         if self._is_users:
-            self._compare_ids(replays)
+            self._compare_ids(reruns)
         self._number()
         plan.read = watching.kernels.picks.own.read()
         plan.inputs = digests_of(self._given, watching.reads.inputs)
@@ -154,17 +154,17 @@ class Proof:
         *,
         is_decided: bool,
         picks: bool = False,
-    ) -> tuple[Replays, Solver, Trying]:
+    ) -> tuple[Reruns, Solver, Trying]:
         """Solve all calls; where values decide as in the first run, they may pick tokens."""
         noticed = self._watching.noticed
-        replays = Replays(self._model, self._walk, places, sites, self._watching.reads)
+        reruns = Reruns(self._model, self._walk, places, sites, self._watching.reads)
         if is_decided or (sites and self._watching.reads.may_branch):
             seed()
-            steps = replays.decide(repeats=is_decided)
+            steps = reruns.decide(repeats=is_decided)
             self._plan.steps = self._plan.steps if picks else steps
-        firsts = Firsts(self._model, self._alike, replays)
-        solver = Solver(firsts, replays, noticed, is_decided=picks)
-        return replays, solver, self._tried(solver, Gates(firsts, replays, noticed.images), places)
+        firsts = Firsts(self._model, self._alike, reruns)
+        solver = Solver(firsts, reruns, noticed, is_decided=picks)
+        return reruns, solver, self._tried(solver, Gates(firsts, reruns, noticed.images), places)
 
     def _keep_in_place(self, by_values: Collection[Place]) -> None:
         """Refuse calls whose tokens values picked if the whole model does not bring them there."""
@@ -179,14 +179,14 @@ class Proof:
             del plan.layouts[place]
             plan.reasons[place] = picked(next(one for one in site.picks if one.by is By.VALUES))
 
-    def _compare_ids(self, replays: Replays) -> None:
+    def _compare_ids(self, reruns: Reruns) -> None:
         """Find the calls that attend to other tokens than the ids, or to these in another order."""
         plan, watching = self._plan, self._watching
         integers = watching.kernels.integers
         plan.beside, moved = beside_ids(
             self.open,
             plan.layouts,
-            replays,
+            reruns,
             self._called,
             self._given,
             watching.ids if integers.are_looked_up else (),

@@ -31,7 +31,7 @@ from gattn.models.doors.proof.probing import (
 from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.written import tells_keys_alone, with_written
 from gattn.models.read.layouts import Layout
 
@@ -60,7 +60,7 @@ class Solver:
     ----------
     firsts : Firsts
         The first of the calls that are alike, in a copy of the user's model.
-    replays : Replays
+    reruns : Reruns
         What runs its modules again.
     noticed : Noticed
         What a run of the model showed.
@@ -77,9 +77,9 @@ class Solver:
     """
 
     def __init__(
-        self, firsts: Firsts, replays: Replays, noticed: Noticed, *, is_decided: bool = False
+        self, firsts: Firsts, reruns: Reruns, noticed: Noticed, *, is_decided: bool = False
     ) -> None:
-        self._firsts, self._replays, self._noticed = firsts, replays, noticed
+        self._firsts, self._reruns, self._noticed = firsts, reruns, noticed
         self._is_decided = is_decided
         self.by_values: set[tuple[str, int]] = set()
         self.holds_once = self.has_picked = False
@@ -125,7 +125,7 @@ class Solver:
             try:
                 layout, is_good = self._assembled(site, one, batches)
             except LearnedError:
-                self._replays.carry(site)
+                self._reruns.carry(site)
                 raise
             except (AcrossBatchError, LinearError):
                 raise
@@ -203,7 +203,7 @@ class Solver:
                 runs = [*near(first, level, self._firsts.model), around] if level else [around]
                 # It embeds ids itself, or its query is made of all tokens.
                 embeds = any(one.looks_up for one in first.inside)
-                if not level and (embeds or site.queries == 1 or not self._replays.sources(around)):
+                if not level and (embeds or site.queries == 1 or not self._reruns.sources(around)):
                     runs += near(first, level, self._firsts.model)
                 self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
             yield from self._known[name]
@@ -225,29 +225,29 @@ class Solver:
 
         Of a run that comes before, that is not so if none has the batch as one dimension.
         """
-        sources = range(len(self._replays.sources(one.run)[:MOST_SOURCES]))
+        sources = range(len(self._reruns.sources(one.run)[:MOST_SOURCES]))
         return one.is_around or any(batches.is_whole(one.run, n) for n in sources)
 
     def _may_depend(self, one: Candidate) -> bool:
         """Return whether a call depends on some input of a run, or may if it was not tried yet."""
         if one.inputs is not None:
             return bool(one.inputs.readers)
-        return bool(self._replays.sources(one.run))
+        return bool(self._reruns.sources(one.run))
 
     def _rank(self, one: Candidate) -> int:
         """Return how many dimensions inputs have, or may have if they were not tried yet."""
         if one.inputs is not None:
             return one.inputs.rank
-        return max((x.dim() for x in self._replays.sources(one.run)[:MOST_SOURCES]), default=0)
+        return max((x.dim() for x in self._reruns.sources(one.run)[:MOST_SOURCES]), default=0)
 
     def _tried(self, one: Candidate, batches: Batches) -> Inputs:
         if one.inputs is None:
             try:
                 one.inputs = outlined_inputs(
-                    one.site, one.level, one.run, batches.size, self._replays
+                    one.site, one.level, one.run, batches.size, self._reruns
                 )
                 if one.is_around:
-                    one.inputs = with_written(one.inputs, one.site, self._replays)
+                    one.inputs = with_written(one.inputs, one.site, self._reruns)
             except UnprovedError as error:
                 one.inputs = Inputs(one.run, None, None, failure=str(error))
         return one.inputs

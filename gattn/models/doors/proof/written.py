@@ -18,7 +18,7 @@ from gattn.models.doors.proof.candidates import Inputs, Reader
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
 
 
@@ -28,17 +28,17 @@ def tells_keys_alone(inputs: Inputs, site: Site) -> bool:
     return is_told and inputs.queries is None and 1 < site.queries == site.keys
 
 
-def with_written(inputs: Inputs, site: Site, replays: Replays) -> Inputs:
+def with_written(inputs: Inputs, site: Site, reruns: Reruns) -> Inputs:
     """Tell queries that mix tokens by those that the run around them adds their rows to."""
     keys = inputs.keys
     if keys is None or not inputs.is_mixed or not tells_keys_alone(inputs, site):
         return inputs
-    if not _are_written_in_place(site, inputs.run, keys, replays):
+    if not _are_written_in_place(site, inputs.run, keys, reruns):
         return inputs
     return replace(inputs, queries=keys, is_mixed=False, is_by_rows=True)
 
 
-def _are_written_in_place(site: Site, run: Run, keys: Reader, replays: Replays) -> bool:
+def _are_written_in_place(site: Site, run: Run, keys: Reader, reruns: Reruns) -> bool:
     """Prove that each row is added to the token of the key in its slot, and to no other.
 
     A run must pass on its input, in which NaN in a token reaches what NaN in a row reaches.
@@ -51,11 +51,11 @@ def _are_written_in_place(site: Site, run: Run, keys: Reader, replays: Replays) 
 
     def by_token(dim: int, marked: Tensor) -> list[Tensor]:
         entered = _marking(run, keys.source, keys.dependence.along(dim, marked))
-        return _answers(run, replays, entered)
+        return _answers(run, reruns, entered)
 
     def by_row(dim: int, marked: Tensor) -> list[Tensor]:
         rows = marked[side.index[dim]].reshape(*site.lead, site.queries, 1)
-        return _answers(run, replays, None, site, rows)
+        return _answers(run, reruns, None, site, rows)
 
     codes = {dim: words(shape[dim]) for dim in side.index}
     found: list[list[Tensor]] = []
@@ -101,7 +101,7 @@ def _marking(run: Run, source: int, marks: Tensor) -> Entered:
 
 def _answers(
     run: Run,
-    replays: Replays,
+    reruns: Reruns,
     entered: Entered | None,
     site: Site | None = None,
     rows: Tensor | None = None,
@@ -113,5 +113,5 @@ def _answers(
         if one is site and rows is not None:
             call.output.masked_fill_(rows.to(call.output.device), torch.nan)
 
-    answer = replays.through(run, see, entered)
+    answer = reruns.through(run, see, entered)
     return [x.isnan().cpu() for x in answer]

@@ -70,6 +70,10 @@ class OnlyPaths(Hears):
         is_first = place.layer == 0 and "embedding" not in self.kinds
         return not place.is_bipartite and place.stack in self.paths and not is_first
 
+    def hears_of(self, place: Place) -> bool:
+        """Return whether a stack has paths."""
+        return place.stack in self.paths
+
     def by_stack(self) -> dict[str | None, Any]:
         """Return its paths of each stack that has some."""
         parts: dict[str | None, Any] = {
@@ -120,6 +124,10 @@ class Weighed(Hears):
     def applies(self, place: Place) -> bool:
         """Return whether paths end in a layer."""
         return not place.is_bipartite and (place.stack, place.layer) in self.at
+
+    def hears_of(self, place: Place) -> bool:
+        """Return whether paths end in a later layer of a stack."""
+        return any(stack == place.stack and layer > place.layer for stack, layer in self.at)
 
     def removed(self, stream: Stream, rows: Rows, heads: int) -> list[Removed]:
         """Sum what a head does not hear of, for each side and copy."""

@@ -18,6 +18,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.hear.running import Running, check_call
+from gattn.models.stream.between import Between
 from gattn.models.stream.embeddings import Embedded
 from gattn.models.stream.layers import first_of, layers_of
 from gattn.models.stream.parts import Growing, Stream
@@ -26,6 +27,7 @@ from gattn.models.stream.streams import RunningLayer
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
 from gattn.models.watch.listening import Sides
+from gattn.normalizers.base import widened
 
 
 @dataclass(eq=False)
@@ -34,6 +36,7 @@ class _State:
 
     running: list[Running] = field(default_factory=list)
     embedded: Embedded = field(default_factory=Embedded)
+    between: Between = field(default_factory=Between)
     growing: dict[str, Growing] = field(default_factory=dict)
 
 
@@ -102,6 +105,7 @@ class Hearing:
                     f"What wrote the stream before layer {place.layer} of {place.stack!r} is not "
                     "known."
                 )
+            growing.pass_on(widened(rows.of(given)), rows.at, state.between)
             found = growing.stream()
         found.check(rows.of(given), call.name, call.output)
         return found
@@ -128,6 +132,13 @@ class Hearing:
             )
         rows = Rows(place, call.query.shape[2], call.query.device)
         stream, count = self.stream(call, place, rows), call.query.shape[1]
+        assert state is not None
+        if (earlier := state.growing.get(place.stack)) is not None and earlier.adds_first:
+            raise EditError(
+                f"{first}: layers of {place.stack!r} add to the stream before their attention, as "
+                "Conformers do, and without the part they would add something else. Use edits of "
+                "attention such as Cut, Scale, Patch and Ablate."
+            )
         removed = {name: edit.removed(stream, rows, count) for name, edit in known.items()}
         for name, edit in known.items():
             _check_sides(edit, removed[name], call, rows)
@@ -158,6 +169,7 @@ class Hearing:
                 is_alone = len(args) + len(kwargs) == 1
                 known = first_of((*args, *kwargs.values())) if is_alone else None
                 state.embedded.note(self._names.get(module, ""), module, known, result)
+                state.between.note(module, args, kwargs, result)
             return
         for one in state.running:
             one.layer.note(module, args, kwargs, result)
@@ -169,17 +181,19 @@ class Hearing:
                     self._end(state, ended.layer, first_of(result))
             if not state.running:
                 state.embedded = Embedded()  # Those of an encoder are not the decoder's.
+                state.between = Between()
 
     @staticmethod
     def _end(state: _State, layer: RunningLayer, output: Tensor | None) -> None:
         part = layer.taken_apart(output)
+        assert layer.seen is not None
+        assert layer.given is not None
+        call, place, _ = layer.seen
+        rows = Rows(place, call.query.shape[2], layer.given.device)
         if part.layer == 0:
-            assert layer.seen is not None
-            assert layer.given is not None
-            call, place, _ = layer.seen
-            rows = Rows(place, call.query.shape[2], layer.given.device)
             whole = state.embedded.stream(layer.given)
             state.growing[part.stack] = Growing(Stream(whole.writers, whole.parts[:, rows.at]))
+        state.growing[part.stack].pass_on(part.start, rows.at, state.between)
         state.growing[part.stack].add(part)
 
 

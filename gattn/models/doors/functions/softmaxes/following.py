@@ -51,8 +51,8 @@ class Followed:
     it. The dimensions of queries and of texts are `placed` elsewhere than at the softmax once it
     was turned round. A mixture `is_across` a leading dimension if it adds up its places: heads,
     where that is none of texts.
-    Divided by sums over another dimension than its own, it is `otherwise` a softmax that was changed:
-    a product tells which, by what it sums over.
+    Divided by sums over another dimension than its own, it is `otherwise` a softmax that was
+    changed: a product tells which, by what it sums over.
     """
 
     source: Source

@@ -23,7 +23,7 @@ from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.probing.switching import Switching
 from gattn.models.read.layouts import Layout
 
@@ -38,7 +38,7 @@ class Agreement:
 
     Parameters
     ----------
-    replays : Replays
+    reruns : Reruns
         Runs the model again.
     moves : Moves
         Where it may move tokens.
@@ -53,8 +53,8 @@ class Agreement:
         The calls before which masks of values may have moved tokens.
     """
 
-    def __init__(self, replays: Replays, moves: Moves, batches: Batches) -> None:
-        self._replays, self._moves, self._batches = replays, moves, batches
+    def __init__(self, reruns: Reruns, moves: Moves, batches: Batches) -> None:
+        self._reruns, self._moves, self._batches = reruns, moves, batches
         self.holds_once = False
         self.switched: set[Site] = set()
 
@@ -116,11 +116,11 @@ class Agreement:
     def _moved(
         self, count: int, some: list[Told], *, are_joined: bool = False
     ) -> Iterator[tuple[Site, Layout | str]]:
-        sites = self._replays.sites
+        sites = self._reruns.sites
         root, order = some[0].site.chain[-1], [sites.index(one.site) for one in some]
         elements = max(n for one in some for n in one.tokens.sequences) + 1
         sizes = elements, count
-        given = () if are_joined else self._replays.sources(root)
+        given = () if are_joined else self._reruns.sources(root)
         inputs = TokenInputs(root, given, sizes, self._batches)
         attending = {one.site.chain[0].name for one in some}
         begin = -1 if inputs.are_any else order[0]
@@ -135,7 +135,7 @@ class Agreement:
         if inputs.may_be_last and all(one.is_blind(code, everywhere=True) for one in some):
             inputs = inputs.last()
             self._run(some, inputs, code)
-        if self._replays.reads_values:  # Its code may have put tokens there, number by number.
+        if self._reruns.reads_values:  # Its code may have put tokens there, number by number.
             self.switched |= {one.site for one in some if one.is_out_of_reach(count)}
         moved = [
             one
@@ -145,7 +145,7 @@ class Agreement:
         if blind := {one.site for one in some if one.is_blind(code)}:
             outer = self._outer(some, inputs)
             asked = [one for one in some if one not in moved or one.site in blind]
-            self.switched |= blind & influence.moved(asked, inputs, count, outer, self._replays)
+            self.switched |= blind & influence.moved(asked, inputs, count, outer, self._reruns)
         if self._moves.between(begin, order[-1], attending):
             picks = [pick for one in some for pick in one.site.picks]
             self.holds_once |= any(pick.kernel in _TAKES for pick in picks)
@@ -164,7 +164,7 @@ class Agreement:
     def _outer(self, some: list[Told], inputs: TokenInputs) -> Run:
         if inputs.are_any:
             return some[0].site.chain[-1]
-        return self._replays.common([one.site for one in some])
+        return self._reruns.common([one.site for one in some])
 
     def _run(self, some: list[Told], inputs: TokenInputs, code: Tensor) -> None:
         """Run the model with NaN in marked tokens, by a code, and read what reaches each call."""
@@ -181,13 +181,13 @@ class Agreement:
                 if one is not None and switching.moves:
                     self.switched.add(site)
                 rows = None if one is None else one.look(call, row)
-                self._replays.silence(site, call)
+                self._reruns.silence(site, call)
                 if one in first and one is not None and not inputs.are_any:
                     rows = one.marked(row)
                 if rows is not None:  # What has no residual stream carries positions, too.
                     call.output.masked_fill_(rows.to(call.output.device), torch.nan)
 
-            self._replays.through(outer, see, inputs.marking(row), some[-1].site, switching)
+            self._reruns.through(outer, see, inputs.marking(row), some[-1].site, switching)
             if any(len(one.runs) != before + 1 for one in some):
                 for one in some:  # It failed on NaN.
                     one.runs = [*one.runs[:before], _unknown(one)]

@@ -19,7 +19,7 @@ from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.failing import Stop, failing
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run, Walk
-from gattn.models.doors.proof.probing.replaying import kept
+from gattn.models.doors.proof.probing.rerunning import kept
 from gattn.models.doors.proof.probing.taints import (
     CLEAR,
     ROUNDED,

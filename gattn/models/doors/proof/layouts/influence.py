@@ -17,7 +17,7 @@ from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.sites import Site, scores_of
 from gattn.models.doors.proof.probing.one_run.walking import Run
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.probing.taints import flat
 
 _MOST = 16
@@ -29,10 +29,10 @@ UNKNOWN = -1.0
 
 
 def moved(
-    some: Sequence[Told], inputs: TokenInputs, count: int, outer: Run, replays: Replays
+    some: Sequence[Told], inputs: TokenInputs, count: int, outer: Run, reruns: Reruns
 ) -> set[Site]:
     """List calls that depend on other tokens than their own, and those that come after them."""
-    runs = _Runs(some, inputs, outer, replays)
+    runs = _Runs(some, inputs, outer, reruns)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
     for token in order[:_MOST].tolist():
         runs.change(token, count)
@@ -47,10 +47,10 @@ class _Runs:
     """
 
     def __init__(
-        self, some: Sequence[Told], inputs: TokenInputs, outer: Run, replays: Replays
+        self, some: Sequence[Told], inputs: TokenInputs, outer: Run, reruns: Reruns
     ) -> None:
         self._known = {one.site: one for one in some}
-        self._inputs, self._outer, self._replays = inputs, outer, replays
+        self._inputs, self._outer, self._reruns = inputs, outer, reruns
         self._last = some[-1].site
         self._outputs: dict[Site, Tensor] = {}
         self._given: dict[Site, list[Tensor]] = {}
@@ -61,7 +61,7 @@ class _Runs:
             self._given[site] = [x.clone() for x in given(call)]
 
         seed()
-        replays.through(outer, note, None, self._last, is_plain=True)
+        reruns.through(outer, note, None, self._last, is_plain=True)
 
     def change(self, token: int, count: int) -> None:
         """Change a token in all elements of the batch; a call that is no longer as it was moved."""
@@ -75,7 +75,7 @@ class _Runs:
                 if one is not None and plain is not None:
                     missing.discard(site)
                     self._compare(one, given(call), token)
-                if plain is not None and not self._replays.carries(site):
+                if plain is not None and not self._reruns.carries(site):
                     call.output.copy_(plain)
                 if one is first and not self._inputs.are_any:
                     marks = one.marked(row).to(call.output.device)
@@ -83,7 +83,7 @@ class _Runs:
 
         seed()
         entered = self._inputs.marking(row, nudged)
-        self._replays.through(self._outer, see, entered, self._last, is_plain=True)
+        self._reruns.through(self._outer, see, entered, self._last, is_plain=True)
         self.moved |= missing
 
     def _compare(self, one: Told, now: Sequence[Tensor], token: int) -> None:

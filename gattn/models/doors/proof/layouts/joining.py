@@ -14,16 +14,14 @@ from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.layouts.sameness import is_same
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.one_run.sites import Site
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import Joined, TokenMap
 
 Layouts = Mapping[Place, list[tuple[tuple[int, ...], Layout]]]
 
 
-def join(
-    model: nn.Module, sites: Sequence[Site], plan: Plan, replays: Replays, alike: Alike
-) -> None:
+def join(model: nn.Module, sites: Sequence[Site], plan: Plan, reruns: Reruns, alike: Alike) -> None:
     """Join the calls of a module that are parts of one layer.
 
     Heads whose calls take what those before gave are none of one layer.
@@ -35,7 +33,7 @@ def join(
         if tokens is not None and tokens.joined is not None and tokens.joined.heads:
             kind = alike[model.get_submodule(name)]
             if kind not in known:
-                known[kind] = replays.feed_on_each_other(runs_of[name])
+                known[kind] = reruns.feed_on_each_other(runs_of[name])
             if known[kind]:
                 continue
         leads = [lead for lead, _ in plan.layouts[place]]

@@ -18,7 +18,7 @@ from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.hugging_face.given import arguments
 from gattn.models.read.layouts import Layout
 from gattn.models.read.track.any_library.token_ids import ids_of
@@ -32,7 +32,7 @@ Place = tuple[str, int]
 def beside_ids(
     sites: Sequence[Site],
     layouts: Mapping[Place, list[Any]],
-    replays: Replays,
+    reruns: Reruns,
     module: nn.Module,
     given: Given,
     known: Sequence[Tensor],
@@ -46,7 +46,7 @@ def beside_ids(
     ----------
     sites, layouts
         The calls of attention, and what was proved of them.
-    replays : Replays
+    reruns : Reruns
         Runs the model again.
     module, given
         The module that is called, and what it is given.
@@ -66,7 +66,7 @@ def beside_ids(
     some = list(_with_as_many(sites, layouts, ids.T if are_first else ids))
     if not some:
         return set(), set()
-    exchange = _Exchange(some, replays, module, are_first=are_first)
+    exchange = _Exchange(some, reruns, module, are_first=are_first)
     count = ids.shape[0 if are_first else 1]
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu").tolist()
     chosen = list(dict.fromkeys((0, count - 1, *order)))[:_MOST]
@@ -106,10 +106,10 @@ class _Exchange:
     """
 
     def __init__(
-        self, some: Sequence[Told], replays: Replays, module: nn.Module, *, are_first: bool
+        self, some: Sequence[Told], reruns: Reruns, module: nn.Module, *, are_first: bool
     ) -> None:
         self._known = {one.site: one for one in some}
-        self._replays, self._module, self._are_first = replays, module, are_first
+        self._reruns, self._module, self._are_first = reruns, module, are_first
         self._root, self._last = some[0].site.chain[-1], some[-1].site
         self._outputs: dict[Site, Tensor] = {}
         self._given: dict[Site, list[Tensor]] = {}
@@ -121,7 +121,7 @@ class _Exchange:
             self._given[site] = [x.clone() for x in influence.given(call)]
 
         seed()
-        replays.through(self._root, note, None, self._last, is_plain=True)
+        reruns.through(self._root, note, None, self._last, is_plain=True)
 
     def run(self, token: int | slice) -> None:
         """Exchange a token of each element of the batch, or all."""
@@ -139,7 +139,7 @@ class _Exchange:
                 call.output.copy_(plain)
 
         seed()
-        self._replays.through(self._root, see, entered, self._last, is_plain=True)
+        self._reruns.through(self._root, see, entered, self._last, is_plain=True)
 
     @property
     def beside(self) -> set[Place]:

@@ -22,7 +22,7 @@ from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.read.layouts import Layout
 
 Place = tuple[str, int]
@@ -54,7 +54,7 @@ def unordered(
     open_sites: Sequence[Site],
     sites: Sequence[Site],
     layouts: Mapping[Place, list[Any]],
-    replays: Replays,
+    reruns: Reruns,
     batches: Batches,
     by_values: Collection[Place] = (),
 ) -> tuple[set[Place], list[str], InPlace]:
@@ -65,7 +65,7 @@ def unordered(
     picked = {site.place for site in sites if any(pick.by is not By.INPUTS for pick in site.picks)}
     if not picked:
         return picked, [], InPlace()
-    found = _all_in_place(open_sites, layouts, replays, batches, by_values)
+    found = _all_in_place(open_sites, layouts, reruns, batches, by_values)
     picked -= set(found.counts)
     some = {place: _makers(one) for one in open_sites if (place := one.place) in layouts}
     found.makers = {place: some[place] for place in found.counts}
@@ -81,7 +81,7 @@ def _makers(site: Site) -> list[str]:
 def _all_in_place(
     sites: Sequence[Site],
     layouts: Mapping[Place, list[Any]],
-    replays: Replays,
+    reruns: Reruns,
     batches: Batches,
     by_values: Collection[Place],
 ) -> InPlace:
@@ -100,7 +100,7 @@ def _all_in_place(
     for count, some in groups.items():
         if count < _FEWEST:
             continue
-        for place, decided in _in_place(count, some, replays, batches, by_values):
+        for place, decided in _in_place(count, some, reruns, batches, by_values):
             found.counts[place] = len(decided)
             found.decided = max(found.decided, decided, key=len)
     return found
@@ -114,7 +114,7 @@ def _is_by_values(site: Site) -> bool:
 def _in_place(
     count: int,
     some: list[Told],
-    replays: Replays,
+    reruns: Reruns,
     batches: Batches,
     by_values: Collection[Place],
 ) -> Iterator[tuple[Place, list[bytes]]]:
@@ -124,7 +124,7 @@ def _in_place(
     """
     root = some[0].site.chain[-1]
     elements = max(n for one in some for n in one.tokens.sequences) + 1
-    inputs = TokenInputs(root, replays.sources(root), (elements, count), batches)
+    inputs = TokenInputs(root, reruns.sources(root), (elements, count), batches)
     if not inputs.are_any:
         return
     code, noted, orders = words(count), Deciding(), Orders()
@@ -135,16 +135,16 @@ def _in_place(
         before[site] = list(orders.decided or ())
 
     seed()
-    replays.through(root, note, None, last, noted, is_plain=True)
+    reruns.through(root, note, None, last, noted, is_plain=True)
     for row in code:
 
         def see(site: Site, call: RawCall, row: Tensor = row) -> None:
             with torch._C.DisableTorchFunction():
                 if site in known:
                     known[site].look(call, row)
-                replays.silence(site, call)
+                reruns.silence(site, call)
 
-        replays.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
+        reruns.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
     for one in some:
         decided = before.get(one.site)
         if (

@@ -13,7 +13,7 @@ from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.sites import Site
-from gattn.models.doors.proof.probing.replaying import Replays
+from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import TokenMap
 
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"\d+")
 def place_patches(
     sites: Iterable[Site],
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]],
-    replays: Replays,
+    reruns: Reruns,
 ) -> None:
     """Find the patches of images that tokens are, by the first call with as many tokens.
 
@@ -38,8 +38,8 @@ def place_patches(
             continue
         layout, path = found[0][1], _NUMBER.sub("", site.place[0])
         if tokens.num_queries not in known:
-            replays.ask(site.chain[-1], site)
-            layout = with_patches(site, layout, replays)
+            reruns.ask(site.chain[-1], site)
+            layout = with_patches(site, layout, reruns)
             known[tokens.num_queries] = path, layout.tokens or tokens
         elif known[tokens.num_queries][0] == path:
             first = known[tokens.num_queries][1]
@@ -47,7 +47,7 @@ def place_patches(
         layouts[site.place] = [(site.lead, layout)]
 
 
-def with_patches(site: Site, layout: Layout, replays: Replays) -> Layout:
+def with_patches(site: Site, layout: Layout, reruns: Reruns) -> Layout:
     """Find the grid of patches that the queries of a call form, if they do.
 
     Parameters
@@ -56,7 +56,7 @@ def with_patches(site: Site, layout: Layout, replays: Replays) -> Layout:
         A call of attention, whose tokens are known and were not mixed before it.
     layout : Layout
         What was proved of it.
-    replays : Replays
+    reruns : Reruns
         Runs the model again.
 
     Returns
@@ -70,13 +70,13 @@ def with_patches(site: Site, layout: Layout, replays: Replays) -> Layout:
     Rows of pixels are NaN in each of a few runs, by a code, and then columns. Tokens that no pixel
     reaches, such as a class token, are in no cell.
     """
-    image = _image(site, replays)
+    image = _image(site, reruns)
     if image is None:
         return layout
     try:
-        halves = _halves(site, layout, replays, image)
-        for rows, columns in _grids(*halves, *replays.sources(site.chain[-1])[image].shape[-2:]):
-            cells = _cells(site, layout, replays, image, (rows, columns))
+        halves = _halves(site, layout, reruns, image)
+        for rows, columns in _grids(*halves, *reruns.sources(site.chain[-1])[image].shape[-2:]):
+            cells = _cells(site, layout, reruns, image, (rows, columns))
             if cells is not None:
                 assert layout.tokens is not None
                 return replace(
@@ -87,19 +87,19 @@ def with_patches(site: Site, layout: Layout, replays: Replays) -> Layout:
     return layout
 
 
-def _image(site: Site, replays: Replays) -> int | None:
+def _image(site: Site, reruns: Reruns) -> int | None:
     """Return which input of the model is an image, if exactly one looks like it."""
-    shapes = [x.shape for x in replays.sources(site.chain[-1])]
+    shapes = [x.shape for x in reruns.sources(site.chain[-1])]
     found = [n for n, one in enumerate(shapes) if len(one) == 4 and one[1] < min(one[2:])]
     return found[0] if len(found) == 1 else None
 
 
-def _halves(site: Site, layout: Layout, replays: Replays, image: int) -> tuple[Tensor, Tensor]:
+def _halves(site: Site, layout: Layout, reruns: Reruns, image: int) -> tuple[Tensor, Tensor]:
     """Find the tokens that each half's pixels reach: if all scores are NaN, none can be told."""
-    width = replays.sources(site.chain[-1])[image].shape[-1]
+    width = reruns.sources(site.chain[-1])[image].shape[-1]
     is_left = torch.arange(width, device="cpu") < width // 2
-    left = _of_tokens(site, layout, replays, image, is_left[None])
-    return left, _of_tokens(site, layout, replays, image, ~is_left[None])
+    left = _of_tokens(site, layout, reruns, image, is_left[None])
+    return left, _of_tokens(site, layout, reruns, image, ~is_left[None])
 
 
 def _grids(left: Tensor, right: Tensor, height: int, width: int) -> Sequence[tuple[int, int]]:
@@ -122,7 +122,7 @@ def _grids(left: Tensor, right: Tensor, height: int, width: int) -> Sequence[tup
 
 
 def _cells(
-    site: Site, layout: Layout, replays: Replays, image: int, grid: tuple[int, int]
+    site: Site, layout: Layout, reruns: Reruns, image: int, grid: tuple[int, int]
 ) -> Tensor | None:
     """Return the cell of each token, or None if tokens are not the cells of this grid."""
     found = []
@@ -130,8 +130,8 @@ def _cells(
         code = words(count)
         reached = torch.stack(
             [
-                _of_tokens(site, layout, replays, image, one)
-                for one in _bands(code, replays.sources(site.chain[-1])[image].shape[dim], dim)
+                _of_tokens(site, layout, reruns, image, one)
+                for one in _bands(code, reruns.sources(site.chain[-1])[image].shape[dim], dim)
             ]
         )
         found.append(decoded(reached, torch.ones_like(reached), code))
@@ -151,10 +151,10 @@ def _bands(code: Tensor, size: int, dim: int) -> Iterator[Tensor]:
         yield marks[:, None] if dim == -2 else marks[None]
 
 
-def _of_tokens(site: Site, layout: Layout, replays: Replays, image: int, marks: Tensor) -> Tensor:
+def _of_tokens(site: Site, layout: Layout, reruns: Reruns, image: int, marks: Tensor) -> Tensor:
     """Return which tokens of a sequence NaN in marked pixels reaches, the same in all sequences."""
     root = site.chain[-1]
-    seen = replays.reached(site, len(site.chain) - 1, root, image, marks[None, None])
+    seen = reruns.reached(site, len(site.chain) - 1, root, image, marks[None, None])
     tokens = layout.tokens
     assert tokens is not None
     if not bool(seen.queries_known.all()):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
 
+import torch
+
 from gattn.errors import GattnError
 
 
@@ -17,15 +19,22 @@ class Stop(BaseException):
 def failing() -> Iterator[None]:
     """Leave a run once it is stopped, its model fails, or gattn refuses what NaN made of it.
 
-    Errors of gattn's own code come out: what they hide would look like something not proved.
+    Errors of gattn's own code come out, and those of memory that is full: what they hide would look
+    like something not proved.
     """
     try:
         yield
     except Stop:
         return
     except Exception as error:
-        if _is_own(error):
+        if _is_own(error) or is_out_of_memory(error):
             raise
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory was full, which is held against no model."""
+    is_named = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return is_named or "can't allocate memory" in str(error)  # as torch says of main memory
 
 
 def _is_own(error: Exception) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from gattn.errors import CaptureError
 from gattn.models.doors.proof.copying.copies import copied
+from gattn.models.doors.proof.probing.failing import is_out_of_memory
 from gattn.models.doors.proof.probing.one_run.hooks import KINDS, held_by, is_users, keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
 from gattn.models.doors.proof.probing.one_run.state import State
@@ -19,6 +19,7 @@ from gattn.models.stream.events import Event, Key
 from gattn.models.stream.held_runs import HeldRun, Spot, is_of, rows_of, with_rows
 from gattn.models.stream.layers import first_of
 from gattn.models.stream.linear_maps import takes
+from gattn.models.stream.moves import Moved, numbers_at
 from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import without_contexts
 from gattn.models.watch.hooks import Uncopied
@@ -28,44 +29,7 @@ if TYPE_CHECKING:
     from gattn.models.stream.streams import RunningLayer
 
 
-@dataclass(frozen=True, eq=False)
-class Moved:
-    """What changes where some calls give other numbers, all else held.
-
-    Parameters
-    ----------
-    noise : Tensor (tokens, dim)
-        By how much what they add to the stream changes.
-    changes : dict of Tensor (tokens, dim)
-        What else changes, by its place.
-    limit : Tensor (tokens, 1)
-        How much of a change may be rounding.
-    tolerance : float
-        How much of a number may be rounding.
-    """
-
-    noise: Tensor
-    changes: dict[Spot, Tensor]
-    limit: Tensor
-    tolerance: float
-
-    def at(self, place: Spot) -> Tensor:
-        """Return what changes at a place."""
-        return _found(self.changes, place)
-
-    def share(self, place: Spot) -> float | None:
-        """Return by which number a change is the noise's; None if it is not just multiplied."""
-        change = self.changes.get(place)
-        if change is None:
-            return None
-        change, noise = change.detach(), self.noise.detach()
-        size = float((change * noise).sum() / noise.square().sum())
-        if bool(((change - size * noise).abs() > self.limit).any()):
-            return None
-        return next((float(x) for x in (0, 1) if abs(size - x) <= self.tolerance), size)
-
-
-class Replay:
+class Twin:
     """A layer that runs again: a copy that shares its parameters.
 
     Modules without modules in them, products and norms give what they gave before, and the
@@ -90,15 +54,15 @@ class Replay:
         assert layer.seen is not None
         assert layer.given is not None
         self._layer, self._real = layer, real
-        self._twin = copied(layer.module, with_hooks=with_hooks)
+        self._copy = copied(layer.module, with_hooks=with_hooks)
         self._state: State | None = None
         if with_hooks:
-            keep_acting(self._twin, "", self._plainly)
-            self._state = State(self._twin, held_by(_users_hooks(self._twin)))
+            keep_acting(self._copy, "", self._plainly)
+            self._state = State(self._copy, held_by(_users_hooks(self._copy)))
         # torch's own encoder layer calls its modules one by one only if there are hooks.
-        self._twin.register_forward_hook(lambda *_: None)
+        self._copy.register_forward_hook(lambda *_: None)
         names = {module: name for name, module in layer.module.named_modules()}
-        parts = dict(self._twin.named_modules())
+        parts = dict(self._copy.named_modules())
         self._parts = [module for name, module in parts.items() if name]
         call = layer.seen[0]
         self._attention: dict[Key, Any] = {}
@@ -106,7 +70,12 @@ class Replay:
             self._attention = {(parts[names[call.module]], 0): layer.answer}
         module, number = projection.key
         put = {(parts[names[module]], number): projection.output} if module in names else {}
+        self._wholes = {x for x in self._parts if _may_be_norm(x)}
         first = self._run(put, self._attention)
+        others = {x.key[0] for x in first.events if x.key[0] in self._wholes and x.norm is None}
+        if others:
+            self._wholes -= others
+            first = self._run(put, self._attention)
         self._held, self.events = self._attention | first.results, first.events
         self.places = {key: widened(x) for key, x in first.seen.items()}
         self.given = widened(rows_of(layer.given, layer.given)[real])
@@ -117,14 +86,14 @@ class Replay:
         return self.places[None]
 
     @classmethod
-    def of(cls, layer: RunningLayer, real: Tensor, projection: Event, end: Tensor) -> Replay | None:
+    def of(cls, layer: RunningLayer, real: Tensor, projection: Event, end: Tensor) -> Twin | None:
         """Make a copy that gives what the layer gave, (tokens, dim); None if there is none."""
         for with_hooks in (False, True) if _users_hooks(layer.module) else (False,):
             try:
                 found = cls(layer, real, projection, with_hooks=with_hooks)
-            except (MemoryError, torch.OutOfMemoryError):
-                raise
-            except Exception:  # The user's code may raise anything.
+            except Exception as error:  # The user's code may raise anything.
+                if is_out_of_memory(error):
+                    raise
                 continue
             limit = tolerance(end) * end.abs().amax(-1, keepdim=True)
             if bool(((found.end - end).abs() <= limit).all()):
@@ -134,7 +103,7 @@ class Replay:
     @property
     def is_trained(self) -> bool:
         """Whether gradients to its parameters are taken."""
-        return torch.is_grad_enabled() and any(x.requires_grad for x in self._twin.parameters())
+        return torch.is_grad_enabled() and any(x.requires_grad for x in self._copy.parameters())
 
     def branch(self, output: Tensor) -> frozenset[Key]:
         """List the calls that give a branch, (tokens, dim)."""
@@ -142,7 +111,7 @@ class Replay:
 
     def at(self, place: Spot, put: Mapping[Key, Tensor], given: Tensor | None = None) -> Tensor:
         """Return what a place has, where some calls give other rows, or the layer is given them."""
-        return widened(_found(self._run(put, self._held, given).seen, place))
+        return widened(numbers_at(self._run(put, self._held, given).seen, place))
 
     def moved(
         self,
@@ -150,19 +119,30 @@ class Replay:
         output: Tensor,
         factor: float = 1.0,
         *,
-        with_given: bool = False,
         is_held: bool = True,
     ) -> Moved:
         """Move what some calls give, which is multiplied by a factor before it is added.
 
-        The stream before the layer moves `with_given`, otherwise than they do. Unless all else
-        `is_held`, only the attention is.
+        Unless all else `is_held`, only the attention is.
         """
         noise = self.noise(0)
         put = dict.fromkeys(keys, widened(output) + noise / factor)
-        given = self.noise(1) if with_given else torch.zeros_like(noise)
-        held = self._held if is_held else self._attention
-        return self._change(noise + given, self._run(put, held, self.given + given))
+        return self._change(noise, self._run(put, self._held if is_held else self._attention))
+
+    def moved_with_stream(
+        self, keys: Collection[Key], output: Tensor, factor: float, start: Event | None, size: float
+    ) -> Moved:
+        """Move what some calls give, and otherwise the stream to which that is added.
+
+        The stream is what a norm gives, or what the layer is given, multiplied by a number.
+        """
+        noise, other, given = self.noise(0), self.noise(1), self.given
+        put = dict.fromkeys(keys, widened(output) + noise / factor)
+        if start is None:
+            given = given + other
+        else:
+            put[start.key] = widened(start.output) + other
+        return self._change(noise + size * other, self._run(put, self._held, given))
 
     def moved_given(self) -> Moved:
         """Move the stream before the layer, all else held."""
@@ -215,13 +195,13 @@ class Replay:
         stream = self._layer.given
         assert stream is not None
         start = stream.clone() if given is None else with_rows(stream, stream, self._real, given)
-        run = HeldRun(self._parts, stream, self._real, held, put)
+        run = HeldRun(self._parts, self._wholes, stream, self._real, held, put)
         try:
             with run.opened():
                 output = self._plainly(start)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise CaptureError(
                 f"A copy of the layer does not run on other numbers: {type(error).__name__}: "
                 f"{error}"
@@ -252,14 +232,7 @@ class Replay:
         )
         args, kwargs = mapped(again, given)
         with torch.no_grad(), without_contexts(), layer.autocasting():
-            return first_of(self._twin(*args, **kwargs))
-
-
-def _found(numbers: Mapping[Spot, Tensor], place: Spot) -> Tensor:
-    """Return the numbers of a place, if it was met."""
-    if place not in numbers:
-        raise CaptureError("A layer's code calls other modules where numbers are others.")
-    return numbers[place]
+            return first_of(self._copy(*args, **kwargs))
 
 
 def _is_held(layer: RunningLayer, projection: Event, real: Tensor) -> bool:
@@ -274,6 +247,12 @@ def _is_held(layer: RunningLayer, projection: Event, real: Tensor) -> bool:
     return is_of(answer, layer.given) and torch.equal(
         rows_of(answer, layer.given)[real], projection.output
     )
+
+
+def _may_be_norm(module: nn.Module) -> bool:
+    """Return whether a module has others in it, such as transposes, and no matrix."""
+    has_parts = any(True for _ in module.children())
+    return has_parts and all(x.dim() < 2 for x in module.parameters())
 
 
 def _users_hooks(module: nn.Module) -> list[Any]:

@@ -45,7 +45,7 @@ def _quietly(*, is_plain: bool = False) -> Iterator[None]:
         yield
 
 
-class Replays:
+class Reruns:
     """Runs modules again on what they were given in the plain run.
 
     Parameters
