@@ -637,7 +637,8 @@ def test_the_picture_has_scores_that_differ_and_labels():
     ax = table.draw()
     (beside,) = ax.child_axes
     assert [text.get_text() for text in beside.get_yticklabels()] == table.label.tolist()
-    names = [text.get_text().replace("\n", "_") for text in ax.get_xticklabels()]
+    names = [text.get_text().replace("\n", " ") for text in ax.get_xticklabels()]
+    names = [name.removesuffix(" %").replace(" ", "_") for name in names]
     assert names == [name for name in table.loc[:, :"kept"] if table[name].nunique() > 1]
     assert "kept" not in names
     place = names.index("first_token")

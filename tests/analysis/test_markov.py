@@ -386,7 +386,7 @@ def test_they_draw_themselves(trace):
     (image,) = ax.get_images()
     np.testing.assert_allclose(image.get_array(), ranks.sel(layer=1))
     shown = [label.get_text() for label in ax.get_xticklabels()]
-    assert trace.tokens[0].startswith(shown[0].rstrip("…"))
+    assert trace.tokens[0].startswith(shown[0].split("…")[0])
     assert shown[1:] == trace.tokens[1:]
     assert "pagerank" in ax.get_title()
     walk = bounces(trace, -1).sel(layer=1, head=1)

@@ -192,3 +192,31 @@ def test_a_norm_between_layers_is_as_one_at_a_layers_end(options):
     assert found.writers == wanted.writers
     torch.testing.assert_close(found.queries, wanted.queries)
     torch.testing.assert_close(found.keys, wanted.keys)
+
+
+class Conditioned(Normed):
+    """Norms one vector, too, between layers."""
+
+    def __init__(self, norms, **options):
+        super().__init__(norms, **options)
+        self.of_one, self.one = nn.LayerNorm(WIDTH), nn.Parameter(torch.randn(1, WIDTH))
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = layer(x)
+            self.of_one(self.one)
+            x = norm(x)
+        return x
+
+
+def test_a_norm_of_something_else_between_layers_is_none_of_the_streams():
+    torch.manual_seed(0)
+    norms = [nn.LayerNorm(WIDTH) for _ in range(3)]
+    model = Conditioned(norms, before=nn.LayerNorm).double().eval()
+    plain, x = Normed(norms, before=nn.LayerNorm).double().eval(), torch.randn(1, TOKENS, WIDTH)
+    plain.load_state_dict(model.state_dict(), strict=False)
+    found, wanted = (
+        gattn.why(lambda one=one: one(x.double()), one, layer=2, head=1) for one in (model, plain)
+    )
+    torch.testing.assert_close(found.queries, wanted.queries)
+    torch.testing.assert_close(found.keys, wanted.keys)

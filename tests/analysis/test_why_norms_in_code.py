@@ -93,6 +93,8 @@ def test_norms_in_code_are_held_like_modules(name):
 GATES = {
     "sigmoid": lambda x: x * x.mean(-1, keepdim=True).sigmoid(),
     "fourth root": lambda x: x * mean_square(x) ** 0.25,
+    "root of a gate": lambda x: x * x.mean(-1, keepdim=True).sigmoid().sqrt(),
+    "size of something else": lambda x: x * x.flip(-1).norm(dim=-1, keepdim=True),
     "root of each feature": lambda x: x / (1 + x.square()).sqrt(),
 }
 

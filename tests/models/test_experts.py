@@ -205,3 +205,32 @@ def test_picked_keys_are_attention_that_is_changed(style: str) -> None:
     x = torch.randn(2, 6, _D)
     with pytest.raises(CaptureError, match="changed by topk"), gattn.capturing(model):
         model(x)
+
+
+class _Table(_Attends):
+    """Attends to values that tokens write into what was made like a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(6, _D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        attention = (self.q(x) @ self.k(x).mT / math.sqrt(_D)).softmax(-1)
+        self.kept.append(attention.detach().clone())
+        values = self.table.new_zeros(x.shape)
+        values.copy_(self.v(x))
+        return attention @ values
+
+
+@pytest.mark.parametrize("is_inference", [False, True])
+def test_what_tokens_write_beside_a_parameter_is_not_learned(is_inference: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(_Table(), _Attends()).eval()
+    x = torch.randn(2, 6, _D)
+    with torch.inference_mode(is_inference), torch.no_grad(), gattn.capturing(model) as run:
+        model(x)
+    for n, trace in enumerate(run.traces):
+        stacks = [stack for stack in trace.stacks.values() for _ in stack.layers]
+        assert len(stacks) == 2
+        found = torch.as_tensor(next(iter(trace.stacks.values()))[0, 0].to_dense())
+        torch.testing.assert_close(found, model[0].kept[-1][n])

@@ -281,15 +281,19 @@ def test_learned_keys_belong_to_the_tokens_that_read_them(kind, batch):
     torch.testing.assert_close(found, model(x).detach())
 
 
-def test_keys_made_of_other_inputs_are_not_learned():
-    model = Prompted().eval()
-    with (
-        pytest.warns(UserWarning, match="by its scores which token of which text"),
-        torch.no_grad(),
-        capturing(model) as run,
-    ):
-        model(inputs(2, "vectors"), torch.randint(0, 20, (2, 3)))
-    assert [list(trace.stacks) for trace in run.traces] == [["Prompted"], ["Prompted"]]
+def test_keys_made_of_ids_that_a_module_embeds_itself_are_theirs():
+    model, x, ids = Prompted().eval(), inputs(2, "vectors"), torch.randint(0, 20, (2, 3))
+    with torch.no_grad(), capturing(model) as run:
+        model(x, ids)
+    for trace, wanted in zip(run.traces, model.seen, strict=True):
+        assert list(trace.stacks) == ["Prompted", "Prompted 2"]
+        head = trace["Prompted 2"][0, 0]
+        assert head.graph.is_bipartite
+        np.testing.assert_allclose(head.to_dense(), wanted, atol=1e-6)
+    with torch.no_grad(), edited(model, Cut(layer=0, query=4, key=1, stack="Prompted 2")):
+        found = model(x, ids)
+    model.cut = 4, 1
+    torch.testing.assert_close(found, model(x, ids).detach())
 
 
 class HeadsOfCache(nn.Module):

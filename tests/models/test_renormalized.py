@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from gattn import Cut, Scale, capturing, edited
+from gattn.errors import EditError
 
 TEXTS, TOKENS, HEADS, DIM, SLOTS = 2, 6, 2, 4, 3
 WIDTH = HEADS * DIM
@@ -216,3 +217,48 @@ def test_rounding_does_not_hide_what_is_shared_out(dtype: torch.dtype) -> None:
             found = torch.tensor(graph.to_dense())
             wanted = model.seen[text, head].to(found.dtype)
             torch.testing.assert_close(found, wanted, atol=2 * torch.finfo(dtype).eps, rtol=0)
+
+
+class Weighed(Attends):
+    """Multiplies what attention gave with its sums, which are one unless it is edited."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).transpose(1, 3).unbind(2)
+        attention = (q @ k.mT).softmax(-1)
+        total = attention.sum(-1, keepdim=True)
+        return (self.way(attention) @ v * total).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", [lambda a: a, shares], ids=["plain", "divided"])
+@torch.no_grad()
+def test_sums_that_a_model_uses_elsewhere_are_not_reached_by_edits(way: After) -> None:
+    model, x = Weighed(way), torch.randn(TEXTS, TOKENS, WIDTH).double()
+    with capturing(model) as run:
+        model(x)
+    assert len(run.traces) == TEXTS
+    with (
+        pytest.raises(EditError, match="sum of its attention after"),
+        edited(model, Scale(0.5, layer=0, head=0)),
+    ):
+        model(x)
+
+
+class Distances(nn.Module):
+    """Weighs one number of each pair, beside attention to vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.scores = Attends(lambda a: a), nn.Linear(WIDTH, WIDTH)
+        self.double().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (self.scores(x) @ x.mT).softmax(-1)
+        return self.attend(x) + (weights * torch.cdist(x, x)).sum(-1, keepdim=True)
+
+
+@torch.no_grad()
+def test_numbers_of_pairs_that_are_not_shared_out_are_named() -> None:
+    model, x = Distances(), torch.randn(TEXTS, TOKENS, WIDTH).double()
+    with pytest.warns(UserWarning, match="does not show its attention"), capturing(model) as run:
+        model(x)
+    assert all(list(trace.stacks) == ["attend"] for trace in run.traces)

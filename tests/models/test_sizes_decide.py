@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError, EditError
@@ -374,3 +375,27 @@ def test_numbers_that_decide_nothing_are_not_refused_after_an_edit() -> None:
             *_, graph = trace.heads()
             found = torch.from_numpy(graph.to_dense())
             torch.testing.assert_close(found, one[at][:, at], rtol=0, atol=1e-12)
+
+
+class Checkpointed(Before):
+    """Branches on a number between layers, which may run again while gradients are taken."""
+
+    again = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.again else layer(x)
+            if float(x.detach().abs().mean()) > 1e9:
+                x = x.flip(1)
+        return x
+
+
+def test_layers_that_run_again_for_gradients_do_what_they_did() -> None:
+    model = _made(Checkpointed, lambda x: 0)
+    gradients = []
+    for model.again in (False, True):
+        x = _x(0).requires_grad_()
+        with edited(model, CUT):
+            model(x).square().sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)

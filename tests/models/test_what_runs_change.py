@@ -55,6 +55,7 @@ NESTED = {"a": [0], "set": set()}
 ARRAY, TENSOR, NAMES = np.zeros(1), torch.zeros(1), SimpleNamespace(calls=0)
 OBJECT, SLOTS, VARIABLE = Own(), Slots(), contextvars.ContextVar("variable", default=0)
 DICE, NUMPY_DICE = random.Random(0), np.random.default_rng(0)
+TRUE_DICE = random.SystemRandom()
 CLOSURE, OTHER = counting(), SimpleNamespace(draws=[])
 
 
@@ -82,6 +83,7 @@ def change_containers():
     TENSOR.add_(1)
     VARIABLE.set(VARIABLE.get() + 1)
     OTHER.draws = [*OTHER.draws, (DICE.random(), NUMPY_DICE.random())]
+    TRUE_DICE.random()
 
 
 def change_attributes():

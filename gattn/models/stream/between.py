@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from gattn.models.stream.layers import first_of
@@ -33,7 +34,10 @@ class Between:
 
     def norm(self, end: Tensor, start: Tensor, slots: Tensor) -> FixedNorm | None:
         """Find the norm that made the stream that a layer begins with of a layer's end."""
+        least = len(slots) if slots.dtype == torch.bool else int(slots.max()) + 1
         for module, given, result in self._events:
+            if given.shape[:-1].numel() < least:
+                continue  # It normed something else, such as one vector of each sequence.
             before, after = (x.reshape(-1, x.shape[-1])[slots] for x in (given, result))
             if is_same(before, end) and is_same(after, start):
                 return FixedNorm.of(forward_of(module), before, after)

@@ -209,22 +209,31 @@ class _Parameters(Container[int]):
         self.known = {place_of(x) for x in model.parameters()} - {0}
         self._model, self._walk = model, walk
         self._copies: list[Tensor] = []
+        self._casts: dict[object, StorageWeakRef] = {}
 
     def __contains__(self, place: object) -> bool:
-        if place in self.known:
+        cast = self._casts.get(place)
+        if cast is not None and cast.expired():
+            del self._casts[place]
+            cast = None
+        if place in self.known or cast is not None:
             return True
         module = self._model.get_submodule(self._walk.innermost)
         return any(place_of(x) == place for x in module.parameters(recurse=False))
 
     def note(self, kernel: str, tensors: Sequence[Tensor], result: Any) -> None:
         """Note a copy of one in another type, or for each element of a batch, as products make."""
-        if kernel not in _COPIES:
+        if kernel not in _COPIES or not tensors:
             return
         x = tensors[0]
         is_repeated = x.layout is torch.strided and 0 in x.stride()
-        if (is_repeated or kernel == "_to_copy") and place_of(x) in self:
-            self.known.add(place_of(result))
-            self._copies.append(result)  # Kept, so that its memory stays.
+        if not (is_repeated or kernel == "_to_copy") or place_of(x) not in self:
+            return
+        if kernel == "_to_copy":
+            self._casts[place_of(result)] = StorageWeakRef(result.untyped_storage())
+            return
+        self.known.add(place_of(result))
+        self._copies.append(result)  # Kept, so that its memory stays.
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gattn.models.doors.functions.calling.owners import innermost
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.functions.softmaxes.sums import pairs
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed, reads_given
 from gattn.models.doors.proof.by_inputs import Noticed
@@ -94,6 +95,8 @@ class Watching:
     def __call__(self, run: Callable[[], Any]) -> tuple[list[Site], Any]:
         """Run the model; return its calls of attention, and its output."""
         kernels = self.kernels
+        for module in self._model.modules():
+            pairs.pop(module, None)
         running, seen = self._walk.following(self._entered), observed(self._see)
         nodes, hooked = observed_edges(kernels.nodes), kernels.nodes.hooked()
         noting = self.reads.noting()
@@ -164,7 +167,8 @@ class Watching:
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
         shown = others.layers.shown
         mixing = {name for name, _ in plan.altered}  # Of heads, which is shown.
-        across = kernels.across - mixing
+        unread = [module for module in self._model.modules() if pairs.pop(module, None)]
+        across = (kernels.across | set(map(self._walk.name, unread))) - mixing
         kernels.products.by_node -= kernels.nodes.choosing
         plan.silent = silent(self._model, self._ran, sites, shown, kernels.products, across)
         takings = kernels.takings

@@ -29,7 +29,19 @@ def passes(
 
     It is counted. False if it must be read for that, or by some context.
     """
-    if attn_mask is not None or is_observed() or _is_batched(output) or output.is_complex():
+    return attn_mask is None and _go_on(module, output, query.shape[-2], key.shape[-2])
+
+
+def passes_by_scores(module: nn.Module, output: Tensor, value: Tensor, scores: Tensor) -> bool:
+    """Go on likewise after a call of which scores are known, if none of them is masked."""
+    sizes = output.shape[-2], value.shape[-2]
+    return not scores.is_meta and _go_on(module, output, *sizes, scores.detach())
+
+
+def _go_on(
+    module: nn.Module, output: Tensor, queries: int, keys: int, scores: Tensor | None = None
+) -> bool:
+    if is_observed() or _is_batched(output) or output.is_complex():
         return False
     found = present()
     calls = found[0][0]
@@ -38,19 +50,14 @@ def passes(
             return False
     settle(calls)
     tracker, part = calls.tracker, runs.count(module)
-    place = tracker.whole(module, part, output.shape[:-2], query.shape[-2], key.shape[-2])
+    place = tracker.whole(module, part, output.shape[:-2], queries, keys)
     if place is None:
         return False
     for _, context in found:
         if calls.has(context) and not context.ignores(place):
             return False
+    if scores is not None and not bool((scores > LEAST).all()):
+        return False
     runs.next(module)
     tracker.go_on(module, part, place)
     return True
-
-
-def passes_by_scores(module: nn.Module, output: Tensor, value: Tensor, scores: Tensor) -> bool:
-    """Go on likewise after a call of which scores are known, if none of them is masked."""
-    if is_observed() or not bool((scores.detach() > LEAST).all()):
-        return False
-    return passes(module, output, output, value, value)

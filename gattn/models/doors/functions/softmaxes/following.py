@@ -28,6 +28,15 @@ WITHOUT_NUMBERS = frozenset(
     if hasattr(of, name)
 )
 """Functions whose results hold no number of what they are given."""
+_RESHAPES = frozenset(
+    (
+        *(Tensor.to, Tensor.type, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
+        *(Tensor.t, Tensor.transpose, Tensor.permute, Tensor.view, Tensor.reshape),
+        *(torch.t, torch.transpose, torch.permute, torch.reshape),
+        *(vars(torch._C.TensorBase)[name].__get__ for name in ("T", "mT")),
+    )
+)
+"""Functions whose results hold the numbers of the tensor that they are given, and no others."""
 OF_THE_FIRST = frozenset(
     getattr(Tensor, name) for name in ("to", "type_as", "view_as", "reshape_as", "expand_as")
 )
@@ -184,11 +193,16 @@ def note(tensor: Tensor, followed: Followed) -> None:
 _learned: Following[tuple[ref[Tensor], int]] = Following()
 
 
-def note_learned(result: Any, args: tuple[Any, ...]) -> None:
-    """Note what is a parameter in another type or shape, as a cast or transposed weight."""
-    if not args or not is_learned(args[0]) or any(isinstance(x, Tensor) for x in args[1:]):
+def note_learned(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    """Note what is a parameter in another type or shape, as a cast or transposed weight.
+
+    Changes in place of an inference tensor are not counted, so none is noted.
+    """
+    if func not in _RESHAPES or kwargs or not args or not is_learned(args[0]):
         return
-    if isinstance(result, Tensor) and result is not args[0]:
+    if any(not isinstance(x, (int, torch.dtype)) for x in args[1:]) or result.is_inference():
+        return
+    if result is not args[0]:
         name, known = id(result), _learned.known
 
         def forget(gone: ref[Tensor]) -> None:

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gattn.models.doors.functions.softmaxes.following import Followed, operands
+from gattn.errors import EditError
+from gattn.models.doors.functions.calling.raw_call import named
+from gattn.models.doors.functions.softmaxes.following import Followed, Following, operands
 from gattn.models.doors.functions.softmaxes.source import Source
-from gattn.models.doors.functions.softmaxes.sums import SUMS
+from gattn.models.doors.functions.softmaxes.sums import SUMS, pairs
 from gattn.models.doors.functions.softmaxes.written import tolerance
 from gattn.normalizers.base import widened
 
@@ -37,12 +39,49 @@ _keys: WeakKeyDictionary[nn.Module, dict[int, int]] = WeakKeyDictionary()
 def is_total(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed
 ) -> bool:
-    """Return whether a function sums a softmax up over its keys: that is one, whatever it is."""
-    if func not in SUMS or followed.altered or followed.dropped is not None:
+    """Return whether a function sums a softmax up over its keys, which gives ones unless edited."""
+    if func not in SUMS or followed.altered or followed.dropout or followed.columns:
+        return False
+    if followed.dropped is not None:
         return False
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     dim = dim[0] if isinstance(dim, (tuple, list)) and len(dim) == 1 else dim
     return isinstance(dim, int) and dim % followed.scores.dim() == followed.key
+
+
+_totals: Following[tuple[ref[Tensor], Source]] = Following()
+"""The sums of attention over its keys, which only its division may use where it is edited."""
+
+
+def note_total(total: Tensor, source: Source) -> None:
+    """Remember a sum of attention over its keys."""
+    name, known = id(total), _totals.known
+
+    def forget(gone: ref[Tensor]) -> None:
+        if name in known and known[name][0] is gone:
+            del known[name]
+
+    known[name] = ref(total, forget), source
+
+
+def follow_totals(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    """Follow sums through functions of these alone; others read what an edit does not reach."""
+    if not _totals.known or not isinstance(result, Tensor) or not result.is_floating_point():
+        return
+    given = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
+    for x in given:
+        total, source = _totals.known.get(id(x), (None, None))
+        if total is None or source is None or total() is not x:
+            continue
+        if len(given) == 1:
+            note_total(result, source)
+        elif source.is_edited or (source.again is not None and source.again.is_edited):
+            raise EditError(
+                f"{named(source.module)} uses the sum of its attention after this met the values, "
+                "where an edit does not reach. Nothing more was edited."
+            )
+        else:
+            (source.again or source).read("sum")
 
 
 def renormalized(
@@ -71,6 +110,7 @@ def renormalized(
         key = _key(followed, result)
         if key is None or not _are_shares(before, result, key, *others):
             return None
+        pairs.get(source.module, set()).discard(source.number)
         if followed.altered or followed.key != key:
             made = _of_weights(before, source, key, result)
             if followed.key == key:
@@ -119,4 +159,5 @@ def _again(source: Source, scores: Tensor, key: int, attention: ref[Tensor]) -> 
     made = Source(source.module, source.number, attention, scores, key, source.running)
     made.is_written, made.ranking = source.is_written, source.ranking
     made.read_by = source.read_by if attention is source.attention else ""
+    source.again = made
     return made

@@ -41,7 +41,12 @@ from gattn.models.doors.functions.softmaxes.following import (
 )
 from gattn.models.doors.functions.softmaxes.products import Product, product
 from gattn.models.doors.functions.softmaxes.ranks import largest, of_largest, put_back
-from gattn.models.doors.functions.softmaxes.renormalized import is_total, renormalized
+from gattn.models.doors.functions.softmaxes.renormalized import (
+    follow_totals,
+    is_total,
+    note_total,
+    renormalized,
+)
 from gattn.models.doors.functions.softmaxes.slicing import pieces, sliced
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS, spread, summed, weighed
@@ -116,7 +121,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     place, followed = found_in(args, kwargs)
     if followed is None:
         result = func(*args, **kwargs)
-        note_learned(result, args)
+        note_learned(func, args, kwargs, result)
+        follow_totals(args, kwargs, result)
         return result
     are_edited = [one.source.is_edited for one in all_found_in(args, kwargs)]
     edited = with_edits(args, kwargs) if any(are_edited) else None
@@ -129,6 +135,7 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if func in WITHOUT_NUMBERS or (func in OF_THE_FIRST and place):
             return result
         if not followed.unnormalized and is_total(func, args, kwargs, followed):
+            note_total(result, followed.source)
             return result
         if not isinstance(result, Tensor):
             return _in_pieces(func, args, kwargs, followed, result)
@@ -157,6 +164,7 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if again := renormalized(func, args, kwargs, place, followed, result):
                 note(result, again)
                 return result
+            follow_totals(args, kwargs, result)
             now = weighed(func, args, place, followed, result)
             now = now or put_back(func, followed, result)
             if now is None and (left := masked(func, args, kwargs, followed, result)):

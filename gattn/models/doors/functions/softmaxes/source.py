@@ -33,7 +33,7 @@ class Source:
     `operand` of that product, or None if they were written into it. `met` are the columns that met
     values, None if these were all. It `is_written` out, as exponentials divided by their sum. Its
     `ranking` is that of its scores, or its attention. A slice of another one has this as its
-    `parent`, and a `region` of its memory.
+    `parent`, and a `region` of its memory. Divided by its sums, it goes on as a softmax `again`.
     """
 
     module: nn.Module
@@ -52,6 +52,7 @@ class Source:
     ranking: Ranking | None = None
     parent: Source | None = None
     region: Region | None = None
+    again: Source | None = None
     _taken: dict[int, Tensor] = field(default_factory=dict)
 
     def part(self, piece: Tensor, scores: Tensor, key: int) -> Source:

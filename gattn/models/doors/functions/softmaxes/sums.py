@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from string import ascii_letters
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.models.doors.functions.softmaxes.following import Followed, Spread, is_learned, operands
 from gattn.models.doors.functions.softmaxes.products import Product, einsum_product
@@ -18,6 +19,8 @@ MULTIPLIES = frozenset(
 )
 _WEIGHS = MULTIPLIES | {Tensor.mul_, Tensor.__imul__, torch.einsum}
 SUMS = frozenset((torch.sum, Tensor.sum))
+pairs: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
+"""Which softmaxes of a module weigh one number of each pair, by which nothing was divided yet."""
 
 
 def spread(
@@ -75,6 +78,8 @@ def summed(
     if found is None or dim % rank != found.key:
         return None
     if (kwargs.get("keepdim") or args[2:3] == (True,)) and _weighs_pairs(found):
+        source = found.followed.source
+        pairs.setdefault(source.module, set()).add(source.number)
         return None
     product = _product(found, rank, result)
     if product is None:

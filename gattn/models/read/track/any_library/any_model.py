@@ -141,7 +141,8 @@ class AnyTracker(ProvedTracker):
         """Return where a call of the model's attention is."""
         where = self.modules.name(call.module), call.part
         asked, self._asked = self._asked, None
-        self._is_as_proved = self._does_the_same(asked or where)
+        # What runs again after the call, as a checkpoint does, did the same in it.
+        self._is_as_proved = not self.is_calling or self._does_the_same(asked or where)
         try:
             return self._placed(call, where)
         except Exception:  # What was proved does not fit what an edit has changed.

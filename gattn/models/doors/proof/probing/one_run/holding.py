@@ -214,6 +214,8 @@ class _Generator(_Numbers):
         return False
 
     def put_back(self) -> None:
+        if isinstance(self._now, random.SystemRandom):
+            return  # It has no state.
         if isinstance(self._now, random.Random):
             self._now.setstate(self._before)
         elif isinstance(self._now, np.random.Generator):
@@ -224,7 +226,7 @@ class _Generator(_Numbers):
     def _copied(self) -> Any:
         one = self._now
         if isinstance(one, random.Random):
-            return one.getstate()
+            return None if isinstance(one, random.SystemRandom) else one.getstate()
         return one.bit_generator.state if isinstance(one, np.random.Generator) else one.get_state()
 
     def _tell(self) -> Any:
