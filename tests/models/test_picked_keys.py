@@ -161,3 +161,21 @@ def test_keys_that_chance_picks_are_refused() -> None:
     net.watch(is_on=False)
     with pytest.raises(CaptureError, match="values or chance pick its tokens"), capturing(net):
         net(*given)
+
+
+@torch.no_grad()
+def test_layers_may_keep_their_attention() -> None:
+    model, given = Net(by_distance), _given()
+    model.watch(is_on=True)
+    with capturing(model) as run:
+        model(*given)
+    for n, trace in enumerate(run.traces):
+        for layer, one in enumerate(model.layers):
+            attention, index = one.seen
+            wanted = torch.zeros(TOKENS, TOKENS).double().scatter(1, index[n], attention[n, ..., 0])
+            torch.testing.assert_close(torch.tensor(trace[layer, 0].to_dense()), wanted)
+    cuts = Cut(layer=0, query=2, key=2), Scale(0.5, layer=1, query=3)
+    with edited(model, cuts[0]), edited(model, cuts[1]):
+        first = model(*given)
+        again = model(*given)
+    torch.testing.assert_close(first, again, rtol=0, atol=0)

@@ -37,7 +37,7 @@ from gattn.models.doors.proof.probing.one_run.inputs import digests_of, leaves
 from gattn.models.doors.proof.probing.one_run.walking import Given
 from gattn.models.doors.proof.proving import Proof, called
 from gattn.models.watch.contexts import Context, without_contexts
-from gattn.models.watch.inside import outside
+from gattn.models.watch.inside import inside, outside
 from gattn.models.watch.taking_part import TRANSFORMED, is_transformed
 
 _MOST_PLANS = 64
@@ -176,7 +176,8 @@ def _of_copy(
     """
     apart = saved_tensors_hooks(Tensor.detach, lambda x: x)  # Checkpoints count what is saved.
     with without_contexts(), outside(), random_numbers_kept(model), paused(), apart:
-        twin, others = copied(model, with_hooks=True), around(model)
+        with inside():  # The model may hold attention that is being edited.
+            twin, others = copied(model, with_hooks=True), around(model)
         twins = Twins(model, twin)
         given = twins.given(given)
         names = {module: path for path, module in twin.named_modules()}

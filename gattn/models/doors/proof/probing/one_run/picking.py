@@ -108,9 +108,10 @@ class Picks:
         new = self.found[count:]
         self._is_told |= is_told
         self.count_told += (is_told or kernel in _READS) and not is_inside()
-        if self.found:
+        made = tensors_in((result,))
+        if self.found and not (made and all(x.is_meta for x in made)):  # These hold no numbers.
             is_told |= self._is_told and bool(new)  # Its size may be that of such indices.
-            self._carry(given, tensors_in((result,)), new, is_told=is_told)
+            self._carry(given, made, new, is_told=is_told)
 
     def _carry(
         self, given: Sequence[Tensor], results: Sequence[Tensor], new: list[Pick], *, is_told: bool
