@@ -33,7 +33,7 @@ _RESHAPES = frozenset(
         *(Tensor.to, Tensor.type, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
         *(Tensor.t, Tensor.transpose, Tensor.permute, Tensor.view, Tensor.reshape),
         *(torch.t, torch.transpose, torch.permute, torch.reshape),
-        *(vars(torch._C.TensorBase)[name].__get__ for name in ("T", "mT")),
+        *(Tensor.T.__get__, Tensor.mT.__get__),  # type: ignore[attr-defined]
     )
 )
 """Functions whose results hold the numbers of the tensor that they are given, and no others."""
