@@ -10,6 +10,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from gattn.models.doors.functions.calling.handling import is_first
 from gattn.models.doors.functions.mode import watches
@@ -73,7 +74,7 @@ class Steps:
         kind = type(x)
         if kind in _PLAIN:
             return x
-        if isinstance(x, Tensor):
+        if isinstance(x, Tensor) and not is_lazy(x):
             return tuple(x.shape), self._number(x)
         if isinstance(x, (tuple, list)):
             return tuple(map(self._described, x))
