@@ -175,6 +175,25 @@ class Following(threading.local, Generic[Known]):
         self.known: dict[int, Known] = {}
 
 
+class OfTensors(Following[tuple[ref[Tensor], Known]]):
+    """What is known of some tensors, as long as they live."""
+
+    def note(self, tensor: Tensor, what: Known) -> None:
+        """Remember something of a tensor."""
+        name, where = id(tensor), self.known
+
+        def forget(gone: ref[Tensor]) -> None:
+            if name in where and where[name][0] is gone:
+                del where[name]
+
+        where[name] = ref(tensor, forget), what
+
+    def of(self, x: Any) -> Known | None:
+        """Return what is known of a tensor, if anything is."""
+        entry = self.known.get(id(x))
+        return None if entry is None or entry[0]() is not x else entry[1]
+
+
 softmaxes: Following[tuple[ref[Tensor], Followed, int]] = Following()
 """The tensors that hold the numbers of a softmax."""
 
@@ -190,7 +209,7 @@ def note(tensor: Tensor, followed: Followed) -> None:
     where[name] = ref(tensor, forget), followed, version_of(tensor)
 
 
-_learned: Following[tuple[ref[Tensor], int]] = Following()
+_learned: OfTensors[int] = OfTensors()
 
 
 def note_learned(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -203,24 +222,14 @@ def note_learned(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
     if any(not isinstance(x, (int, torch.dtype)) for x in args[1:]) or result.is_inference():
         return
     if result is not args[0]:
-        name, known = id(result), _learned.known
-
-        def forget(gone: ref[Tensor]) -> None:
-            if name in known and known[name][0] is gone:
-                del known[name]
-
-        known[name] = ref(result, forget), version_of(result)
+        _learned.note(result, version_of(result))
 
 
 def is_learned(x: Any) -> bool:
     """Return whether a tensor is a parameter, or one in another type or shape."""
-    if isinstance(x, nn.Parameter):
-        return True
-    entry = _learned.known.get(id(x))
-    tensor = None if entry is None else entry[0]()
-    if entry is None or tensor is None or tensor is not x:
-        return False
-    return version_of(tensor) == entry[1]
+    return isinstance(x, nn.Parameter) or (
+        isinstance(x, Tensor) and _learned.of(x) == version_of(x)
+    )
 
 
 def version_of(tensor: Tensor) -> int:

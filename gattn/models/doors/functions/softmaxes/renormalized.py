@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.errors import EditError
 from gattn.models.doors.functions.calling.raw_call import named
-from gattn.models.doors.functions.softmaxes.following import Followed, Following, operands
+from gattn.models.doors.functions.softmaxes.following import Followed, OfTensors, operands
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS, pairs
 from gattn.models.doors.functions.softmaxes.written import tolerance
@@ -49,19 +49,13 @@ def is_total(
     return isinstance(dim, int) and dim % followed.scores.dim() == followed.key
 
 
-_totals: Following[tuple[ref[Tensor], Source]] = Following()
+_totals: OfTensors[Source] = OfTensors()
 """The sums of attention over its keys, which only its division may use where it is edited."""
 
 
 def note_total(total: Tensor, source: Source) -> None:
     """Remember a sum of attention over its keys."""
-    name, known = id(total), _totals.known
-
-    def forget(gone: ref[Tensor]) -> None:
-        if name in known and known[name][0] is gone:
-            del known[name]
-
-    known[name] = ref(total, forget), source
+    _totals.note(total, source)
 
 
 def follow_totals(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -70,8 +64,7 @@ def follow_totals(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any)
         return
     given = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
     for x in given:
-        total, source = _totals.known.get(id(x), (None, None))
-        if total is None or source is None or total() is not x:
+        if (source := _totals.of(x)) is None:
             continue
         if len(given) == 1:
             note_total(result, source)
