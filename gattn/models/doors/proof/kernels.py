@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.constants import Constants
 from gattn.models.doors.proof.probing.one_run.origins import Origins, is_sized_by_numbers
+from gattn.models.doors.proof.probing.one_run.parameters import Parameters
 from gattn.models.doors.proof.probing.one_run.picking import Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
@@ -39,7 +40,6 @@ _SOFTMAXES = frozenset(("_softmax", "_safe_softmax", "_masked_softmax"))
 _SPARSE = "_sparse_softmax"
 _RANKS = frozenset(("topk", "sort", "kthvalue"))
 _PARTS = frozenset(("slice", "select", "split", "split_with_sizes", "unbind", "narrow"))
-_COPIES = frozenset(("clone", "_to_copy"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"))
 
 
@@ -85,11 +85,11 @@ class Kernels(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._walk = walk
-        self._parameters = _Parameters(model, walk)
+        self._parameters = Parameters(model, walk)
         matrices = {place_of(x) for x in model.buffers() if x.dim() == 2} - {0}
         self.products = Products(self._parameters, matrices)
         self.takings = Takings(self._parameters)
-        constants = self._parameters.known | ({place_of(x) for x in model.buffers()} - {0})
+        constants = self._parameters.places | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants, Constants(model))
         self.origins = Origins(model)
         self.integers = Integers(constants)
@@ -179,7 +179,7 @@ class Kernels(TorchDispatchMode):
         if name in _PRODUCTS:
             self._last = None
             others = [x for x in tensors if self._softmaxes.get(x) is not softmax]
-            if others and all(place_of(x) not in self._parameters for x in others):
+            if others and not any(map(self._parameters.holds, others)):
                 if not any(self._is_summed_over_keys(x, dim) for x, dim in _summed(tensors)):
                     self.across.add(self._walk.innermost)
                     return
@@ -200,40 +200,6 @@ class Kernels(TorchDispatchMode):
             return False
         is_copy = StorageWeakRef(x.untyped_storage()) != known.memory
         return is_copy or x.shape[dim] == 1 or x.stride(dim) == known.stride
-
-
-class _Parameters(Container[int]):
-    """Where the memory of parameters begins, also of those that are loaded while a module runs."""
-
-    def __init__(self, model: nn.Module, walk: Walk) -> None:
-        self.known = {place_of(x) for x in model.parameters()} - {0}
-        self._model, self._walk = model, walk
-        self._copies: list[Tensor] = []
-        self._casts: dict[object, StorageWeakRef] = {}
-
-    def __contains__(self, place: object) -> bool:
-        cast = self._casts.get(place)
-        if cast is not None and cast.expired():
-            del self._casts[place]
-            cast = None
-        if place in self.known or cast is not None:
-            return True
-        module = self._model.get_submodule(self._walk.innermost)
-        return any(place_of(x) == place for x in module.parameters(recurse=False))
-
-    def note(self, kernel: str, tensors: Sequence[Tensor], result: Any) -> None:
-        """Note a copy of one in another type, or for each element of a batch, as products make."""
-        if kernel not in _COPIES or not tensors:
-            return
-        x = tensors[0]
-        is_repeated = x.layout is torch.strided and 0 in x.stride()
-        if not (is_repeated or kernel == "_to_copy") or place_of(x) not in self:
-            return
-        if kernel == "_to_copy":
-            self._casts[place_of(result)] = StorageWeakRef(result.untyped_storage())
-            return
-        self.known.add(place_of(result))
-        self._copies.append(result)  # Kept, so that its memory stays.
 
 
 @dataclass(eq=False)

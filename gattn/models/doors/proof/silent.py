@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.landing import SUMS
+from gattn.models.doors.proof.probing.one_run.parameters import Parameters
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.state import place_of
@@ -45,14 +46,14 @@ class Products:
 
     Parameters
     ----------
-    parameters : container of int
-        Where the memory of the model's parameters begins.
+    parameters : Parameters
+        The memory of the model's parameters.
     matrices : iterable of int
         Where that of buffers begins that may be fixed matrices, as of a cosine transform; one that
         is written to, such as a cache, is none.
     """
 
-    def __init__(self, parameters: Container[int], matrices: Iterable[int] = ()) -> None:
+    def __init__(self, parameters: Parameters, matrices: Iterable[int] = ()) -> None:
         self.multiplying: set[str] = set()
         self.written_out: list[str] = []
         self.spreading: set[str] = set()
@@ -190,7 +191,7 @@ class Products:
         elif is_product:
             self.linear |= {one.where for one in taken if one.is_direct}
         elif taken and not result.numel() % taken[0].size:  # Perhaps once for each head.
-            is_projected = any(x.dim() > 1 and place_of(x) in self._parameters for x in tensors)
+            is_projected = any(x.dim() > 1 and self._parameters.holds(x) for x in tensors)
             is_direct = taken[0].is_direct and not is_projected
             self._outputs[result] = replace(taken[0], is_direct=is_direct)
 
@@ -214,10 +215,10 @@ class Products:
 
     def _look_up(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow scores that are products with a parameter to a softmax, and to that parameter."""
-        own = {place for x in tensors if (place := place_of(x)) in self._parameters}
+        own = {name for x in tensors if (name := self._parameters.of(x)) is not None}
         made = next((self._made_with[x] for x in tensors if x in self._made_with), None)
         if kernel in _PRODUCTS and own:
-            if made is not None and made.is_softmax and made.places & own:
+            if made is not None and made.is_softmax and made.parameters & own:
                 self.looking_up.add(where)
             self._made_with[result] = _Scores(own, result.numel())
         elif kernel not in _PRODUCTS and made is not None and result.numel() == made.size:
@@ -233,7 +234,7 @@ class Products:
         return larger and not self._has_parameter(tensors)
 
     def _has_parameter(self, tensors: Iterable[Tensor]) -> bool:
-        return any(place_of(x) in self._parameters for x in tensors)
+        return any(map(self._parameters.holds, tensors))
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,7 @@ class _Total(NamedTuple):
 class _Scores:
     """Numbers made of a product with parameters, perhaps by a softmax."""
 
-    places: set[int]
+    parameters: set[Hashable]
     size: int
     is_softmax: bool = False
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.one_run.parameters import Parameters
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.silent import holds
@@ -35,11 +36,11 @@ class Takings:
 
     Parameters
     ----------
-    parameters : container of int
-        Where the memory of the model's parameters begins.
+    parameters : Parameters
+        The memory of the model's parameters.
     """
 
-    def __init__(self, parameters: Container[int]) -> None:
+    def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self._softmaxes: list[_Softmax] = []
         self._parts: Any = WeakTensorKeyDictionary()
@@ -93,7 +94,7 @@ class Takings:
 
     def _begin(self, given: Sequence[Any], result: Tensor) -> None:
         scores, dim = given[0], given[1]
-        if scores.dim() < 2 or self._is_parameter(scores):
+        if scores.dim() < 2 or self._parameters.holds(scores):
             return
         columns = self._columns.get(scores)
         count = scores.shape[dim]
@@ -114,7 +115,7 @@ class Takings:
     ) -> None:
         results = tensors_in((result,))
         others = [x for x in tensors if self._part(x) is None and x.dim()]
-        others = [x for x in others if not self._is_parameter(x)]
+        others = [x for x in others if not self._parameters.holds(x)]
         is_product = kernel in PRODUCTS or is_own
         self._last = None if is_product else self._last
         is_spread = kernel in _SPREADS and any(x.numel() > part.size for x in results)
@@ -143,7 +144,7 @@ class Takings:
 
     def _attends(self, tensors: Sequence[Tensor], result: Tensor) -> bool:
         """Return whether a kernel takes queries, keys and values, as far as sizes tell."""
-        tensors = [x for x in tensors if not self._is_parameter(x)]
+        tensors = [x for x in tensors if not self._parameters.holds(x)]
         if len(tensors) < 3:
             return False
         query, key, value = tensors[:3]
@@ -153,9 +154,6 @@ class Takings:
         made = (*query.shape[:-1], value.shape[-1])
         return is_alike and query.shape[-1] == key.shape[-1] and tuple(result.shape) == made
 
-    def _is_parameter(self, x: Tensor) -> bool:
-        return place_of(x) in self._parameters
-
     def _note_columns(self, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow numbers of which a parameter made some dimension."""
         if kernel in _MATRIX or kernel == "convolution":
@@ -164,7 +162,7 @@ class Takings:
             return
         made = next((x for x in tensors if x in self._columns), None)
         if made is not None and result.numel() == made.numel():
-            has_bias = kernel.startswith("add") and any(map(self._is_parameter, tensors))
+            has_bias = kernel.startswith("add") and any(map(self._parameters.holds, tensors))
             found = self._columns[made]
             self._columns[result] = found._replace(is_bare=found.is_bare and not has_bias)
 
@@ -186,15 +184,15 @@ class _Columns(NamedTuple):
 
 
 def _columns_of(
-    kernel: str, tensors: Sequence[Tensor], result: Tensor, parameters: Container[int]
+    kernel: str, tensors: Sequence[Tensor], result: Tensor, parameters: Parameters
 ) -> _Columns | None:
     if kernel == "convolution":
         return _Columns(result.shape[1], result.shape[2:].numel())
     if len(tensors) < 2 or result.dim() < 2:
         return None
-    if place_of(tensors[-1]) in parameters:
+    if parameters.holds(tensors[-1]):
         return _Columns(result.shape[-1], 1, kernel in _BARE)
-    if place_of(tensors[-2]) in parameters:
+    if parameters.holds(tensors[-2]):
         return _Columns(result.shape[-2], result.shape[-1], kernel in _BARE)
     return None
 
