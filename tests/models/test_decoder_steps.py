@@ -1,4 +1,4 @@
-"""A decoder that attends to an encoder's states once a step, written in one module."""
+"""Recurrent decoders, whose steps are the queries of one layer: each makes a row of the output."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError
 
 WIDTH, TOKENS, STEPS = 8, 6, 3
 
@@ -57,25 +58,225 @@ def model(request):
     return Decoder(request.param).double().eval()
 
 
+class _Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.gru = nn.Embedding(20, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, ids):
+        return self.gru(self.embed(ids))
+
+
+class _Additive(nn.Module):
+    """Bahdanau's attention, the keys first or second in memory."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.query, self.key = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.score, self.dim = nn.Linear(WIDTH, 1, bias=False), dim
+        self.shown: list[torch.Tensor] = []
+        self.cut: int | None = None
+
+    def forward(self, query, states):
+        score = self.score(torch.tanh(self.query(query).unsqueeze(self.dim) + self.key(states)))
+        if self.cut == len(self.shown):
+            score = score.index_fill(self.dim, torch.tensor(3), -torch.inf)
+        attention = score.squeeze(-1).softmax(self.dim)
+        self.shown.append((attention if self.dim else attention.T).detach().clone())
+        return self._read(attention, states)
+
+    def _read(self, attention, states):
+        if not self.dim:
+            return torch.bmm(attention.T[:, None], states.transpose(0, 1))[:, 0]
+        return torch.bmm(attention[:, None], states)[:, 0]
+
+
+class _Pooling(_Additive):
+    """Attention that shows where to look, as in captions of images."""
+
+    def _read(self, attention, states):
+        return (states * attention.unsqueeze(2)).sum(1)
+
+
+class _Greedy(nn.Module):
+    """Decodes greedily, or as it is told, until it would end."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.attention = _Encoder(), _Additive(1)
+        self.embed, self.cell = nn.Embedding(20, WIDTH), nn.GRUCell(2 * WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, 20)
+        self.length, self.ends = 5, -1
+
+    def forward(self, ids, target=None):
+        states, hidden = self.encoder(ids)
+        hidden, given, found = hidden[0], torch.zeros(len(ids), dtype=torch.long), []
+        self.attention.shown = []
+        for n in range(self.length):
+            read = self.attention(hidden, states)
+            hidden = self.cell(torch.cat((self.embed(given), read), 1), hidden)
+            found.append(self.out(hidden))
+            given = found[-1].topk(1)[1][:, 0].detach() if target is None else target[:, n]
+            if bool((given == self.ends).any()):
+                break
+        return torch.stack(found, 1), hidden
+
+
+class _SequenceFirst(_Greedy):
+    """Writes rows into an output whose first one stays zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = _Additive(0)
+
+    def forward(self, ids, target):
+        states, hidden = self.encoder(ids)
+        states, hidden = states.transpose(0, 1), hidden[0]
+        self.attention.shown = []
+        found = torch.zeros(target.shape[1], len(ids), 20, dtype=states.dtype)
+        for n in range(1, target.shape[1]):
+            read = self.attention(hidden, states)
+            hidden = self.cell(torch.cat((self.embed(target[:, n - 1]), read), 1), hidden)
+            found[n] = self.out(hidden)
+        return found
+
+
+class _Captions(_Greedy):
+    """Pools an image at each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = _Pooling(1)
+
+    def count(self):
+        return self.length
+
+    def forward(self, ids, target):
+        length = self.count()
+        states, hidden = self.encoder(ids)
+        hidden, self.attention.shown = hidden[0], []
+        found = torch.zeros(len(ids), length, 20, dtype=states.dtype)
+        for n in range(length):
+            read = self.attention(hidden, states)
+            hidden = self.cell(torch.cat((self.embed(target[:, n]), read), 1), hidden)
+            found[:, n] = self.out(hidden)
+        return found
+
+
+class _Iterating(_Greedy):
+    """Reads a set several times before it answers once, as Set2Set does."""
+
+    def forward(self, ids):
+        states, hidden = self.encoder(ids)
+        hidden, self.attention.shown = hidden[0], []
+        for _ in range(self.length):
+            read = self.attention(hidden, states)
+            hidden = self.cell(torch.cat((hidden, read), 1), hidden)
+        return self.out(hidden)
+
+
+def _ids(size=2):
+    return torch.randint(0, 20, (size, TOKENS)), torch.randint(0, 20, (size, 6))
+
+
+def _check(trace, shown, n):
+    (stack,) = trace.stacks.values()
+    expected = torch.stack([one[n] for one in shown if n < len(one)])
+    assert len(stack.layers) == 1
+    np.testing.assert_allclose(stack[0, 0].to_dense(), expected, atol=1e-6)
+
+
 @torch.no_grad()
-def test_each_step_attends_to_the_states(model):
+def test_steps_are_the_queries_of_a_layer(model):
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
     with capturing(model) as run:
         found = model(x)
     torch.testing.assert_close(found, model(x, dense))
     for n, trace in enumerate(run.traces):
-        assert len(trace.stacks) == STEPS
-        for step, stack in enumerate(trace.stacks.values()):
-            expected = model.shown[step][n, None]
-            np.testing.assert_allclose(stack[0, 0].to_dense(), expected, atol=1e-6)
+        _check(trace, model.shown, n)
 
 
 @torch.no_grad()
 def test_an_edge_of_one_step_is_cut(model):
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
-    with capturing(model) as run:
-        model(x)
-    stack = list(run.traces[0].stacks)[1]
-    with edited(model, Cut(layer=0, query=0, key=3, stack=stack)):
+    with edited(model, Cut(layer=0, query=1, key=3)):
         found = model(x)
     torch.testing.assert_close(found, model(x, dense, cut=1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [_Greedy, _SequenceFirst, _Captions])
+def test_steps_of_modules(kind):
+    torch.manual_seed(0)
+    model = kind().double().eval()
+    ids, target = _ids()
+    plain = model(ids, target)
+    with capturing(model) as run:
+        found = model(ids, target)
+    torch.testing.assert_close(found, plain, rtol=0, atol=0)
+    for n, trace in enumerate(run.traces):
+        _check(trace, model.attention.shown, n)
+    with edited(model, Cut(layer=0, query=2, key=3)):
+        found = model(ids, target)
+    model.attention.cut = 2
+    torch.testing.assert_close(found, model(ids, target))
+
+
+@torch.no_grad()
+def test_what_is_decoded_decides_how_many_steps_there_are():
+    torch.manual_seed(0)
+    model = _Greedy().double().eval()
+    counts = set()
+    for n in range(6):
+        ids, _ = _ids(1)
+        model.ends = -1
+        model.ends = int(model(ids)[0].argmax(-1)[0, n % 4 + 1])
+        with capturing(model) as run:
+            model(ids)
+        counts.add(len(model.attention.shown))
+        _check(run.trace, model.attention.shown, 0)
+    assert len(counts) > 1
+
+
+class _AsWritten(_Captions):
+    """Takes as many steps as a file says, which nothing that is compared tells."""
+
+    def count(self):
+        with open(self.path) as file:
+            return int(file.read())
+
+
+@torch.no_grad()
+def test_more_steps_than_were_proved_are_proved_anew(tmp_path):
+    torch.manual_seed(0)
+    model = _AsWritten().double().eval()
+    model.path = str(tmp_path / "length")
+    ids, target = _ids()
+    for length in (5, 3, 6):
+        (tmp_path / "length").write_text(str(length))
+        model.attention.shown = []
+        if length == 6:
+            with pytest.raises(CaptureError, match=r"call 5 with .* did not run"):
+                with capturing(model):
+                    model(ids, target)
+            model.attention.shown = []
+        with capturing(model) as run:
+            model(ids, target)
+        for n, trace in enumerate(run.traces):
+            assert len(model.attention.shown) == length
+            _check(trace, model.attention.shown, n)
+
+
+@torch.no_grad()
+def test_reads_before_one_answer_are_layers():
+    torch.manual_seed(0)
+    model = _Iterating().double().eval()
+    model.cell = nn.GRUCell(2 * WIDTH, WIDTH).double()
+    ids, _ = _ids()
+    with capturing(model) as run:
+        model(ids)
+    for n, trace in enumerate(run.traces):
+        (stack,) = trace.stacks.values()
+        assert len(stack.layers) == model.length
+        for layer, shown in enumerate(model.attention.shown):
+            np.testing.assert_allclose(stack[layer, 0].to_dense(), shown[n, None], atol=1e-6)

@@ -119,13 +119,15 @@ class Proof:
         plan.reading_own = reading_own(watching.crossing, solver, best.batches)
         agreement = Agreement(reruns, watching.kernels.moves, best.batches)
         agreement.settle(self.open, plan.layouts, plan.reasons)
-        join(self._model, self.open, plan, reruns, self._alike)
+        later = join(self._model, self.open, plan, reruns, self._alike)
         place_patches(self.open, plan.layouts, reruns)
         watching.numbers.refuse(plan.layouts, plan.reasons)
         mixed = plan.leave_untold(best.alone)
         plan.are_tokens_first = best.batches.dim == 1
         plan.unordered, plan.picked, plan.in_place = unordered(
-            self.open, sites, plan.layouts, reruns, best.batches, solver.by_values
+            self.open,
+            [site for site in sites if site not in later],
+            *(plan.layouts, reruns, best.batches, solver.by_values),
         )
         switched = {site.place: site.chain[-1].name for site in agreement.switched}
         self._keep_in_place(solver.by_values)

@@ -194,11 +194,12 @@ class Solver:
     def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
         """List the inputs of the attending module, and then of the runs before and around it."""
         for level, run in enumerate(site.chain):
-            if run.is_prepared:
-                continue
             name = self._firsts.kind(site, level), batch
             if name not in self._known:
                 first = self._firsts(site, level)
+                if run.is_prepared and not self._reruns.is_as_alone(first, first.chain[level]):
+                    self._known[name] = []
+                    continue
                 around = first.chain[level]
                 runs = [*near(first, level, self._firsts.model), around] if level else [around]
                 # It embeds ids itself, or its query is made of all tokens.

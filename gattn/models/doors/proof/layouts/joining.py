@@ -1,4 +1,7 @@
-"""Joins the calls of a module that are parts of one layer, as in a loop over heads or queries."""
+"""Joins the calls of a module that are parts of one layer, as in a loop over heads or queries.
+
+So are the steps of a recurrent decoder, each of which makes the next row of the model's output.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from dataclasses import replace
 from math import prod
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.layouts.plan import Place, Plan
-from gattn.models.doors.proof.layouts.sameness import is_same
+from gattn.models.doors.proof.layouts.sameness import are_same, is_same
+from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.rerunning import Reruns
@@ -20,12 +25,23 @@ from gattn.models.read.token_maps import Joined, TokenMap
 
 Layouts = Mapping[Place, list[tuple[tuple[int, ...], Layout]]]
 
+_MOST_STEPS = 64
+"""Each step takes a run of the model to be proved."""
 
-def join(model: nn.Module, sites: Sequence[Site], plan: Plan, reruns: Reruns, alike: Alike) -> None:
+
+def join(
+    model: nn.Module, sites: Sequence[Site], plan: Plan, reruns: Reruns, alike: Alike
+) -> set[Site]:
     """Join the calls of a module that are parts of one layer.
 
     Heads whose calls take what those before gave are none of one layer.
+
+    Returns
+    -------
+    set of Site
+        Steps of a decoder that read the keys of its first step again, so that these tell the order.
     """
+    later: set[Site] = set()
     known: dict[object, bool] = {}
     runs_of = {site.name: site.chain[0] for site in reversed(sites)}
     for place, layouts in joined(plan.sites, plan.layouts).items():
@@ -38,6 +54,88 @@ def join(model: nn.Module, sites: Sequence[Site], plan: Plan, reruns: Reruns, al
                 continue
         leads = [lead for lead, _ in plan.layouts[place]]
         plan.layouts[place] = list(zip(leads, layouts, strict=True))
+    for name in {site.name: None for site in sites}:
+        own = [site for site in sites if site.name == name]
+        if not (_may_be_steps(own, plan) and _read_the_same(own, reruns)):
+            continue
+        if _make_rows(own, reruns):
+            _join_steps(own, plan)
+            later.update(own[1:])
+    return later
+
+
+def _may_be_steps(own: Sequence[Site], plan: Plan) -> bool:
+    """Return whether all calls of a module have one query, and read the same keys."""
+    count = Counter(site.place for site in own)
+    if not 1 < len(own) <= _MOST_STEPS:
+        return False
+    known = [plan.layouts.get(place, []) for place in count]
+    if [len(one) for one in known] != list(count.values()) or len({*count.values()}) > 1:
+        return False
+    layouts = [layout for one in known for _, layout in one]
+    tokens = layouts[0].tokens
+    if tokens is None or tokens.joined is not None or not tokens.is_cross:
+        return False
+    has_one = tokens.num_queries == 1 and tokens.queries is None and tokens.keys is None
+    return has_one and all(
+        is_same(one, layouts[0]) and one.tokens.num_keys == tokens.num_keys for one in layouts
+    )
+
+
+def _read_the_same(own: Sequence[Site], reruns: Reruns) -> bool:
+    """Return whether all calls of a module read the same values, each in one place."""
+    found: list[Tensor] = []
+
+    def see(site: Site, call: RawCall) -> None:
+        if site in own:
+            found.append(call.value)
+
+    reruns.through(own[0].chain[-1], see, None, own[-1], is_plain=True)
+    return len(found) == len(own) and all(are_same(x, found[0]) for x in found)
+
+
+def _make_rows(own: Sequence[Site], reruns: Reruns) -> bool:
+    """Return whether each call is the first one that a row of the model's output depends on.
+
+    These rows come one after another, as those that the steps of a recurrent decoder make. NaN in
+    what a call gives shows the rows that depend on it.
+    """
+    first: set[tuple[int, int, int]] | None = None
+    for step, site in enumerate(own):
+
+        def see(one: Site, call: RawCall, site: Site = site) -> None:
+            if one is site:
+                call.output = torch.full_like(call.output, torch.nan)
+
+        try:
+            answer = reruns.through(site.chain[-1], see, None)
+        except UnprovedError:
+            return False
+        begin = {
+            (n, dim, _first_nan(x, dim) - step)
+            for n, x in enumerate(answer)
+            for dim in range(x.dim())
+            if x.shape[dim] >= len(own) and bool(x.isnan().any())
+        }
+        first = begin if first is None else first & begin
+        if not first:
+            return False
+    return True
+
+
+def _first_nan(x: Tensor, dim: int) -> int:
+    has_nan = x.isnan().movedim(dim, 0).flatten(1).any(1)
+    return int(has_nan.nonzero()[0])
+
+
+def _join_steps(own: Sequence[Site], plan: Plan) -> None:
+    done: Counter[Place] = Counter()
+    for step, site in enumerate(own):
+        lead, layout = plan.layouts[site.place][done[site.place]]
+        assert layout.tokens is not None
+        tokens = replace(layout.tokens, joined=Joined(own[0].place[1], step, step > 0))
+        plan.layouts[site.place][done[site.place]] = lead, replace(layout, tokens=tokens)
+        done[site.place] += 1
 
 
 def joined(calls: Sequence[Place], layouts: Layouts) -> dict[Place, list[Layout]]:

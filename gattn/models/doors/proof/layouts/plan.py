@@ -177,14 +177,15 @@ class Plan:
         found = [layout for sizes, layout in known if sizes == lead]
         if run < len(known) and is_part(known[run][1]) and known[run][0] == lead:
             return known[run][1]
-        if not found:
+        are_alike = all(is_same(layout, found[0]) for layout in found)
+        if not found or not (are_alike or run < len(known)):
             self.is_stale = True  # The next call is proved anew.
             raise CaptureError(
-                f"{shown} attends in another way than when the model was proved on such inputs: a "
-                f"call with the leading sizes {lead} did not run then. Call it again, and it is "
-                "proved anew."
+                f"{shown} attends in another way than when the model was proved on such inputs: "
+                f"call {run} with the leading sizes {lead} did not run then. Call it again, and it "
+                "is proved anew."
             )
-        if any(not is_same(layout, found[0]) for layout in found[1:]):
+        if not are_alike:
             if run < len(known) and known[run][0] == lead:
                 return known[run][1]
             raise CaptureError(

@@ -28,7 +28,8 @@ def is_same(one: Layout, other: Layout) -> bool:
     if (one.split, one.heads) != (other.split, other.heads) or first is None or second is None:
         return False
     told = ((x.queries, x.keys, x.fed) for x in (first, second))
-    return (first.sequences, first.is_cross) == (second.sequences, second.is_cross) and all(
+    known = ((x.sequences, x.is_cross, x.joined) for x in (first, second))
+    return len({*known}) == 1 and all(
         x is y or (x is not None and y is not None and torch.equal(x, y))
         for x, y in zip(*told, strict=True)
     )

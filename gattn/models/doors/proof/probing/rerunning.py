@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.interface import is_routed
+from gattn.models.doors.proof.layouts.sameness import are_same
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.failing import Stop, failing
 from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
@@ -77,6 +78,7 @@ class Reruns:
         self.count = 0
         self._reads = reads
         self._carrying: set[Site] = set()
+        self._plain: dict[Site, RawCall] = {}
 
     def decide(self, *, repeats: bool) -> dict[tuple[str, int], set[int]]:
         """Run the model as it is; if it `repeats`, values decide as in this run in all that follow.
@@ -196,6 +198,20 @@ class Reruns:
             return sources(((answer,), {}))
         return []
 
+    def is_as_alone(self, site: Site, outer: Run) -> bool:
+        """Return whether a call is the same where a module around it runs alone.
+
+        So it is if nothing that the model has set before matters, such as what it only keeps.
+        """
+        if outer.place not in self._given:
+            return False
+        if site not in self._plain:
+            self.through(site.chain[-1], self._plain.__setitem__, None, site, is_plain=True)
+        alone: dict[Site, RawCall] = {}
+        self.through(outer, alone.__setitem__, None, site, is_plain=True)
+        pair = self._plain.get(site), alone.get(site)
+        return all(pair) and are_same(*map(_numbers_of, pair))
+
     def _run(
         self, outer: Run, inject: Run, source: int, marks: Tensor, asking: Sequence[Site]
     ) -> dict[Site, Reached | None]:
@@ -269,6 +285,10 @@ def _numbers(outer: Run) -> dict[str, int]:
             found[run.name] = min(run.number, found.get(run.name, run.number))
             waiting.append(run)
     return found
+
+
+def _numbers_of(call: RawCall | None) -> list[Tensor | None]:
+    return [] if call is None else [call.query, call.key, call.scores, call.value, call.output]
 
 
 def kept(given: Given) -> Given:
