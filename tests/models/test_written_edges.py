@@ -169,3 +169,40 @@ def test_an_index_that_is_repeated_for_two_heads_is_no_list_of_edges(repeat, are
         model(X, EDGES)
     found = torch.tensor(run.trace.only_stack[0, 1].to_dense())
     torch.testing.assert_close(found, wanted)
+
+
+class InMethods(Layer):
+    """Gives a method of its own the nodes alone; it knows the edges in its forward."""
+
+    def forward(self, given):
+        x, edge_index = given
+        value = self.lin(x).view(-1, self.heads, DIM)
+        of, at = ((value * side).sum(-1) for side in (self.of, self.at))
+        scores = of.index_select(0, edge_index[0]) + at.index_select(0, edge_index[1])
+        self.alpha = self._shared_out(leaky_relu(scores, 0.2), edge_index[1], len(x))
+        message = value.index_select(0, edge_index[0]) * self.alpha[..., None]
+        where = edge_index[1][:, None, None].expand_as(message)
+        found = torch.zeros_like(value).scatter_add_(0, where, message)
+        return found.flatten(1), edge_index
+
+    def _shared_out(self, scores, target, count):
+        scores = (scores - scores.max()).exp()
+        where = target[:, None].expand_as(scores)
+        total = torch.zeros(count, HEADS, dtype=scores.dtype).scatter_add_(0, where, scores)
+        return scores / (total.index_select(0, target) + 1e-16)
+
+
+@torch.no_grad()
+def test_edges_are_known_where_a_method_is_given_nodes_alone():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(InMethods()).eval()
+    with capturing(model) as run:
+        model((X, EDGES))
+    for head in range(HEADS):
+        found = torch.from_numpy(run.trace[0, head].to_dense())
+        torch.testing.assert_close(found, dense(model[0].alpha[:, head]), atol=1e-6, rtol=0)
+    for edge, (key, query) in enumerate(PAIRS):
+        with edited(model, Cut(layer=0, query=query, key=key)):
+            found, _ = model((X, EDGES))
+        expected, _ = model((X, EDGES[:, left(edge)]))
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)

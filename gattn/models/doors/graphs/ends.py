@@ -40,6 +40,8 @@ _READ_ONLY = {
     "the degrees of both count all edges, so that no edit is the removal of an edge"
 }
 _SIDES = ("src", "dst")
+_CALLS = ("_call_impl", "_wrapped_call_impl")
+"""The code of torch that calls a module's forward."""
 
 
 def find_ends(frame: FrameType | None, index: Tensor, num_nodes: int | None) -> Ends | None:
@@ -246,18 +248,9 @@ def _of_listed_edges(
     kind. Least sure is a pair whose rows are the same: an edge_index of self-loops alone, or one
     list of nodes that is repeated for two heads. Only the surest that are there count.
     """
-    pairs: list[tuple[Tensor, Tensor]] = []
-    beside: list[tuple[Tensor, Tensor]] = []
-    loops: list[tuple[Tensor, Tensor]] = []
-    for one in frames(frame):
-        for value in one.f_locals.values():
-            for key, query in _both_ways(value, index):
-                _add(loops if torch.equal(key, query) else pairs, key, query)
-            for key, query in _beside(value, index):
-                _add(beside, key, query)
-        if one is called:
-            break
-    found = pairs or beside or loops
+    found = _listed(_up_to(called, frame), index)
+    if not found:  # Its forward may have the edges, and give a method of it the nodes.
+        found = _listed(_further(called), index)
     if len(found) > 1:
         raise NotNeighboursError("several lists of edges fit its softmax over segments")
     if not found:
@@ -271,6 +264,37 @@ def _of_listed_edges(
         return Ends(module, key, query, count_nodes(key), num_queries, True, read_only=read_only)
     num_queries = max(num_queries, count_nodes(key))
     return Ends(module, key, query, num_queries, num_queries, is_listed=True)
+
+
+def _up_to(called: FrameType, frame: FrameType | None) -> Iterator[FrameType]:
+    for one in frames(frame):
+        yield one
+        if one is called:
+            return
+
+
+def _further(called: FrameType) -> Iterator[FrameType]:
+    """Walk the frames around a method of a module, as far as the module runs."""
+    module = called.f_locals["self"]
+    for one in frames(called.f_back):
+        owner = one.f_locals.get("self")
+        if one.f_code.co_name in _CALLS or (isinstance(owner, nn.Module) and owner is not module):
+            return
+        yield one
+
+
+def _listed(some: Iterator[FrameType], index: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """List the edges that frames know and whose row the segments are, the surest alone."""
+    pairs: list[tuple[Tensor, Tensor]] = []
+    beside: list[tuple[Tensor, Tensor]] = []
+    loops: list[tuple[Tensor, Tensor]] = []
+    for one in some:
+        for value in one.f_locals.values():
+            for key, query in _both_ways(value, index):
+                _add(loops if torch.equal(key, query) else pairs, key, query)
+            for key, query in _beside(value, index):
+                _add(beside, key, query)
+    return pairs or beside or loops
 
 
 def _add(known: list[tuple[Tensor, Tensor]], key: Tensor, query: Tensor) -> None:
