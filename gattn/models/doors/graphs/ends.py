@@ -248,9 +248,10 @@ def _of_listed_edges(
     kind. Least sure is a pair whose rows are the same: an edge_index of self-loops alone, or one
     list of nodes that is repeated for two heads. Only the surest that are there count.
     """
-    found = _listed(_up_to(called, frame), index)
+    found, loops = _listed(_up_to(called, frame), index)
     if not found:  # Its forward may have the edges, and give a method of it the nodes.
-        found = _listed(_further(called), index)
+        found, others = _listed(_further(called), index)
+        found = found or loops or others
     if len(found) > 1:
         raise NotNeighboursError("several lists of edges fit its softmax over segments")
     if not found:
@@ -283,8 +284,10 @@ def _further(called: FrameType) -> Iterator[FrameType]:
         yield one
 
 
-def _listed(some: Iterator[FrameType], index: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """List the edges that frames know and whose row the segments are, the surest alone."""
+def _listed(
+    some: Iterator[FrameType], index: Tensor
+) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
+    """List the edges that frames know and whose row the segments are, and pairs of equal rows."""
     pairs: list[tuple[Tensor, Tensor]] = []
     beside: list[tuple[Tensor, Tensor]] = []
     loops: list[tuple[Tensor, Tensor]] = []
@@ -294,7 +297,7 @@ def _listed(some: Iterator[FrameType], index: Tensor) -> list[tuple[Tensor, Tens
                 _add(loops if torch.equal(key, query) else pairs, key, query)
             for key, query in _beside(value, index):
                 _add(beside, key, query)
-    return pairs or beside or loops
+    return pairs or beside, loops
 
 
 def _add(known: list[tuple[Tensor, Tensor]], key: Tensor, query: Tensor) -> None:
