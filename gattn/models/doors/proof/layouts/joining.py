@@ -6,8 +6,9 @@ So are the steps of a recurrent decoder, each of which makes the next row of the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from math import prod
 
 import torch
@@ -73,12 +74,15 @@ def _may_be_steps(own: Sequence[Site], plan: Plan) -> bool:
     if [len(one) for one in known] != list(count.values()) or len({*count.values()}) > 1:
         return False
     layouts = [layout for one in known for _, layout in one]
-    tokens = layouts[0].tokens
-    if tokens is None or tokens.joined is not None or not tokens.is_cross:
+    tokens = [one.tokens for one in layouts]
+    sizes = {(one.num_queries, one.num_keys) for one in tokens if one is not None}
+    if len(sizes) > 1 or not all(is_same(one, layouts[0]) for one in layouts):
         return False
-    has_one = tokens.num_queries == 1 and tokens.queries is None and tokens.keys is None
-    return has_one and all(
-        is_same(one, layouts[0]) and one.tokens.num_keys == tokens.num_keys for one in layouts
+    first = tokens[0]
+    return (
+        first is not None
+        and first.num_queries == 1 < first.num_keys
+        and (first.joined, first.queries, first.keys) == (None, None, None)
     )
 
 
@@ -100,7 +104,7 @@ def _make_rows(own: Sequence[Site], reruns: Reruns) -> bool:
     These rows come one after another, as those that the steps of a recurrent decoder make. NaN in
     what a call gives shows the rows that depend on it.
     """
-    first: set[tuple[int, int, int]] | None = None
+    first: set[tuple[object, int]] | None = None
     for step, site in enumerate(own):
 
         def see(one: Site, call: RawCall, site: Site = site) -> None:
@@ -111,21 +115,25 @@ def _make_rows(own: Sequence[Site], reruns: Reruns) -> bool:
             answer = reruns.through(site.chain[-1], see, None)
         except UnprovedError:
             return False
-        begin = {
-            (n, dim, _first_nan(x, dim) - step)
-            for n, x in enumerate(answer)
-            for dim in range(x.dim())
-            if x.shape[dim] >= len(own) and bool(x.isnan().any())
-        }
+        begin = {(name, rows.index(True) - step) for name, rows in _reached(answer, len(own))}
         first = begin if first is None else first & begin
         if not first:
             return False
     return True
 
 
-def _first_nan(x: Tensor, dim: int) -> int:
-    has_nan = x.isnan().movedim(dim, 0).flatten(1).any(1)
-    return int(has_nan.nonzero()[0])
+def _reached(answer: Sequence[Tensor], least: int) -> Iterator[tuple[object, list[bool]]]:
+    """Say which rows NaN has reached: of each dimension, and of tensors that come as a list."""
+    for n, x in enumerate(answer):
+        for dim in range(x.dim() if bool(x.isnan().any()) else 0):
+            if x.shape[dim] >= least:
+                yield (n, dim), x.isnan().movedim(dim, 0).flatten(1).any(1).tolist()
+    at = 0
+    for _, some in groupby(answer, lambda x: x.shape):
+        rows = [bool(x.isnan().any()) for x in some]
+        if len(rows) >= least and any(rows):
+            yield at, rows
+        at += len(rows)
 
 
 def _join_steps(own: Sequence[Site], plan: Plan) -> None:
@@ -133,7 +141,8 @@ def _join_steps(own: Sequence[Site], plan: Plan) -> None:
     for step, site in enumerate(own):
         lead, layout = plan.layouts[site.place][done[site.place]]
         assert layout.tokens is not None
-        tokens = replace(layout.tokens, joined=Joined(own[0].place[1], step, step > 0))
+        joined = Joined(own[0].place[1], step, step > 0)
+        tokens = replace(layout.tokens, is_cross=True, joined=joined)
         plan.layouts[site.place][done[site.place]] = lead, replace(layout, tokens=tokens)
         done[site.place] += 1
 
