@@ -123,7 +123,7 @@ class _Greedy(nn.Module):
 
 
 class _SequenceFirst(_Greedy):
-    """Writes rows into an output whose first one stays zero."""
+    """Begins with nothing, and writes rows into an output whose first one stays zero."""
 
     def __init__(self):
         super().__init__()
@@ -131,7 +131,7 @@ class _SequenceFirst(_Greedy):
 
     def forward(self, ids, target):
         states, hidden = self.encoder(ids)
-        states, hidden = states.transpose(0, 1), hidden[0]
+        states, hidden = states.transpose(0, 1), torch.zeros_like(hidden[0])
         self.attention.shown = []
         found = torch.zeros(target.shape[1], len(ids), 20, dtype=states.dtype)
         for n in range(1, target.shape[1]):

@@ -74,16 +74,13 @@ def _may_be_steps(own: Sequence[Site], plan: Plan) -> bool:
     if [len(one) for one in known] != list(count.values()) or len({*count.values()}) > 1:
         return False
     layouts = [layout for one in known for _, layout in one]
-    tokens = [one.tokens for one in layouts]
-    sizes = {(one.num_queries, one.num_keys) for one in tokens if one is not None}
-    if len(sizes) > 1 or not all(is_same(one, layouts[0]) for one in layouts):
+    tokens = [one.tokens for one in layouts if one.tokens is not None]
+    said = {(one.split, one.heads) for one in layouts}
+    of_tokens = {(one.sequences, one.num_queries, one.num_keys) for one in tokens}
+    if len(said) > 1 or len(of_tokens) > 1 or len(tokens) < len(layouts):
         return False
-    first = tokens[0]
-    return (
-        first is not None
-        and first.num_queries == 1 < first.num_keys
-        and (first.joined, first.queries, first.keys) == (None, None, None)
-    )
+    told = {one.queries is one.keys is one.joined is None for one in tokens}
+    return told == {True} and tokens[0].num_queries == 1 < tokens[0].num_keys
 
 
 def _read_the_same(own: Sequence[Site], reruns: Reruns) -> bool:
@@ -142,7 +139,7 @@ def _join_steps(own: Sequence[Site], plan: Plan) -> None:
         lead, layout = plan.layouts[site.place][done[site.place]]
         assert layout.tokens is not None
         joined = Joined(own[0].place[1], step, step > 0)
-        tokens = replace(layout.tokens, is_cross=True, joined=joined)
+        tokens = replace(layout.tokens, is_cross=True, has_own_rows=True, joined=joined)
         plan.layouts[site.place][done[site.place]] = lead, replace(layout, tokens=tokens)
         done[site.place] += 1
 
