@@ -79,8 +79,9 @@ def _may_be_steps(own: Sequence[Site], plan: Plan) -> bool:
     of_tokens = {(one.sequences, one.num_queries, one.num_keys) for one in tokens}
     if len(said) > 1 or len(of_tokens) > 1 or len(tokens) < len(layouts):
         return False
-    told = {one.queries is one.keys is one.joined is None for one in tokens}
-    return told == {True} and tokens[0].num_queries == 1 < tokens[0].num_keys
+    if any(x is not None for one in tokens for x in (one.queries, one.keys, one.joined)):
+        return False
+    return tokens[0].num_queries == 1 < tokens[0].num_keys
 
 
 def _read_the_same(own: Sequence[Site], reruns: Reruns) -> bool:
