@@ -195,6 +195,8 @@ class Trying:
         self.unmatched |= refuse_numbers(
             trial.layouts, trial.unsettled & trial.layouts.keys(), trial.reasons
         )
+        if batches.is_of_one:  # Several tokens of a sequence lie along another dimension.
+            trial.unsettled -= {site.place for site in sites if site.queries > 1}
         for site in sites:
             unproved = [
                 some for some in (trial.reasons, trial.others, trial.untold) if site.place in some

@@ -48,10 +48,10 @@ class Origins:
         if self._has_begun:  # Numbers would say which of other inputs is meant.
             return
         self._has_begun = True
-        found: dict[StorageWeakRef, Made] = {}
+        found: dict[StorageWeakRef | None, Made | None] = {}
         for number, x in enumerate(leaves(given)):
             if isinstance(x, Tensor) and (memory := memory_of(x)) is not None:
-                found[memory] = found.get(memory, frozenset()) | {number}
+                found[memory] = (found.get(memory) or frozenset()) | {number}
                 if not x.is_floating_point() and not x.is_complex():
                     self._integers.add(number)
         self._known.update(found)
