@@ -82,7 +82,7 @@ def test_channels_are_no_texts(texts, size):
 def test_what_pools_each_channel_makes_no_texts_of_them(texts):
     torch.manual_seed(0)
     model, x = Pooled().eval(), torch.randn(texts, _CHANNELS, _STEPS)
-    with pytest.raises(CaptureError, match="pool .* weighs"), gattn.capturing(model):
+    with pytest.raises(CaptureError, match=r"pool .* weighs"), gattn.capturing(model):
         model(x)
 
 
