@@ -11,7 +11,7 @@ from torch import nn
 import gattn
 from gattn.models.doors.memory import memory_of
 from gattn.models.doors.proof.probing.one_run.constants import Constants
-from gattn.models.doors.proof.probing.one_run.picking import Picks
+from gattn.models.doors.proof.probing.one_run.picking import By, Picks
 
 _D, _RUNS = 16, 10
 
@@ -91,6 +91,8 @@ def test_picks_are_followed_in_their_own_memory_alone():
     while others[-1].data_ptr() != place and len(others) < 100:
         others.append(torch.randn(1000))
     picks.note("lift_fresh", (others[-1],), {}, others[-1])
-    picks.forgive(memory_of(others[-1]))
-    assert len(picks.found) == 1
-    assert not picks.reaching((others[-1],))
+    picks.saw("random", By.CHANCE, ())
+    for memory in (None, memory_of(others[-1])):
+        picks.forgive(memory)
+    assert picks.reaching((others[-1],)) == picks.found[1:]
+    assert len(picks.found) == 2

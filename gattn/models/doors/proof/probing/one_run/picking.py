@@ -190,8 +190,10 @@ class Picks:
 
     def forgive(self, memory: StorageWeakRef | None) -> None:
         """Forget what put the largest scores, or the largest attention, back where they were."""
-        own = [n for n, pick in enumerate(self.found) if pick.memory == memory]
-        for n in own[-1:] if memory is not None else ():
+        if memory is None:
+            return
+        own = [n for n, one in enumerate(self.found) if one.memory and one.memory == memory]
+        for n in own[-1:]:
             del self.found[n]
 
     def _use_ranked(self, pick: Pick, kernel: str, result: Any) -> None:
