@@ -53,6 +53,19 @@ class Pooled(nn.Module):
         return pooled.view(texts, channels, _D).mean(1)
 
 
+class Sentences(nn.Module):
+    """Pools the words of each sentence, and takes the mean of the sentences of each text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(_D, 1)
+
+    def forward(self, x):
+        words = x.flatten(0, 1)
+        self.kept = self.score(words).tanh().mT.softmax(-1)
+        return (self.kept @ words).view(*x.shape[:2], _D).mean(1)
+
+
 class SequenceFirst(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -84,6 +97,19 @@ def test_what_pools_each_channel_makes_no_texts_of_them(texts):
     model, x = Pooled().eval(), torch.randn(texts, _CHANNELS, _STEPS)
     with pytest.raises(CaptureError, match=r"pool .* weighs"), gattn.capturing(model):
         model(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("texts", [1, 2])
+def test_sentences_whose_words_are_pooled_are_no_texts(texts):
+    torch.manual_seed(0)
+    model, x = Sentences().eval(), torch.randn(texts, 3, 5, _D)
+    with gattn.capturing(model) as run:
+        model(x)
+    assert len(run.traces) == texts
+    for trace, own in zip(run.traces, model.kept.view(texts, 3, 1, 5), strict=True):
+        found = torch.as_tensor(trace[0, 0].to_dense())
+        torch.testing.assert_close(found, torch.block_diag(*own))
 
 
 @torch.no_grad()
