@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gattn
-from gattn.models.doors.memory import memory_of
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.proof.probing.one_run.constants import Constants
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks
 

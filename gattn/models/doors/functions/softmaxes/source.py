@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.multihead import Running
-from gattn.models.doors.memory import memory_of
 
 
 class Ranking(NamedTuple):

@@ -16,9 +16,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.engines.call import AttentionCall
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
-from gattn.models.doors.memory import memory_of
 from gattn.models.doors.proof.nodes.along_edges import AlongEdges
 from gattn.models.doors.proof.nodes.ends_given import (
     counts_up,

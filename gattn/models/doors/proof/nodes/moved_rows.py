@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.graphs.landing import SUMS
-from gattn.models.doors.memory import memory_of
 from gattn.models.doors.proof.nodes.rules import Rows, Rules
 from gattn.models.doors.proof.probing.moving import MOVES
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in

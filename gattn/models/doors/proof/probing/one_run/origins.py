@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gattn.models.doors.memory import memory_of
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.proof.probing.one_run.constants import Name
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.memory import memory_of
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.proof.probing.one_run.constants import Constants
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.state import place_of
