@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gattn import Cut, capturing, edited
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, EditError
 
 WIDTH, TOKENS = 16, 6
 
@@ -137,3 +137,33 @@ def test_numbers_drawn_outside_of_attending_modules_change_nothing():
         model(x)
     found = torch.tensor(run.trace[0, 0].to_dense())
     torch.testing.assert_close(found, dense(model.inner, model.first(x))[0], atol=1e-6, rtol=0)
+
+
+class Rolled(nn.Module):
+    """Its second layer reads tokens one place on, or two, by what the first one gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = (Attention(lambda x: 0) for _ in range(2))
+        self.most, self.size = torch.inf, 0.0
+
+    def forward(self, x):
+        y = self.one(x)
+        self.size = y.abs().mean().detach()
+        place = -1 if self.size > self.most else -2
+        return self.two((x + y).roll(place, 1)).roll(-place, 1)
+
+
+@torch.no_grad()
+def test_a_branch_that_moves_tokens_one_place_further_is_another_one():
+    torch.manual_seed(0)
+    model, x = Rolled().eval(), torch.randn(1, TOKENS, WIDTH)
+    cuts = [Cut(layer=0, head=0, query=n, stack="one") for n in range(TOKENS)]
+    model(x)
+    plain = model.size
+    with edited(model, *cuts):
+        model(x)
+    model.most = float(plain + model.size) / 2
+    refused = pytest.raises(EditError, match="decides by numbers")
+    with refused, edited(model, *cuts), capturing(model):
+        model(x)

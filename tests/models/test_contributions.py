@@ -304,12 +304,21 @@ def test_no_copy_of_a_weight_is_kept(tiny, name):
         assert all(one.probed is None and one.product.shape == (4, 8, 8) for one in known)
 
 
-def test_a_weight_that_changes_between_calls_counts_as_it_is(tiny):
+@pytest.mark.parametrize(
+    "scale",
+    [
+        lambda weight: weight.mul_(1.00001),
+        lambda weight: weight.data.mul_(1.00001),
+        lambda weight: np.multiply(weight.numpy(), 1.00001, out=weight.numpy()),
+    ],
+    ids=["in place", "data", "numpy"],
+)
+def test_a_weight_that_changes_between_calls_counts_as_it_is(tiny, scale):
     model = tiny("llama", dtype=torch.float64)
     with capturing(model, contributions=True) as run, torch.no_grad():
         model(torch.tensor([IDS]))
         for layer in model.model.layers:
-            layer.self_attn.o_proj.weight.mul_(1.00001)
+            scale(layer.self_attn.o_proj.weight)
         model(torch.tensor([IDS]))
     before, after = run.traces
     for head in range(4):

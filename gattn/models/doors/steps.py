@@ -73,7 +73,7 @@ class Steps:
     def _described(self, x: Any) -> object:
         kind = type(x)
         if kind in _PLAIN:
-            return x
+            return str(x) if kind is int else x  # -1 and -2 have the same hash.
         if isinstance(x, Tensor) and not is_lazy(x):
             return tuple(x.shape), self._number(x)
         if isinstance(x, (tuple, list)):

@@ -284,7 +284,7 @@ def capturing(
 def _capturing(model: nn.Module, recording: Recording, *, is_named: bool) -> Iterator[Recording]:
     with opened(model, recording) as calls:
         yield recording
-    recording.finish(calls.unfollowed, calls.learned)
+    recording.finish(calls)
     if is_named:
         _ = recording.traces  # Names, or a grid, may fit no text that ran.
 

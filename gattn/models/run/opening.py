@@ -51,6 +51,8 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     if shown and books:
         told.of_others(model, sorted(books), told.PARAMETERS)
     calls.learned = [told.named(model, name) for name in sorted(books)]
+    weighing = {name for plan in own for name, _ in plan.gates}
+    calls.weighing = [told.named(model, name) for name in sorted(weighing)]
     if shown:
         told.of_altered(model, own, shown)
     if untold := {name: why for plan in own for (name, _), why in plan.untold.items()}:

@@ -28,6 +28,7 @@ from gattn.models.run.record.projections import Projections
 from gattn.models.run.record.recorded import trace_of
 from gattn.models.run.record.refusing import nothing_seen
 from gattn.models.run.record.sequences import Sequences
+from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 from gattn.names.choices import no_such
 
@@ -157,15 +158,12 @@ class Recording(Context):
 
     # What was recorded
 
-    def finish(self, unfollowed: Sequence[str] = (), learned: Sequence[str] = ()) -> None:
-        """Check that attention was seen, and every chosen layer.
-
-        `unfollowed` are modules that multiply a softmax with values as no door sees, and `learned`
-        those that attend to parameters or buffers.
-        """
+    def finish(self, calls: Calls | None = None) -> None:
+        """Check that attention was seen, and every chosen layer; `calls` say why none was."""
         if not self._depth:
-            calls = self._was_called, self._broke
-            raise CaptureError(nothing_seen(self._kind, *calls, unfollowed, learned))
+            others = calls and (calls.unfollowed, calls.learned, calls.weighing)
+            known = self._was_called, self._broke, *(others or ())
+            raise CaptureError(nothing_seen(self._kind, *known))
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
             raise no_such("layer", min(missing), depth, "the model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,8 @@ from gattn.models.watch.hooks import Hook
 from gattn.normalizers.base import widened
 
 _PROVED, _TOLERANCE, _ROUNDING = 4, 1e-4, 1e-6
+_MULTIPLIED = frozenset((torch.float64, torch.float32, torch.bfloat16, torch.float16))
+"""The types whose matrices torch multiplies on every device."""
 
 
 def linear_modules() -> tuple[type[nn.Module], ...]:
@@ -120,15 +123,31 @@ def is_unaltered(module: nn.Module, given: Tensor, output: Tensor) -> bool:
     return bool(torch.linalg.norm(found - wanted) <= limit * torch.linalg.norm(wanted))
 
 
-def state_of(module: nn.Module) -> list[tuple[int, int]]:
-    """Identify a module's numbers, so that changes are noticed."""
-    return [
-        (
-            x.data_ptr() if type(x) in (Tensor, nn.Parameter) else 0,
-            0 if x.is_inference() else x._version,
-        )
-        for x in (*module.parameters(), *module.buffers())
-    ]
+def state_of(module: nn.Module) -> list[object]:
+    """Identify a module's numbers, so that changes are noticed.
+
+    Versions do not count what `.data` and NumPy change, which the sums of rows, weighed by random
+    numbers, tell.
+    """
+    return [_state(x) for x in (*module.parameters(), *module.buffers())]
+
+
+def _state(x: Tensor) -> object:
+    version = 0 if x.is_inference() else x._version
+    if type(x) not in (Tensor, nn.Parameter) or x.is_meta or x.layout is not torch.strided:
+        return version
+    with torch.no_grad():
+        numbers = x.detach() if x.dtype in _MULTIPLIED else x.detach().float()
+        rows = numbers.flatten(1) if x.dim() > 1 else numbers.reshape(1, -1)
+        sums = rows @ _random(rows.shape[1]).to(rows)
+    return x.data_ptr(), version, tuple(sums.tolist())
+
+
+@lru_cache(maxsize=16)
+def _random(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    with torch.inference_mode(False):
+        return torch.rand(count, generator=generator, dtype=torch.double, device="cpu") + 0.5
 
 
 def _forward(module: nn.Module, rows: Tensor) -> Tensor | None:

@@ -66,13 +66,15 @@ class Calls:
 
     Attributes
     ----------
-    unfollowed, learned : sequence of str
-        The modules that multiply a softmax with values as no door sees, and those that attend to
-        parameters or buffers, once a context closed.
+    unfollowed, learned, weighing : sequence of str
+        The modules that multiply a softmax with values as no door sees, those that attend to
+        parameters or buffers, and those that weigh what each token has several of, once a context
+        closed.
     """
 
     unfollowed: Sequence[str] = ()
     learned: Sequence[str] = ()
+    weighing: Sequence[str] = ()
 
     def __init__(
         self,

@@ -255,7 +255,7 @@ class Proof:
         self._plan.layouts, self._plan.reasons = best.layouts, best.reasons
         for site in sites:
             if site.place not in trying.unmatched & set(best.reasons):
-                self._plan.trust(site.module, site.place, site.lead)
+                self._plan.trust(site.module, site.place, site.lead, best.batches.size)
         for mixed in watching.mixed.values():
             self._plan.share_layout(mixed)
         for place in watching.across & self._plan.layouts.keys():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gattn.models.doors.proof.gates import Gates
-from gattn.models.doors.proof.layouts.alone import attends_to_itself, is_of_one
+from gattn.models.doors.proof.layouts.alone import are_along_others, attends_to_itself, is_of_one
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.joining import joined
 from gattn.models.doors.proof.layouts.plan import Place
@@ -195,6 +195,13 @@ class Trying:
         self.unmatched |= refuse_numbers(
             trial.layouts, trial.unsettled & trial.layouts.keys(), trial.reasons
         )
+        if batches.is_of_one:
+            trial.unsettled -= {
+                site.place
+                for site in sites
+                for _, layout in trial.layouts.get(site.place, ())
+                if are_along_others(site, layout)
+            }
         for site in sites:
             unproved = [
                 some for some in (trial.reasons, trial.others, trial.untold) if site.place in some

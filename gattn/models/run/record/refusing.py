@@ -55,11 +55,13 @@ def nothing_seen(
     broke: bool,
     unfollowed: Sequence[str],
     learned: Sequence[str] = (),
+    weighing: Sequence[str] = (),
 ) -> str:
     """Return why no attention of a type of model was seen.
 
-    `unfollowed` are modules that multiply a softmax with values as no door sees, and `learned`
-    those that attend to parameters or buffers.
+    `unfollowed` are modules that multiply a softmax with values as no door sees, `learned` those
+    that attend to parameters or buffers, and `weighing` those that weigh what each token has
+    several of.
     """
     if not was_called:
         return (
@@ -85,6 +87,14 @@ def nothing_seen(
             f"{more}, as to a codebook or a memory that it has learned, so its keys are no tokens. "
             "Called by torch's scaled_dot_product_attention, such attention is shown. There is "
             "nothing else to capture."
+        )
+    if weighing:
+        more = f", and so do {len(weighing) - 1} more" if len(weighing) > 1 else ""
+        return (
+            f"The attention of {kind} is not shown: {weighing[0]} weighs, by a softmax, what each "
+            f"token has several of{more}, such as experts, or steps in time where each channel is "
+            "a row of the input, so that rows count as tokens. To see it, open the context on a "
+            "module that is given these parts as tokens. There is nothing to capture."
         )
     return (
         f"The attention of {kind} cannot be seen: expected transformers' attention "

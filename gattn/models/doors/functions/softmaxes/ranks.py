@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.raw_call import is_observed
 from gattn.models.doors.functions.softmaxes.following import Followed
@@ -70,7 +71,7 @@ def largest(scores: Tensor) -> tuple[Tensor, Ranking] | None:
         before, now > LEAST, is_less
     ):
         return scores, ranking
-    return _marked(scores, is_less), ranking._replace(keeps=True, memory=_memory(scores))
+    return _marked(scores, is_less), ranking._replace(keeps=True, memory=memory_of(scores))
 
 
 def of_largest(now: Followed, before: Followed, attention: Tensor, result: Tensor) -> Followed:
@@ -107,7 +108,7 @@ def put_back(func: Any, picked: Followed, result: Tensor) -> Followed | None:
 def _ranked(before: Followed, now: Followed, is_less: Tensor, result: Tensor) -> Followed:
     scores = before.source.scores.detach() if is_observed() else None
     source = before.source
-    source.ranking = Ranking(scores, keeps=True, memory=_memory(result))
+    source.ranking = Ranking(scores, keeps=True, memory=memory_of(result))
     if source.read_by in _NAMES:  # What it keeps is what meets the values.
         source.read_by = ""
     return replace(now, scores=_marked(before.scores, is_less))
@@ -129,10 +130,6 @@ def _is_true(x: Tensor) -> bool:
     """Read a mask of one number; that gattn does decides nothing in the model."""
     with _disable_current_modes():
         return bool(x)
-
-
-def _memory(x: Tensor) -> int:
-    return x.untyped_storage().data_ptr() if x.layout is torch.strided else 0
 
 
 def _marked(scores: Tensor, is_less: Tensor) -> Tensor:

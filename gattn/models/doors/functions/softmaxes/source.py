@@ -8,7 +8,9 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.multihead import Running
 
 
@@ -21,7 +23,7 @@ class Ranking(NamedTuple):
 
     before: Tensor | None
     keeps: bool = False
-    memory: int = 0
+    memory: StorageWeakRef | None = None
 
 
 @dataclass(eq=False)
@@ -53,7 +55,7 @@ class Source:
     parent: Source | None = None
     region: Region | None = None
     again: Source | None = None
-    _taken: dict[int, Tensor] = field(default_factory=dict)
+    _taken: dict[StorageWeakRef | None, Tensor] = field(default_factory=dict)
 
     def part(self, piece: Tensor, scores: Tensor, key: int) -> Source:
         """Return a slice of it as a softmax of its own."""
@@ -61,7 +63,7 @@ class Source:
         made = Source(self.module, self.number, own, scores, key, self.running)
         made.is_written, made.ranking, made.parent = self.is_written, self.ranking, self
         made.region = Region(
-            piece.untyped_storage().data_ptr(),
+            memory_of(piece),
             piece.untyped_storage().nbytes() // piece.element_size(),
             int(piece.storage_offset()),
             tuple(piece.shape),
@@ -114,13 +116,13 @@ class Source:
 class Region(NamedTuple):
     """The numbers of a slice in the memory that it shares with others."""
 
-    memory: int
+    memory: StorageWeakRef | None
     size: int
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def of(self, taken: dict[int, Tensor]) -> Tensor:
+    def of(self, taken: dict[StorageWeakRef | None, Tensor]) -> Tensor:
         """Return booleans of these numbers, of all in their memory."""
         whole = taken.setdefault(
             self.memory, torch.zeros(self.size, dtype=torch.bool, device="cpu")

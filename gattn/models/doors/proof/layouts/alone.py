@@ -29,3 +29,12 @@ def is_of_one(layout: Layout, sizes: Collection[int]) -> bool:
         return False
     counts = [tokens.num_keys] if tokens.has_own_rows else [tokens.num_keys, tokens.num_queries]
     return all(count in sizes or count < 2 * min(sizes) for count in counts)
+
+
+def are_along_others(site: Site, layout: Layout) -> bool:
+    """Return whether tokens lie along other dimensions than the first, if that has one element.
+
+    A single query may be along that one, unless it is learned.
+    """
+    is_learned = layout.tokens is not None and layout.tokens.has_own_rows
+    return site.queries > 1 or (site.keys > 1 and is_learned)

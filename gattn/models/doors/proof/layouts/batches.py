@@ -90,6 +90,13 @@ class Batches:
         self._vectors: list[dict[tuple[str, int], list[bytes]]] = []
         self._changed: dict[tuple[str, int], list[Tensor]] | None = None
 
+    @property
+    def is_of_one(self) -> bool:
+        """Whether the first dimension of all that the model is given has one element alone."""
+        return (
+            self.dim == 0 and self.size == 1 and all(len(x) == 1 for x in self._all if x.dim() > 1)
+        )
+
     def owner(self, run: Run, source: int) -> Owner | None:
         """Return the dimension of an input of a run that is the batch; None if there is none."""
         if self._is_wrong:

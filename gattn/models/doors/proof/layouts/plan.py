@@ -231,12 +231,13 @@ class Plan:
 
         return are_in_order
 
-    def trust(self, module: nn.Module, place: Place, lead: tuple[int, ...]) -> None:
+    def trust(self, module: nn.Module, place: Place, lead: tuple[int, ...], texts: int) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.
 
-        Keys that it adds to those of tokens cannot be told from them by what scores depend on.
+        Keys that it adds to those of tokens cannot be told from them by what scores depend on. A
+        batch of another size than the model's, of so many `texts`, has others folded into it.
         """
-        if not isinstance(module, nn.MultiheadAttention):
+        if not isinstance(module, nn.MultiheadAttention) or prod(lead) != texts * module.num_heads:
             return
         for sizes, layout in self.layouts.get(place, ()):
             if prod((layout.split or sizes)[n] for n in layout.heads) != module.num_heads:

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.engines.call import AttentionCall
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.nodes.along_edges import AlongEdges
@@ -60,7 +62,7 @@ class KeptRows:
         self.along = AlongEdges(constants)
         self._constants = constants
         self._rows: Any = WeakTensorKeyDictionary()
-        self._spoiled: set[int] = set()
+        self._spoiled: set[StorageWeakRef | None] = set()
         self._gathered: list[tuple[Tensor, Rows | None]] = []
         self._ends: list[Tensor] = []
         self._calls: list[Rows | None] = []
@@ -224,23 +226,22 @@ class KeptRows:
         found = tensors_in((result,))
         if is_written and given:
             if rows is None or (_is_part(given[0]) and (rows or self._of(given[0]) is None)):
-                self._spoiled.add(place_of(given[0]))
+                self._spoiled.add(memory_of(given[0]))
                 return
             self._rows[given[0]] = rows
-        before = {place_of(x) for x in given}
+        before = {memory_of(x) for x in given}
         for x in found:
-            if place_of(x) not in before:
-                self._spoiled.discard(place_of(x))
+            if (memory := memory_of(x)) not in before:
+                self._spoiled.discard(memory)
             if rows is not None and self._rules.has_rows(x, kernel, found):
                 self._rows[x] = rows
 
     def _of(self, x: Tensor) -> Rows | None:
         """Return of what it depends that a tensor's rows are nodes; None if it is not known."""
-        where = place_of(x)
-        if where in self._spoiled:
+        if self._spoiled and memory_of(x) in self._spoiled:
             return None
         found: Rows | None = self._rows.get(x)
-        if found is None and where in self._constants and x.is_contiguous():
+        if found is None and place_of(x) in self._constants and x.is_contiguous():
             return () if x.storage_offset() == 0 else None
         return found
 
@@ -289,7 +290,7 @@ class KeptRows:
             self._rows.pop(x, None)
         else:
             self._rows[x] = rows
-            self._spoiled.discard(place_of(x))
+            self._spoiled.discard(memory_of(x))
 
 
 def _nodes_given(given: Sequence[Any]) -> list[Tensor]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.nodes.rules import Rows, Rules
 from gattn.models.doors.proof.probing.moving import MOVES
@@ -36,14 +38,14 @@ class MovedRows:
         self._constants = constants
         self._moves: Any = WeakTensorKeyDictionary()
         self._turned: Any = WeakTensorKeyDictionary()
-        self._parts: dict[int, Moves] = {}
+        self._parts: dict[StorageWeakRef | None, Moves] = {}
         self._count = 0
         self._rules = Rules(constants, self._in_place)
 
     def of(self, x: Tensor) -> Moves:
         """Return what moved rows of a tensor."""
         found: Moves = self._moves.get(x, _NONE)
-        return found | self._parts.get(place_of(x), _NONE)
+        return found | self._parts.get(memory_of(x), _NONE)
 
     def note(
         self,
@@ -57,10 +59,10 @@ class MovedRows:
         """Look at a kernel that ran; if it sums edges up at their nodes, `landed` moved these."""
         given, found = tensors_in((args, kwargs)), tensors_in((result,))
         is_written = getattr(getattr(func, "_schema", None), "is_mutable", False)
-        before = {place_of(x) for x in given}
+        before = {memory_of(x) for x in given}
         for x in found:
-            if place_of(x) not in before:
-                self._parts.pop(place_of(x), None)
+            if (where := memory_of(x)) not in before:
+                self._parts.pop(where, None)
         if not given:
             return
         keeps = self._rules.rows(func, kernel, args, kwargs, result) is not None
@@ -68,12 +70,12 @@ class MovedRows:
             moves = self._made(kernel, args, given, keeps)
         else:
             moves = self.of(given[0]) | landed
-        is_view = not is_written and any(place_of(x) in before for x in found)
+        is_view = not is_written and any(memory_of(x) in before for x in found)
         nodes = [x for x in given if place_of(x) not in self._constants]
         is_turned = (is_view and not keeps) or any(x in self._turned for x in nodes)
         if is_written and not _has_all_rows(given[0]):
             moves |= self._next(kernel)
-        if is_written and moves and (where := place_of(given[0])):
+        if is_written and moves and (where := memory_of(given[0])):
             self._parts[where] = self._parts.get(where, _NONE) | moves
         for x in found:
             if moves:

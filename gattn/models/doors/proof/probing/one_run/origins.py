@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.proof.probing.one_run.constants import Name
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
-from gattn.models.doors.proof.probing.one_run.state import place_of
 
 _NAMESPACES = frozenset(("aten", "prim", "prims"))
 
@@ -33,14 +33,14 @@ class Origins:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._known: dict[StorageWeakRef, Made | None] = {}
+        self._known: dict[StorageWeakRef | None, Made | None] = {}
         self._has_begun = self._is_lost = False
         self._sizes: Made = frozenset()
         self._integers: set[int] = set()
         for module_name, module in model.named_modules():
             for held in (module._parameters, module._buffers, vars(module)):
                 for name, x in held.items():
-                    if isinstance(x, Tensor) and place_of(x):
+                    if isinstance(x, Tensor):
                         self._add(x, frozenset(((module_name, name),)))
 
     def begin(self, given: Any) -> None:
@@ -48,11 +48,10 @@ class Origins:
         if self._has_begun:  # Numbers would say which of other inputs is meant.
             return
         self._has_begun = True
-        found: dict[StorageWeakRef, Made] = {}
+        found: dict[StorageWeakRef | None, Made | None] = {}
         for number, x in enumerate(leaves(given)):
-            if isinstance(x, Tensor) and place_of(x):
-                memory = _memory(x)
-                found[memory] = found.get(memory, frozenset()) | {number}
+            if isinstance(x, Tensor) and (memory := memory_of(x)) is not None:
+                found[memory] = (found.get(memory) or frozenset()) | {number}
                 if not x.is_floating_point() and not x.is_complex():
                     self._integers.add(number)
         self._known.update(found)
@@ -66,8 +65,7 @@ class Origins:
         schema = getattr(func, "_schema", None)
         written = given if schema is not None and schema.is_mutable else ()
         for x in (*tensors_in((result,)), *written):
-            if place_of(x):
-                self._add(x, made)
+            self._add(x, made)
 
     def are_integers(self, made: Made | None) -> bool:
         """Return whether something was made alone of integers and masks that the model is given."""
@@ -90,14 +88,16 @@ class Origins:
             return None
         found = self._sizes
         for x in tensors:
-            own = self._known.get(_memory(x)) if place_of(x) else None
+            own = self._known.get(memory_of(x))
             if own is None:
                 return None
             found |= own
         return found
 
     def _add(self, x: Tensor, made: Made | None) -> None:
-        memory = _memory(x)
+        memory = memory_of(x)
+        if memory is None:
+            return
         before = self._known.get(memory, frozenset())
         self._known[memory] = None if before is None or made is None else before | made
 
@@ -108,7 +108,3 @@ def is_sized_by_numbers(func: Any, given: Sequence[Tensor]) -> bool:
         return False
     is_index = "index" in getattr(func, "__name__", "")
     return not is_index or any(x.dtype in (torch.bool, torch.uint8) for x in given[1:])
-
-
-def _memory(x: Tensor) -> StorageWeakRef:
-    return StorageWeakRef(x.untyped_storage())

@@ -8,8 +8,10 @@ from enum import IntEnum
 from typing import Any
 
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.proof.probing.one_run.constants import Constants
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.state import place_of
@@ -51,7 +53,7 @@ class Pick:
     by: By
     kernel: str
     running: Sequence[Run]
-    memory: int = 0
+    memory: StorageWeakRef | None = None
 
 
 class Picks:
@@ -79,8 +81,8 @@ class Picks:
         """Numbers that are ranked over another dimension than the last, which may be tokens."""
         self._compared: Any = WeakTensorKeyDictionary()
         """Masks and integers by which code may branch, which `Reads` follows."""
-        self._reached: dict[int, frozenset[Pick]] = {}
-        """The picks that memory depends on; at 0 those that Python may know of, as by sizes."""
+        self._reached: dict[StorageWeakRef | None, frozenset[Pick]] = {}
+        """The picks that memory depends on; at None those that Python may know of, as by sizes."""
         self._is_told = False
         """Whether values decided sizes."""
         self.count_told = 0
@@ -116,16 +118,14 @@ class Picks:
     def _carry(
         self, given: Sequence[Tensor], results: Sequence[Tensor], new: list[Pick], *, is_told: bool
     ) -> None:
-        """Follow what was picked to what a kernel makes of it; memory may be used again."""
-        picks, places = self._of(given).union(new), {0, *map(place_of, given)}
-        made = set(map(place_of, results or given))
-        for place in made if results and not is_told else made | {0}:
-            known = self._reached.get(place, frozenset()) if place in places else frozenset()
-            self._reached[place] = known | picks
+        """Follow what was picked to what a kernel makes of it."""
+        picks, made = self._of(given).union(new), set(map(memory_of, results or given))
+        for memory in made if results and not is_told else made | {None}:
+            self._reached[memory] = self._reached.get(memory, frozenset()) | picks
 
     def _of(self, tensors: Iterable[Tensor]) -> frozenset[Pick]:
-        places = {0, *map(place_of, tensors)}
-        return frozenset[Pick]().union(*(self._reached.get(place, ()) for place in places))
+        memory = {None, *map(memory_of, tensors)}
+        return frozenset[Pick]().union(*(self._reached.get(one, ()) for one in memory))
 
     def tell(self, given: Sequence[Tensor]) -> None:
         """Note that code was given the numbers of some tensors, by which it may do anything."""
@@ -134,12 +134,12 @@ class Picks:
     @property
     def are_told(self) -> bool:
         """Whether code may know of numbers, or of any that were picked, and decide by them."""
-        return self.count_told > 0 or bool(self._reached.get(0))
+        return self.count_told > 0 or bool(self._reached.get(None))
 
     def reaching(self, tensors: Iterable[Tensor]) -> list[Pick]:
         """List the picks that some tensors may depend on, by numbers or by what code did."""
         reached = self._of(tensors)
-        return [one for one in self.found if not one.memory or one in reached]
+        return [one for one in self.found if one.memory is None or one in reached]
 
     def _note(
         self,
@@ -162,7 +162,7 @@ class Picks:
             if by is None and kernel in _PLACES:
                 by = By.INPUTS  # Perhaps of a cache.
             if by is not None and self._moves(kernel, given):
-                self.found.append(Pick(by, kernel, tuple(self._running()), place_of(result)))
+                self.found.append(Pick(by, kernel, tuple(self._running()), memory_of(result)))
             self._label(result, by)
             return
         if kernel in _READS and by is not None:  # A number decides what the code does.
@@ -188,9 +188,11 @@ class Picks:
             by = By.INPUTS
         self._label(result, by)
 
-    def forgive(self, memory: int) -> None:
+    def forgive(self, memory: StorageWeakRef | None) -> None:
         """Forget what put the largest scores, or the largest attention, back where they were."""
-        own = [n for n, pick in enumerate(self.found) if memory and pick.memory == memory]
+        if memory is None:
+            return
+        own = [n for n, one in enumerate(self.found) if one.memory and one.memory == memory]
         for n in own[-1:]:
             del self.found[n]
 
