@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 
@@ -33,7 +34,7 @@ class Parameters:
         self._known.pop(0, None)
         self._model, self._walk = model, walk
         self._copies: list[Tensor] = []
-        self._casts: dict[int, tuple[StorageWeakRef, Hashable]] = {}
+        self._casts: dict[StorageWeakRef, Hashable] = {}
 
     @property
     def places(self) -> set[int]:
@@ -49,14 +50,12 @@ class Parameters:
         place = place_of(x)
         if place in self._known:
             return self._known[place]
-        memory, name = self._casts.get(place, (None, None))
-        if memory is not None:
-            if not memory.expired():
-                return name
-            del self._casts[place]
+        memory = memory_of(x)
+        if memory in self._casts:
+            return self._casts[memory]
         where = self._walk.innermost
         own = self._model.get_submodule(where).named_parameters(recurse=False)
-        return next((f"{where}.{name}" for name, one in own if place_of(one) == place), None)
+        return next((f"{where}.{last}" for last, one in own if place_of(one) == place), None)
 
     def note(self, kernel: str, tensors: Sequence[Tensor], result: Any) -> None:
         """Note a copy of one in another type, or for each element of a batch, as products make."""
@@ -68,7 +67,8 @@ class Parameters:
         if name is None:
             return
         if kernel == "_to_copy":
-            self._casts[place_of(result)] = StorageWeakRef(result.untyped_storage()), name
+            if (memory := memory_of(result)) is not None:
+                self._casts[memory] = name
             return
         self._known[place_of(result)] = name
         self._copies.append(result)  # Kept, so that its memory stays.
