@@ -112,6 +112,7 @@ class Followed:
         is_mixture = self.is_mixture and key is not None and self.dropped is None
         altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
         where = self.key if key is None else key
+        self.source.is_read = True
         if result.is_floating_point():
             self.source.read(what)
         sizes = torch.empty(result.shape, device="meta")
@@ -257,7 +258,7 @@ def seen_before(one: Any) -> Followed | None:
 
 def forget_scores(source: Source) -> None:
     """Let go of the scores of a softmax that has met its values."""
-    for name, (tensor, followed, version) in list(softmaxes.known.items()):
+    for name, (tensor, followed, version) in softmaxes.known.copy().items():
         if followed.source is source:
             empty = torch.empty(followed.scores.shape, device="meta")
             softmaxes.known[name] = tensor, replace(followed, scores=empty, dropped=None), version
