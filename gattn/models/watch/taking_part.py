@@ -43,10 +43,16 @@ class Begun:
     is_edited: bool = False
 
     def given(self, known: SeenCall) -> SeenCall:
-        """Return it with its values, and with what the model computed of them."""
-        self.call.value, self.call.output = known.value, known.output
-        self.call.weights = known.weights
-        return self.call
+        """Return it with its values, and all in their type, and what the model computed."""
+        call = self.call
+        call.query, call.key, call.value, call.mask = (
+            known.query,
+            known.key,
+            known.value,
+            known.mask,
+        )
+        call.output, call.weights = known.output, known.weights
+        return call
 
 
 def _read(call: SeenCall, place: Place, tracker: Tracker, edits: Edits) -> list[Reading]:

@@ -148,12 +148,9 @@ def masked(
     followed = replace(followed, spread=None)
     if not bool(is_lost.any()):
         return followed
-    is_partly = bool((rows & (after != 0)).any())
-    return replace(
-        followed,
-        scores=followed.scores.masked_fill(is_lost, -torch.inf),
-        unnormalized=getattr(func, "__name__", str(func)) if is_partly else "",
-    )
+    if bool((rows & (after != 0)).any()):
+        return followed.without(is_lost, getattr(func, "__name__", str(func)))
+    return replace(followed, scores=followed.scores.masked_fill(is_lost, -torch.inf))
 
 
 def keeps_numbers(func: Any, args: tuple[Any, ...]) -> bool:

@@ -154,8 +154,10 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
                 note(result, made)
             if made is not None or followed.source.is_written or func in SUMS:
                 return result
-            followed = followed.altered_by(followed.unnormalized, operands(args, kwargs)[place])
-            followed = replace(followed, unnormalized="")
+            if followed.took is None:
+                before = operands(args, kwargs)[place]
+                followed = followed.altered_by(followed.unnormalized, before)
+            followed = replace(followed, unnormalized="", dropped=followed.took, took=None)
         found = product(func, args, kwargs, place, followed, result)
         if found is None and followed.otherwise is not None:
             found = product(func, args, kwargs, place, followed.otherwise, result)
