@@ -116,7 +116,6 @@ class Changed(Layer):
         (lambda a: (a > 0.2) + a - a.detach(), "add"),
         (lambda a: a * torch.linspace(0, 1, 6), "mul"),
         (lambda a: F.layer_norm(a, (6,)), "layer_norm"),
-        (lambda a: a.masked_fill(a < 0.1, 0), "masked_fill"),
         (lambda a: a.cumsum(-1), "cumsum"),
         (lambda a: torch.div(torch.tensor(0.01), a + a), "div"),
     ],

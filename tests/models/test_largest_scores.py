@@ -178,7 +178,7 @@ def test_what_is_masked_after_the_largest_were_taken_is_refused(name):
     mask = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
     mask = mask.tril() if name == "causal" else mask
     mask[:, 4 if name == "padding" else 8] = False
-    with pytest.raises(CaptureError, match="keeps the largest scores alone"), capturing(model):
+    with pytest.raises(CaptureError, match="keeps some scores alone"), capturing(model):
         model(x, mask)
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from gattn import Cut, capturing, edited
-from gattn.errors import CaptureError, EditError, SelectionError
+from gattn import Cut, Scale, capturing, edited
+from gattn.errors import CaptureError, SelectionError
 
 HEADS, DIM = 2, 4
 WIDTH = HEADS * DIM
@@ -241,10 +241,15 @@ def test_attention_that_is_multiplied_but_not_summed_is_not_taken_for_a_product(
             other = attention[..., None] * v[:, :, None]
             return x + (attention @ v + other.amax(-2)).transpose(1, 2).flatten(2)
 
-    model = Kept().eval()
-    says = "reads its attention by mul before it meets"
-    with pytest.raises(EditError, match=says), edited(model, Cut(layer=0, key=1)):
-        model(torch.randn(1, 6, WIDTH))
+    torch.manual_seed(0)
+    model, x = Kept().double().eval(), torch.randn(1, 6, WIDTH).double()
+    with torch.no_grad(), edited(model, Scale(0.5, layer=0, key=1)):
+        found = model(x)
+    q, k, v = model.qkv(x).unflatten(-1, (3, HEADS, DIM)).permute(2, 0, 3, 1, 4)
+    attention = (q @ k.mT).softmax(-1) * torch.where(torch.arange(6) == 1, 0.5, 1.0)
+    other = (attention[..., None] * v[:, :, None]).amax(-2)
+    wanted = x + (attention @ v + other).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 
 def test_several_are_counted_and_edits_tell_them_too():

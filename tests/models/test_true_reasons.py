@@ -63,7 +63,7 @@ def test_keys_of_no_query_are_refused_where_other_scores_were_ranked() -> None:
         model(x)
         if not bool((model.seen > 0).any(1).all()):
             refused += 1
-            refuses = pytest.raises(CaptureError, match="keeps the largest scores alone")
+            refuses = pytest.raises(CaptureError, match="keeps some scores alone")
             with refuses, capturing(model):
                 model(x)
     assert refused

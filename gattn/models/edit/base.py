@@ -58,6 +58,8 @@ class Edit(Described):
     """Whether it changes attention after normalizing."""
     gives_values = False
     """Whether it changes values or outputs."""
+    changes_attention = True
+    """Whether it may change attention."""
     gives_all_attention = False
     """Whether it replaces whole heads' attention."""
     spans_stacks = False

@@ -75,6 +75,8 @@ class SeenCall:
         Whether edits reach it where a backward pass computes it again, as in a checkpoint.
     is_shown : bool
         Whether some context looks at it.
+    keeps_attention : bool
+        Whether it is edited, but only in its values or output.
     token_names : mapping
         The texts of its `tokens` and `query_tokens`, where the door knows.
     extra_keys : tuple of str
@@ -117,6 +119,7 @@ class SeenCall:
     is_named: bool = True
     is_seen_again: bool = True
     is_shown: bool = False
+    keeps_attention: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     extra_keys: tuple[str, ...] = ()
     reads_itself: bool = False

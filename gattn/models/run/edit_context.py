@@ -78,6 +78,8 @@ class Editing(Context):
         self._ends: dict[Tracker, Ends] = {}
         self.backward = Backward()
         self._hears = [edit for some in edits for edit in some if isinstance(edit, Hears)]
+        self.hears_parts = bool(self._hears)
+        self.edits_attention = any(map(bool, edits))
         self._layers = None if self._hears else _layers_of(edits)
         self._hearing = Hearing(self, self._is_heard)
 

@@ -26,6 +26,10 @@ class Context:
     is_closed = False
     depth = 0
     """How many calls of the model it was opened within."""
+    edits_attention = False
+    """Whether it may edit attention."""
+    hears_parts = False
+    """Whether it puts what heads read without parts of the stream in place of queries and keys."""
     reads_one_call = False
     """Whether it ignores calls within the one that it reads."""
     encodings: Sequence[Encoding] | None = None

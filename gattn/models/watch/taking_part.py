@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,27 @@ Edits: TypeAlias = "Sequence[Sequence[Edit]]"
 Seen = TypeVar("Seen", bound=SeenCall)
 
 
+@dataclass(eq=False)
+class Begun:
+    """A call whose values are not known yet, and its place in the model of each context."""
+
+    call: SeenCall
+    places: dict[Tracker, Place]
+    is_edited: bool = False
+
+    def given(self, known: SeenCall) -> SeenCall:
+        """Return it with its values, and all in their type, and what the model computed."""
+        call = self.call
+        call.query, call.key, call.value, call.mask = (
+            known.query,
+            known.key,
+            known.value,
+            known.mask,
+        )
+        call.output, call.weights = known.output, known.weights
+        return call
+
+
 def _read(call: SeenCall, place: Place, tracker: Tracker, edits: Edits) -> list[Reading]:
     return read(call, place, tracker.mask(call), edits)
 
@@ -43,12 +65,14 @@ def take_part(
     seen: Callable[[str], Seen],
     read: Callable[[Seen, Place, Tracker, Edits], list[Reading]] = _read,
     apply: Callable[[Seen, Sequence[Reading]], None] = apply,
+    begun: Begun | None = None,
 ) -> Seen | None:
     """Let all open contexts edit a call's output, then look at it.
 
     `seen` makes the call, given the module's qualified name; it is returned with the output and
     attention that the model continues with, or None if no context takes part. `read` reads it with
-    the edits of each element, and `apply` puts edited attention into it.
+    the edits of each element, and `apply` puts edited attention into it. It may have `begun`
+    before.
     """
     entries = entries_of(module)
     if not entries:
@@ -61,15 +85,13 @@ def take_part(
     # What gattn computes is not part of the model's autocast.
     with _without_autocast(given.device.type), inside():
         call = seen(entries[0][0].modules.name(module))
-        places: dict[Tracker, Place] = {}
-        for tracker, _ in entries:
-            if tracker not in places:
-                places[tracker] = tracker.place(call)
-        each: list[list[Edit]] = [[] for _ in places[entries[0][0]].sequences]
-        for tracker, context in entries:
-            edits = context.edits(call, places[tracker], tracker)
-            for known, more in zip(each, edits, strict=False):
-                known.extend(more)
+        if begun is not None:
+            call = cast("Seen", begun.given(call))
+        places = {} if begun is None else begun.places
+        _place(call, entries, places)
+        each = _edits(call, entries, places)
+        changes = [edit.changes_attention for some in each for edit in some]
+        call.keeps_attention = bool(changes) and not any(changes)
         watching = [
             (context, places[tracker])
             for tracker, context in entries
@@ -95,6 +117,53 @@ def take_part(
         for context, place in watching:
             context.see(call, place, readings)
         return call
+
+
+def begin(module: nn.Module, seen: Callable[[str], SeenCall]) -> Begun | None:
+    """Let all open contexts edit the attention of a call whose values are not known yet.
+
+    It begins then, and takes part once they are. None if no context takes part.
+    """
+    entries = entries_of(module)
+    if not entries or is_transformed():
+        return None
+    call = seen(entries[0][0].modules.name(module))
+    with _without_autocast(call.value.device.type), inside():
+        begun = Begun(call, _place(call, entries, {}))
+        editing = [(tracker, context) for tracker, context in entries if context.edits_attention]
+        each = [
+            [edit for edit in some if edit.changes_attention]
+            for some in _edits(call, editing, begun.places)
+        ]
+        edits = [edit for some in each for edit in some]
+        if not edits or any(edit.gives_values for edit in edits):
+            return begun
+        tracker = entries[0][0]
+        tracker.check(call.name)
+        apply(call, _read(call, begun.places[tracker], tracker, each))
+        begun.is_edited = True
+        return begun
+
+
+Entries: TypeAlias = "Sequence[tuple[Tracker, Context]]"
+
+
+def _place(call: SeenCall, entries: Entries, places: dict[Tracker, Place]) -> dict[Tracker, Place]:
+    """Find where a call is in the model of each context."""
+    for tracker, _ in entries:
+        if tracker not in places:
+            places[tracker] = tracker.place(call)
+    return places
+
+
+def _edits(call: SeenCall, entries: Entries, places: Mapping[Tracker, Place]) -> list[list[Edit]]:
+    """Return the edits of each element of a call's batch."""
+    each: list[list[Edit]] = [[] for _ in next(iter(places.values())).sequences]
+    for tracker, context in entries:
+        edits = context.edits(call, places[tracker], tracker)
+        for known, more in zip(each, edits, strict=False):
+            known.extend(more)
+    return each
 
 
 def is_transformed() -> bool:

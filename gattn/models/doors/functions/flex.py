@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gattn.models.doors.functions.calling.raw_call import RawCall, handed
+from gattn.models.doors.functions.calling.handing import handed
+from gattn.models.doors.functions.calling.raw_call import RawCall
 
 _AXES = tuple(tuple(0 if n in (0, place) else None for n in range(5)) for place in (4, 3, 2, 1))
 

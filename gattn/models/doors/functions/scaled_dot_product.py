@@ -11,9 +11,10 @@ from torch.nn.attention.bias import CausalBias
 
 from gattn.models.doors.functions import nested
 from gattn.models.doors.functions.calling.arranging import is_turned
+from gattn.models.doors.functions.calling.handing import handed
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.passing import passes
-from gattn.models.doors.functions.calling.raw_call import RawCall, handed
+from gattn.models.doors.functions.calling.raw_call import RawCall
 
 
 def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from gattn.models.doors.functions.mode import FunctionMode, paused
 from gattn.models.doors.proof.candidates import Firsts, wanted
 from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.gates import Gates
+from gattn.models.doors.proof.given_out import are_only_kept
 from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.layouts.agreeing import Agreement
 from gattn.models.doors.proof.layouts.batches import Batches
@@ -80,7 +82,10 @@ class Proof:
         self._alike = Alike()
         self._is_users = original is not None
         self._plan = Plan()
-        self._watching = Watching(model, self._walk, self._given, self._plan, is_open, originals)
+        self._watched = partial(
+            Watching, model, self._walk, self._given, self._plan, is_open, originals
+        )
+        self._watching = self._watched()
 
     @property
     def open(self) -> list[Site]:
@@ -96,8 +101,14 @@ class Proof:
 
     def _planned(self) -> Plan:
         plan = self._plan
+        sites, watched = self._watching(self._run)
+        names = self._watching.reads.given_out
+        has_edges = bool(self._watching.kernels.nodes.places)  # They are not compared.
+        may_keep = bool(names) and not (has_edges or plan.refused)
+        if may_keep and are_only_kept(self._walk, self._run, names):
+            self._watching = self._watched(names)
+            sites, watched = self._watching(self._run)
         watching = self._watching
-        sites, watched = watching(self._run)
         if plan.refused:
             return plan
         needed = wanted([*self.open, *watching.crossing], self._model, self._alike)

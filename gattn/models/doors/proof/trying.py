@@ -36,8 +36,8 @@ _LEARNED_ONCE = (
     "the model is given"
 )
 _RANKED = (
-    "it keeps the largest scores alone, and some key is among those of no query, so that it cannot "
-    "be told from padding"
+    "it keeps some scores alone, as the largest or those of the nearest, and some key is among "
+    "those of no query, so that it cannot be told from padding"
 )
 _NO_TENSORS = (
     "gattn finds no tensor in what the model is given, which would tell which token is of which "

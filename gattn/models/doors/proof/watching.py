@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.probing.alike import shapes
 from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
-from gattn.models.doors.proof.probing.one_run.reading import Reads
+from gattn.models.doors.proof.probing.one_run.reading import Name, Reads
 from gattn.models.doors.proof.probing.one_run.sites import Site, Sites
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.silent import silent
@@ -51,6 +51,8 @@ class Watching:
         Whether a call is to be proved.
     originals : dict
         The names of the user's own modules.
+    kept : collection
+        Where code makes arrays or lists of numbers that it only keeps.
 
     Attributes
     ----------
@@ -75,11 +77,12 @@ class Watching:
         plan: Plan,
         is_open: Callable[[RawCall], bool],
         originals: Mapping[nn.Module | None, str],
+        kept: Collection[Name] = (),
     ) -> None:
         self._model, self._walk, self._given, self._plan = model, walk, given, plan
         self._is_open, self._originals = is_open, originals
         self.kernels = Kernels(model, walk)
-        self.reads = Reads(walk, self.kernels.picks, self.kernels.origins)
+        self.reads = Reads(walk, self.kernels.picks, self.kernels.origins, kept)
         self.numbers = Numbers(given)
         self.open: list[Site] = []
         self.crossing: list[Site] = []
@@ -145,6 +148,8 @@ class Watching:
         if self._is_open(call):
             self.open.append(site)
             self.numbers.take(call, site.place)
+        if call.early is not None:
+            self._plan.early[site.name, call.early] = site.ordinal, call.is_read
         if call.number is not None:
             how = "scaled" if call.is_scaled else "mixed"
             self._plan.altered[site.place[0], call.number] = how

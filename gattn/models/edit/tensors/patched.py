@@ -59,6 +59,11 @@ class Patched(AtTokens):
         return self.what != "attention"
 
     @property
+    def changes_attention(self) -> bool:  # type: ignore[override]
+        """Whether it puts attention in."""
+        return self.what == "attention"
+
+    @property
     def gives_all_attention(self) -> bool:  # type: ignore[override]
         """Whether it replaces whole heads' attention."""
         return self.what == "attention" and self.query is None and self.key is None

@@ -209,6 +209,14 @@ class Tracker:
         """Return how a softmax is altered before it meets its values: "scaled", "mixed" or ""."""
         return ""
 
+    def early_ordinal(self, module: nn.Module, number: int, *, is_read: bool) -> int | None:
+        """Return which call of attention a softmax becomes, if it may be edited before.
+
+        None if it `is_read` only by its product with values, and should be read before. `number`
+        counts the softmaxes of one run of the module.
+        """
+        return None
+
     def _stack(self, call: SeenCall) -> str:
         return self.modules.stack(call.module, lambda: self._is_encoder(call))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,23 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import CaptureError
-from gattn.models.doors.functions.calling.custom_backward import refuse_gradients
 from gattn.models.doors.functions.calling.multihead import Running
-from gattn.models.doors.functions.calling.owners import innermost
-from gattn.models.read.layouts import Layout, usual
+from gattn.models.read.layouts import Layout
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.runs import runs
-from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
-from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
-from gattn.models.watch.taking_part import take_part
 from gattn.normalizers.base import HALF
 
 if TYPE_CHECKING:
     from gattn.models.doors.functions.softmaxes.source import Ranking
-
-_is_batched = torch._C._functorch.is_batchedtensor
+    from gattn.models.watch.taking_part import Begun
 
 
 @dataclass(eq=False)
@@ -70,6 +63,13 @@ class RawCall:
         Whether the softmax is written out, so that it is no kernel of torch.
     ranking : Ranking, optional
         How its scores, or its weights, were ranked.
+    early : int, optional
+        How many softmaxes came before in the module's run, if its own may be edited before it meets
+        the values.
+    is_read : bool
+        Whether other functions read its softmax before, or copies of it were made.
+    first : RawCall, optional
+        The call as it began, before its values were known.
     """
 
     module: nn.Module
@@ -93,12 +93,24 @@ class RawCall:
     over_last: bool = True
     is_written: bool = False
     ranking: Ranking | None = None
+    early: int | None = None
+    is_read: bool = False
+    first: RawCall | None = None
 
     def __post_init__(self) -> None:
-        self.ordinal = runs.next(self.module)
+        first = self.first
+        self.ordinal: int = runs.next(self.module) if first is None else first.ordinal
         """How many calls came before it, within one run of the module."""
         self.lead = tuple(self.output.shape[:-2])
         """The sizes of the leading dimensions."""
+        self.layout: Layout | None = None if first is None else first.layout
+        self.begun: Begun | None = None if first is None else first.begun
+        """What is known of it since contexts took part, before its values were known."""
+
+    @property
+    def is_edited_early(self) -> bool:
+        """Whether its attention was edited before its values were known."""
+        return self.begun is not None and self.begun.is_edited
 
     @property
     def is_ranked(self) -> bool:
@@ -186,92 +198,14 @@ def observed(observer: Observer) -> Iterator[None]:
         _observer.reset(token)
 
 
+def observer() -> Observer | None:
+    """Return the function that calls that doors see are shown to."""
+    return _observer.get()
+
+
 def is_observed() -> bool:
     """Return whether calls that doors see are shown to such a function."""
     return _observer.get() is not None
-
-
-def handed(call: RawCall) -> SeenCall | None:
-    """Let the open contexts take part in a call; None if nothing of it changes."""
-    observer = _observer.get()
-    if observer is not None:
-        _check_dims(call)
-        observer(call)
-        return None
-    calls = next(calls for calls, _ in present() if calls.owns(call.module))
-    tracker = calls.tracker
-    if call.module is calls.model and not calls.depth and innermost() is not calls.model:
-        return None  # Another model runs inside its `generate`, such as an assistant.
-    if not tracker.reads(call.module, call.lead, over_last=call.over_last):
-        return None
-    if tracker.leaves_out(call.module, call.ordinal):
-        return None
-    if call.altered:
-        raise CaptureError(
-            f"In {named(call.module)} the attention is changed by {call.altered} between "
-            "its softmax and its values, so what a head attends to is not the softmax alone. (If "
-            "it is a router's softmax, over experts or heads, its weights are no attention between "
-            "tokens.) Nothing was captured or edited."
-        )
-    if call.output.is_complex():
-        raise CaptureError(
-            f"{named(call.module)} attends to complex values ({call.output.dtype}); expected real "
-            "ones: hold their real and imaginary parts side by side, as torch.view_as_real gives "
-            "them. Nothing was captured or edited."
-        )
-    _check_dims(call)
-    if tracker.proves and not tracker.is_calling:
-        tracker.layers.again(tracker.modules.name(call.module))  # Only a part that runs again may.
-    proved = tracker.layout(call.module, call.ordinal, call.lead)
-    _check_parts(call, proved, tracker)
-    layout = proved or usual(call.lead, None if call.running is None else call.running.heads)
-    before: list[SeenCall] = []
-
-    def seen(name: str) -> SeenCall:
-        before.append(call.seen(name, layout))
-        return before[0]
-
-    plain = call.output
-    try:
-        found = take_part(call.module, call.value, seen)
-    except CaptureError:
-        if tracker.proves:
-            raise
-        return None  # Beside transformers' interface; when the context closes, a warning names it.
-    if found is None:
-        return None
-    if _is_changed(found.output, plain):
-        with_gradients = any(calls.takes_gradients for calls, _ in present())
-        refuse_gradients(named(call.module), with_gradients)
-        call.output = layout.unfold(found.output.transpose(1, 2), call.lead)
-    weights = found.weights
-    if weights is not None and call.weights is not None:
-        weights = layout.unfold(weights, call.weights.shape[:-2])
-    call.weights = weights
-    return found
-
-
-def _check_dims(call: RawCall) -> None:
-    """Refuse tensors some of whose dimensions are hidden."""
-    if _is_batched(call.value) or _is_batched(call.output):
-        raise CaptureError(
-            f"{named(call.module)} attends inside torch.vmap, which hides dimensions of its "
-            "tensors: run it on a batch instead; products of matrices, einsum and "
-            "scaled_dot_product_attention take leading dimensions."
-        )
-
-
-def _check_parts(call: RawCall, layout: Layout | None, first: Tracker) -> None:
-    """Refuse contexts on a model and a part of it to which a call's slots are other tokens."""
-    known = None if layout is None else layout.tokens
-    is_alone = len({id(calls) for calls, _ in present()}) == 1
-    for tracker in trackers_of(call.module) if known and not is_alone else ():
-        found = None
-        if tracker is not first:
-            with suppress(CaptureError):  # What is not proved has no numbers of its own.
-                found = tracker.layout(call.module, call.ordinal, call.lead)
-        if known and found and found.tokens and not known.are_those_of(found.tokens):
-            raise numbered_twice(named(call.module), "tokens")
 
 
 def named(module: nn.Module) -> str:
@@ -280,18 +214,3 @@ def named(module: nn.Module) -> str:
     paths = (calls.tracker.modules.name(module) for calls, _ in present() if calls.owns(module))
     path = next(paths, "")
     return f"{path} ({kind})" if path else kind
-
-
-def _is_changed(now: Tensor, before: Tensor) -> bool:
-    return now.untyped_storage().data_ptr() != before.untyped_storage().data_ptr()
-
-
-def alteration(module: nn.Module, number: int) -> str:
-    """Return how a softmax is altered before it meets the values: "scaled", "mixed" or not ("").
-
-    `number` counts the softmaxes of one run of the module.
-    """
-    if _observer.get() is not None:
-        return ""
-    found = (calls.tracker for calls, _ in present() if calls.owns(module))
-    return next((how for tracker in found if (how := tracker.alteration(module, number))), "")

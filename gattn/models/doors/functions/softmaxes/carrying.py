@@ -55,12 +55,17 @@ _SHAPES: frozenset[Any] = frozenset(
     if hasattr(of, name)
 )
 _GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
+_COPIES = frozenset(
+    (Tensor.cpu, Tensor.cuda, Tensor.pin_memory, Tensor.__deepcopy__, Tensor.share_memory_)
+) | {Tensor.data.__get__, Tensor.requires_grad_}  # type: ignore[attr-defined]
+"""Functions whose results hold the numbers that they take, in the same shape, perhaps elsewhere."""
 _FILLS = frozenset(
     getattr(of, name) for of in (torch, Tensor) for name in ("masked_fill", "where", "nan_to_num")
 ) | {Tensor.masked_fill_}
-_CASTS = frozenset(
-    getattr(Tensor, name) for name in ("to", "type", "type_as", "float", "double", "half")
-) | {Tensor.bfloat16}
+_SAME_SHAPE = _COPIES | {
+    *(Tensor.to, Tensor.type, Tensor.type_as, Tensor.clone, torch.clone),
+    *(Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
+}
 
 
 def carried(
@@ -72,7 +77,7 @@ def carried(
     if p == 0.0 or (p is not None and keeps_scale(func)):
         return replace(followed, dropout=1 - (1 - followed.dropout) * (1 - p))
     scores, dropped = followed.scores, followed.dropped
-    if func in _CASTS and result.shape == scores.shape:
+    if func in _SAME_SHAPE and result.shape == scores.shape:
         return followed
     name = getattr(func, "__name__", str(func))
     if not followed.altered and (index := index_of(func, args, kwargs)) is not None:
@@ -143,12 +148,9 @@ def masked(
     followed = replace(followed, spread=None)
     if not bool(is_lost.any()):
         return followed
-    is_partly = bool((rows & (after != 0)).any())
-    return replace(
-        followed,
-        scores=followed.scores.masked_fill(is_lost, -torch.inf),
-        unnormalized=getattr(func, "__name__", str(func)) if is_partly else "",
-    )
+    if bool((rows & (after != 0)).any()):
+        return followed.without(is_lost, getattr(func, "__name__", str(func)))
+    return replace(followed, scores=followed.scores.masked_fill(is_lost, -torch.inf))
 
 
 def keeps_numbers(func: Any, args: tuple[Any, ...]) -> bool:

@@ -54,7 +54,8 @@ class Followed:
     is `spread` if each number was multiplied with values, and these were not summed up yet. Where
     it is a slice of the keys, it has these `columns` of the softmax, and `dropped` are the scores
     of the others. It is `unnormalized` by a function, "exp" or a mask, until its rows are divided
-    by their sums; where it met values before, `late` tells how. Numbers that were `picked` by their
+    by their sums; where it met values before, `late` tells how. The scores of what a
+    mask `took` are `dropped` where rows are not divided. Numbers that were `picked` by their
     values, as the largest ones are, may be those of experts; `whole` is what they were picked from.
     Where the keys' dimension holds queries, too, `folded` is the number of keys, which come last in
     it. The dimensions of queries and of texts are `placed` elsewhere than at the softmax once it
@@ -76,6 +77,7 @@ class Followed:
     columns: range | None = None
     dropped: Tensor | None = None
     unnormalized: str = ""
+    took: Tensor | None = None
     late: Late | None = None
     is_picked: bool = False
     folded: int = 0
@@ -95,6 +97,15 @@ class Followed:
         dims = self.scores.dim()
         return self.key - 1 if 0 < self.key == dims - 1 else None, 0 if dims > 3 else None
 
+    def without(self, is_lost: Tensor, by: str) -> Followed:
+        """Follow what is left of it where a mask took some numbers."""
+        took = None
+        if self.columns is None and self.dropped is None:
+            took = self.scores.masked_fill(~is_lost, -torch.inf)
+            took = took if self.took is None else torch.maximum(took, self.took)
+        left = self.scores.masked_fill(is_lost, -torch.inf)
+        return replace(self, scores=left, took=took, unnormalized=by)
+
     def with_others(self, found: Iterable[Followed]) -> Followed:
         """Note that other softmaxes went into it."""
         sources = (one for other in found for one in (other.source, *other.others))
@@ -112,6 +123,7 @@ class Followed:
         is_mixture = self.is_mixture and key is not None and self.dropped is None
         altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
         where = self.key if key is None else key
+        self.source.is_read = True
         if result.is_floating_point():
             self.source.read(what)
         sizes = torch.empty(result.shape, device="meta")
@@ -257,7 +269,7 @@ def seen_before(one: Any) -> Followed | None:
 
 def forget_scores(source: Source) -> None:
     """Let go of the scores of a softmax that has met its values."""
-    for name, (tensor, followed, version) in list(softmaxes.known.items()):
+    for name, (tensor, followed, version) in softmaxes.known.copy().items():
         if followed.source is source:
             empty = torch.empty(followed.scores.shape, device="meta")
             softmaxes.known[name] = tensor, replace(followed, scores=empty, dropped=None), version
@@ -267,12 +279,18 @@ def forget_scores(source: Source) -> None:
 def found_in(
     args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[int, Followed] | tuple[int, None]:
-    """Find the first followed tensor among a function's operands, and its place among them."""
+    """Find the first followed tensor among a function's operands, and its place among them.
+
+    Masks that were made of it come after its numbers.
+    """
+    found: tuple[int, Followed] | tuple[int, None] = 0, None
     for place, one in enumerate(operands(args, kwargs)):
         followed = seen_before(one)
-        if followed is not None:
+        if followed is not None and one.is_floating_point():
             return place, followed
-    return 0, None
+        if followed is not None and found[1] is None:
+            found = place, followed
+    return found
 
 
 def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:

@@ -101,7 +101,8 @@ def put_back(func: Any, picked: Followed, result: Tensor) -> Followed | None:
         return None
     found = _ranked(whole, whole, is_less, result)
     if _is_true(((now == ranked) | is_less | now.isnan()).all()):
-        return replace(found, unnormalized=func.__name__)
+        took = whole.without(is_less, func.__name__).took
+        return replace(found, unnormalized=func.__name__, took=took)
     return normalized(found, result)
 
 

@@ -55,6 +55,7 @@ _totals: OfTensors[Source] = OfTensors()
 
 def note_total(total: Tensor, source: Source) -> None:
     """Remember a sum of attention over its keys."""
+    source.is_read = True
     _totals.note(total, source)
 
 
@@ -150,7 +151,8 @@ def _of_weights(weights: Tensor, source: Source, key: int, result: Tensor) -> Fo
 
 def _again(source: Source, scores: Tensor, key: int, attention: ref[Tensor]) -> Source:
     made = Source(source.module, source.number, attention, scores, key, source.running)
-    made.is_written, made.ranking = source.is_written, source.ranking
+    source.is_read = True
+    made.is_written, made.ranking, made.is_again = source.is_written, source.ranking, True
     made.read_by = source.read_by if attention is source.attention else ""
     source.again = made
     return made

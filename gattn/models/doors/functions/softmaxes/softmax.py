@@ -15,16 +15,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import CaptureError, EditError
+from gattn.models.doors.functions.calling.handing import alteration, handed
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.passing import passes_by_scores
-from gattn.models.doors.functions.calling.raw_call import (
-    RawCall,
-    alteration,
-    handed,
-    named,
-)
+from gattn.models.doors.functions.calling.raw_call import RawCall, named
 from gattn.models.doors.functions.softmaxes.carrying import carried, masked
+from gattn.models.doors.functions.softmaxes.early import (
+    begun_early,
+    early_of,
+    has_copies,
+    note_telling,
+    unedited,
+)
 from gattn.models.doors.functions.softmaxes.following import (
     OF_THE_FIRST,
     WITHOUT_NUMBERS,
@@ -79,6 +82,9 @@ def see(
             return _put_out(kwargs, _alone(source, attention))
     if (found := largest(scores)) is not None:
         source.scores, source.ranking = found
+    with inside():
+        attention = _put_out(kwargs, begun_early(source, attention))
+    source.attention = ref(attention)
     note(attention, Followed(source, source.scores, key))
     return attention
 
@@ -138,6 +144,7 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             note_total(result, followed.source)
             return result
         if not isinstance(result, Tensor):
+            note_telling(func, followed.source)
             return _in_pieces(func, args, kwargs, followed, result)
         if followed.unnormalized:
             made = made_of(func, args, kwargs, place, followed, result)
@@ -147,8 +154,10 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
                 note(result, made)
             if made is not None or followed.source.is_written or func in SUMS:
                 return result
-            followed = followed.altered_by(followed.unnormalized, operands(args, kwargs)[place])
-            followed = replace(followed, unnormalized="")
+            if followed.took is None:
+                before = operands(args, kwargs)[place]
+                followed = followed.altered_by(followed.unnormalized, before)
+            followed = replace(followed, unnormalized="", dropped=followed.took, took=None)
         found = product(func, args, kwargs, place, followed, result)
         if found is None and followed.otherwise is not None:
             found = product(func, args, kwargs, place, followed.otherwise, result)
@@ -219,38 +228,48 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     if followed.altered:
         return _mixed(followed, found, result, kind)
     source.take()
-    if found.dropped is None and passes_by_scores(
-        source.module, found.output, found.value, found.scores
+    if (
+        source.begun is None
+        and found.dropped is None
+        and passes_by_scores(source.module, found.output, found.value, found.scores)
     ):
         forget_scores(source)
         return result
+    is_early = source.is_edited_early
+    weights, output = unedited(found) if is_early else (found.weights, found.output)
+    is_read = source.is_read or has_copies(followed, found)
     call = RawCall(
         source.module,
         kind,
         found.value,
-        found.output,
+        output,
         scores=found.scores,
-        weights=found.weights,
+        weights=weights,
         dropout=followed.dropout,
         running=source.running,
         dropped=found.dropped,
         over_last=source.key == source.scores.dim() - 1,
         is_written=source.is_written,
         ranking=source.ranking,
+        early=early_of(followed, found),
+        is_read=is_read,
+        first=source.begun,
     )
     changed = handed(call)
     forget_scores(source)
-    if call.output is found.output:
+    if call.output is output:
         return result
     if changed is None:  # A proof puts other numbers there.
         return found.restored(call.output)
-    source.is_edited = True
-    if source.read_by:
+    if is_early:
+        return found.restored(call.output)
+    source.is_edited = not changed.keeps_attention
+    if source.read_by and source.is_edited:
         raise EditError(
             f"{named(source.module)} reads its attention by {source.read_by} before it "
             "meets the values, where an edit does not reach. Nothing was edited."
         )
-    if call.weights is not None:
+    if call.weights is not None and source.is_edited:
         followed.write(found, call.weights)
     return found.restored(call.output)
 

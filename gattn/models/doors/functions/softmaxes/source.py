@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
 import torch
@@ -12,6 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.multihead import Running
+
+if TYPE_CHECKING:
+    from gattn.models.doors.functions.calling.raw_call import RawCall
 
 
 class Ranking(NamedTuple):
@@ -36,6 +39,7 @@ class Source:
     values, None if these were all. It `is_written` out, as exponentials divided by their sum. Its
     `ranking` is that of its scores, or its attention. A slice of another one has this as its
     `parent`, and a `region` of its memory. Divided by its sums, it goes on as a softmax `again`.
+    It `is_read` once any function reads its numbers. Where it is read early, its call has `begun`.
     """
 
     module: nn.Module
@@ -55,6 +59,9 @@ class Source:
     parent: Source | None = None
     region: Region | None = None
     again: Source | None = None
+    is_again: bool = False
+    is_read: bool = False
+    begun: RawCall | None = None
     _taken: dict[StorageWeakRef | None, Tensor] = field(default_factory=dict)
 
     def part(self, piece: Tensor, scores: Tensor, key: int) -> Source:
@@ -105,8 +112,14 @@ class Source:
         """The softmax that it is a slice of, or itself."""
         return self if self.parent is None else self.parent.root
 
+    @property
+    def is_edited_early(self) -> bool:
+        """Whether edited attention is in its place."""
+        return self.begun is not None and self.begun.is_edited_early
+
     def read(self, by: str) -> None:
         """Note a function that reads its numbers before they meet values."""
+        self.is_read = True
         if not self.is_consumed:
             self.read_by = self.read_by or by
         if self.parent is not None:

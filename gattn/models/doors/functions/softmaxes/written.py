@@ -169,8 +169,7 @@ def made_of(
     if given[place] is not result and given[place].shape == result.shape:
         is_lost = lost(given[place].detach(), result.detach())
         if is_lost is not None:
-            scores = followed.scores.masked_fill(is_lost, -torch.inf)
-            return replace(followed, scores=scores)
+            return followed.without(is_lost, followed.unnormalized)
     if result.is_floating_point() and func not in SUMS:
         followed.source.read_by = getattr(func, "__name__", str(func))
     return None
@@ -214,7 +213,7 @@ def _as_softmax(followed: Followed, result: Tensor, shift: float) -> Followed | 
             _keys.setdefault(source.module, {})[source.number] = key
             if source.is_written:
                 source.scores, source.key, source.attention = scores, key, ref(result)
-            return replace(followed, key=key, unnormalized="", dropped=sink)
+            return replace(followed, key=key, unnormalized="", took=None, dropped=sink)
     return None
 
 

@@ -86,6 +86,10 @@ class Plan:
     altered : dict of (str, int)
         How softmaxes are changed before they meet the values, "scaled" or "mixed": by the module's
         name, and how many softmaxes came before within one run of it.
+    early : dict of (str, int)
+        Which call of its module a softmax becomes that may be edited before it meets the values,
+        and whether it is read before: by the module's name, and how many softmaxes came before
+        within one run of it.
     turned : collection of str
         The modules whose rows are heads and a leading dimension queries, though sizes do not tell.
     exchangeable : list of str
@@ -136,6 +140,7 @@ class Plan:
     integers: bytes = b""
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)
+    early: dict[Place, tuple[int, bool]] = field(default_factory=dict)
     turned: Collection[str] = ()
     exchangeable: list[str] = field(default_factory=list)
     is_nested: bool = False

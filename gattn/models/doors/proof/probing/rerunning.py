@@ -90,7 +90,7 @@ class Reruns:
         steps, how = Steps(), self._reads.deciding() if repeats else None
 
         def see(site: Site, call: RawCall) -> None:
-            is_elsewhere = is_routed() or call.number is not None
+            is_elsewhere = is_routed() or (call.number, call.early) != (None, None)
             one = steps.trail if is_elsewhere else found.setdefault(site.place, set())
             found[site.place] = one
             one.add(steps.so_far)

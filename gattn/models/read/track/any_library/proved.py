@@ -60,6 +60,10 @@ class Proved(Protocol):
         """The modules whose rows are heads, though sizes do not tell."""
 
     @property
+    def early(self) -> Mapping[tuple[str, int], tuple[int, bool]]:
+        """Which calls softmaxes become that may be edited before, and whether they are read."""
+
+    @property
     def altered(self) -> Mapping[tuple[str, int], str]:
         """How softmaxes are altered before they meet the values, by module and number."""
 

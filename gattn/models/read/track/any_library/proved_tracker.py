@@ -147,3 +147,14 @@ class ProvedTracker(Tracker):
         """Return how a softmax is altered before it meets its values: "scaled", "mixed" or ""."""
         place = self.modules.name(module), number
         return "" if self.plan is None else self.plan.altered.get(place, "")
+
+    def early_ordinal(self, module: nn.Module, number: int, *, is_read: bool) -> int | None:
+        """Return which call of attention a softmax becomes, if it may be edited before.
+
+        None if it `is_read` only by its product with values, and should be read before. `number`
+        counts the softmaxes of one run of the module.
+        """
+        if self.plan is None:
+            return None
+        ordinal, was_read = self.plan.early.get((self.modules.name(module), number), (None, False))
+        return ordinal if was_read or not is_read else None

@@ -30,34 +30,44 @@ class Acting:
         self.is_tried, self.acts = False, False
 
     def __call__(self, module: nn.Module, *given: Any) -> Any:
-        """Call the hook; when it is tried, on what may have gradients, as in the user's call."""
+        """Call the hook; it is tried on what has gradients, or where that fails, on what has none.
+
+        The user's call may have some: a hook may ask for them, or for arrays of what has none.
+        """
         if self.is_tried:
             return self._hook(module, *given)
+        try:
+            acts = self._changes(module, given, with_gradients=True)
+        except Exception as error:
+            try:
+                acts = self._changes(module, given, with_gradients=False)
+            except Exception:
+                said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                raise RuntimeError(
+                    f"a hook of yours on {self._where} fails on a copy of the model, {said}: "
+                    "remove it while the context is open"
+                ) from error
+        self.acts |= acts
+        return self._hook(module, *given) if acts else None
+
+    def _changes(self, module: nn.Module, given: Any, *, with_gradients: bool) -> bool:
+        """Return whether the hook changes copies of what it is given, or returns something new."""
         twins: dict[int, Tensor] = {}
 
         def twin(x: Any) -> Any:
             if not isinstance(x, Tensor):
                 return x
             is_float = x.is_floating_point() and not x.is_inference()
-            source = x.detach().requires_grad_() if is_float else x
+            source = x.detach().requires_grad_(with_gradients) if is_float else x
             return twins.setdefault(id(x), source.clone())
 
-        with torch.enable_grad():
+        with torch.set_grad_enabled(with_gradients):
             copies = tree_map(twin, given)
             before = [x._version for x in twins.values()]
-            try:
-                result = self._hook(module, *copies)
-            except Exception as error:
-                said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-                raise RuntimeError(
-                    f"a hook of yours on {self._where} fails on a copy of the model, {said}: "
-                    "remove it while the context is open"
-                ) from error
+            result = self._hook(module, *copies)
         known = {id(x) for x in twins.values()}
         is_new = any(id(x) not in known for x in _tensors(result))
-        is_written = before != [x._version for x in twins.values()]
-        self.acts |= is_new or is_written
-        return self._hook(module, *given) if is_new or is_written else None
+        return is_new or before != [x._version for x in twins.values()]
 
 
 def keep_acting(

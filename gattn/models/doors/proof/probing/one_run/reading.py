@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -58,6 +58,8 @@ class Reads:
         Whether values may decide sizes, or integers that code takes, before attention.
     may_branch : bool
         Whether attention may decide what code does, so that edits of it may change that.
+    given_out : set of Name
+        Where code made arrays or lists of numbers that are no constants.
 
     Parameters
     ----------
@@ -67,12 +69,18 @@ class Reads:
         Learns where code may pick or order tokens itself.
     origins : Origins
         Knows of what numbers were made.
+    kept : collection of Name
+        Where code makes arrays or lists that it only keeps.
     """
 
-    def __init__(self, walk: Walk, picks: Picks, origins: Origins) -> None:
+    def __init__(
+        self, walk: Walk, picks: Picks, origins: Origins, kept: Collection[Name] = ()
+    ) -> None:
         self.are_by_values = self.are_any = self.is_decided = self.may_branch = False
         self._has_attended = False
         self.inputs: set[int] = set()
+        self.given_out: set[Name] = set()
+        self._kept = kept
         self._walk, self._picks, self._origins = walk, picks, origins
         self._running: Sequence[Run] = ()
         self._last: Run | None = None
@@ -139,6 +147,8 @@ class Reads:
 
     def note(self, func: Any, name: Name, given: Sequence[Tensor], result: Any) -> None:
         """Note what a function gave code to read of some tensors."""
+        if name in self._kept:
+            return
         self._picks.tell(given)
         is_constant = all(map(self._is_constant, given))
         is_known = is_constant or self._takes_origins(given)
@@ -149,6 +159,7 @@ class Reads:
         if func in _ALL_NUMBERS:
             if are_floats and not is_constant:
                 self._picks.saw(func.__name__, By.VALUES, self._running)
+                self.given_out.add(name)
             elif not are_floats:
                 self._learn(given)
             return
@@ -187,8 +198,8 @@ def _random_state() -> object:
     return random.getstate(), place, keys[0]
 
 
-class _Reading(TorchFunctionMode):
-    """Names what code reads by the run in which it does."""
+class Reading(TorchFunctionMode):
+    """The base of modes that name what code reads by the run in which it does."""
 
     def __init__(self, walk: Walk, begins: Mapping[str, int]) -> None:
         self._walk, self._begins = walk, begins
@@ -224,7 +235,7 @@ class _Reading(TorchFunctionMode):
         return place, name, self._counts[place, name]
 
 
-class _Noting(_Reading):
+class _Noting(Reading):
     def __init__(self, walk: Walk, reads: Reads) -> None:
         super().__init__(walk, {})
         self._reads = reads
@@ -245,7 +256,7 @@ class _Noting(_Reading):
         return result
 
 
-class _Deciding(_Reading):
+class _Deciding(Reading):
     def __init__(self, walk: Walk, decided: dict[Name, Any]) -> None:
         super().__init__(walk, {})
         self._decided = decided
@@ -261,7 +272,7 @@ class _Deciding(_Reading):
         return result
 
 
-class _Repeated(_Reading):
+class _Repeated(Reading):
     def __init__(
         self,
         walk: Walk,

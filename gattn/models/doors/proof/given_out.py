@@ -1,0 +1,78 @@
+"""Proves that code only keeps the arrays and lists that it makes of a model's numbers.
+
+It is given other numbers in their place: if the model then attends and gives the same, bit for bit,
+nothing depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.functions.calling.raw_call import RawCall, observed
+from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.proof.kernels import without_fast_path
+from gattn.models.doors.proof.layouts.sameness import are_same
+from gattn.models.doors.proof.probing.failing import is_out_of_memory
+from gattn.models.doors.proof.probing.one_run.digests import digest
+from gattn.models.doors.proof.probing.one_run.reading import Name, Reading
+from gattn.models.doors.proof.probing.one_run.walking import Walk
+
+Change = Callable[[Tensor], Tensor]
+_CHANGES: tuple[Change, ...] = (
+    lambda x: x.flatten().flip(0).reshape(x.shape),
+    lambda x: torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x),
+    lambda x: torch.full_like(x, 1e-6),
+    lambda x: torch.full_like(x, 1e3),
+)
+
+
+def are_only_kept(walk: Walk, run: Callable[[], Any], names: Collection[Name]) -> bool:
+    """Return whether a model attends and gives the same, whatever numbers code is given there."""
+    first = _ran(walk, run, names, lambda x: x)
+    return first is not None and all(
+        (other := _ran(walk, run, names, change)) is not None
+        and other[0] == first[0]
+        and are_same(other[1], first[1])
+        for change in _CHANGES
+    )
+
+
+def _ran(
+    walk: Walk, run: Callable[[], Any], names: Collection[Name], change: Change
+) -> tuple[list[object], Any] | None:
+    """Return what a model attended to and gave; None if it fails."""
+    attended: list[object] = []
+
+    def see(call: RawCall) -> None:
+        given = (call.output, call.value, call.query, call.key, call.scores, call.mask)
+        attended.append([None if x is None else (x.shape, digest(x)) for x in given])
+
+    giving = _Giving(walk, names, change)
+    try:
+        with FunctionMode(), without_fast_path(), walk.following(), observed(see), giving:
+            return attended, run()
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return None
+
+
+class _Giving(Reading):
+    """Gives code other numbers in some places."""
+
+    def __init__(self, walk: Walk, names: Collection[Name], change: Change) -> None:
+        super().__init__(walk, {})
+        self._names, self._change = names, change
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, on other numbers if it is one of those."""
+        if self._is_read(func) and self._name(func) in self._names:
+            with torch._C.DisableTorchFunction():
+                args = (self._change(args[0].detach()), *args[1:])
+        return func(*args, **(kwargs or {}))

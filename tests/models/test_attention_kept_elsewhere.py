@@ -1,0 +1,173 @@
+"""Attention that code logs, copies or keeps before it meets the values: edits are read there."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hand_written import DIM, EDITS, ROOT, TOKENS, WIDTH, Layer, check, made
+from torch import nn
+
+from gattn import Ablate, Cut, capturing, edited
+from gattn.errors import CaptureError
+
+READS = {
+    "itself": lambda a: a,
+    "detached": lambda a: a.detach(),
+    "data": lambda a: a.data,
+    "cpu": lambda a: a.cpu(),
+    "to cpu": lambda a: a.detach().to("cpu"),
+    "cpu of data": lambda a: a.data.cpu(),
+    "cpu of a copy": lambda a: a.detach().clone().cpu(),
+    "array": lambda a: a.detach().cpu().numpy(),
+    "array of NumPy's": lambda a: np.asarray(a.detach()),
+    "array of a mean": lambda a: a.detach().mean((0, 1)).numpy(),
+    "list": lambda a: a.tolist(),
+    "half": lambda a: a.half().cpu(),
+    "deep copy": lambda a: copy.deepcopy(a.detach()),
+    "heads": lambda a: [head.detach().cpu() for head in a.unbind(1)],
+    "mean over heads": lambda a: a.mean(1),
+    "largest": lambda a: float(a.max()),
+    "largest in words": lambda a: f"{a.max():.6f}",
+    "entropy": lambda a: -(a * (a + 1e-9).log()).sum(-1).mean().item(),
+    "entropy of torch's": lambda a: torch.distributions.Categorical(probs=a).entropy(),
+    "sums": lambda a: torch.allclose(a.sum(-1), torch.ones_like(a[..., 0])),
+    "places": lambda a: a.argmax(-1),
+    "top": lambda a: a.topk(2, -1),
+    "similarity": lambda a: a @ a.mT,
+    "list of places": lambda a: a.argmax(-1).tolist(),
+}
+
+
+def keeping(read, kept):
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        kept.append(read(attention))
+        return attention @ v
+
+    return way
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_attention_that_code_reads_is_shown_and_edited(read):
+    check(keeping(read, []))
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_code_reads_what_edits_wrote(read, with_gradients):
+    kept = []
+    model, x = made(keeping(read, kept))
+    with torch.set_grad_enabled(with_gradients):
+        for edit, change in EDITS.values():
+            with edited(model, edit):
+                model(x)
+                kept.clear()
+                found = model(x)
+            attention, wanted = model.dense(x, change)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)
+            assert len(kept) == len(attention)
+            for one, own in zip(kept, attention, strict=True):
+                _assert_alike(one, read(own))
+
+
+def _assert_alike(found, wanted):
+    if isinstance(wanted, (str, bool)):
+        assert found == wanted
+    elif isinstance(wanted, (tuple, list)) and isinstance(wanted[0], torch.Tensor):
+        for one, other in zip(found, wanted, strict=True):
+            _assert_alike(one, other)
+    else:
+        one, other = (torch.as_tensor(x).detach().double() for x in (found, wanted))
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+class Hooked(Layer):
+    """Takes its softmax by a module, which users hook."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.softmax = nn.Softmax(-1)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = self.softmax(q @ k.mT / ROOT)
+        return self.out((attention @ v).transpose(1, 2).flatten(2))
+
+
+@torch.no_grad()
+def test_hooks_that_keep_a_softmax_read_what_edits_wrote():
+    model, x = made(None)
+    model.blocks, kept = nn.ModuleList(Hooked() for _ in range(2)).double().eval(), []
+    for block in model.blocks:
+        block.softmax.register_forward_hook(lambda m, a, y: kept.append(y.cpu().numpy()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with capturing(model) as run:
+            model(x)
+    assert len(list(run.traces[0].heads())) == 8
+    edit, change = EDITS["cut"]
+    with edited(model, edit):
+        model(x)
+    for one, wanted in zip(kept[-2:], model.dense(x, change)[0], strict=True):
+        assert one == pytest.approx(wanted.numpy(), abs=1e-12)
+
+
+def ordered(q, k, v):
+    order = np.argsort((q @ k.mT).softmax(-1).numpy()[0, 0, 0])
+    return (q[:, :, torch.tensor(order)] @ k.mT / ROOT).softmax(-1) @ v
+
+
+def turned_below(q, k, v):
+    attention = (q @ k.mT / ROOT).softmax(-1)
+    return attention @ (v.flip(2) if attention.numpy().max() < 0.05 else v)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", [ordered, turned_below])
+def test_arrays_that_decide_something_are_not_only_kept(way):
+    model, x = made(way)
+    with pytest.raises(CaptureError, match="picks or orders its tokens"), capturing(model):
+        model(x)
+
+
+class Logging(nn.Module):
+    """Logs its attention in a loop over heads, whose edits are put in head by head."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.logged = nn.Linear(WIDTH, 3 * WIDTH), []
+
+    def forward(self, x):
+        heads = []
+        for q, k, v in self.qkv(x).unflatten(-1, (3, -1, DIM)).permute(3, 2, 0, 1, 4):
+            attention = (q @ k.mT / ROOT).softmax(-1)
+            self.logged.append(float(attention.max()))
+            heads.append(attention @ v)
+        return torch.cat(heads, -1)
+
+
+@torch.no_grad()
+def test_edits_reach_each_of_several_softmaxes_that_are_read():
+    torch.manual_seed(0)
+    model, x = Logging().double().eval(), torch.randn(2, TOKENS, WIDTH).double()
+    with edited(model, Cut(layer=0, key=slice(1, None))):
+        found = model(x)
+    assert model.logged[-4:] == [1.0] * 4  # All that is left is one key.
+    torch.testing.assert_close(found, model.qkv(x)[:, :1, 2 * WIDTH :].expand_as(x))
+
+
+@torch.no_grad()
+def test_patches_of_outputs_leave_attention_that_is_read_alone():
+    kept = []
+    model, x = made(keeping(READS["mean over heads"], kept), batch=1)
+    plain = [model(x), kept.pop()][1]
+    with edited(model, Ablate("zero", layer=1, head=2, what="outputs")):
+        found = model(x)
+    torch.testing.assert_close(kept[-1], plain, rtol=0, atol=0)
+    others = (torch.arange(4) != 2).double()[:, None, None]
+    wanted = model.dense(x, lambda a, layer: a * others if layer == 1 else a)
+    torch.testing.assert_close(found, wanted[1], rtol=0, atol=1e-12)
