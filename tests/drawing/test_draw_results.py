@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from sample_heads import causal_head
 from seen import bars, texts, words
 
 import gattn
@@ -21,6 +22,7 @@ from gattn.drawing.matrices import heatmaps
 from gattn.drawing.matrices.heatmaps import cell_text
 from gattn.drawing.results.of_heads.tables import draw_head_table
 from gattn.errors import SelectionError
+from gattn.heads.stack import Stack
 
 TOKENS = ["The", "dog", "chased", "the", "cat"]
 
@@ -365,3 +367,29 @@ def test_a_number_is_written_once_where_there_is_one_row():
         np.arange(4.0), {"token": range(4)}, name="x", computed_from="a toy", are_kinds=True
     )
     assert [label.get_text() for label in one.draw().get_yticklabels()] == ["0"]
+
+
+def test_heads_of_stacks_with_long_names_are_told_apart_in_a_column():
+    names = [
+        f"model.{side}.layers.{of}_attention.very_long"
+        for side, of in (("encoder", "self"), ("decoder", "self"), ("decoder", "encoder"))
+    ]
+    stacks = {
+        name: Stack(
+            name,
+            {
+                (n, h): causal_head(4, seed=n + h, layer=n, head=h, stack=name)
+                for n in range(2)
+                for h in range(2)
+            },
+        )
+        for name in names
+    }
+    table = gattn.AttentionTrace(stacks, "tiny").summary()
+    with mpl.rc_context({"font.size": 7}):
+        ax = table.draw(figsize=(3.3, 2.4))
+        ax.figure.draw_without_rendering()
+    found = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(set(found)) == 12
+    assert {name.split(" ")[-1] for name in found} == {"0.0", "0.1", "1.0", "1.1"}
+    assert len({name.rsplit(" ", 1)[0] for name in found}) == 3
