@@ -151,8 +151,8 @@ def _row_names(table: pd.DataFrame) -> list[str]:
     if parts := _parts(table):
         rows = table[parts].itertuples(index=False, name=None)
         return [" × ".join(visible(str(part), limit=24) for part in row) for row in rows]
-    index = table.index.droplevel(["stack"]) if _has_stacks(table) else table.index
-    names = [_place(label) for label in index]
+    within = table.droplevel("stack") if _has_stacks(table) else table
+    names = [_place(label) for label in within.index]
     if "token" in table.columns:
         tokens = [visible(str(token)) for token in table["token"]]
         return [numbered(name, token) for name, token in zip(names, tokens, strict=True)]
