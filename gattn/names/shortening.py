@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gattn.names.text import width
+from gattn.names.text import visible, width
 
 _TIMES = 3
 """How often texts that still read alike are shortened once more."""
@@ -15,6 +15,8 @@ _BRACKETED = re.compile(r"(?:\d+ )?(?:<.*\w(\|?>)|\[.*\w(\]))")
 """Names such as "<|endoftext|>", "</s>" and "[MASK]", numbered or not."""
 _ROOMY = 4.0
 """From how many font sizes on the closing bracket of a name is kept."""
+_WHOLE = 200
+"""The most letters of a stack's name that are read."""
 _PART = re.compile(r".*[\s._/:-]", re.DOTALL)
 """What texts have in common, up to the end of its last whole part."""
 
@@ -52,6 +54,21 @@ def shortened(
             found |= {text: _cut(text, end, limit, measure) for text, end in ends.items()}
         read = found
     return [found[text] for text in texts]
+
+
+def short_names(stacks: Sequence[str], limit: float) -> list[str]:
+    """Shorten the names of stacks so that they are told apart.
+
+    First they lose the parts with which all of them begin or end, such as "model".
+    """
+    names = [visible(stack, limit=_WHOLE) for stack in stacks]
+    parts = [name.split(".") for name in names]
+    is_long = max(map(width, names), default=0.0) > limit
+    for end in (0, -1) if is_long and len(names) > 1 else ():
+        while all(len(one) > 1 and one[end] == parts[0][end] for one in parts):
+            for one in parts:
+                del one[end]
+    return shortened([".".join(one) for one in parts], limit)
 
 
 def _end(text: str, limit: float) -> int:

@@ -56,7 +56,7 @@ def test_the_distance_is_the_jensen_shannon_distance():
 def test_equal_heads_have_no_distance_and_no_changed_edge():
     head = causal(7, 0, np.float32)
     row = compare_head(head, causal(7, 0, np.float32))
-    assert row["distance"] == row["change"] == 0
+    assert row["distance"] == row["edge_change"] == 0
     assert row["query"] is row["key"] is row["query_token"] is row["key_token"] is None
 
 
@@ -101,7 +101,7 @@ def test_kept_edges_may_differ():
     changes = other.to_dense() - one.to_dense()
     place = np.unravel_index(np.abs(changes).argmax(), changes.shape)
     assert (row["query"], row["key"]) == place
-    assert row["change"] == changes[place]
+    assert row["edge_change"] == changes[place]
 
 
 def test_the_table_has_a_row_for_each_head():
@@ -117,9 +117,9 @@ def test_the_table_has_a_row_for_each_head():
             mean = entropy(head.to_dense(), axis=1).mean()
             assert row[f"entropy_{name}"] == pytest.approx(mean)
         changes = other.to_dense() - one.to_dense()
-        assert row.change == pytest.approx(changes.flat[np.abs(changes).argmax()])
+        assert row.edge_change == pytest.approx(changes.flat[np.abs(changes).argmax()])
         if number != 1:
-            assert changes[row["query"], row["key"]] == pytest.approx(row.change)
+            assert changes[row["query"], row["key"]] == pytest.approx(row.edge_change)
             tokens = (f"t{row['query']}", f"t{row['key']}")
             assert (row.query_token, row.key_token) == tokens
     assert table["query"].isna().tolist() == [False, True, False]
@@ -132,7 +132,7 @@ def test_cross_attention_names_queries_and_keys():
     one = AttentionGraph.from_dense(attention, graph, **names)
     other = AttentionGraph.from_dense(attention[:, ::-1].copy(), graph, **names)
     row = compare_head(one, other)
-    assert (row["query_token"], row["key_token"], row["change"]) == ("y", "a", 0.9)
+    assert (row["query_token"], row["key_token"], row["edge_change"]) == ("y", "a", 0.9)
     assert row["distance"] == pytest.approx(dense_distance(one, other))
 
 
@@ -241,7 +241,7 @@ def test_arrays_and_lists_of_graphs_are_compared_like_traces():
     pd.testing.assert_frame_equal(compare(befores, afters), expected)
     arrays = [np.stack([x.to_dense() for x in some]) for some in (befores, afters)]
     found = compare(arrays[0], torch.from_numpy(arrays[1]))
-    names = ["distance", "entropy_before", "entropy_after", "change", "query", "key"]
+    names = ["distance", "entropy_before", "entropy_after", "edge_change", "query", "key"]
     pd.testing.assert_frame_equal(found[names], expected[names], rtol=1e-12)
     assert compare(befores, arrays[1]).distance.tolist() == pytest.approx(
         expected.distance.tolist()
@@ -269,7 +269,7 @@ def test_the_table_says_what_it_is_and_draws_its_numbers():
     assert table.computed_from == "m, 1 head, 6 tokens and m, 1 head, 6 tokens, kept by TopK(2)"
     assert compare(one, one).notes == []
     texts = [text.get_text() for text in table.draw().get_xticklabels()]
-    assert texts == ["distance", "entropy\nbefore", "entropy\nafter", "change"]
+    assert texts == ["distance", "entropy\nbefore", "entropy\nafter", "edge\nchange"]
 
 
 def test_a_head_that_lost_all_has_no_entropy():
@@ -304,9 +304,9 @@ def test_a_change_is_drawn_around_zero():
     after = [AttentionGraph.from_dense(np.array([[1.0, 0.0], row]), layer=0, head=n)
              for n, row in enumerate(heads)]  # fmt: skip
     table = compare(before, after)
-    table["change"] = [-1.0, 1.0, 0.0, -0.5]
+    table["edge_change"] = [-1.0, 1.0, 0.0, -0.5]
     ax = table.draw()
-    place = [text.get_text() for text in ax.get_xticklabels()].index("change")
+    place = [text.get_text() for text in ax.get_xticklabels()].index("edge\nchange")
     painted = ax.images[0].get_array()[:, place]
     colours = colour_map(None, is_signed=True, is_area=True)
     np.testing.assert_allclose(painted, colours([0.0, 1.0, 0.5, 0.25]))

@@ -138,7 +138,12 @@ def test_distances_and_comparisons_of_many_texts(embedded):
     expected = np.mean([head_distances(trace).to_numpy() for trace in traces], 0)
     np.testing.assert_allclose(mean, expected, atol=1e-12)
     tables = over_texts(compare(trace, trace) for trace in traces)
-    assert list(tables.mean.columns) == ["distance", "entropy_before", "entropy_after", "change"]
+    assert list(tables.mean.columns) == [
+        "distance",
+        "entropy_before",
+        "entropy_after",
+        "edge_change",
+    ]
     assert (tables.mean.distance == 0).all()
 
 

@@ -12,6 +12,7 @@ from test_draw_heads import box, images, lines, overlaps, said, words
 
 from gattn.analysis.heads.compare import compare, compare_head
 from gattn.analysis.heads.divergences import FARTHEST
+from gattn.drawing.canvas import fonts
 from gattn.drawing.many_heads.compare import distance_text, draw_compare
 from gattn.drawing.styles.style import style
 from gattn.errors import SelectionError, ShapeError
@@ -300,3 +301,22 @@ def test_matrices_fill_a_narrow_figure_and_all_texts_lie_on_it(layers, size, inc
 
 def test_a_distance_that_is_nearly_zero_stays_on_one_line():
     assert wrapped("< 0.001", 3.0) == "< 0.001"
+
+
+def test_fonts_are_looked_up_a_few_times_and_not_for_every_text_that_is_measured(monkeypatch):
+    looked_up = []
+    plain = fonts.findfont
+    monkeypatch.setattr(fonts, "findfont", lambda *a, **b: looked_up.append(a) or plain(*a, **b))
+    before, after = trace(1), trace(2)
+    draw_compare(before, after, heads=[(0, 0), (1, 1)], figsize=(6.75, 3.3))
+    assert len(looked_up) < 50
+
+
+def test_fonts_are_looked_up_again_where_settings_change():
+    text = ["The dog"]
+    usual = fonts.families(text)
+    with mpl.rc_context({"font.family": "DejaVu Serif"}):
+        assert fonts.families(text) == ["DejaVu Serif", "DejaVu Sans"]
+    with mpl.rc_context({"font.family": ["serif"], "font.serif": ["STIXGeneral"]}):
+        assert fonts.families(text)[-2:] == ["serif", "DejaVu Sans"]
+    assert fonts.families(text) == usual

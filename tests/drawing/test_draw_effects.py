@@ -226,6 +226,25 @@ def test_bars_of_edits_with_little_in_common_have_the_numbers_of_their_rows():
         assert [name.partition(":")[0] for name in names] == [str(n) for n in range(10)]
 
 
+def test_names_of_bars_take_a_third_of_a_column_at_most_and_few_are_whole_in_lines():
+    edits = [
+        "Cut(layer=2, head=0)",
+        "Scale(layer=1, factor=0.5)",
+        "Ablate(layer=2, head=3, how='mean')",
+        "Without(sides='query', of='0.1', to='2.0')",
+    ]
+    names, _ = _named(edits, (3.3, 2.4))
+    assert [" ".join(name.split()) for name in names] == edits
+    for some in (edits, 3 * edits):
+        table = Effects({"edit": some} | dict.fromkeys(["layer", "head", "query", "key"]))
+        table["effect"] = np.linspace(1, 2, len(some))
+        with mpl.rc_context({"font.size": 7}):
+            ax = table.draw("edits", ax=Figure((3.3, 2.4)).add_subplot())
+            ax.figure.draw_without_rendering()
+            wide = [text.get_window_extent().width for text in ax.get_yticklabels()]
+        assert max(wide) < ax.figure.bbox.width / 3
+
+
 def test_of_many_edits_those_that_change_nothing_have_no_bar():
     many = cuts(10, 8)
     many.loc[3:, "effect"] = 0.0

@@ -233,7 +233,7 @@ def test_colours_end_where_told_and_the_caption_counts_what_is_beyond():
         HEAD.draw_image(landscape(), 3, vmax=0)
 
 
-def test_smoothed_negative_numbers_are_within_dashed_lines_in_place_of_striped_blocks():
+def test_smoothed_negative_numbers_are_within_dashed_lines_in_place_of_marked_blocks():
     values = np.full((4, 6), 1.0)
     values[1:3, 1:5] = -1.0
     grid = Grid.regular(4, 6, 24)
@@ -243,14 +243,14 @@ def test_smoothed_negative_numbers_are_within_dashed_lines_in_place_of_striped_b
     )  # fmt: skip
     ax = signed.draw_image(landscape(), smooth=True)
     assert "within dashed lines: negative, below −0.05" in caption(ax)
-    assert "striped" not in caption(ax)
+    assert "marked" not in caption(ax)
     lines = [one for one in ax.collections if one.get_gid() == "gattn-negative"]
     assert len(lines) == 2
     for x, y in lines[0].get_paths()[0].vertices:  # where numbers between middles cross the level
         inside = min(x - 1.5, 4.5 - x) if 1.5 < y < 2.5 else min(y - 1.5, 2.5 - y)
         assert -1.0 <= inside <= 0.6
-    striped = signed.draw_image(landscape())
-    assert "striped" in caption(striped)
+    marked = signed.draw_image(landscape())
+    assert "marked −: below" in caption(marked)
 
 
 def test_smoothing_keeps_the_numbers_in_the_middle_of_patches_and_is_said():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from sample_heads import causal_head
 from seen import bars, texts, words
 
 import gattn
@@ -21,6 +22,7 @@ from gattn.drawing.matrices import heatmaps
 from gattn.drawing.matrices.heatmaps import cell_text
 from gattn.drawing.results.of_heads.tables import draw_head_table
 from gattn.errors import SelectionError
+from gattn.heads.stack import Stack
 
 TOKENS = ["The", "dog", "chased", "the", "cat"]
 
@@ -327,28 +329,27 @@ def test_kinds_and_signs_are_told_apart_in_grey():
     values = np.array([[0.9, -0.9, 0.01], [-0.01, -0.5, 0.3]])
     signed = array(values, {"a": range(2), "b": range(3)}, name="x", computed_from="a toy")
     ax = signed.draw()
-    striped = [patch for patch in ax.patches if patch.get_gid() == "gattn-negative"]
-    boxes = np.concatenate([patch.get_path().vertices for patch in striped])
+    marks = [patch for patch in ax.patches if patch.get_gid() == "gattn-negative"]
+    boxes = np.concatenate([patch.get_path().vertices for patch in marks])
     assert {(round(x), round(y)) for x, y in boxes.reshape(-1, 5, 2)[:, :4].mean(1)} == {
         (1, 0), (1, 1),
     }  # fmt: skip
-    assert all(patch.get_hatch() for patch in striped)
-    assert "striped: negative, below −0.045" in words(ax)  # a twentieth of the scale
+    assert "marked −: below −0.045" in words(ax)  # a twentieth of the scale
     of_heads = array(values, {"layer": range(2), "head": range(3)}, name="x", computed_from="it")
     ax = of_heads.draw()  # the numbers stand in the cells
     assert texts(ax, "gattn-numbers")
     assert not [patch for patch in ax.patches if patch.get_gid() == "gattn-negative"]
 
 
-def test_no_cell_is_looked_at_by_itself_where_cells_are_too_small_for_stripes(monkeypatch):
+def test_no_cell_is_looked_at_by_itself_where_cells_are_too_small_for_signs(monkeypatch):
     looked_at = []
     monkeypatch.setattr(heatmaps, "ink_on", looked_at.append)
-    values = np.random.default_rng(0).normal(size=(200, 200))
-    axes = {"a": range(200), "b": range(200)}
+    values = np.random.default_rng(0).normal(size=(1000, 1000))
+    axes = {"a": range(1000), "b": range(1000)}
     ax = array(values, axes, name="x", computed_from="a toy").draw()
     ax.figure.canvas.draw()
     assert not looked_at
-    assert "striped" not in words(ax)
+    assert "marked" not in words(ax)
 
 
 def test_branches_between_clusters_are_dashed():
@@ -366,3 +367,29 @@ def test_a_number_is_written_once_where_there_is_one_row():
         np.arange(4.0), {"token": range(4)}, name="x", computed_from="a toy", are_kinds=True
     )
     assert [label.get_text() for label in one.draw().get_yticklabels()] == ["0"]
+
+
+def test_heads_of_stacks_with_long_names_are_told_apart_in_a_column():
+    names = [
+        f"model.{side}.layers.{of}_attention.very_long"
+        for side, of in (("encoder", "self"), ("decoder", "self"), ("decoder", "encoder"))
+    ]
+    stacks = {
+        name: Stack(
+            name,
+            {
+                (n, h): causal_head(4, seed=n + h, layer=n, head=h, stack=name)
+                for n in range(2)
+                for h in range(2)
+            },
+        )
+        for name in names
+    }
+    table = gattn.AttentionTrace(stacks, "tiny").summary()
+    with mpl.rc_context({"font.size": 7}):
+        ax = table.draw(figsize=(3.3, 2.4))
+        ax.figure.draw_without_rendering()
+    found = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(set(found)) == 12
+    assert {name.split(" ")[-1] for name in found} == {"0.0", "0.1", "1.0", "1.1"}
+    assert len({name.rsplit(" ", 1)[0] for name in found}) == 3

@@ -29,8 +29,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def clear():
-    fonts._installed_with.cache_clear()
-    fonts._glyphs.cache_clear()
+    for cached in (fonts._installed_with, fonts._glyphs, fonts._usual):
+        cached.cache_clear()
     fonts._seen_folders.clear()
     manager.fontManager._findfont_cached.cache_clear()
 

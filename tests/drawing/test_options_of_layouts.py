@@ -195,7 +195,7 @@ def test_numbers_that_are_no_attention_are_no_edges_and_it_is_said_why(layout, v
         ({"threshold": 2}, "no edge has more attention than 1"),
         ({"threshold": "0.1"}, "threshold is a number that attention is compared to"),
         ({"vmax": -1}, "vmax is the end of the scale, a number above 0"),
-        ({"linewidth": 0}, "linewidth is the width of the widest line in points"),
+        ({"linewidth": 0}, "linewidth(= has no effect here| is the width of the widest line)"),
         ({"pool": "median"}, "pool is 'mean' or 'max'"),
         ({"values": "heat"}, "values is one of"),
         ({"cmap": "no map"}, "No colours 'no map'"),

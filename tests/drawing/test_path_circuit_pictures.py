@@ -3,6 +3,7 @@
 import json
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_hex
@@ -123,3 +124,32 @@ def test_names_of_nodes_have_a_ground_of_the_figures_colour():
     names = [text for text in ax.texts if text.get_bbox_patch() is not None]
     assert names
     assert {to_hex(text.get_bbox_patch().get_facecolor()) for text in names} == {"#102030"}
+
+
+def on_curve(ends):
+    at = np.linspace(0, 1, 200)[:, None]
+    start, middle, end = ends
+    return (1 - at) ** 2 * start + 2 * at * (1 - at) * middle + at**2 * end
+
+
+def apart(points, others):
+    return np.hypot(*(points[:, None] - others).transpose(2, 0, 1)).min(1)
+
+
+def test_no_path_runs_along_another_or_over_a_head():
+    paths = [
+        ("m", "1.1", "2.0", "key", 0.8),
+        ("m", "1.1", "2.1", "key", 0.7),
+        ("m", "0.0", "2.1", "value", 0.9),
+        ("m", "0.1", "2.0", "value", 0.5),
+        ("m", "0.0", "2.0", "key", 0.3),
+    ]
+    ax = made({"m": [2, 2, 2]}, paths).draw()
+    (lines,) = (one for one in ax.collections if one.get_gid() == "gattn-edges")
+    found = [on_curve(path.vertices) for path in lines.get_paths()]
+    heads = np.array([(x, y) for x in range(2) for y in range(3)])
+    for n, one in enumerate(found):
+        middle = one[(np.hypot(*(one - one[0]).T) > 0.25) & (np.hypot(*(one - one[-1]).T) > 0.25)]
+        assert apart(middle, heads).min() > 0.1
+        for other in found[:n]:
+            assert (apart(middle, other) < 0.04).mean() < 0.2

@@ -91,3 +91,13 @@ def test_heads_of_a_wide_low_grid_stand_as_far_apart_as_their_names_need(trace):
     assert not problems(named)
     steps = [np.diff(np.unique(panels(figure)[:, 0].round(3)))[0] for figure in (plain, named)]
     assert steps[1] > 1.3 * steps[0]
+
+
+def test_a_label_a_little_wider_than_its_place_is_not_cut():
+    from paper import trace
+
+    figure = trace().draw(label="label", figsize=(3.3, 2.4))
+    assert "induction" in names_above(figure)
+    assert not any("…" in name for name in names_above(figure))
+    assert not problems(figure)
+    plt.close(figure)

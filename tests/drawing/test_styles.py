@@ -1,8 +1,11 @@
 """Style sheets, and fonts in the files of figures."""
 
 import io
+import os
 import re
+import stat
 import zlib
+from threading import Thread
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -16,7 +19,7 @@ from gattn.drawing.many_heads.notebook import apart, notebook_picture
 from gattn.drawing.page.still import still
 from gattn.drawing.styles import figures
 from gattn.drawing.styles.figures import TextFigure
-from gattn.errors import SelectionError
+from gattn.errors import FileError, SelectionError
 from gattn.heads.stack import Stack
 
 TRACE = gattn.AttentionTrace.from_arrays(np.tril(np.full((2, 2, 4, 4), 0.25)))
@@ -193,3 +196,26 @@ def test_a_file_of_pixels_leaves_no_mark_in_the_file_of_vectors_after_it(dpi, tm
     found, wanted = caption_of(figure), caption_of(drawn())
     assert found[0] == wanted[0]
     np.testing.assert_allclose(found[1], wanted[1], atol=1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are devices and pipes")
+def test_a_figure_is_written_to_a_device_and_through_a_pipe(tmp_path):
+    figure = causal_head(4).draw().figure
+    for place in ("/dev/null", tmp_path / "null.png"):
+        if place != "/dev/null":
+            place.symlink_to("/dev/null")
+        figure.savefig(place)
+        figure.savefig(place, format="pdf")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    figure.savefig(pipe, format="png")
+    reader.join(timeout=10)
+    assert read[0].startswith(b"\x89PNG")
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["null.png", "pipe"]
+    with pytest.raises(FileError, match="/dev/full cannot be written: No space left"):
+        figure.savefig("/dev/full")

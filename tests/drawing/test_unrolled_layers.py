@@ -8,9 +8,11 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from sample_heads import causal_head, uniform_head
 from seen import caption
 
+import gattn
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
@@ -269,3 +271,29 @@ def test_rollout_on_unrolled_layers(graph):
 @pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
 def test_rollout_as_ribbons():
     return stack_of(12).unroll().rollout(query=-1).draw("ribbons").figure
+
+
+@pytest.mark.parametrize("shade", ["paper", "dark"])
+def test_ribbons_are_told_apart_in_grey(shade):
+    with gattn.style(shade):
+        ax = (
+            stack_of(13)
+            .unroll()
+            .rollout(query=-1)
+            .draw("ribbons", ax=Figure((3.3, 2.4)).add_subplot())
+        )
+    (ribbons,) = [one for one in ax.collections if one.get_gid() == "gattn-ribbons"]
+    colours = np.unique(ribbons.get_facecolors(), axis=0)
+    assert len(colours) == 9
+    greys = colours[:, 3] * (colours[:, :3] @ [0.299, 0.587, 0.114])
+    assert np.diff(np.sort(greys)).min() > 0.02
+
+
+@pytest.mark.parametrize("tokens", [13, 80])
+def test_the_ring_around_an_end_does_not_touch_the_key(tokens):
+    ax = stack_of(tokens).unroll().rollout(query=-1).draw(ax=Figure((3.3, 2.4)).add_subplot())
+    ax.figure.draw_without_rendering()
+    (ring,) = [one for one in ax.collections if one.get_gid() == "gattn-query"]
+    wide = float(ring.get_sizes()[0]) ** 0.5 + float(ring.get_linewidths()[0])
+    right = ax.transData.transform(ring.get_offsets())[0, 0] + wide / 2 * ax.figure.dpi / 72
+    assert right < ax.get_legend().get_window_extent().x0

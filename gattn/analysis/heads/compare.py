@@ -57,7 +57,7 @@ def compare(
 
         - ``distance``: the Jensen-Shannon distance of the two, mean over queries;
         - ``entropy_before``, ``entropy_after``: as `gattn.analysis.head_table` has it;
-        - ``change``: the largest change of an edge's attention, after - before;
+        - ``edge_change``: the largest change of an edge's attention, after - before;
         - ``query``, ``key``, ``query_token``, ``key_token``: that edge; missing if nothing changed.
 
     Raises
@@ -86,7 +86,7 @@ def compare(
         computed_from=" and ".join(dict.fromkeys(sides)),
         notes=_notes(found),
         index=index,
-        drawn=["distance", "entropy_before", "entropy_after", "change"],
+        drawn=["distance", "entropy_before", "entropy_after", "edge_change"],
     )
     return compared.astype({"query": "Int64", "key": "Int64"} if rows else {})
 
@@ -104,7 +104,7 @@ def compare_head(before: AttentionGraph, after: AttentionGraph) -> dict[str, Any
         "distance": joined.mean_distance,
         "entropy_before": mean_entropy(before),
         "entropy_after": mean_entropy(after),
-        "change": 0.0,
+        "edge_change": 0.0,
         **dict.fromkeys(("query", "key", "query_token", "key_token")),
     }
     if not joined.change.any():
@@ -113,7 +113,7 @@ def compare_head(before: AttentionGraph, after: AttentionGraph) -> dict[str, Any
     query, key = int(joined.query[edge]), int(joined.key[edge])
     keys, queries = before.node_ids()
     return row | {
-        "change": float(joined.change[edge]),
+        "edge_change": float(joined.change[edge]),
         "query": queries[query],
         "key": keys[key],
         "query_token": before.query_labels()[query],

@@ -17,6 +17,8 @@ from gattn.checks import warn
 _LAST = "DejaVu Sans"
 _NOT_UNICODE = ("cmb", "cmex", "cmmi", "cmr", "cmss", "cmsy", "cmtt", "Last Resort")
 _EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")
+_SETTINGS = [name for name in mpl.rcParams if name.startswith("font.") and name != "font.size"]
+"""On what it depends which font a family is."""
 _seen_folders: dict[str, int] = {}
 """The folders of fonts that were searched, and when each was changed last."""
 
@@ -26,13 +28,13 @@ def families(texts: Iterable[str]) -> list[str]:
 
     Families are added for characters that the user's fonts lack, where an installed one has them.
     """
-    chosen = list(dict.fromkeys([*_user_families(), _LAST]))
-    drawn = set().union(*(_glyphs(_path(family)) for family in chosen))
-    for character in sorted(set().union(*map(set, texts), set())):
-        if ord(character) not in drawn and (found := _family_with(character)):
-            chosen.extend(found)
-            drawn.update(*(_glyphs(_path(family)) for family in found))
-    return list(dict.fromkeys(chosen))
+    chosen, drawn = _usual(_settings())
+    missing = set().union(*map(set, texts), set()) - drawn
+    added: list[str] = []
+    for character in sorted(missing):
+        if not any(ord(character) in _glyphs(_path(family)) for family in added):
+            added.extend(_family_with(character))
+    return list(dict.fromkeys([*chosen, *added]))
 
 
 def has_glyph(character: str) -> bool:
@@ -40,10 +42,7 @@ def has_glyph(character: str) -> bool:
 
     Fonts that were installed since matplotlib listed them are found, too.
     """
-    known = [*_user_families(), _LAST]
-    if any(ord(character) in _glyphs(_path(family)) for family in known):
-        return True
-    if _family_with(character):
+    if character in _usual(_settings())[1] or _family_with(character):
         return True
     _warn(character)
     return False
@@ -72,8 +71,8 @@ def _add_new_fonts() -> bool:
         except (OSError, RuntimeError, ValueError):  # damaged, or of a kind it cannot read
             continue
     if new:
-        _installed_with.cache_clear()
-        _glyphs.cache_clear()
+        for cached in (_installed_with, _glyphs, _usual):
+            cached.cache_clear()
     return bool(new)
 
 
@@ -127,6 +126,22 @@ def _is_new(script: str) -> bool:
 
 
 _warned: set[str] = set()
+
+
+def _settings() -> tuple[str, ...]:
+    """Return all on which it depends which fonts are the user's."""
+    return (str(len(fontManager.ttflist)), *(str(mpl.rcParams[name]) for name in _SETTINGS))
+
+
+@lru_cache(maxsize=64)
+def _usual(settings: tuple[str, ...]) -> tuple[list[str], frozenset[str]]:
+    """List the user's families, at these settings the present ones, and the characters they have.
+
+    Settings and fonts are looked up here, and not for each of the texts that a picture measures.
+    """
+    chosen = list(dict.fromkeys([*_user_families(), _LAST]))
+    every = frozenset().union(*(_glyphs(_path(family)) for family in chosen))
+    return chosen, frozenset(map(chr, every))
 
 
 def _user_families() -> list[str]:

@@ -20,6 +20,7 @@ from gattn.drawing.canvas.labels import (
     widest_of,
     width_of,
 )
+from gattn.names.shortening import short_names
 from gattn.names.text import wrapped
 
 _BETWEEN = 0.5
@@ -78,15 +79,25 @@ def _label_columns(ax: Axes, names: Sequence[str]) -> None:
     _label_tokens(ax, None, names, "x")
 
 
-def label_rows(ax: Axes, names: Sequence[str]) -> None:
-    """Name the rows of a matrix, as many as stay readable."""
+def label_rows(ax: Axes, names: Sequence[str], stacks: Sequence[str] = ()) -> None:
+    """Name the rows of a matrix, as many as stay readable, after their stacks if there are several.
+
+    Where there is no room, stacks are shortened, and what tells the rows of one apart is not.
+    """
     ax.tick_params(axis="y", length=0)
-    fitted(ax, partial(_label_rows, ax, names))
+    fitted(ax, partial(_label_rows, ax, names, stacks if len(set(stacks)) > 1 else ()))
 
 
-def _label_rows(ax: Axes, names: Sequence[str]) -> None:
+def _label_rows(ax: Axes, names: Sequence[str], stacks: Sequence[str]) -> None:
     reach = REACH * room(ax)[0]
     labels = fit(dict(enumerate(names)), pitch(ax, len(names), "y"), rotations=[90])
     shown = [i for i, text in enumerate(labels.texts) if text]
-    named = shortened([shown_text(names[i]) for i in shown], reach / labels.size)
+    limit = reach / labels.size
+    if stacks:
+        limit -= widest_of([f" {name}" for name in names])
+        every = list(dict.fromkeys(stacks))
+        short = dict(zip(every, short_names(every, limit), strict=True))
+        named = [f"{short[stacks[i]]} {names[i]}" for i in shown]
+    else:
+        named = shortened([shown_text(names[i]) for i in shown], limit)
     ax.set_yticks(shown, named, size=labels.size, **text_style(named))

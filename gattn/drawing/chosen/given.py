@@ -45,6 +45,18 @@ def check_given(options: Mapping[str, Any]) -> None:
             raise SelectionError(f"{name} is {wanted}, not {value!r:.80}.")
 
 
+def refuse_unused(name: str, where: str, *, is_given: bool) -> None:
+    """Refuse an option that a picture would not show, and say where it has an effect.
+
+    Raises
+    ------
+    SelectionError
+        If it is given.
+    """
+    if is_given:
+        raise SelectionError(f"{name}= has no effect here: {where}.")
+
+
 def checks_given(draw: Callable[P, R]) -> Callable[P, R]:
     """Let a picture refuse options of the wrong type, however it is called."""
 

@@ -15,8 +15,9 @@ from gattn.drawing.canvas.fitting import fitted, pitch, points, rewritten, room
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import Labels, fit, font_size, small_size, text_style
 from gattn.drawing.canvas.sides import REACH
-from gattn.drawing.layers.bands import STACK_NAME, Band, columns, short_names, top
+from gattn.drawing.layers.bands import STACK_NAME, Band, columns, top
 from gattn.drawing.layers.numbered import LIMITS, layers_apart, name_layers, set_up
+from gattn.names.shortening import short_names
 
 _BELOW = 12.0
 """The room in points around the texts between two stacks."""

@@ -9,16 +9,16 @@ from typing import Any
 
 from gattn.analysis.circuits.found import Circuit, Node, key_side
 from gattn.analysis.circuits.measuring.measured import layers_run
-from gattn.names.shortening import shortened
-from gattn.names.text import numbered, visible, width
+from gattn.names.shortening import short_names
+from gattn.names.text import numbered
 
 MOST_TOKENS = 40
 """The most columns of tokens if those that are not in the circuit are shown."""
 _SMALL_GAP = 0.5
 """How far stacks of the same tokens lie above each other, in layers."""
 
-STACK_NAME, _WHOLE = 10.5, 200
-"""The width of a stack's name in font sizes, at most; the most letters of one that are read."""
+STACK_NAME = 10.5
+"""The width of a stack's name in font sizes, at most."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def bands_of(circuit: Circuit, whole: bool, gap: float = 1.0) -> dict[str, Band]
     """
     names = json.loads(circuit.graph["names"])
     used = _used(circuit)
-    short = dict(zip(circuit.stacks, short_names(circuit.stacks), strict=True))
+    short = dict(zip(circuit.stacks, short_names(circuit.stacks, STACK_NAME), strict=True))
     found: dict[str, Band] = {}
     base, below = 0.0, None
     for tier in _tiers(circuit, used):
@@ -150,21 +150,6 @@ def place_of(bands: Mapping[str, Band], node: Node) -> tuple[float, float]:
     """Return where a node lies."""
     *_, depth, position = node
     return bands[name_of(node)].place(int(position), int(depth))
-
-
-def short_names(stacks: Sequence[str], limit: float = STACK_NAME) -> list[str]:
-    """Shorten the names of stacks so that they are told apart.
-
-    First they lose the parts with which all of them begin or end, such as "model".
-    """
-    names = [visible(stack, limit=_WHOLE) for stack in stacks]
-    parts = [name.split(".") for name in names]
-    is_long = max(map(width, names), default=0.0) > limit
-    for end in (0, -1) if is_long and len(names) > 1 else ():
-        while all(len(one) > 1 and one[end] == parts[0][end] for one in parts):
-            for one in parts:
-                del one[end]
-    return shortened([".".join(one) for one in parts], limit)
 
 
 def _used(circuit: Circuit) -> dict[str, set[int]]:

@@ -17,7 +17,7 @@ LIMITS = 0.12, 0.42
 """How much room there is below the lowest layer and above the highest, in layers."""
 _BOLD = 1.15
 """How much wider bold letters are."""
-_LAYERS = "layer: key below → query above"
+_LAYERS = "layer: key → query"
 
 
 def layered_axes(tokens: int, layers: int) -> Axes:
@@ -86,8 +86,8 @@ def name_layers(ax: Axes) -> None:
 
     def step() -> None:
         room = points(ax)[1] / float(label.get_fontsize())
-        texts = _LAYERS, "layer, upwards", "layer"
+        texts = _LAYERS, "layer"
         if label.get_text() in texts:
-            label.set_text(next((x for x in texts if width_of(x) <= room), texts[-1]))
+            label.set_text(texts[width_of(_LAYERS) > room])
 
     fitted(ax, step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import isnan
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
+from numpy.typing import NDArray
 
 from gattn.analysis.circuits.measuring.measured import layers_run, percent
 from gattn.analysis.circuits.paths.path_circuits import PathCircuit
@@ -32,6 +33,10 @@ _BENDS = {"query": -0.22, "key": 0.0, "value": 0.22}
 """By which share of its length a path bends to the right of a straight line, by its side."""
 _MOST_BENT = 3.0
 """From which length on, in layers, longer paths bend no farther."""
+_MORE = 0.0, 0.12, -0.12, 0.24, -0.24
+"""How much farther a path may bend where others run or heads lie."""
+_FINE, _NEAR = 0.04, 0.2
+"""How far apart paths are told apart, and how near its ends a path meets others in any case."""
 _NAMED = {"head": "{layer}.{head}", "mlp": "mlp {layer}", "embedding": "embedding"}
 """How nodes are named; the axis names their stack."""
 _NAMES = {"query": "its queries", "key": "its keys", "value": "its values"}
@@ -66,12 +71,12 @@ def draw_path_circuit(
     scale = Scale(max(1.0, float(np.abs(sizes).max(initial=0.0))), False, 4.5)
     kinds = {_NAMES[side]: colour for side, colour in zip(SIDES, KINDS, strict=False)}
     pen = Pen(scale, colour_map(None, is_signed=False), "", kinds)
-    curves = [_curve(places[a], places[b], _BENDS[side]) for a, b, side, _ in losses]
     order = np.argsort(np.abs(sizes), kind="stable")
+    curves = _curves(places, [losses[n][:3] for n in order[::-1]])[::-1]
     kind = np.array([SIDES.index(side) for *_, side, _ in losses], dtype=np.int64)[order]
     style: dict[str, Any] = {"edgecolors": pen.colours(kind, kind)}
     style["linestyles"] = [pen.dashes[n] for n in kind]
-    pen.draw(ax, [curves[n] for n in order], np.abs(sizes)[order], **style)
+    pen.draw(ax, curves, np.abs(sizes)[order], **style)
     _draw_nodes(ax, circuit, places, labels=labels)
     _set_up(ax, rows, across)
     if legend and losses:
@@ -106,6 +111,43 @@ def _places(circuit: PathCircuit) -> tuple[dict[str, Place], list[tuple[str, str
             places[f"{prefix}mlp {layer}"] = (float(widest), y)
         rows.append((stack, str(layer)))
     return places, rows
+
+
+def _curves(places: dict[str, Place], paths: Iterable[tuple[str, str, str]]) -> list[Path]:
+    """Lay paths, each so that it runs as little as can be along those before it, or over heads."""
+    taken: set[tuple[int, int]] = set()
+    for place in places.values():
+        taken |= _around(np.array([place]), _NEAR)
+    found = []
+    for source, target, side in paths:
+        ends = places[source], places[target]
+        ways = [_curve(*ends, _BENDS[side] + more) for more in _MORE]
+        met = [len(_cells(_between(way, *ends)) & taken) for way in ways]
+        way = ways[int(np.argmin(met))]
+        taken |= _around(_between(way, *ends))
+        found.append(way)
+    return found
+
+
+def _between(curve: Path, *ends: Place) -> NDArray[np.float64]:
+    """Return points of a curve as dense as paths are told apart, those near its ends left out."""
+    start, middle, end = np.asarray(curve.vertices)
+    length = np.hypot(*(middle - start)) + np.hypot(*(end - middle))
+    at = np.linspace(0, 1, int(length / _FINE) + 2)[:, None]
+    points = (1 - at) ** 2 * start + 2 * at * (1 - at) * middle + at**2 * end
+    away = [np.hypot(*(points - place).T) > _NEAR for place in ends]
+    found: NDArray[np.float64] = points[away[0] & away[1]]
+    return found
+
+
+def _cells(points: NDArray[np.float64]) -> set[tuple[int, int]]:
+    return {(int(x), int(y)) for x, y in np.round(points / _FINE)}
+
+
+def _around(points: NDArray[np.float64], reach: float = _FINE) -> set[tuple[int, int]]:
+    far = round(reach / _FINE)
+    steps = range(-far, far + 1)
+    return {(x + i, y + j) for x, y in _cells(points) for i in steps for j in steps}
 
 
 def _curve(start: Place, end: Place, bend: float) -> Path:

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
-from matplotlib.colors import Colormap
+from matplotlib.colors import Colormap, to_hex, to_rgb
 from matplotlib.path import Path
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from gattn.analysis.propagation.unrolled import Unrolled
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.colours import KINDS, given_map
+from gattn.drawing.canvas.colours import KINDS_OF_AREAS, REST_OF_KINDS, given_map, is_dark
 from gattn.drawing.canvas.fitting import fitted, points, rewritten, room
 from gattn.drawing.canvas.frame import new_axes
 from gattn.drawing.canvas.labels import (
@@ -34,12 +33,15 @@ from gattn.names.text import numbered, visible
 
 Floats = NDArray[np.float64]
 
-_REST = "#8c8c8c"
 _LEAST = 0.02
 """The least share at some depth that gives a token ribbons of its own."""
 _GAP = 0.015
 _BAR = 0.08
 """The height of a token's bar, in layers."""
+_OPACITY = 0.7
+"""How much of what is behind it a ribbon hides."""
+_LIGHTER = 0.3
+"""How much lighter colours are on a dark background."""
 _REACH = 0.4
 """The share of a picture's height that tokens with their shares take at most."""
 _CODES = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY]
@@ -64,7 +66,7 @@ class _Ribbons:
         held = np.concatenate([passes.sum(1), passes[-1:].sum(2)])
         most = held.max(0)
         order = np.argsort(-most, kind="stable")
-        shown = np.sort(order[: len(KINDS)][most[order[: len(KINDS)]] >= _LEAST])
+        shown = np.sort(order[: len(KINDS_OF_AREAS)][most[order[: len(KINDS_OF_AREAS)]] >= _LEAST])
         others = np.setdiff1d(np.flatnonzero(most > 0), shown)
         member = np.zeros((len(shown) + bool(len(others)), len(most)))
         member[np.arange(len(shown)), shown] = 1
@@ -76,7 +78,7 @@ class _Ribbons:
             most_of_rest = f"at most {in_percent(float(most[others].max()))}"
             rest = f"others have {most_of_rest} each" * (len(others) > 1)
             rest = rest or f"1 other has {most_of_rest}"
-        colours = _token_colours(len(shown), cmap) + [_REST] * bool(len(others))
+        colours = _token_colours(len(shown), bool(len(others)), cmap)
         return cls(names, colours, member @ passes @ member.T, held @ member.T, rest)
 
     def left(self) -> Floats:
@@ -138,12 +140,14 @@ def _ribbon_name(unrolled: Unrolled, row: int) -> str:
     return numbered(unrolled.positions[row], token)
 
 
-def _token_colours(count: int, cmap: str | Colormap | None) -> list[str]:
-    if cmap is None:
-        return list(KINDS[:count])
-    return [
-        mpl.colors.to_hex(colour) for colour in given_map(cmap)(np.linspace(0, 1, max(count, 1)))
-    ]
+def _token_colours(count: int, has_rest: bool, cmap: str | Colormap | None) -> list[str]:
+    """Colour so many tokens, and the rest; each has its own lightness, unless a map is given."""
+    lighter = _LIGHTER if is_dark() else 0.0
+    found = np.array([to_rgb(kind) for kind in (*KINDS_OF_AREAS[:count], REST_OF_KINDS)])
+    found = found * (1 - lighter) + lighter
+    if cmap is not None:
+        found[:count] = given_map(cmap)(np.linspace(0, 1, max(count, 1)))[:count, :3]
+    return [to_hex(colour) for colour in found[: count + has_rest]]
 
 
 def _draw_bands(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
@@ -163,7 +167,7 @@ def _draw_bands(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
             [path for *_, path in found],
             facecolors=[colour for _, colour, _ in found],
             linewidths=0,
-            alpha=0.5,
+            alpha=_OPACITY,
             zorder=1,
             gid="gattn-ribbons",
         ),

@@ -45,6 +45,8 @@ _SIZES = {"weight": "attention", "passes": "what attention passes"}
 _WHOLE = {"attention": "the attention"}
 _NAMED = 16
 _SHARES = 9
+_RING = 9.5
+"""How wide the ring around an end is, in points."""
 
 
 def draw_unrolled(
@@ -109,7 +111,8 @@ def _draw_layered(
     if labels:
         lines.name_strongest(_NAMED)
         rewritten(ax, partial(_write_shares, ax, unrolled, place))
-    add_line_key(ax, lines.pen, *key_of_kinds(lines.pen, "stream"))
+    ringed = 0.5 * _RING + 1.0 if unrolled.end("query") or unrolled.end("key") else 0.0
+    add_line_key(ax, lines.pen, *key_of_kinds(lines.pen, "stream"), beyond=ringed)
     return ax, notes
 
 
@@ -227,7 +230,7 @@ def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
     for name, node in (("key", unrolled.end("key")), ("query", unrolled.end("query"))):
         if node:
             depth, position = node
-            ring: dict[str, Any] = {"s": 90, "facecolors": "none", "edgecolors": "#d55e00"}
+            ring: dict[str, Any] = {"s": _RING**2, "facecolors": "none", "edgecolors": "#d55e00"}
             ring["clip_on"] = False
             ax.scatter([place[position]], [depth], lw=1.6, zorder=5, gid=f"gattn-{name}", **ring)
     if node := unrolled.end("query"):

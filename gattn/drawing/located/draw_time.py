@@ -25,7 +25,7 @@ from gattn.drawing.canvas.frame import (
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits, in_percent
 from gattn.drawing.canvas.sides import label_rows
-from gattn.drawing.chosen.given import checks_given
+from gattn.drawing.chosen.given import checks_given, refuse_unused
 from gattn.drawing.chosen.queries import Tokens, check_same_tokens, rows_of, sides
 from gattn.drawing.chosen.shown import kept_by
 from gattn.drawing.located.sounds import ROOM, Sound, read_sound
@@ -100,6 +100,10 @@ def draw_time(
         raise SelectionError("Give a query or a key, not both: what it reads, or what reads it.")
     end_of(vmax)
     check_pool(pool)
+    if query is not None or key is not None:
+        all_queries = "it is for the heatmap of all queries, which is drawn where none is named"
+        refuse_unused("cmap", all_queries, is_given=cmap is not None)
+        refuse_unused("pool", all_queries, is_given=pool != "mean")
     check_same_tokens(several)
     sound = read_sound(waveform, rate)
     queries, keys = sides(several[0])

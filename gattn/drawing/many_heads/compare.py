@@ -104,7 +104,14 @@ def draw_compare(
     chosen = Chosen.of(before, {place: one for place, (one, _) in found.items()}, heads, stack)
     afters = {place: found[place][1] for place in chosen.graphs}
     known = _compared(chosen.graphs, afters) if {type(sort), type(label)} & {str} else None
-    order = Order.of(chosen.graphs, sort, label, within_layers=within_layers, known=known)
+    order = Order.of(
+        chosen.graphs,
+        sort,
+        label,
+        within_layers=within_layers,
+        is_strip=chosen.is_strip,
+        known=known,
+    )
     scale = Scale.of(*chosen.graphs.values(), *afters.values(), vmax=vmax)
     plain = Pen(scale, colour_map(None, is_signed=False, is_area=True))
     signed = Scale(scale.top, is_signed=True, widest=scale.widest)

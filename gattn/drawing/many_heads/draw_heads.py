@@ -144,7 +144,11 @@ def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:
     chosen = Chosen.of(attention, by_place(attention), options.heads, options.stack)
     every = chosen.graphs.values()
     order = Order.of(
-        chosen.graphs, options.sort, options.label, within_layers=options.within_layers
+        chosen.graphs,
+        options.sort,
+        options.label,
+        within_layers=options.within_layers,
+        is_strip=chosen.is_strip,
     )
     scale = Scale.of(*every, vmax=options.vmax)
     pen = Pen(scale, colour_map(options.cmap, is_signed=scale.is_signed, is_area=True))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.matrices.cells import Pool
-from gattn.drawing.matrices.stripes import first_striped
+from gattn.drawing.matrices.minus import first_marked
 from gattn.heads.head import AttentionGraph
 
 
@@ -124,12 +124,12 @@ class Grid:
         return list({id(block.pen): block.pen for block in self.blocks}.values())
 
     @cached_property
-    def top_of_striped(self) -> float | None:
-        """The end of the scale on which matrices have stripes, if they are large enough."""
+    def top_of_marked(self) -> float | None:
+        """The end of the scale on which matrices have signs, if they are large enough."""
         for block in self.blocks:
             top = block.pen.scale.top
             if block.pen.scale.is_signed and any(
-                bool((numbers < first_striped(top)).any())
+                bool((numbers < first_marked(top)).any())
                 for panel in block.panels.values()
                 for numbers in (panel.head.attention, panel.head.sink)
                 if numbers is not None

@@ -20,7 +20,7 @@ from gattn.drawing.many_heads.grid import Grid
 from gattn.drawing.many_heads.panel_names import PanelNames
 from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height
 from gattn.drawing.matrices.cells import COARSE, pooling_said, sink_columns
-from gattn.drawing.matrices.stripes import STRIPED, striped_said
+from gattn.drawing.matrices.minus import MARKED, marked_said
 from gattn.heads.head import AttentionGraph
 from gattn.names.text import wrapped
 
@@ -262,9 +262,9 @@ class Plan:
             return grid.caption
         whole, count = (sum(getattr(one, of) for one in self.names) for of in ("whole", "count"))
         lacks = f"{whole} of {count} names have room" * (whole < count)
-        top = grid.top_of_striped
-        are_striped = top is not None and min(self.token(grid.head)) >= as_inches(STRIPED)
-        marked = striped_said(top) if top is not None and are_striped else ""
+        top = grid.top_of_marked
+        are_marked = top is not None and min(self.token(grid.head)) >= as_inches(MARKED)
+        marked = marked_said(top) if top is not None and are_marked else ""
         return "; ".join(filter(None, [grid.caption, marked, lacks]))
 
     def pooled(self, dots: float = COARSE) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gattn.analysis.reading.heads import Place
 from gattn.drawing.canvas.head_labels import shorter
+from gattn.drawing.chosen.given import refuse_unused
 from gattn.drawing.many_heads.grid_plan import most_columns
 from gattn.drawing.many_heads.scores import HeadScore, Score
 from gattn.heads.head import AttentionGraph
@@ -62,9 +63,13 @@ class Order:
         label: HeadScore | None,
         *,
         within_layers: bool,
+        is_strip: bool = False,
         known: pd.DataFrame | None = None,
     ) -> Order:
         """Read the scores, by name from `known` or else from the head table."""
+        sorting = "it keeps layers as rows where sort= sorts all heads of a trace"
+        is_lone = within_layers and (sort is None or is_strip)
+        refuse_unused("within_layers", sorting, is_given=is_lone)
         by = None if sort is None else Score.of(sort, graphs, known)
         written = by if label is None else Score.of(label, graphs, known)
         return cls(by, written, within_layers)

@@ -11,6 +11,8 @@ from gattn.names.text import wrapped
 
 _FEWEST = 2.5
 """The room in font sizes below which no name is shortened: it is left out."""
+_LITTLE = 0.2
+"""By how many font sizes a line may be too long, of the distance between names."""
 
 
 @dataclass(frozen=True)
@@ -70,4 +72,4 @@ def _shortest(text: str, room: float, most: int) -> str:
     lines = [line for line in every if room >= _FEWEST or width_of(line) <= room][:most]
     if lines and len(lines) < len(every):
         lines[-1] = lines[-1].removesuffix(":") if lines[-1].endswith(":") else f"{lines[-1]}…"
-    return "\n".join(shortened(lines, room))
+    return "\n".join(shortened(lines, room + _LITTLE))

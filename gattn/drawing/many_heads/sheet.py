@@ -20,7 +20,7 @@ from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH, dots_of
 from gattn.drawing.matrices.cells import EdgeCells
 from gattn.drawing.matrices.images import add_cells
-from gattn.drawing.matrices.stripes import STRIPED, stripes
+from gattn.drawing.matrices.minus import MARKED, minus_signs
 
 
 class Sheet:
@@ -58,21 +58,21 @@ class Sheet:
         image = add_cells(self._axes, found, cmap=pen.cmap, norm=pen.norm, extent=extent)
         rows, columns = found.shape
         size = wide / columns, tall / rows
-        if pen.scale.is_signed and min(size) >= as_inches(STRIPED):
+        if pen.scale.is_signed and min(size) >= as_inches(MARKED):
             values = found.at(rows, columns)
-            self.add_stripes(box, values, pen.scale.top, image.to_rgba)
+            self.add_signs(box, values, pen.scale.top, image.to_rgba)
 
-    def add_stripes(
+    def add_signs(
         self,
         box: Sequence[float],
         values: NDArray[Any],
         top: float,
         paint: Callable[[NDArray[Any]], Any],
     ) -> None:
-        """Stripe the negative cells of a matrix in a box."""
+        """Mark the negative cells of a matrix in a box."""
         (x, y, wide, tall), (rows, columns) = box, values.shape
         size = wide / columns, -tall / rows
-        for patch in stripes(values, top, paint, corner=(x, -y), size=size):
+        for patch in minus_signs(values, top, paint, corner=(x, -y), size=size):
             self._axes.add_patch(patch)
 
     def add_pixels(self, box: Sequence[float], pixels: NDArray[Any], **style: Any) -> None:

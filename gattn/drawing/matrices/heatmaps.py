@@ -26,7 +26,7 @@ from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.matrices.arrays import ArrayCells, KindCells
 from gattn.drawing.matrices.cells import Cells, Pool, Pooling, pooling_said
 from gattn.drawing.matrices.images import CellsImage, add_cells
-from gattn.drawing.matrices.stripes import mark_negative
+from gattn.drawing.matrices.minus import mark_negative
 
 _HATCH, _HATCHED = "/////", "#8886"
 """What shows where there is no number: in grey, too, it is like no number's colour."""

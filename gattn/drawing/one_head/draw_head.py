@@ -25,7 +25,7 @@ from gattn.drawing.canvas.frame import (
 )
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.chosen.given import checks_given
+from gattn.drawing.chosen.given import checks_given, refuse_unused
 from gattn.drawing.chosen.hidden import hidden_said, without_hidden
 from gattn.drawing.chosen.queries import Tokens, sides
 from gattn.drawing.chosen.shown import (
@@ -117,11 +117,16 @@ def draw_with(
         )
     check_values(head, values)
     check_pool(options.pool)
+    is_matrix = isinstance(layout, str) and layout == "matrix"
+    pooled = "a pixel of layout='matrix' may hold several cells, of which it says what is shown"
+    refuse_unused("pool", pooled, is_given=options.pool != "mean" and not is_matrix)
+    lines = "it is the width of lines, as in layout='arcs', and a matrix has none"
+    refuse_unused("linewidth", lines, is_given=options.linewidth is not None and is_matrix)
     check_reached(options.threshold, [head])
     whole, head = head, without_hidden(head, options.hide, self_loops=options.self_loops)
     draw = drawing(head, layout)
     scale = Scale.of(head, vmax=options.vmax, linewidth=options.linewidth)
-    is_matrix, is_attention = layout == "matrix", values == "attention"
+    is_attention = values == "attention"
     is_signed = scale.is_signed and is_attention
     colours = colour_map(options.cmap, is_signed=is_signed, is_area=is_matrix)
     pen = Pen(scale, colours, wording.weight)

@@ -21,7 +21,7 @@ from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.matrices.cells import EdgeCells, sink_columns
 from gattn.drawing.matrices.heatmaps import fill_axes
-from gattn.drawing.matrices.stripes import mark_negative
+from gattn.drawing.matrices.minus import mark_negative
 from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import mark_cells
 from gattn.errors import SelectionError

@@ -23,7 +23,7 @@ from gattn.drawing.canvas.frame import clear, given_axes, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar, are_alike, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.chosen.given import checks_given
-from gattn.drawing.matrices.stripes import first_striped, mark_where_seen, stripes
+from gattn.drawing.matrices.minus import first_marked, mark_where_seen, minus_signs
 from gattn.drawing.over_image.images import Fit, Image, read_image
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
@@ -248,7 +248,7 @@ def draw_patches(
     ax.set_aspect((height / tall) / (width / wide))
     clear(ax)
     if pen.is_signed and not smooth:
-        make = partial(stripes, found.values, pen.top, pen.painted, corner=(0.0, 0.0))
+        make = partial(minus_signs, found.values, pen.top, pen.painted, corner=(0.0, 0.0))
         mark_where_seen(ax, (tall, wide), pen.top, make)
     for row, column in found.outlined:
         outline(ax, (column, row, 1, 1))
@@ -273,8 +273,8 @@ def blocks(values: NDArray[np.float64], pen: ImagePen) -> NDArray[np.float64]:
 
 
 def _surround_negative(ax: Axes, values: NDArray[np.float64], top: float) -> None:
-    """Draw dashed lines around where smoothed numbers are negative, as stripes would be blocks."""
-    numbers, level = _smoothed(values), first_striped(top)
+    """Draw dashed lines around where smoothed numbers are negative, as signs would be of blocks."""
+    numbers, level = _smoothed(values), first_marked(top)
     if not numbers.min() < level < numbers.max():
         return
     rows, columns = (
@@ -285,7 +285,7 @@ def _surround_negative(ax: Axes, values: NDArray[np.float64], top: float) -> Non
         style: Any = {"colors": colour, "linewidths": line, "linestyles": dash, "zorder": 2.5}
         ax.contour(columns, rows, numbers, levels=[level], **style).set_gid("gattn-negative")
     said = f"within dashed lines: negative, below {in_digits(level)}"
-    Fitting.of(ax).note("striped", said)
+    Fitting.of(ax).note("marked", said)
 
 
 def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ from gattn.drawing.many_heads.sheet import (
     key_width,
     line_height,
 )
-from gattn.drawing.matrices.stripes import STRIPED, first_striped, striped_said
+from gattn.drawing.matrices.minus import MARKED, first_marked, marked_said
 from gattn.drawing.over_image.draw_image import ImagePen, blocks, faded, over_grey
 from gattn.drawing.over_image.images import Image
 from gattn.drawing.over_image.patches import Patches
@@ -141,9 +141,9 @@ class Panels:
             if panel.found is not None:
                 own = self._patch_box(x, y)
                 sheet.add_pixels(own, blocks(panel.found.values, self._pen))
-                if self._are_striped:
+                if self._are_marked:
                     pen = self._pen
-                    sheet.add_stripes(own, panel.found.values, pen.top, pen.painted)
+                    sheet.add_signs(own, panel.found.values, pen.top, pen.painted)
             self._outline(sheet, panel, x, y)
             name = self._names[panel]
             middle = x + self._side / 2
@@ -158,18 +158,18 @@ class Panels:
         sheet.add_bar(x, self._tops[0], long, bar, name, MaxNLocator(5))
 
     @property
-    def _are_striped(self) -> bool:
-        """Whether negative patches are large enough to have stripes."""
+    def _are_marked(self) -> bool:
+        """Whether negative patches are large enough to have signs."""
         _, _, wide, tall = self._patch_box(0, 0)
         size = min(wide / self._cells[1], tall / self._cells[0])
-        return self._pen.is_signed and size >= as_inches(STRIPED)
+        return self._pen.is_signed and size >= as_inches(MARKED)
 
     @property
     def _marked(self) -> str:
-        """Say what stripes are, if there are some."""
+        """Say what is marked, if anything is."""
         found = [panel.found.least for panel in self._panels if panel.found is not None]
-        has_some = self._are_striped and min(found) < first_striped(self._pen.top)
-        return striped_said(self._pen.top) if has_some else ""
+        has_some = self._are_marked and min(found) < first_marked(self._pen.top)
+        return marked_said(self._pen.top) if has_some else ""
 
     def _patch_box(self, x: float, y: float) -> tuple[float, float, float, float]:
         down, across = self._covered

@@ -18,6 +18,7 @@ from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes, w
 from gattn.drawing.canvas.keys import label_layers
 from gattn.drawing.canvas.labels import font_size, widest_of
 from gattn.drawing.canvas.sides import label_rows, label_tokens
+from gattn.drawing.chosen.given import refuse_unused
 from gattn.drawing.matrices.heatmaps import draw_heatmap, draw_kinds, write_cells
 from gattn.errors import SelectionError
 from gattn.names.text import worded
@@ -60,6 +61,10 @@ def draw_array(
     if array.size == 0 or array.ndim == 0:
         raise SelectionError(f"There is nothing to draw in an array of shape {array.shape}.")
     array, notes = without_later(last_places(array))
+    are_kinds = bool(array.attrs.get("are_kinds"))
+    coloured = "kinds have colours of their own" if are_kinds else "points are in one colour"
+    is_line = array.ndim == 1 and not are_kinds
+    refuse_unused("cmap", coloured, is_given=cmap is not None and (are_kinds or is_line))
     if array.attrs.get("are_kinds"):
         array = array.expand_dims("head") if array.ndim == 1 else array
         notes.append("colours compare within a head")

@@ -17,6 +17,7 @@ from gattn.drawing.canvas.colours import KINDS, colour_map, ink_on, is_dark
 from gattn.drawing.canvas.fitting import pitch
 from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes, shown_text
 from gattn.drawing.canvas.sides import label_rows, label_tokens
+from gattn.drawing.chosen.given import refuse_unused
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 from gattn.errors import SelectionError
 from gattn.names.text import worded
@@ -25,6 +26,7 @@ _SMALLEST = 24.0
 """The side in points of the smallest cell that has a line."""
 _HALF, _LIFT = 0.4, 0.17
 """Half the width of the scale within a cell, and how far it and the number are from its middle."""
+_RANKED = 20
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,6 @@ class _Shown:
         """The heads, each a stack, a layer and a number."""
         return self.table.index.tolist()
 
-    @property
-    def has_stacks(self) -> bool:
-        """Whether there are several stacks."""
-        return len({stack for stack, *_ in self.places}) > 1
-
     def scale(self) -> tuple[float, float]:
         """Choose the ends of the scale: from 0, or around 0, so that all intervals lie on it."""
         drawn = np.concatenate([self.values[None], self.intervals])
@@ -75,7 +72,7 @@ def draw_statistics(
     *,
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
-    count: int = 20,
+    count: int | None = None,
     **options: Any,
 ) -> Axes:
     """Draw the means of heads with their intervals.
@@ -89,8 +86,8 @@ def draw_statistics(
         What `gattn.surveys.ask.statistics.head_statistics` returns, or some of its rows.
     kind : {"map", "ranked"}
         All heads by layer and head; or the largest ones, as points with whiskers.
-    count : int
-        How many heads are ranked.
+    count : int, optional
+        How many heads are ranked, by default 20.
 
     Raises
     ------
@@ -110,7 +107,7 @@ def draw_comparison(
     *,
     ax: Axes | None = None,
     cmap: str | Colormap | None = None,
-    count: int = 20,
+    count: int | None = None,
     alpha: float = 0.05,
     **options: Any,
 ) -> Axes:
@@ -124,8 +121,8 @@ def draw_comparison(
         What `gattn.surveys.ask.comparison.compare_heads` returns, or some of its rows.
     kind : {"map", "ranked"}
         All heads by layer and head; or those that differ most, as points with whiskers.
-    count : int
-        How many heads are ranked.
+    count : int, optional
+        How many heads are ranked, by default 20.
     alpha : float
         Heads with a corrected p below this are marked.
 
@@ -156,13 +153,15 @@ def _draw(
     kind: str,
     ax: Axes | None,
     cmap: str | Colormap | None,
-    count: int,
+    count: int | None,
     options: Mapping[str, Any],
 ) -> Axes:
     if kind == "map":
+        refuse_unused("count", "kind='ranked' shows so many heads", is_given=count is not None)
         return _draw_map(shown, ax, cmap, options)
     if kind == "ranked":
-        return _draw_ranked(shown, ax, count, options)
+        refuse_unused("cmap", "kind='map' has colours", is_given=cmap is not None)
+        return _draw_ranked(shown, ax, _RANKED if count is None else count, options)
     raise SelectionError(f"kind is 'map' or 'ranked', not {kind!r:.200}.")
 
 
@@ -228,7 +227,7 @@ def _draw_lines(ax: Axes, shown: _Shown, cells: list[tuple[int, int]], inks: lis
 
 def _name_sides(ax: Axes, shown: _Shown, rows: list[tuple[str, int]], heads: list[int]) -> None:
     stacks = [stack for stack, _ in rows]
-    label_rows(ax, [f"{stack} {n}" if shown.has_stacks else str(n) for stack, n in rows])
+    label_rows(ax, [str(n) for _, n in rows], stacks)
     label_tokens(ax, heads, list(map(str, heads)), "x")
     ax.set(xlabel="head", ylabel="layer")
     for i in range(1, len(rows)):
@@ -257,9 +256,7 @@ def _draw_ranked(shown: _Shown, ax: Axes | None, count: int, options: Mapping[st
     if shown.is_signed:
         ax.axvline(0, color="0.5", lw=0.8, zorder=0)
     places = [shown.places[i] for i in order]
-    label_rows(
-        ax, [f"{stack} {n}.{m}" if shown.has_stacks else f"{n}.{m}" for stack, n, m in places]
-    )
+    label_rows(ax, [f"{n}.{m}" for _, n, m in places], [stack for stack, *_ in places])
     ax.set(ylim=(len(order) - 0.4, -0.6), ylabel="head")
     name_side(ax, "x", shown_text(worded(shown.name)))
     ax.spines[["top", "right", "left"]].set_visible(False)

@@ -59,6 +59,7 @@ def draw_table(
     cmap = cmap and given_map(cmap)
     table = without_only_stack(table)
     names = list(columns) if columns is not None else _numeric(table)
+    check_columns(table, names)
     if not names or not len(table):
         raise SelectionError("There is nothing to draw: the table has no rows or no numbers.")
     values = table[names].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -68,7 +69,7 @@ def draw_table(
     painted = _painted(values, np.isin(names, shares), cmap)
     fill_axes(ax, ColourCells(painted), **options)
     hatch_missing(ax, values)
-    label_rows(ax, rows)
+    label_rows(ax, rows, _stacks(table))
     if table.index.nlevels == 1 and table.index.name:
         ax.set_ylabel(str(table.index.name))
     ax.tick_params(axis="x", length=0)
@@ -78,6 +79,21 @@ def draw_table(
     said = "each column on a scale of its own" + ", shares from 0 to 1" * bool(shares)
     describe(ax, table.attrs, notes=[said])
     return ax
+
+
+def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
+    """Refuse columns that a table lacks, or that hold no numbers.
+
+    Raises
+    ------
+    SelectionError
+        With those that it has.
+    """
+    known = [str(name) for name in table.columns if _has_numbers(table[name])]
+    if unknown := [name for name in names if name not in known]:
+        raise SelectionError(
+            f"No column of numbers {unknown[0]!r:.80}; there are {', '.join(known)}."
+        )
 
 
 def _name_columns(ax: Axes, names: Sequence[str]) -> None:
@@ -108,23 +124,43 @@ def _numeric(table: pd.DataFrame) -> list[str]:
     return [
         str(name)
         for name in table.attrs.get("drawn", table.columns)
-        if name in table.columns
-        and is_numeric_dtype(table[name])
-        and not is_bool_dtype(table[name])
+        if name in table.columns and _has_numbers(table[name])
     ]
 
 
+def _has_numbers(column: pd.Series[Any]) -> bool:
+    return is_numeric_dtype(column) and not is_bool_dtype(column)
+
+
+def _stacks(table: pd.DataFrame) -> list[str]:
+    """List the stack of each row, if rows are named by stacks."""
+    if not _has_stacks(table) or _parts(table):
+        return []
+    return list(map(str, table.index.get_level_values("stack")))
+
+
+def _has_stacks(table: pd.DataFrame) -> bool:
+    return "stack" in table.index.names and table.index.nlevels > 1
+
+
 def _row_names(table: pd.DataFrame) -> list[str]:
-    """Name the rows by their parts; otherwise by their index, and their tokens if there are any."""
-    parts = [name for name in ("part", "query_part", "key_part") if name in table.columns]
-    if parts:
+    """Name the rows by their parts; otherwise by their index, and their tokens if there are any.
+
+    Stacks are left out, if there are more levels of the index.
+    """
+    if parts := _parts(table):
         rows = table[parts].itertuples(index=False, name=None)
         return [" × ".join(visible(str(part), limit=24) for part in row) for row in rows]
-    names = [_place(label) for label in table.index]
+    within = table.droplevel("stack") if _has_stacks(table) else table
+    names = [_place(label) for label in within.index]
     if "token" in table.columns:
         tokens = [visible(str(token)) for token in table["token"]]
         return [numbered(name, token) for name, token in zip(names, tokens, strict=True)]
     return names
+
+
+def _parts(table: pd.DataFrame) -> list[str]:
+    return [name for name in ("part", "query_part", "key_part") if name in table.columns]
 
 
 def _place(label: Any) -> str:

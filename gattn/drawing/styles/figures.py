@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from math import isfinite
 from os import PathLike, fsdecode
 from pathlib import Path
@@ -13,7 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure, SubFigure
 
 from gattn.errors import FileError, SelectionError
-from gattn.files.whole_files import shown_path, whole_file
+from gattn.files.whole_files import reason_of, shown_path, whole_file
 
 TEXT_AS_TEXT: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 """Fonts in PDF and PS that journals accept and editors read (TrueType), and text in SVG."""
@@ -31,7 +32,8 @@ class TextFigure(Figure):
     def savefig(self, fname: Any, **kwargs: Any) -> None:
         """Save the figure, as matplotlib does, with fonts in place of outlines.
 
-        A file appears whole or not at all.
+        A file appears whole or not at all. What is no file, such as a pipe or ``/dev/null``, is
+        written to.
 
         Raises
         ------
@@ -43,6 +45,11 @@ class TextFigure(Figure):
                 super().savefig(fname, **kwargs)
                 return
             path, kind = self._named(Path(fsdecode(fname)), kwargs.pop("format", None))
+            if _is_device(path):
+                buffer = io.BytesIO()
+                super().savefig(buffer, format=kind, **kwargs)
+                _write_to(path, buffer.getvalue())
+                return
             with whole_file(path) as part:
                 super().savefig(part, format=kind, **kwargs)
 
@@ -50,7 +57,8 @@ class TextFigure(Figure):
         """Complete a file's name as matplotlib does, and find the kind of the file."""
         if not (kind := kind or path.suffix[1:]):
             kind = mpl.rcParams["savefig.format"]
-            path = path.with_name(f"{path.name.rstrip('.')}.{kind}") if path.name else path
+            if path.name and not _is_device(path):
+                path = path.with_name(f"{path.name.rstrip('.')}.{kind}")
         known = self.canvas.get_supported_filetypes()
         if not isinstance(kind, str) or kind.lower() not in known:
             raise FileError(
@@ -75,6 +83,21 @@ class TextFigure(Figure):
         buffer = io.BytesIO()
         self.savefig(buffer, format="png")
         return buffer.getvalue()
+
+
+def _is_device(path: Path) -> bool:
+    """Return whether something is there that can be written to, but not replaced."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _write_to(device: Path, written: bytes) -> None:
+    try:
+        with device.open("wb") as opened:
+            opened.write(written)
+    except OSError as error:
+        raise FileError(
+            f"{shown_path(device)} cannot be written: {reason_of(error)}. Save elsewhere."
+        ) from error
 
 
 def _is_inline() -> bool:

@@ -83,9 +83,9 @@ class DrawnHead:
         pool : {"mean", "max"}
             What a pixel of a matrix shows that holds several cells: their mean, which counts pairs
             without an edge as 0, or the one of the largest size. Pixels are those of the file:
-            ``savefig("head.png", dpi=300)`` shows more than a screen.
+            ``savefig("head.png", dpi=300)`` shows more than a screen. Lines refuse "max".
         linewidth : float, optional
-            The width of the widest line in points.
+            The width of the widest line in points. A matrix has no lines, and refuses it.
         title, caption : str, optional
             Instead of the head's name above, and of what is said below; "" for none.
         figsize : (float, float), optional

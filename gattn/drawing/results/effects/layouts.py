@@ -28,7 +28,7 @@ from gattn.drawing.canvas.labels import (
     width_of,
 )
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.sides import label_tokens
+from gattn.drawing.canvas.sides import REACH, label_tokens
 from gattn.drawing.layers.band_names import name_lowest, set_up_bands
 from gattn.drawing.layers.bands import Band
 from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay
@@ -41,8 +41,6 @@ from gattn.names.text import wrapped
 MOST_EDGES = 300
 _MOST_BARS = 40
 _WIDE = 12.0
-_REACH = 0.45
-"""The share of the width that the names of edits take at most."""
 _WHOLE = 400
 """The most letters of an edit that are read to tell it from others."""
 
@@ -103,17 +101,19 @@ def _name_edits(ax: Axes, names: Mapping[int, str]) -> None:
     apart = pitch(ax, len(names), "y")
     size = min(0.85 * font_size(), max(smallest(), apart / 1.15))
     step = max(1, int(np.ceil(1.15 * size / max(apart, 1e-9))))
-    texts, said = _told_apart(names, _REACH * room(ax)[0] / size)
+    texts, said = _told_apart(names, REACH * room(ax)[0] / size, int(apart / (1.15 * size)))
     ax.set_yticks(range(0, len(names), step), texts[::step], size=size, **text_style(texts))
     said = "; ".join(filter(None, [said, f"one name in {step}" * (step > 1)]))
     Fitting.of(ax).note("names", said)
 
 
-def _told_apart(names: Mapping[int, str], room: float) -> tuple[list[str], str]:
-    """Shorten the names of rows so that they read differently, and say how."""
+def _told_apart(names: Mapping[int, str], room: float, lines: int) -> tuple[list[str], str]:
+    """Write the names of rows in some lines, or so short that they read differently; say how."""
     whole = list(names.values())
-    if widest_of(whole) <= room:
-        return whole, ""
+    texts = [wrapped(name, room, width_of) for name in whole]
+    fit = widest_of(line for text in texts for line in text.split("\n")) <= room
+    if fit and all(text.count("\n") < max(1, lines) for text in texts):
+        return texts, ""
     form, values = in_form(whole)
     texts = shortened(values, room)
     if len(set(texts)) == len(set(whole)):

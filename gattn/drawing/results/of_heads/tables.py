@@ -21,7 +21,7 @@ from gattn.drawing.canvas.head_labels import fullest
 from gattn.drawing.canvas.labels import fit, text_style
 from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.results.arrays import draw_array
-from gattn.drawing.results.tables import draw_table
+from gattn.drawing.results.tables import check_columns, draw_table
 from gattn.errors import SelectionError
 from gattn.names.choices import written
 
@@ -57,6 +57,7 @@ def draw_head_table(
     if columns is None:
         measured = [name for name in scores if name not in EVEN_COLUMNS]
         columns = [name for name in measured if table[name].nunique() > 1] or measured
+    check_columns(table, columns)
     has_labels = "label" in table.columns
     if ax is None:
         wide = min(_LARGEST, 1.2 + 0.72 * len(columns) + 1.6 * has_labels)
