@@ -421,7 +421,7 @@ def test_compare_prints_heads_and_the_prediction_and_draws(capsys, tmp_path, emb
     ):
         words = line.split()
         assert words[:2] == [str(layer), str(head)]
-        numbers = [row.distance, row.entropy_before, row.entropy_after, row.change]
+        numbers = [row.distance, row.entropy_before, row.entropy_after, row.edge_change]
         assert [float(word) for word in words[2:6]] == pytest.approx(numbers, abs=6e-4)
         changed = [] if pd.isna(row.query) else [str(row.query), str(row.key)]
         assert words[6:8] == changed

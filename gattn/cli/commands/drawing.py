@@ -227,7 +227,7 @@ def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:
     print_table(shown)
     print(
         f"distance: Jensen-Shannon, base e, mean over queries, at most {FARTHEST:.3f}; entropy in "
-        "nats; change: after - before, of the edge that changed most"
+        "nats; edge_change: after - before, of the edge that changed most"
     )
     if keep:
         print(f"computed from the edges kept by {keep}")

@@ -161,9 +161,8 @@ class Recording(Context):
     def finish(self, calls: Calls | None = None) -> None:
         """Check that attention was seen, and every chosen layer; `calls` say why none was."""
         if not self._depth:
-            others = calls and (calls.unfollowed, calls.learned, calls.weighing)
-            known = self._was_called, self._broke, *(others or ())
-            raise CaptureError(nothing_seen(self._kind, *known))
+            others = (calls.unfollowed, calls.learned, calls.weighing) if calls else ()
+            raise CaptureError(nothing_seen(self._kind, self._was_called, self._broke, *others))
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
             raise no_such("layer", min(missing), depth, "the model")

@@ -25,14 +25,17 @@ Change = Callable[[Tensor], Tensor]
 _CHANGES: tuple[Change, ...] = (
     lambda x: x.flatten().flip(0).reshape(x.shape),
     lambda x: torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x),
+    torch.neg,
+    torch.zeros_like,
     lambda x: torch.full_like(x, 1e-6),
     lambda x: torch.full_like(x, 1e3),
+    lambda x: torch.full_like(x, -1e3),
 )
 
 
 def are_only_kept(walk: Walk, run: Callable[[], Any], names: Collection[Name]) -> bool:
     """Return whether a model attends and gives the same, whatever numbers code is given there."""
-    first = _ran(walk, run, names, lambda x: x)
+    first = _ran(walk, run, names, torch.clone)
     return first is not None and all(
         (other := _ran(walk, run, names, change)) is not None
         and other[0] == first[0]
@@ -54,7 +57,8 @@ def _ran(
     giving = _Giving(walk, names, change)
     try:
         with FunctionMode(), without_fast_path(), walk.following(), observed(see), giving:
-            return attended, run()
+            result = run()
+        return None if giving.is_written else (attended, result)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -67,6 +71,12 @@ class _Giving(Reading):
     def __init__(self, walk: Walk, names: Collection[Name], change: Change) -> None:
         super().__init__(walk, {})
         self._names, self._change = names, change
+        self._given: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def is_written(self) -> bool:
+        """Whether code wrote into arrays that it was given, which are a tensor's memory."""
+        return not all(are_same(x, before) for x, before in self._given)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -74,5 +84,7 @@ class _Giving(Reading):
         """Run a function, on other numbers if it is one of those."""
         if self._is_read(func) and self._name(func) in self._names:
             with torch._C.DisableTorchFunction():
-                args = (self._change(args[0].detach()), *args[1:])
+                other = self._change(args[0].detach()).clone()
+                self._given.append((other, other.clone()))
+                args = (other, *args[1:])
         return func(*args, **(kwargs or {}))

@@ -53,7 +53,7 @@ def nothing_seen(
     kind: str,
     was_called: bool,
     broke: bool,
-    unfollowed: Sequence[str],
+    unfollowed: Sequence[str] = (),
     learned: Sequence[str] = (),
     weighing: Sequence[str] = (),
 ) -> str:

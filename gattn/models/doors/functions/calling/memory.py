@@ -14,5 +14,8 @@ def memory_of(x: Tensor) -> StorageWeakRef | None:
     """
     if x.layout is not torch.strided or x.is_meta:
         return None
-    storage = x.untyped_storage()
+    try:
+        storage = x.untyped_storage()
+    except NotImplementedError:  # Function transforms wrap others' memory.
+        return None
     return StorageWeakRef(storage) if storage.data_ptr() else None

@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.functions.calling.handing import edited_early, is_begun_early
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed
 from gattn.models.doors.functions.softmaxes.following import Followed, softmaxes
 from gattn.models.doors.functions.softmaxes.products import Product
 from gattn.models.doors.functions.softmaxes.source import Source
 
+_is_batched = torch._C._functorch.is_batchedtensor
 _TELLS = frozenset(
     getattr(Tensor, name)
     for name in ("tolist", "item", "__float__", "__format__", "__repr__", "__array__", "numpy")
@@ -38,6 +40,8 @@ def early_of(followed: Followed, found: Product) -> int | None:
     if source.ranking is not None and source.ranking.keeps:
         return None
     scores = source.scores
+    if _is_batched(scores):
+        return None
     is_alike = found.scores.shape == scores.shape and found.output.shape[:-1] == scores.shape[:-1]
     return source.number if is_alike and _are_equal(found.scores, scores) else None
 
@@ -45,15 +49,11 @@ def early_of(followed: Followed, found: Product) -> int | None:
 def has_copies(followed: Followed, found: Product) -> bool:
     """Return whether numbers of a softmax are elsewhere than in what meets the values."""
     whole = followed.source.attention()
-    own = {_memory(x) for x in (whole, found.operand) if x is not None}
+    own = {memory_of(x) for x in (whole, found.operand) if x is not None}
     return any(
-        one.source is followed.source and (x := tensor()) is not None and _memory(x) not in own
+        one.source is followed.source and (x := tensor()) is not None and memory_of(x) not in own
         for tensor, one, _ in softmaxes.known.copy().values()
     )
-
-
-def _memory(x: Tensor) -> int:
-    return x.untyped_storage().data_ptr()
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:

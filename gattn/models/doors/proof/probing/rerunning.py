@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.interface import is_routed
-from gattn.models.doors.proof.layouts.sameness import are_same
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.failing import Stop, failing
 from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
@@ -209,8 +208,8 @@ class Reruns:
             self.through(site.chain[-1], self._plain.__setitem__, None, site, is_plain=True)
         alone: dict[Site, RawCall] = {}
         self.through(outer, alone.__setitem__, None, site, is_plain=True)
-        pair = self._plain.get(site), alone.get(site)
-        return all(pair) and are_same(*map(_numbers_of, pair))
+        one, other = self._plain.get(site), alone.get(site)
+        return one is not None and other is not None and _has_numbers_of(one, other)
 
     def _run(
         self, outer: Run, inject: Run, source: int, marks: Tensor, asking: Sequence[Site]
@@ -287,8 +286,12 @@ def _numbers(outer: Run) -> dict[str, int]:
     return found
 
 
-def _numbers_of(call: RawCall | None) -> list[Tensor | None]:
-    return [] if call is None else [call.query, call.key, call.scores, call.value, call.output]
+def _has_numbers_of(one: RawCall, other: RawCall) -> bool:
+    known = ((x.query, x.key, x.scores, x.value, x.output) for x in (one, other))
+    return all(
+        x is y or (x is not None and y is not None and torch.equal(x, y))
+        for x, y in zip(*known, strict=True)
+    )
 
 
 def kept(given: Given) -> Given:
