@@ -54,7 +54,7 @@ def test_tokens_that_have_texts_keep_them_and_several_apart_are_numbered():
     named = replace(picture_head(), tokens=tuple("abcdefg"), geometry=None)
     assert named.on_grid(2, 3).tokens == tuple("abcdefg")
     head = AttentionGraph.from_dense(attention(8, 8)).on_grid(2, 3, prefix=2)
-    assert head.tokens[:3] == ("class", "special 1", "0,0")
+    assert head.tokens[:3] == ("special 0", "special 1", "0,0")
 
 
 def test_cells_may_be_in_any_order_as_in_windows():

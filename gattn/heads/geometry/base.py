@@ -81,9 +81,9 @@ class Geometry:
         return ~np.isnan(self.coordinates()[self.AXES[0]])
 
     def _named(self, somewhere: list[str]) -> list[str]:
-        """Name a first token that lies nowhere "class", others such as registers "special 1" ..."""
+        """Name a single token that lies nowhere and comes first "class", others "special 0" ..."""
         apart = np.flatnonzero(~self.is_somewhere).tolist()
-        others = ["class" if token == 0 else f"special {n}" for n, token in enumerate(apart)]
+        others = ["class"] if apart == [0] else [f"special {n}" for n in range(len(apart))]
         for place, name in zip(apart, others, strict=True):
             somewhere[place] = name
         return somewhere
