@@ -233,6 +233,28 @@ def test_steps_of_modules(kind):
 
 
 @torch.no_grad()
+def test_steps_have_names_and_are_counted_from_the_end():
+    torch.manual_seed(0)
+    model = _Greedy().double().eval()
+    ids, target = _ids(1)
+    source, words = [f"s{n}" for n in range(TOKENS)], [f"t{n}" for n in range(model.length)]
+    tokens = {"attention": {"query": words, "key": source}}
+    with capturing(model, tokens=tokens) as run:
+        model(ids, target)
+    assert run.trace[0, 0].tokens == tuple(source)
+    assert run.trace[0, 0].query_tokens == tuple(words)
+    with edited(model, Cut(layer=0, query=4, key=3)):
+        wanted, _ = model(ids, target)
+    with edited(model, Cut(layer=0, query="t4", key="s3"), tokens=tokens):
+        named, _ = model(ids, target)
+    with edited(model, Cut(layer=0, query=-1, key=-3)):
+        counted, _ = model(ids, target)
+    assert not torch.equal(wanted, model(ids, target)[0])
+    torch.testing.assert_close(named, wanted, rtol=0, atol=0)
+    torch.testing.assert_close(counted, wanted, rtol=0, atol=0)
+
+
+@torch.no_grad()
 def test_what_is_decoded_decides_how_many_steps_there_are():
     torch.manual_seed(0)
     model = _Greedy().double().eval()

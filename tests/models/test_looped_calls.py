@@ -164,6 +164,22 @@ def test_the_effect_of_a_cut_in_a_loop():
     assert abs(float(found["effect"].iloc[0])) == pytest.approx(abs(float(change)), rel=1e-6)
 
 
+@pytest.mark.parametrize("way", ["heads", "elements", "chunks", "queries", "heads, then chunks"])
+def test_queries_of_a_loop_are_counted_from_the_end(way):
+    model, x = made(WAYS[way])
+    with torch.no_grad():
+        plain = model(x)
+        with edited(model, Cut(layer=1, query=TOKENS - 1, key=3)):
+            wanted = model(x)
+        with edited(model, Cut(layer=1, query=-1, key=-3)):
+            found = model(x)
+        with edited(model, Cut(layer=1, query=slice(-1, None), key=3)):
+            sliced = model(x)
+    assert not torch.equal(wanted, plain)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    torch.testing.assert_close(sliced, wanted, rtol=0, atol=0)
+
+
 class Cascade(nn.Module):
     """Each head attends to what the one before gave."""
 

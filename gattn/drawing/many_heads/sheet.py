@@ -72,7 +72,8 @@ class Sheet:
         """Mark the negative cells of a matrix in a box."""
         (x, y, wide, tall), (rows, columns) = box, values.shape
         size = wide / columns, -tall / rows
-        for patch in minus_signs(values, top, paint, corner=(x, -y), size=size):
+        apart = min(wide / columns, tall / rows) * POINTS_PER_INCH
+        for patch in minus_signs(values, top, paint, apart, corner=(x, -y), size=size):
             self._axes.add_patch(patch)
 
     def add_pixels(self, box: Sequence[float], pixels: NDArray[Any], **style: Any) -> None:

@@ -25,6 +25,8 @@ _CORNERS = np.array([[-0.5, -0.5], [0.5, -0.5], [0.5, 0.5], [-0.5, 0.5], [-0.5, 
 _CODES = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY]
 _LONG, _THICK = 0.56, 0.24
 """How long and how thick a sign is, as shares of its cell."""
+_LARGE = 9.0
+"""From how many points on cells have signs of one size."""
 
 
 def first_marked(top: float) -> float:
@@ -41,6 +43,7 @@ def minus_signs(
     values: NDArray[Any],
     top: float,
     paint: Callable[[NDArray[Any]], Any],
+    apart: float,
     *,
     corner: tuple[float, float] = (-0.5, -0.5),
     size: tuple[float, float] = (1.0, 1.0),
@@ -55,13 +58,15 @@ def minus_signs(
         The end of their scale.
     paint : callable
         Returns the colours of some numbers, on which signs must show.
+    apart : float
+        How many points cells are apart.
     corner, size : (float, float)
         Where the first cell begins, and how wide and high each is.
     """
     is_negative = np.nan_to_num(values) < first_marked(top)
     middles = np.asarray(corner) + (np.argwhere(is_negative)[:, ::-1] + 0.5) * size
     inks = np.array([ink_on(colour) for colour in paint(values[is_negative])], dtype=str)
-    sign = _CORNERS * (_LONG, _THICK) * size
+    sign = _CORNERS * (_LONG, _THICK) * size * min(1.0, _LARGE / apart)
     found = []
     for ink in dict.fromkeys(inks.tolist()):
         corners = middles[inks == ink][:, None] + sign
@@ -79,16 +84,16 @@ def mark_negative(ax: Axes, cells: Cells, image: CellsImage) -> None:
     """
     top = float(np.max(image.norm.vmax or 1.0))
 
-    def made() -> list[PathPatch]:
+    def made(apart: float) -> list[PathPatch]:
         if any(text.get_gid() == "gattn-numbers" for text in ax.texts):
             return []
-        return minus_signs(cells.at(*cells.shape), top, image.to_rgba)
+        return minus_signs(cells.at(*cells.shape), top, image.to_rgba, apart)
 
     mark_where_seen(ax, cells.shape, top, made)
 
 
 def mark_where_seen(
-    ax: Axes, shape: tuple[float, float], top: float, make: Callable[[], list[PathPatch]]
+    ax: Axes, shape: tuple[float, float], top: float, make: Callable[[float], list[PathPatch]]
 ) -> None:
     """Add signs whenever so many rows and columns on axes are far enough apart, and say so."""
 
@@ -96,7 +101,7 @@ def mark_where_seen(
         rows, columns = shape
         apart = min(pitch(ax, rows, "y"), pitch(ax, columns, "x"))
         # Large matrices have no such cells: they are never looked at.
-        found = make() if apart >= MARKED else []
+        found = make(apart) if apart >= MARKED else []
         Fitting.of(ax).note("marked", marked_said(top) * bool(found))
         return [ax.add_patch(patch) for patch in found]
 

@@ -63,6 +63,8 @@ class Ends:
         """Count the tokens of a sequence as it was first given; None if the edit does not ask."""
         if id(edit) not in self._counting:
             return None
+        if place.is_part and place.sizes is not None:
+            return place.sizes[side == "key"]
         of_decoder = place.stack == "decoder" or (place.stack == "cross" and side == "query")
         if (_IDS[0] if of_decoder and _IDS[0] in self._last else _IDS[1]) in self._grows:
             raise EditError(

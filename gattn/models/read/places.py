@@ -66,7 +66,8 @@ class Place:
 
     Any call whose keys are other tokens than its queries `is_bipartite`; only where its stack is
     one of cross-attention do the keys stay the same from step to step. `sizes` are the numbers of
-    queries and keys of a sequence, where its tokens have told positions. Where the heads of a layer
+    queries and keys of a sequence, where its tokens have told positions, or are those of a layer
+    that attends part by part. Where the heads of a layer
     attend in calls of their own, it has as many `heads`, of which this call has the one `head`. Its
     queries are `is_adrift` where the keys are these and others, as those of a text that is not
     known: then where they stand among the keys is not known, and both are counted from 0.
@@ -83,6 +84,11 @@ class Place:
     head: int = 0
     heads: int = 0
     is_adrift: bool = False
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of a layer, whose queries come one part after another."""
+        return self.sizes is not None and all(one.positions is None for one in self.queries)
 
     def own(self, heads: Sequence[int]) -> list[int]:
         """Return which of a layer's heads a call has, as it numbers them."""

@@ -155,7 +155,7 @@ class EdgesOfCalls:
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(not_seen(queries.first, layer.queries))
         layer.queries = queries.first + len(queries)
-        if place.sizes is not None:
+        if place.sizes is not None and not place.is_part:
             layer.positions = layer.positions or Positions(*place.sizes, place.is_bipartite)
             layer.positions.queries.append(queries.at)
             layer.positions.keys.append(reading.keys.at)

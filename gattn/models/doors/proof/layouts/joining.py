@@ -143,7 +143,9 @@ def _join_steps(own: Sequence[Site], plan: Plan) -> None:
         lead, layout = plan.layouts[site.place][done[site.place]]
         assert layout.tokens is not None
         joined = Joined(own[0].place[1], step, step > 0)
-        tokens = replace(layout.tokens, is_cross=True, has_own_rows=True, joined=joined)
+        tokens = replace(
+            layout.tokens, num_queries=len(own), is_cross=True, has_own_rows=False, joined=joined
+        )
         plan.layouts[site.place][done[site.place]] = lead, replace(layout, tokens=tokens)
         done[site.place] += 1
 

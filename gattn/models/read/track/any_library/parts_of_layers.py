@@ -15,6 +15,7 @@ def part_of_layer(
     """Return where a call is that is a part of a layer."""
     length, slots = call.query.shape[2], call.key.shape[2]
     is_cross, sequences = tokens.is_cross, list(tokens.sequences)
+    sizes = tokens.num_queries, tokens.num_keys
     if tokens.is_told:
         start = joined.start
         queries, keys = (
@@ -24,9 +25,8 @@ def part_of_layer(
                 (slots, start, tokens.key_positions),
             )
         )
-        sizes = tokens.num_queries, tokens.num_keys
         return Place(stack, layer, is_cross, queries, keys, sequences, is_cross, sizes)
     queries = [Side(torch.arange(length, device="cpu"), joined.start)] * len(sequences)
     keys = [Side(torch.arange(slots, device="cpu"), 0)] * len(sequences)
-    where = stack, layer, is_cross, queries, keys, sequences, is_cross
+    where = stack, layer, is_cross, queries, keys, sequences, is_cross, sizes
     return Place(*where, head=joined.head, heads=joined.heads)
