@@ -43,7 +43,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     with_edits,
 )
 from gattn.models.doors.functions.softmaxes.products import Product, product
-from gattn.models.doors.functions.softmaxes.ranks import largest, of_largest, put_back
+from gattn.models.doors.functions.softmaxes.ranks import largest, of_largest, of_values, put_back
 from gattn.models.doors.functions.softmaxes.renormalized import (
     follow_totals,
     is_total,
@@ -177,6 +177,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             now = now or put_back(func, followed, result)
             if now is None and (left := masked(func, args, kwargs, followed, result)):
                 now = of_largest(left, followed, operands(args, kwargs)[place], result)
+                if now is left:
+                    now = of_values(left, followed, operands(args, kwargs))
             if now is None and len(others) == 1:
                 now = spread(func, args, place, followed, result)
             now = now or carried(func, args, kwargs, followed, result)
