@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hand_written import DIM, EDITS, ROOT, TOKENS, WIDTH, Layer, check, made
+from hand_written import DIM, EDITS, ROOT, TOKENS, WIDTH, Layer, check, made, without
 from torch import nn
 
 from gattn import Ablate, Cut, capturing, edited
@@ -200,25 +200,25 @@ def test_patches_of_outputs_leave_attention_that_is_read_alone():
 
 
 class Masked(Layer):
-    """Keeps its attention, and then loses what is below a least number."""
+    """Keeps its attention, and then loses that to tokens with a large number."""
 
     def forward(self, x):
         q, k, v = self.parts(x)
         attention = (q @ k.mT / ROOT).softmax(-1)
         self.kept = attention.detach().clone()
-        attention = attention * (attention > LEAST)
+        attention = attention.masked_fill(is_large(x), 0.0)
         return self.out((attention @ v).transpose(1, 2).flatten(2))
 
 
-LEAST = 0.12
+def is_large(x):
+    return (x.abs().amax(-1) > 20)[:, None, None]
 
 
 def masked():
     model, x = made(None)
     model.blocks = nn.ModuleList(Masked(None) for _ in range(2)).double().eval()
+    x[:, 5] *= 40
     with torch.no_grad():
-        for block in model.blocks:
-            block.qkv.bias.zero_()
         model(x)  # From now on it keeps something.
     return model, x
 
@@ -230,15 +230,11 @@ def test_attention_that_a_mask_takes_after_it_was_proved_is_not_edited_before(wi
     with torch.no_grad():
         for block in model.blocks:
             q, k, v = block.parts(y)
-            scores = q @ k.mT / ROOT
-            is_left = scores.softmax(-1) > LEAST
-            if block is model.blocks[1]:
-                assert bool(is_left[:, 2, 4, 3].any())
-                assert not bool(is_left.all())
-                scores[:, 2, 4, 3] = scores[:, 2, 4, 3].where(~is_left[:, 2, 4, 3], -torch.inf)
-            y = y + block.out(((scores.softmax(-1) * is_left) @ v).transpose(1, 2).flatten(2))
+            attention = without((q @ k.mT / ROOT).softmax(-1), list(model.blocks).index(block))
+            attention = attention.masked_fill(is_large(y), 0.0)
+            y = y + block.out((attention @ v).transpose(1, 2).flatten(2))
     with torch.set_grad_enabled(with_gradients), edited(model, EDITS["cut"][0]):
-        model(0.01 * x)  # It is nearly the same for all keys.
+        model(0.01 * x)
         assert bool((model.blocks[1].kept[:, 2, 4, 3] == 0).all())
         with pytest.raises(EditError, match=r"blocks\.1 .*changes its attention"):
             model(x)
@@ -250,7 +246,7 @@ def test_what_a_mask_took_is_shown_where_other_layers_are_edited_early():
     model, x = masked()
     q, k, _ = model.blocks[0].parts(x)
     wanted = (q @ k.mT / ROOT).softmax(-1)
-    wanted = wanted * (wanted > LEAST)
+    wanted = wanted.masked_fill(is_large(x), 0.0)
     with edited(model, EDITS["cut"][0]):
         model(0.01 * x)
         with capturing(model, layers=0) as run:
