@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from hand_written import DIM, EDITS, ROOT, TOKENS, WIDTH, Layer, check, made
+from hand_written import DIM, EDITS, ROOT, TOKENS, WIDTH, Layer, check, made, without
 from torch import nn
 
 from gattn import Ablate, Cut, capturing, edited
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, EditError
 
 READS = {
     "itself": lambda a: a,
@@ -39,6 +41,30 @@ READS = {
     "top": lambda a: a.topk(2, -1),
     "similarity": lambda a: a @ a.mT,
     "list of places": lambda a: a.argmax(-1).tolist(),
+}
+
+
+def saved(a):
+    torch.save(a.detach(), file := io.BytesIO())
+    file.seek(0)
+    return torch.load(file)
+
+
+def put(a):
+    kept = torch.zeros(3, *a.shape, dtype=a.dtype)
+    kept[1] = a.detach()
+    return kept
+
+
+READS |= {
+    "copy of a head": lambda a: a[:, 2].clone(),
+    "copy of a selected head": lambda a: a.detach().select(1, 2).clone(),
+    "array of a head": lambda a: a[:, 2].detach().cpu().numpy().copy(),
+    "list of a head": lambda a: a[0, 2].tolist(),
+    "array by DLPack": lambda a: np.from_dlpack(a.detach()).copy(),
+    "saved": saved,
+    "pickled": lambda a: pickle.loads(pickle.dumps(a.detach())),
+    "put into another": put,
 }
 
 
@@ -171,3 +197,62 @@ def test_patches_of_outputs_leave_attention_that_is_read_alone():
     others = (torch.arange(4) != 2).double()[:, None, None]
     wanted = model.dense(x, lambda a, layer: a * others if layer == 1 else a)
     torch.testing.assert_close(found, wanted[1], rtol=0, atol=1e-12)
+
+
+class Masked(Layer):
+    """Keeps its attention, and then loses that to tokens with a large number."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        self.kept = attention.detach().clone()
+        attention = attention.masked_fill(is_large(x), 0.0)
+        return self.out((attention @ v).transpose(1, 2).flatten(2))
+
+
+def is_large(x):
+    return (x.abs().amax(-1) > 20)[:, None, None]
+
+
+def masked():
+    model, x = made(None)
+    model.blocks = nn.ModuleList(Masked(None) for _ in range(2)).double().eval()
+    x[:, 5] *= 40
+    with torch.no_grad():
+        model(x)  # From now on it keeps something.
+    return model, x
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_attention_that_a_mask_takes_after_it_was_proved_is_not_edited_before(with_gradients):
+    model, x = masked()
+    y = x
+    with torch.no_grad():
+        for block in model.blocks:
+            q, k, v = block.parts(y)
+            attention = without((q @ k.mT / ROOT).softmax(-1), list(model.blocks).index(block))
+            attention = attention.masked_fill(is_large(y), 0.0)
+            y = y + block.out((attention @ v).transpose(1, 2).flatten(2))
+    with torch.set_grad_enabled(with_gradients), edited(model, EDITS["cut"][0]):
+        model(0.01 * x)
+        assert bool((model.blocks[1].kept[:, 2, 4, 3] == 0).all())
+        with pytest.raises(EditError, match=r"blocks\.1 .*changes its attention"):
+            model(x)
+        torch.testing.assert_close(model(x), y, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_what_a_mask_took_is_shown_where_other_layers_are_edited_early():
+    model, x = masked()
+    q, k, _ = model.blocks[0].parts(x)
+    wanted = (q @ k.mT / ROOT).softmax(-1)
+    wanted = wanted.masked_fill(is_large(x), 0.0)
+    with edited(model, EDITS["cut"][0]):
+        model(0.01 * x)
+        with capturing(model, layers=0) as run:
+            with pytest.raises(EditError):
+                model(x)
+            model(x)
+    for row, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            assert graph.to_dense() == pytest.approx(wanted[row, head].numpy(), abs=1e-12)

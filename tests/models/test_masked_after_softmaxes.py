@@ -80,3 +80,36 @@ def test_what_a_mask_leaves_is_shown_and_edited(mask, share):
         found = model(x)
     factors += [torch.where(torch.arange(4) == 1, 0.5, 1.0)[:, None, None], torch.ones(())]
     torch.testing.assert_close(found, model(x), rtol=0, atol=1e-11)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["above a number", "times above a number"])
+@pytest.mark.parametrize("share", SHARES.values(), ids=SHARES)
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_a_token_whose_attention_is_below_a_number_is_no_padding(name, share, is_padded):
+    kept, factors = [], []
+
+    def way(q, k, v):
+        scores = q @ k.mT / ROOT
+        scores[:, :, :, 2] -= 9
+        if is_padded:
+            scores[..., 5] = -torch.inf
+        a = share(MASKS[name](scores.softmax(-1)))
+        kept.append(a)
+        return (a * factors.pop(0) if factors else a) @ v
+
+    model, x = made(way)
+    with capturing(model) as run:
+        model(x)
+    own, tokens = kept[-2:], 5 if is_padded else 6
+    for row, trace in enumerate(run.traces):
+        for (layer, head), graph in trace.only_stack.items():
+            assert graph.to_dense().shape == (tokens, tokens)
+            assert (graph.to_dense()[:, 2] == 0).all()
+            wanted = own[layer][row, head, :tokens, :tokens].numpy()
+            assert graph.to_dense() == pytest.approx(wanted, rel=0, abs=1e-12)
+    with edited(model, Scale(0.5, layer=1, key=3)):
+        found = model(x)
+    factors += [torch.ones(()), torch.where(torch.arange(6) == 3, 0.5, 1.0)]
+    by_hand = model(x)
+    torch.testing.assert_close(found[:, :tokens], by_hand[:, :tokens], rtol=0, atol=1e-11)

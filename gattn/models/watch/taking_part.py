@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +42,10 @@ class Begun:
     places: dict[Tracker, Place]
     is_edited: bool = False
 
-    def given(self, known: SeenCall) -> SeenCall:
-        """Return it with its values, and all in their type, and what the model computed."""
-        call = self.call
-        call.query, call.key, call.value, call.mask = (
-            known.query,
-            known.key,
-            known.value,
-            known.mask,
-        )
-        call.output, call.weights = known.output, known.weights
-        return call
+    def given(self, known: Seen) -> Seen:
+        """Return it as it is known with its values, placed as it was."""
+        known.is_named, known.is_cross = self.call.is_named, self.call.is_cross
+        return known
 
 
 def _read(call: SeenCall, place: Place, tracker: Tracker, edits: Edits) -> list[Reading]:
@@ -86,7 +79,7 @@ def take_part(
     with _without_autocast(given.device.type), inside():
         call = seen(entries[0][0].modules.name(module))
         if begun is not None:
-            call = cast("Seen", begun.given(call))
+            call = begun.given(call)
         places = {} if begun is None else begun.places
         _place(call, entries, places)
         each = _edits(call, entries, places)
@@ -140,6 +133,8 @@ def begin(module: nn.Module, seen: Callable[[str], SeenCall]) -> Begun | None:
             return begun
         tracker = entries[0][0]
         tracker.check(call.name)
+        for one in begun.places:
+            one.is_edited = True
         apply(call, _read(call, begun.places[tracker], tracker, each))
         begun.is_edited = True
         return begun

@@ -217,6 +217,9 @@ class Tracker:
         """
         return None
 
+    def forget_early(self, module: nn.Module, number: int) -> None:
+        """Edit a softmax no more before it meets its values, though this was proved."""
+
     def _stack(self, call: SeenCall) -> str:
         return self.modules.stack(call.module, lambda: self._is_encoder(call))
 

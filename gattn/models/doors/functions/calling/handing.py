@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, EditError
 from gattn.models.doors.functions.calling.custom_backward import refuse_gradients
 from gattn.models.doors.functions.calling.owners import innermost
 from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed, named, observer
@@ -93,6 +94,21 @@ def is_begun_early(module: nn.Module, number: int, *, with_gradients: bool) -> b
         tracker.early_ordinal(module, number, is_read=not with_gradients) for tracker, _ in found
     }
     return ordinals == {runs.count(module)}
+
+
+def refuse_early(module: nn.Module, number: int) -> NoReturn:
+    """Refuse attention that was edited early, but changes before it meets the values.
+
+    `number` counts the softmaxes of one run of the module.
+    """
+    for calls, _ in present():
+        if calls.owns(module):
+            calls.tracker.forget_early(module, number)
+    raise EditError(
+        f"{named(module)} changes its attention between its softmax and its values, which it did "
+        "not when the model was proved on such inputs, so that an edit was put in too early. "
+        "Nothing more was edited. Call it again, and the edit waits for the values."
+    )
 
 
 def _tracker(call: RawCall) -> Tracker:

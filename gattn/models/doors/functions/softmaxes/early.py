@@ -7,13 +7,15 @@ where it meets the values.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gattn.models.doors.functions.calling.handing import edited_early, is_begun_early
+from gattn.models.doors.functions.calling.handing import (
+    edited_early,
+    is_begun_early,
+    refuse_early,
+)
 from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed
 from gattn.models.doors.functions.softmaxes.following import Followed, softmaxes
@@ -21,37 +23,40 @@ from gattn.models.doors.functions.softmaxes.products import Product
 from gattn.models.doors.functions.softmaxes.source import Source
 
 _is_batched = torch._C._functorch.is_batchedtensor
-_TELLS = frozenset(
-    getattr(Tensor, name)
-    for name in ("tolist", "item", "__float__", "__format__", "__repr__", "__array__", "numpy")
-)
-
-
-def note_telling(func: Any, source: Source) -> None:
-    """Note a function that gives code the numbers of a softmax."""
-    source.is_read |= func in _TELLS
 
 
 def early_of(followed: Followed, found: Product) -> int | None:
     """Return the number of a softmax that may be edited before its product."""
+    return followed.source.number if is_observed() and _is_as_it_was(followed, found) else None
+
+
+def _is_as_it_was(followed: Followed, found: Product) -> bool:
+    """Return whether a softmax meets the values as torch gave it, whole and unchanged."""
     source = followed.source
-    if not is_observed() or not source.is_plain or source.is_again or followed.dropout:
-        return None
+    if not source.is_plain or source.is_again or followed.dropout or found.dropped is not None:
+        return False
     if source.ranking is not None and source.ranking.keeps:
-        return None
+        return False
     scores = source.scores
     if _is_batched(scores):
-        return None
+        return False
     is_alike = found.scores.shape == scores.shape and found.output.shape[:-1] == scores.shape[:-1]
-    return source.number if is_alike and _are_equal(found.scores, scores) else None
+    return is_alike and _are_equal(found.scores, scores)
+
+
+def refuse_changed(followed: Followed, found: Product) -> None:
+    """Refuse a softmax that was edited early, but does not meet the values as it was."""
+    if not _is_as_it_was(followed, found):
+        refuse_early(followed.source.module, followed.source.number)
 
 
 def has_copies(followed: Followed, found: Product) -> bool:
     """Return whether numbers of a softmax are elsewhere than in what meets the values."""
-    whole = followed.source.attention()
+    root = followed.source.root
+    whole = root.attention()
     own = {memory_of(x) for x in (whole, found.operand) if x is not None}
     return any(
-        one.source is followed.source and (x := tensor()) is not None and memory_of(x) not in own
+        one.source.root is root and (x := tensor()) is not None and memory_of(x) not in own
         for tensor, one, _ in softmaxes.known.copy().values()
     )
 

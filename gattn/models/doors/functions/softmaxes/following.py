@@ -123,7 +123,7 @@ class Followed:
         is_mixture = self.is_mixture and key is not None and self.dropped is None
         altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
         where = self.key if key is None else key
-        self.source.is_read = True
+        self.source.root.is_read = True
         if result.is_floating_point():
             self.source.read(what)
         sizes = torch.empty(result.shape, device="meta")

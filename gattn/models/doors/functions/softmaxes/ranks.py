@@ -1,12 +1,14 @@
 """Tells what was taken from scores, or from attention, because it was not among the largest.
 
+So is what a mask takes that was made of the attention itself, as of numbers below a least one.
+
 A key that no query keeps is no padding, then.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.raw_call import is_observed
-from gattn.models.doors.functions.softmaxes.following import Followed
+from gattn.models.doors.functions.softmaxes.following import Followed, seen_before
 from gattn.models.doors.functions.softmaxes.source import Ranking
 from gattn.models.doors.functions.softmaxes.written import normalized
 from gattn.models.read.seen_call import LEAST
@@ -82,10 +84,28 @@ def of_largest(now: Followed, before: Followed, attention: Tensor, result: Tenso
     is_same = (ranked == attention) | (attention == 0) | attention.isnan()
     if not _is_true(is_same.all()):
         return now
-    is_less = (now.scores == -torch.inf) & (before.scores != -torch.inf)
+    is_less = _taken(now, before)
     if not _are_largest(before.scores, now.scores > LEAST, is_less):
         return now
     return _ranked(before, now, is_less, result)
+
+
+def of_values(now: Followed, before: Followed, mask: Sequence[Any]) -> Followed:
+    """Note of attention of which some was taken if its numbers made the mask.
+
+    A key that is left to no query is no padding, then.
+    """
+    source, scores = before.source, before.scores
+    masks = (seen_before(x) for x in mask if isinstance(x, Tensor) and not x.is_floating_point())
+    if all(one is None or one.source.root is not source.root for one in masks):
+        return now
+    if source.ranking is None or not source.ranking.keeps:
+        source.ranking = Ranking(scores.detach() if is_observed() else None, keeps=True)
+    return replace(now, scores=_marked(scores, _taken(now, before)))
+
+
+def _taken(now: Followed, before: Followed) -> Tensor:
+    return (now.scores == -torch.inf) & (before.scores != -torch.inf)
 
 
 def put_back(func: Any, picked: Followed, result: Tensor) -> Followed | None:

@@ -25,7 +25,7 @@ from gattn.models.doors.functions.softmaxes.early import (
     begun_early,
     early_of,
     has_copies,
-    note_telling,
+    refuse_changed,
     unedited,
 )
 from gattn.models.doors.functions.softmaxes.following import (
@@ -43,7 +43,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     with_edits,
 )
 from gattn.models.doors.functions.softmaxes.products import Product, product
-from gattn.models.doors.functions.softmaxes.ranks import largest, of_largest, put_back
+from gattn.models.doors.functions.softmaxes.ranks import largest, of_largest, of_values, put_back
 from gattn.models.doors.functions.softmaxes.renormalized import (
     follow_totals,
     is_total,
@@ -144,7 +144,6 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             note_total(result, followed.source)
             return result
         if not isinstance(result, Tensor):
-            note_telling(func, followed.source)
             return _in_pieces(func, args, kwargs, followed, result)
         if followed.unnormalized:
             made = made_of(func, args, kwargs, place, followed, result)
@@ -178,6 +177,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             now = now or put_back(func, followed, result)
             if now is None and (left := masked(func, args, kwargs, followed, result)):
                 now = of_largest(left, followed, operands(args, kwargs)[place], result)
+                if now is left:
+                    now = of_values(left, followed, operands(args, kwargs))
             if now is None and len(others) == 1:
                 now = spread(func, args, place, followed, result)
             now = now or carried(func, args, kwargs, followed, result)
@@ -198,7 +199,9 @@ def _in_pieces(
     """Follow each piece of a softmax that is split, as head by head, or what is picked of it."""
     is_iterator = func is Tensor.__iter__
     some = list(result) if is_iterator or isinstance(result, (tuple, list)) else []
-    if not some or followed.altered or not all(isinstance(x, Tensor) for x in some):
+    are_tensors = bool(some) and all(isinstance(x, Tensor) for x in some)
+    followed.source.root.is_read |= not are_tensors  # Code may keep such numbers.
+    if followed.altered or not are_tensors:
         return iter(some) if is_iterator else result
     indices = None if followed.unnormalized else pieces(func, args, kwargs, some)
     name = getattr(func, "__name__", str(func))
@@ -236,6 +239,8 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         forget_scores(source)
         return result
     is_early = source.is_edited_early
+    if is_early:
+        refuse_changed(followed, found)
     weights, output = unedited(found) if is_early else (found.weights, found.output)
     is_read = source.is_read or has_copies(followed, found)
     call = RawCall(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Protocol
 
 from gattn.models.read.layouts import Layout
@@ -60,7 +60,7 @@ class Proved(Protocol):
         """The modules whose rows are heads, though sizes do not tell."""
 
     @property
-    def early(self) -> Mapping[tuple[str, int], tuple[int, bool]]:
+    def early(self) -> MutableMapping[tuple[str, int], tuple[int, bool]]:
         """Which calls softmaxes become that may be edited before, and whether they are read."""
 
     @property

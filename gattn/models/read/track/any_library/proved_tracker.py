@@ -158,3 +158,8 @@ class ProvedTracker(Tracker):
             return None
         ordinal, was_read = self.plan.early.get((self.modules.name(module), number), (None, False))
         return ordinal if was_read or not is_read else None
+
+    def forget_early(self, module: nn.Module, number: int) -> None:
+        """Edit a softmax no more before it meets its values, as what was proved says."""
+        if self.plan is not None:
+            self.plan.early.pop((self.modules.name(module), number), None)
