@@ -133,8 +133,6 @@ def begin(module: nn.Module, seen: Callable[[str], SeenCall]) -> Begun | None:
             return begun
         tracker = entries[0][0]
         tracker.check(call.name)
-        for one in begun.places:
-            one.is_edited = True
         apply(call, _read(call, begun.places[tracker], tracker, each))
         begun.is_edited = True
         return begun

@@ -103,6 +103,10 @@ class Proved(Protocol):
     def keeps_nothing(self) -> bool:
         """Whether no later call can continue the texts of one: the model keeps none of its keys."""
 
+    @property
+    def gives_caches(self) -> bool:
+        """Whether the model was given or gave more than plain tensors, such as a cache."""
+
     def follow(self) -> Followed:
         """Follow what values decide in a call of the model."""
 

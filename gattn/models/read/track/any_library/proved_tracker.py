@@ -156,6 +156,8 @@ class ProvedTracker(Tracker):
         """
         if self.plan is None:
             return None
+        if self.plan.gives_caches:  # Which text a call continues, its keys tell.
+            return None
         ordinal, was_read = self.plan.early.get((self.modules.name(module), number), (None, False))
         return ordinal if was_read or not is_read else None
 
