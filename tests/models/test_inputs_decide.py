@@ -130,6 +130,12 @@ def by_listed_numbers(model, x):
     return bool((torch.full((2,), total) > 0).all())
 
 
+def by_how_far_apart(model, x):
+    """Compare two of Python's numbers, which are close to each other here."""
+    one, other = x[0, 0, 0].tolist(), x[0, 0, 1].tolist()
+    return one > other + 5
+
+
 def by_numpy(model, x):
     """Write to memory past torch."""
     given = torch.zeros(2)
@@ -195,7 +201,9 @@ def by_chance(model, x):
     return bool(torch.full((2,), random.random()).sum() > 1)
 
 
-@pytest.mark.parametrize("decides", [by_listed_numbers, by_numpy, by_chance, by_length_of_mask])
+@pytest.mark.parametrize(
+    "decides", [by_listed_numbers, by_how_far_apart, by_numpy, by_chance, by_length_of_mask]
+)
 @torch.no_grad()
 def test_what_is_decided_past_torch_is_refused(decides):
     model = Turning(decides).eval()

@@ -21,32 +21,43 @@ from gattn.models.doors.proof.probing.one_run.digests import digest
 from gattn.models.doors.proof.probing.one_run.reading import Name, Reading
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 
-Change = Callable[[Tensor], Tensor]
+Change = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def _between(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw numbers between 0 and 1, as shares of attention are."""
+    return torch.rand(x.shape, generator=generator, device="cpu").to(x)
+
+
+def _large(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw large numbers of both signs, far apart: code may compare one with another."""
+    return (1e3 * torch.randn(x.shape, generator=generator, device="cpu")).to(x)
+
+
 _CHANGES: tuple[Change, ...] = (
-    lambda x: x.flatten().flip(0).reshape(x.shape),
-    lambda x: torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x),
-    torch.neg,
-    torch.zeros_like,
-    lambda x: torch.full_like(x, 1e-6),
-    lambda x: torch.full_like(x, 1e3),
-    lambda x: torch.full_like(x, -1e3),
+    lambda x, _: x.flatten().flip(0).reshape(x.shape),
+    lambda x, _: -x,
+    lambda x, _: torch.zeros_like(x),
+    lambda x, _: torch.full_like(x, 1e-6),
+    lambda x, _: torch.full_like(x, 1e3),
+    lambda x, _: torch.full_like(x, -1e3),
+    _between,
+    *[_large] * 6,
 )
 
 
 def are_only_kept(walk: Walk, run: Callable[[], Any], names: Collection[Name]) -> bool:
     """Return whether a model attends and gives the same, whatever numbers code is given there."""
-    first = _ran(walk, run, names, torch.clone)
+    first = _ran(walk, run, _Giving(walk, names, lambda x, _: x))
     return first is not None and all(
-        (other := _ran(walk, run, names, change)) is not None
+        (other := _ran(walk, run, _Giving(walk, names, change, seed))) is not None
         and other[0] == first[0]
         and are_same(other[1], first[1])
-        for change in _CHANGES
+        for seed, change in enumerate(_CHANGES)
     )
 
 
-def _ran(
-    walk: Walk, run: Callable[[], Any], names: Collection[Name], change: Change
-) -> tuple[list[object], Any] | None:
+def _ran(walk: Walk, run: Callable[[], Any], giving: _Giving) -> tuple[list[object], Any] | None:
     """Return what a model attended to and gave; None if it fails."""
     attended: list[object] = []
 
@@ -54,7 +65,6 @@ def _ran(
         given = (call.output, call.value, call.query, call.key, call.scores, call.mask)
         attended.append([None if x is None else (x.shape, digest(x)) for x in given])
 
-    giving = _Giving(walk, names, change)
     try:
         with FunctionMode(), without_fast_path(), walk.following(), observed(see), giving:
             result = run()
@@ -68,9 +78,10 @@ def _ran(
 class _Giving(Reading):
     """Gives code other numbers in some places."""
 
-    def __init__(self, walk: Walk, names: Collection[Name], change: Change) -> None:
+    def __init__(self, walk: Walk, names: Collection[Name], change: Change, seed: int = 0) -> None:
         super().__init__(walk, {})
         self._names, self._change = names, change
+        self._generator = torch.Generator().manual_seed(seed)
         self._given: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -84,7 +95,7 @@ class _Giving(Reading):
         """Run a function, on other numbers if it is one of those."""
         if self._is_read(func) and self._name(func) in self._names:
             with torch._C.DisableTorchFunction():
-                other = self._change(args[0].detach()).clone()
+                other = self._change(args[0].detach(), self._generator).clone()
                 self._given.append((other, other.clone()))
                 args = (other, *args[1:])
         return func(*args, **(kwargs or {}))

@@ -66,14 +66,9 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
         return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def begun_early(source: Source, attention: Tensor) -> Tensor:
-    """Return what a model goes on with after a softmax: edited, if it is read before it is used."""
-    if is_observed():
-        return attention
-    with_gradients = attention.requires_grad and torch.is_grad_enabled()
-    if not is_begun_early(source.module, source.number, with_gradients=with_gradients):
-        return attention
-    source.begun = call = RawCall(
+def without_values(source: Source, attention: Tensor) -> RawCall:
+    """Return the call of a softmax that has not met its values."""
+    return RawCall(
         source.module,
         "softmax",
         attention.new_zeros(*attention.shape[:-2], attention.shape[-1], 0),
@@ -82,6 +77,16 @@ def begun_early(source: Source, attention: Tensor) -> Tensor:
         weights=attention,
         running=source.running,
     )
+
+
+def begun_early(source: Source, attention: Tensor) -> Tensor:
+    """Return what a model goes on with after a softmax: edited, if it is read before it is used."""
+    if is_observed():
+        return attention
+    with_gradients = attention.requires_grad and torch.is_grad_enabled()
+    if not is_begun_early(source.module, source.number, with_gradients=with_gradients):
+        return attention
+    source.begun = call = without_values(source, attention)
     return call.weights if edited_early(call) and call.weights is not None else attention
 
 

@@ -27,6 +27,7 @@ from gattn.models.doors.functions.softmaxes.early import (
     has_copies,
     refuse_changed,
     unedited,
+    without_values,
 )
 from gattn.models.doors.functions.softmaxes.following import (
     OF_THE_FIRST,
@@ -95,15 +96,7 @@ def _share(one: Tensor, other: Tensor) -> bool:
 
 def _alone(source: Source, attention: Tensor) -> Tensor:
     """Show a softmax whose numbers are changed before they meet the values."""
-    call = RawCall(
-        source.module,
-        "softmax",
-        attention.new_zeros(*attention.shape[:-2], attention.shape[-1], 0),
-        attention[..., :0],
-        scores=source.scores,
-        weights=attention,
-        running=source.running,
-    )
+    call = without_values(source, attention)
     if handed(call) is None:
         return attention
     return attention if call.weights is None else call.weights
