@@ -210,10 +210,10 @@ class Tracker:
         return ""
 
     def early_ordinal(self, module: nn.Module, number: int, *, is_read: bool) -> int | None:
-        """Return which call of attention a softmax becomes, if it may be edited before.
+        """Return which call of attention a softmax becomes, if edits may be put in with it.
 
-        None if it `is_read` only by its product with values, and should be read before. `number`
-        counts the softmaxes of one run of the module.
+        If only what `is_read` before it meets the values is wanted, None where the proof saw no
+        such reading. `number` counts the softmaxes of one run of the module.
         """
         return None
 
