@@ -4,6 +4,9 @@ import pytest
 import torch
 from dense_models import Dense
 
+from gattn.models.doors.orders import _orders
+from gattn.models.doors.steps import _steps
+
 
 @pytest.fixture(scope="session")
 def dense():
@@ -61,3 +64,12 @@ def nothing_watches_afterwards():
     yield
     after = torch.overrides._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
     assert after == before
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_followed_on():
+    yield
+    left = [type(one).__name__ for known in (_steps, _orders) for one in known]
+    _steps.known.clear()
+    _orders.known.clear()
+    assert not left

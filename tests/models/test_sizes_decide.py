@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError, EditError
 from gattn.models.doors.proof import plans
+from gattn.models.doors.steps import Steps
 
 WIDTH, TOKENS = 8, 6
 NAMES = list("abcdef")
@@ -166,6 +167,19 @@ def in_nested_tensors(x: Tensor) -> int:
 def test_sizes_of_nested_tensors_are_refused() -> None:
     with pytest.raises(CaptureError, match="NestedTensorImpl"):
         _check(model := _made(Within, in_nested_tensors), _x(0), model.wanted(_x(0)))
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_what_code_calls_is_followed_through_nested_tensors(layout: torch.layout) -> None:
+    # Strided ones have no sizes, and jagged ones have others each time.
+    followed = []
+    for name in (torch.relu, torch.relu, torch.tanh):
+        x = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=layout)
+        steps = Steps()
+        steps.note(name, (x,), {}, [name(x)])
+        steps.end()
+        followed.append(steps.so_far)
+    assert followed[0] == followed[1] != followed[2]
 
 
 @torch.no_grad()

@@ -11,14 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from types import CodeType
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.handling import is_first
 from gattn.models.doors.functions.mode import watches
-from gattn.models.doors.functions.softmaxes.following import Following
+from gattn.models.doors.functions.softmaxes.known import Observers
 from gattn.models.doors.graphs.frames import frames
 
 _DRAWS = frozenset(("randperm", "randint", "randint_like", "bernoulli", "bernoulli_"))
@@ -87,8 +86,11 @@ class Orders:
         self._idle = idle
         self.decided: list[bytes] | None = [] if wanted is None else None
         if wanted or wanted is None:
-            name, where = id(self), _orders.known
-            where[name] = ref(self, lambda gone: where.pop(name, None))
+            _orders.add(self)
+
+    def end(self) -> None:
+        """See no more functions."""
+        _orders.remove(self)
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Look at a function that ran."""
@@ -108,14 +110,13 @@ class Orders:
         return not self._wanted or (self._is_same and self._count == count)
 
 
-_orders: Following[ref[Orders]] = Following()
+_orders: Observers[Orders] = Observers()
 
 
 def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
     if is_first():
-        for one in list(_orders.known.values()):
-            if (orders := one()) is not None:
-                orders.note(func, args, kwargs, result)
+        for orders in _orders:
+            orders.note(func, args, kwargs, result)
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import CodeType
 from typing import Any
 from weakref import ref
@@ -14,11 +14,10 @@ from torch.nn.parameter import is_lazy
 
 from gattn.models.doors.functions.calling.handling import is_first
 from gattn.models.doors.functions.mode import watches
-from gattn.models.doors.functions.softmaxes.following import Following
+from gattn.models.doors.functions.softmaxes.known import Observers
 from gattn.models.doors.graphs.frames import frames
 from gattn.models.doors.graphs.segments import is_running
 
-Place = tuple[str, int]
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.Size))
 _WRITES = frozenset(("__setitem__", "__set__"))
 """Functions that give nothing, and change a tensor."""
@@ -46,14 +45,17 @@ class Steps:
     def __init__(self, idle: Collection[CodeType] = ()) -> None:
         self._idle = idle
         self.begin()
-        name, where = id(self), _steps.known
-        where[name] = ref(self, lambda gone: where.pop(name, None))
+        _steps.add(self)
 
     def begin(self) -> None:
         """Begin anew."""
         self.so_far = self._count = 0
         self.trail: set[int] = {0}
         self._made: dict[int, tuple[ref[Tensor], int]] = {}
+
+    def end(self) -> None:
+        """See no more functions."""
+        _steps.remove(self)
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any) -> None:
         """Look at a function that ran."""
@@ -75,7 +77,7 @@ class Steps:
         if kind in _PLAIN:
             return str(x) if kind is int else x  # -1 and -2 have the same hash.
         if isinstance(x, Tensor) and not is_lazy(x):
-            return tuple(x.shape), self._number(x)
+            return None if x.is_nested else tuple(x.shape), self._number(x)
         if isinstance(x, (tuple, list)):
             return tuple(map(self._described, x))
         return self._described((x.start, x.stop, x.step)) if kind is slice else kind
@@ -89,27 +91,15 @@ class Steps:
         return known[1]
 
 
-def follow_steps(
-    known: Mapping[Place, Collection[int]], idle: Collection[CodeType]
-) -> Callable[[Place], bool]:
-    """Follow what code calls; what it returns says whether that is as before a call of attention.
-
-    It is asked where the call runs. Calls of which nothing is known are as before.
-    """
-    steps = Steps(idle) if known else None
-    return lambda place: steps is None or place not in known or steps.so_far in known[place]
-
-
-_steps: Following[ref[Steps]] = Following()
+_steps: Observers[Steps] = Observers()
 
 
 def _see(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
     made = result if isinstance(result, (tuple, list)) else (result,)
     is_step = any(isinstance(x, Tensor) for x in made) or getattr(func, "__name__", "") in _WRITES
     if is_step and is_first() and not is_running():
-        for one in list(_steps.known.values()):
-            if (steps := one()) is not None:
-                steps.note(func, args, kwargs, made)
+        for steps in _steps:
+            steps.note(func, args, kwargs, made)
     return result
 
 

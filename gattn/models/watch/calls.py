@@ -199,7 +199,7 @@ class Calls:
         if entry.mode is not None:
             _take_out(entry.mode)
         if entry.is_outermost:
-            entry.tracker.is_calling = False
+            entry.tracker.stop()
         return entry
 
 

@@ -22,7 +22,8 @@ from gattn.errors import CaptureError
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.mode import starts, watches
 from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers
-from gattn.models.doors.functions.softmaxes.following import Following, operands, version_of
+from gattn.models.doors.functions.softmaxes.following import operands, version_of
+from gattn.models.doors.functions.softmaxes.known import Following
 from gattn.models.doors.functions.softmaxes.written import tolerance
 from gattn.models.doors.graphs.landing import (
     DIVIDES,

@@ -88,6 +88,10 @@ class Tracker:
             self.progress.real.clear()
         self.is_calling = True
 
+    def stop(self) -> None:
+        """Note that the call runs no more; it ended, or broke off."""
+        self.is_calling = False
+
     def end(self, result: Any) -> None:
         """Note what the call gave."""
         self._masks.clear()

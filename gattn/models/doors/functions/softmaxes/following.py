@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from gattn.errors import EditError
 from gattn.models.doors.functions.calling.raw_call import named
+from gattn.models.doors.functions.softmaxes.known import Following, OfTensors
 from gattn.models.doors.functions.softmaxes.source import Source
 
 if TYPE_CHECKING:
@@ -175,35 +175,6 @@ class Late:
     kwargs: Mapping[str, Any]
     place: int
     followed: Followed
-
-
-Known = TypeVar("Known")
-
-
-class Following(threading.local, Generic[Known]):
-    """What is followed in a thread, by the identities of what it is."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, Known] = {}
-
-
-class OfTensors(Following[tuple[ref[Tensor], Known]]):
-    """What is known of some tensors, as long as they live."""
-
-    def note(self, tensor: Tensor, what: Known) -> None:
-        """Remember something of a tensor."""
-        name, where = id(tensor), self.known
-
-        def forget(gone: ref[Tensor]) -> None:
-            if name in where and where[name][0] is gone:
-                del where[name]
-
-        where[name] = ref(tensor, forget), what
-
-    def of(self, x: Any) -> Known | None:
-        """Return what is known of a tensor, if anything is."""
-        entry = self.known.get(id(x))
-        return None if entry is None or entry[0]() is not x else entry[1]
 
 
 softmaxes: Following[tuple[ref[Tensor], Followed, int]] = Following()

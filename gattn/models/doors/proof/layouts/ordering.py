@@ -135,7 +135,10 @@ def _in_place(
         before[site] = list(orders.decided or ())
 
     seed()
-    reruns.through(root, note, None, last, noted, is_plain=True)
+    try:
+        reruns.through(root, note, None, last, noted, is_plain=True)
+    finally:
+        orders.end()
     for row in code:
 
         def see(site: Site, call: RawCall, row: Tensor = row) -> None:

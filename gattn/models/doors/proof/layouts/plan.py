@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import CodeType
@@ -10,10 +10,9 @@ from types import CodeType
 from torch import nn
 
 from gattn.errors import CaptureError
-from gattn.models.doors.orders import Orders
+from gattn.models.doors.proof.layouts.comparing import Comparison
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
-from gattn.models.doors.steps import follow_steps
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.track.any_library.wholes import Whole
@@ -210,35 +209,9 @@ class Plan:
             return None
         return known[0][1]
 
-    def follow(self) -> Orders:
-        """Follow what values decide in a call of the model."""
-        return Orders(self.orders, self.idle_hooks)
-
-    def follow_steps(self) -> Callable[[Place], bool]:
-        """Follow what code calls; what it returns says whether it is as proved, before a call.
-
-        Where tokens are in place again, names are left out if values decide otherwise.
-        """
-        is_same = follow_steps(self.steps, self.idle_hooks)
-        return lambda place: place in self.in_place.counts or is_same(place)
-
-    def follow_tokens(self) -> Callable[[Place], bool]:
-        """Follow what values decide in a call; what it returns says which calls keep their names.
-
-        Asked where a call of attention runs, it notes who moved the tokens of those that do not.
-        """
-        orders = Orders(self.in_place.decided, self.idle_hooks)
-
-        def are_in_order(place: Place) -> bool:
-            if place in self.unordered:
-                return False
-            count = self.in_place.counts.get(place)
-            is_proved = count is None or orders.are_as_proved(count)
-            if not is_proved:
-                self.picked = sorted({*self.picked, *self.in_place.makers[place]})
-            return is_proved
-
-        return are_in_order
+    def compare(self) -> Comparison:
+        """Follow whether a call of the model, which begins, does as was proved."""
+        return Comparison(self)
 
     def trust(self, module: nn.Module, place: Place, lead: tuple[int, ...], texts: int) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.

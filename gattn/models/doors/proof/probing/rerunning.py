@@ -98,7 +98,10 @@ class Reruns:
             if run.around is None:
                 steps.begin()
 
-        self.through(self.sites[0].chain[-1], see, entered, mode=how, is_plain=True)
+        try:
+            self.through(self.sites[0].chain[-1], see, entered, mode=how, is_plain=True)
+        finally:
+            steps.end()
         return found
 
     def ask(self, outer: Run, site: Site) -> None:

@@ -79,7 +79,7 @@ class AnyTracker(ProvedTracker):
         if (ids := ids_of(self.inputs)) is not None:
             are_first = self.plan is not None and self.plan.are_tokens_first
             self.progress.note_ids(self.modules.side, ids.T if are_first else ids, 0)
-        self._follow_values()
+        self._compare()
         self.is_calling = True
 
     def end(self, result: Any) -> None:

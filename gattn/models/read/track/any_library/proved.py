@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Protocol
 
 from gattn.models.read.layouts import Layout
@@ -12,11 +12,20 @@ if TYPE_CHECKING:
     from gattn.models.read.track.any_library.wholes import Whole
 
 
-class Followed(Protocol):
-    """What values decide in a call of a model."""
+class Compared(Protocol):
+    """What a call of a model has done so far, beside what was proved of it."""
 
-    def are_as_proved(self, count: int) -> bool:
-        """Return whether they decided as in the proof so far, as many times."""
+    def end(self) -> None:
+        """Follow the call no more."""
+
+    def are_nodes_as_proved(self, decided: int) -> bool:
+        """Return whether values decided as in the proof so far, as many times."""
+
+    def are_in_order(self, place: tuple[str, int]) -> bool:
+        """Return whether a call's tokens are in the order of the input, by module and number."""
+
+    def does_the_same(self, place: tuple[str, int]) -> bool:
+        """Return whether code has done the same before a call as when it was proved."""
 
 
 class Proved(Protocol):
@@ -107,11 +116,5 @@ class Proved(Protocol):
     def gives_caches(self) -> bool:
         """Whether the model was given or gave more than plain tensors, such as a cache."""
 
-    def follow(self) -> Followed:
-        """Follow what values decide in a call of the model."""
-
-    def follow_steps(self) -> Callable[[tuple[str, int]], bool]:
-        """Follow whether code does the same before a call of attention as when it was proved."""
-
-    def follow_tokens(self) -> Callable[[tuple[str, int]], bool]:
-        """Follow in which calls tokens are in the order of the input, by module and number."""
+    def compare(self) -> Compared:
+        """Follow whether a call of the model, which begins, does as was proved."""

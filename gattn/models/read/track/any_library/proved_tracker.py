@@ -11,7 +11,7 @@ from torch import nn
 from gattn.errors import CaptureError, EditError
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 from gattn.models.read.track.any_library.any_modules import AnyModules
-from gattn.models.read.track.any_library.proved import Followed, Proved
+from gattn.models.read.track.any_library.proved import Compared, Proved
 from gattn.models.read.track.tracking import Tracker
 
 
@@ -41,9 +41,7 @@ class ProvedTracker(Tracker):
         self._prove = prove
         super().__init__(model, known)
         self._left_unread = False
-        self._orders: Followed | None = None
-        self._are_in_order: Callable[[tuple[str, int]], bool] = lambda place: True
-        self._does_the_same: Callable[[tuple[str, int]], bool] = lambda place: True
+        self._compared: Compared | None = None
         self._is_as_proved = True
         self._on_graphs: Counter[str] = Counter()
         self._graph = 0
@@ -56,21 +54,32 @@ class ProvedTracker(Tracker):
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Prove what a call that begins will attend to, unless it is known."""
-        self.plan, self._orders, self._left_unread = None, None, False
+        self.plan, self._left_unread = None, False
         self._on_graphs.clear()
         self._graph = 0
         self.plan = None if self._prove is None else self._prove(self.model, module, args, kwargs)
 
-    def _follow_values(self) -> None:
-        """Follow what values decide, on which what was proved depends."""
+    def _compare(self) -> None:
+        """Follow whether the call does as was proved, from where the model begins."""
         if self.plan is not None:
-            self._orders, self._are_in_order = self.plan.follow(), self.plan.follow_tokens()
-            self._does_the_same = self.plan.follow_steps()
+            self._compared = self.plan.compare()
+
+    def stop(self) -> None:
+        """Note that the call runs no more."""
+        super().stop()
+        if self._compared is not None:
+            self._compared.end()
+        self._compared = None
+
+    def _are_in_order(self, place: tuple[str, int]) -> bool:
+        return self._compared is None or self._compared.are_in_order(place)
+
+    def _does_the_same(self, place: tuple[str, int]) -> bool:
+        return self._compared is None or self._compared.does_the_same(place)
 
     def _end_proved(self, result: Any) -> None:
         """Refuse a call that ended of which attention was left unread."""
-        self._orders, self._are_in_order = None, lambda place: True
-        self._does_the_same, self._is_as_proved = lambda place: True, True
+        self._is_as_proved = True
         if self.plan is not None and self._left_unread and result is not None:
             self.plan.check()
 
@@ -87,7 +96,7 @@ class ProvedTracker(Tracker):
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
         plan = self.plan
-        if plan is None or self._orders is None:
+        if plan is None or self._compared is None:
             return None
         name = self.modules.name(module)
         place = name, self._on_graphs[name]
@@ -97,7 +106,7 @@ class ProvedTracker(Tracker):
             raise CaptureError(f"The attention of {shown} cannot be read: {reason}.")
         self._graph = plan.graphs.get(place, 0)
         found = UNKNOWN if plan.refused else plan.numbers.get(place)
-        if found is not None and not self._orders.are_as_proved(found.orders):
+        if found is not None and not self._compared.are_nodes_as_proved(found.orders):
             found = UNKNOWN
         if found is not None and not found.is_known:
             plan.unknown_nodes.add(name)
