@@ -12,7 +12,7 @@ import gattn
 
 LISTS = {
     "start": "guide",
-    "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nengines",
+    "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nany_model\nengines",
     "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric\ntimm\ncaptum",
     "analyses": "analyses/*",
     "drawing": "\n".join(
@@ -26,6 +26,7 @@ TERMS = {
     "analyses/circuits": "circuit, path patching",
     "analyses/heads": "head table, induction score, induction head, sparsity",
     "analyses/rollout": "attention rollout",
+    "concepts/any_model": "KV cache, padding, sequence to sequence",
     "concepts/edits": "cut an edge, ablation, knockout, patching",
     "drawing": "plot, visualize, attention pattern",
     "drawing/all_heads": "heatmap",
