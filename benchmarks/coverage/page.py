@@ -52,6 +52,10 @@ other reasons say what is not proved: tokens that "cannot be matched" with those
 that are moved and mixed, "in windows that overlap", or "picked or ordered by values", and texts
 packed into one.
 
+Models of your own are read in the same way: [any PyTorch model](concepts/any_model.md) says what
+you see of them, also of recurrent decoders (translation, captions, text recognition), caches and
+layers on graphs.
+
 `python -m benchmarks.coverage --library NAME --markdown docs/models.md` writes a library's part of
 this page. The libraries are installed for that run alone, in an environment of their own,
 in the versions given with each part (tabpfn also needs `skrub`).
