@@ -1,4 +1,4 @@
-"""Tells memory apart, also from memory that takes the same place once it is free."""
+"""Tells memory apart, also memory that takes the same place once it is free; lays numbers out."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def memory_of(x: Tensor) -> StorageWeakRef | None:
     except NotImplementedError:  # Function transforms wrap others' memory.
         return None
     return StorageWeakRef(storage) if storage.data_ptr() else None
+
+
+def laid_as(x: Tensor, like: Tensor) -> Tensor:
+    """Return numbers that lie in memory as others do, since code may take a `view` of them."""
+    return x if x.stride() == like.stride() else torch.empty_like(like, dtype=x.dtype).copy_(x)

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from gattn.errors import CaptureError, EditError
 from gattn.models.doors.functions.calling.handing import alteration, handed
+from gattn.models.doors.functions.calling.memory import laid_as
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.passing import passes_by_scores
@@ -257,10 +258,9 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     forget_scores(source)
     if call.output is output:
         return result
-    if changed is None:  # A proof puts other numbers there.
-        return found.restored(call.output)
-    if is_early:
-        return found.restored(call.output)
+    restored = laid_as(found.restored(call.output), result)
+    if changed is None or is_early:  # A proof puts other numbers there.
+        return restored
     source.is_edited = not changed.keeps_attention
     if source.read_by and source.is_edited:
         raise EditError(
@@ -269,7 +269,7 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         )
     if call.weights is not None and source.is_edited:
         followed.write(found, call.weights)
-    return found.restored(call.output)
+    return restored
 
 
 def _mixed(followed: Followed, found: Product, result: Tensor, kind: str) -> Tensor:
@@ -294,7 +294,7 @@ def _mixed(followed: Followed, found: Product, result: Tensor, kind: str) -> Ten
         if not bool((call.output == 1).all()):  # A proof puts other numbers there.
             rows = call.output.flatten(0, -3).amax(0)
             found.output.copy_(rows.where(rows.isnan(), 0).expand_as(found.output))
-            result = found.restored(found.output)
+            result = laid_as(found.restored(found.output), result)
     return result
 
 
