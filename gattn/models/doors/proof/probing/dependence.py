@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gattn.models.doors.proof.probing.codes import NONE, decoded, words
+from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.taints import Reached
 
 Probe = Callable[[Tensor], Reached]
@@ -93,6 +93,19 @@ class Side:
         self.marks.append((seen & known).movedim(0, 1))
         self.hidden.append((~known).movedim(0, 1))
 
+    def fill(self) -> None:
+        """Say where a slot that no run shows stands: a mask takes all its scores away.
+
+        That is where it stands in every other element, or where its own element stands.
+        """
+        if not self.hidden or not bool((unknown := torch.cat(self.hidden, 1).all(1)).any()):
+            return
+        for dim, index in self.index.items():
+            if (alike := _alike(index, unknown)) is not None:
+                self.index[dim] = alike
+            elif (alike := _alike(index.mT, unknown.mT)) is not None:
+                self.index[dim] = alike.mT
+
     def has_own(self, dim: int, index: Tensor) -> bool:
         """Return whether slots depend on some indices (slots,) of a dimension, others aside."""
         place = list(self.index).index(dim)
@@ -126,6 +139,7 @@ class Dependence:
                     seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
                     side.learn(dim, seen, known, code)
         for side in self.sides:
+            side.fill()
             if side.index:
                 # The runs along each dimension mark every position: what none reaches has none.
                 side.depends = torch.stack([x != NONE for x in side.index.values()]).all(0)
@@ -134,6 +148,14 @@ class Dependence:
     def along(self, dim: int, marked: Tensor) -> Tensor:
         """Shape marks of one dimension's indices so that they broadcast to the input."""
         return marked.reshape([-1 if n == dim else 1 for n in range(len(self.shape))])
+
+
+def _alike(index: Tensor, unknown: Tensor) -> Tensor | None:
+    """Return what all known rows say for the unknown ones; None if they say different things."""
+    highest = index.masked_fill(unknown, SEVERAL).amax(0)
+    is_known = not bool(unknown.all(0).any()) and bool((highest >= 0).all())
+    are_alike = is_known and bool(((index == highest) | unknown).all())
+    return highest.expand_as(index) if are_alike else None
 
 
 def both(reached: Reached) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -256,7 +256,8 @@ class AnyTracker(ProvedTracker):
     def _place_by_itself(self, call: SeenCall) -> Place:
         tokens = call.tokens
         if tokens is None or not tokens.is_told:
-            place = self._padding.left_out(call, super().place(call), self.progress)
+            place = super().place(call)
+            place = self._padding.left_out(call, place, self.progress, lambda: self.mask(call))
             return self._with_memory(call, place)
         stack, layer, _ = self._numbered(call)
         belonging = self._belonging(call, stack, 0)
