@@ -153,13 +153,19 @@ class Agreement:
             code = words(count)
             self._run(some, inputs, code)
         origin = "the model is given them" if inputs.are_any else f"{some[0].site.name} attends"
+        failed = {}
         for one in moved:
             try:
                 yield one.site, one.renumbered(code, origin, are_joined=are_joined)
             except UnprovedError as error:
-                if not are_joined:
-                    yield one.site, str(error)
                 self.switched |= {one.site} if are_joined else set()
+                failed[one] = str(error), one.lost(code)
+        if failed and not are_joined:
+            rows = torch.cat([lost for _, lost in failed.values()]).unique(dim=0)
+            self._run(some, inputs, rows)
+            for one, (reason, lost) in failed.items():
+                if not one.has_lost(lost, rows):
+                    yield one.site, reason
 
     def _outer(self, some: list[Told], inputs: TokenInputs) -> Run:
         if inputs.are_any:

@@ -129,6 +129,39 @@ class Told:
                 return True
         return False
 
+    def lost(self, code: Tensor) -> Tensor:
+        """Find the tokens on which not even their own slots depend, booleans (elements, tokens).
+
+        None if some slot depends on others alone.
+        """
+        found = torch.zeros(
+            len(self.tokens.sequences), code.shape[1], dtype=torch.bool, device="cpu"
+        )
+        for n, positions in self.sides(code.shape[1]):
+            is_token = (positions >= 0) & (positions < code.shape[1])
+            places = positions.clamp(0, code.shape[1] - 1)
+            seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
+            is_none = known.all(0) & ~seen.any(0) & is_token
+            if bool((~is_none & is_token & (code[:, places] & known & ~seen).any(0)).any()):
+                return torch.zeros_like(found)
+            found |= torch.zeros_like(found).scatter(1, places, is_none)
+        return found
+
+    def has_lost(self, lost: Tensor, code: Tensor) -> bool:
+        """Return whether no slot of an element depends on the tokens that are `lost` there.
+
+        Other slots of the runs of a `code`, one of which marks just these, may mix tokens, but were
+        not moved, as by a recurrent network that packed texts leave without their padding.
+        """
+        for n, positions in self.sides(code.shape[1]):
+            is_token = (positions >= 0) & (positions < code.shape[1])
+            for element, own in enumerate(lost):
+                run = self.runs[int((code == own).all(1).nonzero()[0])][n]
+                seen, known = (x[element] for x in run)
+                if bool(own.any()) and bool((seen | ~known)[is_token[element]].any()):
+                    return False
+        return bool(lost.any())
+
     def renumbered(self, code: Tensor, origin: str, *, are_joined: bool = False) -> Layout:
         """Give its slots the tokens that they depend on, or none; new ones keep their numbers."""
         tokens, count = self.tokens, code.shape[1]
