@@ -93,13 +93,11 @@ class Side:
         self.marks.append((seen & known).movedim(0, 1))
         self.hidden.append((~known).movedim(0, 1))
 
-    def fill(self) -> None:
-        """Say where a slot that no run shows stands: a mask takes all its scores away.
+    def fill(self, unknown: Tensor) -> None:
+        """Say where slots (lead, slots) stand that no run shows, since a mask takes all they read.
 
-        That is where it stands in every other element, or where its own element stands.
+        That is where they stand in every other element, or where their own element stands.
         """
-        if not self.hidden or not bool((unknown := torch.cat(self.hidden, 1).all(1)).any()):
-            return
         for dim, index in self.index.items():
             if (alike := _alike(index, unknown)) is not None:
                 self.index[dim] = alike
@@ -129,17 +127,20 @@ class Dependence:
 
     def complete(self, probe: Probe) -> None:
         """Find the index that each slot depends on, dimension by dimension."""
+        masked: Tensor | None = None
         for dim, size in enumerate(self.shape):
             if not any(dim in side.apart and dim not in side.index for side in self.sides):
                 continue
             code = words(size)
-            runs = [both(probe(self.along(dim, row))) for row in code]
+            some = [probe(self.along(dim, row)) for row in code]
+            runs, masked = [both(one) for one in some], some[0].masked
             for n, side in enumerate(self.sides):
                 if dim in side.apart:
                     seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
                     side.learn(dim, seen, known, code)
+        if masked is not None and bool(masked.any()):
+            self.queries.fill(masked)
         for side in self.sides:
-            side.fill()
             if side.index:
                 # The runs along each dimension mark every position: what none reaches has none.
                 side.depends = torch.stack([x != NONE for x in side.index.values()]).all(0)

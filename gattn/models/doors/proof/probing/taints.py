@@ -130,7 +130,7 @@ class Reached:
 
     All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened. `values`
     are the keys whose values it reached, `parts` the numbers of the values of a sum (lead, keys,
-    value dim).
+    value dim), `masked` the queries from which a mask takes all keys.
     """
 
     queries: Tensor
@@ -139,6 +139,7 @@ class Reached:
     keys_known: Tensor
     values: Tensor
     parts: Tensor | None = None
+    masked: Tensor | None = None
 
 
 def has_value_per_key(call: RawCall) -> bool:
@@ -170,7 +171,8 @@ def reached(call: RawCall, live: Tensor | None, *, is_ranked: bool = False) -> R
     if call.kind == "sum":
         sizes = call.value.shape[-2:]
         parts = call.value.isnan().expand(*lead, *sizes).reshape(-1, *sizes).cpu()
-    return Reached((nan & usable).any(2), columns, usable.any(2), known, told, parts)
+    masked = ~live.any(2)
+    return Reached((nan & usable).any(2), columns, usable.any(2), known, told, parts, masked)
 
 
 def _nan(x: Tensor) -> Tensor:
