@@ -177,7 +177,8 @@ class Solver:
                 continue
             waiting.remove(n)
             try:
-                return self._assembled(site, one, batches, is_last=True)[0]
+                layout = self._assembled(site, one, batches, is_last=True)[0]
+                return self._with_heads(layout, site, others[n:], batches)
             except LinearError:
                 raise
             except UnprovedError as error:
@@ -190,6 +191,28 @@ class Solver:
             reason += _RECURRENT
         kind_of = UntoldError if is_alone else UnprovedError
         raise kind_of(reason or "no input of a module around it tells its tokens apart")
+
+    def _with_heads(
+        self, layout: Layout, site: Site, others: Sequence[Candidate], batches: Batches
+    ) -> Layout:
+        """Say that parts of a token are its heads where an input further out has them as one.
+
+        A module that is given heads apart, beside elements that a model makes itself, would else
+        seem to read as many more tokens.
+        """
+        own, *further = others
+        assert own.inputs is not None
+        if all(len(one.side.batch) < 2 for one in own.inputs.readers):
+            return layout
+        for one in further:
+            inputs = self._tried(one, batches)
+            if not one.is_around or inputs.is_mixed or inputs.is_lost:
+                continue
+            with suppress(UnprovedError):
+                found = self._assembled(site, one, batches, is_last=True)[0]
+                if _has_as_heads(found, layout, site):
+                    return found
+        return layout
 
     def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
         """List the inputs of the attending module, and then of the runs before and around it."""
@@ -287,6 +310,17 @@ def picked(pick: Pick) -> str:
         f"it picks or orders its tokens {how} before it attends ({pick.kernel}), so that which "
         "token a slot stands for cannot be told (indices that the model is given can be followed)"
     )
+
+
+def _has_as_heads(found: Layout, other: Layout, site: Site) -> bool:
+    """Return whether a layout has as heads what another one has as tokens."""
+    sizes = []
+    for layout in (found, other):
+        assert layout.tokens is not None
+        tokens = len(set(layout.tokens.sequences)) * layout.tokens.num_keys
+        sizes.append((layout.num_heads(site.lead), tokens))
+    (heads, few), (fewer, many) = sizes
+    return heads > fewer and heads * few == fewer * many
 
 
 def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:
