@@ -23,7 +23,8 @@ from paper import (
     sheet,
     trace,
 )
-from sample_heads import causal_head
+from sample_heads import causal_head, signed_head
+from seen import bars
 
 import gattn
 from gattn import AttentionTrace
@@ -181,3 +182,14 @@ def test_panels_that_have_less_room_than_their_names_need(names):
             assert own.x0 - 1 <= box.x0 < box.x1 <= own.x1 + 1
     said = {" ".join(box.text.split("\n")) for box in drawn_texts(figure)}
     assert not [text for text in said if text.endswith(("+", "−", "/"))]
+
+
+@pytest.mark.parametrize("high", [1.4, 1.7, 2.0, 2.4, 3.3])
+def test_the_scale_of_signed_numbers_is_labelled_alike_on_both_sides(high):
+    ax = signed_head().draw("matrix", figsize=(3.3, high))
+    assert not problems(ax.figure)
+    (bar,) = bars(ax)
+    ticks = list(bar.get_yticks())
+    assert ticks == [-tick for tick in reversed(ticks)]
+    assert 0 in ticks
+    plt.close(ax.figure)

@@ -123,13 +123,19 @@ def bar_name(name: str, long: float) -> str:
 
 
 def _with_room(norm: Normalize, ticks: Sequence[float], long: float) -> list[float]:
-    """Leave out ticks whose labels would meet: those in the middle first, the ends last."""
+    """Leave out ticks whose labels would meet: the ends last, and a number with its negative."""
     places = dict(zip(ticks, np.asarray(norm(np.asarray(ticks, dtype=float))) * long, strict=True))
+    first = [ticks[-1], ticks[0], *(tick for tick in ticks if not tick)]
     kept: list[float] = []
-    for tick in dict.fromkeys([ticks[-1], ticks[0], *ticks[::-1]]):
-        if all(abs(places[tick] - places[other]) >= 1.25 * small_size() for other in kept):
-            kept.append(tick)
-    return sorted(kept)
+    for tick in dict.fromkeys([*first, *ticks[::-1]]):
+        both = [tick, -tick] if -tick in places and tick else [tick]
+        if all(_are_apart(places[one], places[other]) for one in both for other in kept):
+            kept += both
+    return sorted(set(kept))
+
+
+def _are_apart(place: float, other: float) -> bool:
+    return abs(place - other) >= 1.25 * small_size()
 
 
 def label_layers(ax: Axes, norm: Normalize, colours: Colormap) -> None:
