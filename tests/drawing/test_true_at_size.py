@@ -193,3 +193,20 @@ def test_the_scale_of_signed_numbers_is_labelled_alike_on_both_sides(high):
     assert ticks == [-tick for tick in reversed(ticks)]
     assert 0 in ticks
     plt.close(ax.figure)
+
+
+@pytest.mark.parametrize(("high", "said"), [(3.3, "are whole"), (2.2, "have room")])
+def test_a_caption_counts_the_names_that_are_seen_or_whole(high, said):
+    tokens = list("abcdefghij")
+    attention = np.random.default_rng(0).dirichlet(np.ones(10), (8, 8, 10))
+    whole = AttentionTrace.from_arrays(attention, tokens=tokens)
+    places = [(layer, head) for layer in range(8) for head in range(8)]
+    labels = {place: "previous token, 0.91" for place in places}
+    labels |= dict.fromkeys(places[::2], "induction, 0.48; first token (sink), 0.77")
+    scores = {place: n / 64 for n, place in enumerate(places)}
+    figure = whole.draw(figsize=(3.3, high), sort=scores, label=labels)
+    written = [" ".join(box.text.split()) for box in drawn_texts(figure)]
+    named = [f"{layer}.{head}" for layer, head in places[8:]]  # 0.5 is a number of the scale, too
+    assert any(f"0 of 64 names {said}" in text for text in written)
+    assert sum(text in named for text in written) == (56 if said == "are whole" else 0)
+    plt.close(figure)

@@ -260,8 +260,12 @@ class Plan:
         grid = self.grid
         if grid.said_by_user or not grid.caption:
             return grid.caption
-        whole, count = (sum(getattr(one, of) for one in self.names) for of in ("whole", "count"))
-        lacks = f"{whole} of {count} names have room" * (whole < count)
+        count = sum(names.count for names in self.names)
+        shown = sum(names.shown for names in self.names)
+        whole = sum(names.whole for names in self.names)
+        lacks = f"{whole} of {count} names are whole" * (whole < count)
+        if shown < count:
+            lacks = f"{shown} of {count} names have room"
         top = grid.top_of_marked
         are_marked = top is not None and min(self.token(grid.head)) >= as_inches(MARKED)
         marked = marked_said(top) if top is not None and are_marked else ""
