@@ -129,7 +129,7 @@ def test_twelve_layers_of_twelve_heads_have_room_in_a_column():
         assert len(figure.axes[0].images) == 144
 
 
-def test_matrices_fill_wide_figures_even_where_names_have_no_room():
+def test_matrices_spread_over_wide_figures_even_where_names_have_no_room():
     figure = Figure((6.75, 2.6))
     apart = {
         place: causal_head(13, seed=sum(place), tokens=LAMP, layer=place[0], head=place[1])
@@ -137,10 +137,36 @@ def test_matrices_fill_wide_figures_even_where_names_have_no_room():
     }
     other = AttentionTrace({"decoder": Stack("decoder", apart)}, "tiny-model")
     trace(4, 4).draw(other=other, figure=figure)
-    x0, x1, y0, y1 = figure.axes[0].images[0].get_extent()
-    assert x1 - x0 > 0.3
-    assert y1 - y0 > 0.2
+    placed = np.array([image.get_extent() for image in figure.axes[0].images])
+    assert (placed[:, 3] - placed[:, 2]).min() > 0.19
+    assert placed[:, 1].max() - placed[:, 0].min() > 4.2
     assert not problems(figure)
+
+
+@pytest.mark.parametrize("heads", [None, [(0, 1), (1, 2), (3, 3)]])
+@pytest.mark.parametrize("size", [COLUMN, (3.3, 4.4), (6.75, 3.0), (6.75, 6.75)])
+def test_cells_are_square_on_any_figure(size, heads):
+    for figure in (
+        trace(4, 4).draw(figsize=size, heads=heads),
+        trace(4, 4).draw(figsize=size, heads=heads, other=trace(4, 4)),
+    ):
+        placed = np.array([image.get_extent() for image in figure.axes[0].images])
+        wide, high = placed[:, 1] - placed[:, 0], placed[:, 3] - placed[:, 2]
+        np.testing.assert_allclose(wide, high)
+        assert not problems(figure)
+        plt.close(figure)
+
+
+def test_a_strip_takes_as_many_rows_as_make_its_matrices_largest():
+    def rows_and_columns(size):
+        figure = trace(4, 4).draw(figsize=size, heads=[(0, 1), (1, 2), (3, 3)])
+        placed = np.array([image.get_extent() for image in figure.axes[0].images]).round(6)
+        plt.close(figure)
+        return len(np.unique(placed[:, 3])), len(np.unique(placed[:, 0]))
+
+    assert rows_and_columns((3.3, 3.6)) == (2, 2)
+    assert rows_and_columns((6.75, 2.6)) == (1, 3)
+    assert rows_and_columns((2.2, 6.75)) == (3, 1)
 
 
 @pytest.mark.parametrize("size", [(3.3, 2.2), (3.3, 2.4), (3.3, 3)])

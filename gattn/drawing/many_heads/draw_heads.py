@@ -34,6 +34,10 @@ from gattn.names.text import writable
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 
 
+_MOST_COLUMNS = 12
+"""How many heads of a strip are side by side, at most, on a figure that is given."""
+
+
 @checks_given
 def draw_heads(
     attention: Heads,
@@ -91,8 +95,9 @@ def draw_heads(
     cmap : str or Colormap, optional
         The colours.
     figsize : (float, float), optional
-        The width and height in inches of the new figure, which matrices fill; square ones become
-        up to 1.6 times as long as wide there, or as wide as long.
+        The width and height in inches of the new figure. Matrices are as large as they have room,
+        with square cells, and stand further apart where some is left; a strip takes the rows in
+        which its matrices are largest.
     figure : Figure or SubFigure, optional
         Where to draw. By default a new pyplot figure of fitting size, which ``plt.show()`` shows;
         it is yours to close.
@@ -109,7 +114,7 @@ def draw_heads(
         heads, stack, sort, label, within_layers, vmax, pool, title, caption, cmap
     )
     attention = named(attention, tokens)
-    grids = grids_of(attention, options)
+    grids, *others = ways_of(attention, options)
     is_plain = heads is sort is label is None and len(grids) == 1
     if figure is None and figsize is None and is_plain:
         graphs = by_place(attention)
@@ -117,7 +122,7 @@ def draw_heads(
             found = draw_grids(grids, None, two_sides)
             draw_beside(found, graphs[place], vmax=vmax, cmap=cmap)
             return found
-    return draw_grids(grids, figure, figsize=figsize)
+    return draw_grids(grids, figure, figsize=figsize, others=others)
 
 
 @dataclass(frozen=True)
@@ -139,8 +144,8 @@ class HeadOptions:
         check_pool(self.pool)
 
 
-def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:
-    """Lay out the heads of each stack."""
+def ways_of(attention: Heads, options: HeadOptions) -> list[list[Grid]]:
+    """Lay out the heads of each stack: as usual, and strips also with other numbers of columns."""
     chosen = Chosen.of(attention, by_place(attention), options.heads, options.stack)
     every = chosen.graphs.values()
     order = Order.of(
@@ -152,9 +157,9 @@ def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:
     )
     scale = Scale.of(*every, vmax=options.vmax)
     pen = Pen(scale, colour_map(options.cmap, is_signed=scale.is_signed, is_area=True))
-    grids = []
-    for graphs in chosen.stacks():
-        places = order.arrange(graphs, strip_columns(graphs) if chosen.is_strip else 0)
+
+    def grid_of(graphs: Graphs, across: int) -> Grid:
+        places = order.arrange(graphs, across)
         panels = {
             spot: Panel(graphs[one], order.labelled(one, places.names[one]))
             for spot, one in places.spots.items()
@@ -165,13 +170,20 @@ def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:
         beyond = scale.beyond(graphs.values())
         said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said, beyond, edits]
         title, caption = texts_of(options, chosen.title(graphs), said)
-        grids.append(
-            Grid(
-                title, caption, (block,), places.rows, groups, chosen.is_strip, options.pool,
-                said_by_user=options.caption is not None,
-            )
+        return Grid(
+            title, caption, (block,), places.rows, groups, chosen.is_strip, options.pool,
+            said_by_user=options.caption is not None,
         )  # fmt: skip
-    return grids
+
+    stacks = chosen.stacks()
+    if not chosen.is_strip:
+        return [[grid_of(graphs, 0) for graphs in stacks]]
+    most = max(map(len, stacks))
+    columns = [
+        [min(n, len(graphs)) for graphs in stacks] for n in range(1, min(most, _MOST_COLUMNS) + 1)
+    ]
+    every = [[strip_columns(graphs) for graphs in stacks], *columns]
+    return [list(map(grid_of, stacks, across)) for across in every]
 
 
 def texts_of(options: HeadOptions, title: str, said: Iterable[str]) -> tuple[str, str]:
