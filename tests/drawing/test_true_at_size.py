@@ -227,7 +227,7 @@ def test_a_caption_counts_the_names_that_are_seen_or_whole(high, said):
     attention = np.random.default_rng(0).dirichlet(np.ones(10), (8, 8, 10))
     whole = AttentionTrace.from_arrays(attention, tokens=tokens)
     places = [(layer, head) for layer in range(8) for head in range(8)]
-    labels = {place: "previous token, 0.91" for place in places}
+    labels = dict.fromkeys(places, "previous token, 0.91")
     labels |= dict.fromkeys(places[::2], "induction, 0.48; first token (sink), 0.77")
     scores = {place: n / 64 for n, place in enumerate(places)}
     figure = whole.draw(figsize=(3.3, high), sort=scores, label=labels)
