@@ -63,7 +63,7 @@ def draw_images(
         The image as the model read it.
     query, key : (row, column), int, str, or list of these, optional
         Which patch or token reads, or is read; each of a list has panels of its own. By default the
-        class token reads, or if there is none, the mean of all is shown.
+        first token that is no patch reads, such as the class token, or the mean of all is shown.
     heads : int, sequence of int, or sequence of (layer, head), optional
         Which heads, as in `gattn.drawing.draw_heads`.
     stack : str, optional
