@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import TypeAlias
 
 from matplotlib.colors import Colormap
@@ -22,6 +23,7 @@ from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
 from gattn.drawing.many_heads.order import Graphs, Order, strip_columns
 from gattn.drawing.many_heads.scores import HeadScore
+from gattn.drawing.many_heads.sheet import inches_of
 from gattn.drawing.many_heads.telling import draw_beside, telling_head, two_sides
 from gattn.drawing.matrices.cells import Pool, check_pool
 from gattn.drawing.styles.figures import check_one_size
@@ -32,10 +34,6 @@ from gattn.names.choices import HeadChoice
 from gattn.names.text import writable
 
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
-
-
-_MOST_COLUMNS = 12
-"""How many heads of a strip are side by side, at most, on a figure that is given."""
 
 
 @checks_given
@@ -114,7 +112,8 @@ def draw_heads(
         heads, stack, sort, label, within_layers, vmax, pool, title, caption, cmap
     )
     attention = named(attention, tokens)
-    grids, *others = ways_of(attention, options)
+    size = figsize if figure is None else inches_of(figure)
+    grids, *others = ways_of(attention, options, size)
     is_plain = heads is sort is label is None and len(grids) == 1
     if figure is None and figsize is None and is_plain:
         graphs = by_place(attention)
@@ -144,8 +143,10 @@ class HeadOptions:
         check_pool(self.pool)
 
 
-def ways_of(attention: Heads, options: HeadOptions) -> list[list[Grid]]:
-    """Lay out the heads of each stack: as usual, and strips also with other numbers of columns."""
+def ways_of(
+    attention: Heads, options: HeadOptions, size: tuple[float, float] | None = None
+) -> list[list[Grid]]:
+    """Lay out the heads of each stack: as usual, and strips also in columns that fit a size."""
     chosen = Chosen.of(attention, by_place(attention), options.heads, options.stack)
     every = chosen.graphs.values()
     order = Order.of(
@@ -178,12 +179,13 @@ def ways_of(attention: Heads, options: HeadOptions) -> list[list[Grid]]:
     stacks = chosen.stacks()
     if not chosen.is_strip:
         return [[grid_of(graphs, 0) for graphs in stacks]]
-    most = max(map(len, stacks))
-    columns = [
-        [min(n, len(graphs)) for graphs in stacks] for n in range(1, min(most, _MOST_COLUMNS) + 1)
-    ]
-    every = [[strip_columns(graphs) for graphs in stacks], *columns]
-    return [list(map(grid_of, stacks, across)) for across in every]
+    every = [tuple(map(strip_columns, stacks))]
+    if size is not None:
+        counts, shape = list(map(len, stacks)), len(stacks) * size[0] / size[1]
+        for rounded in (math.floor, math.ceil):
+            ideal = (rounded(math.sqrt(count * shape)) for count in counts)
+            every.append(tuple(map(min, map(max, ideal, repeat(1)), counts)))
+    return [list(map(grid_of, stacks, across)) for across in dict.fromkeys(every)]
 
 
 def texts_of(options: HeadOptions, title: str, said: Iterable[str]) -> tuple[str, str]:

@@ -108,7 +108,7 @@ class Plan:
         self._pitch = (width - around) / count if height is not None else 0.0
         for self._lines in range(_MOST_LINES, -1, -1):
             self._measure(side if height else min(side, usual))
-            if height is None or (self._fill(height, side) and self._has_names):
+            if height is None or (self._fill(height, side) and self.has_names):
                 break
         is_large = max(self.panel) >= _LEAST
         if height is not None:
@@ -150,11 +150,11 @@ class Plan:
         side, most = max(self.panel), [_MOST_APART * one for one in self.panel]
         loose = 0.99 * (wide - count * self.panel[0] / _FILLED) * (count > 1)
         across = max(min(loose / count, most[0]), 0.0)
-        lines, has_names = self._lines, self._has_names
+        lines, has_names = self._lines, self.has_names
         for self._lines in range(lines, -1, -1):  # there is room for longer names
             self._apart = across, 0.0
             self._measure(side)
-            if self._loose(height) >= 0 and self._has_names >= has_names:
+            if self._loose(height) >= 0 and self.has_names >= has_names:
                 break
         else:
             self._lines, self._apart, across = lines, (0.0, 0.0), 0.0
@@ -192,7 +192,7 @@ class Plan:
         return not some or as_inches((widest_of(some) + _APART) * font_size()) <= room
 
     @property
-    def _has_names(self) -> bool:
+    def has_names(self) -> bool:
         """Whether any name, if there are some, has room above its panel."""
         return any(any(names.texts.values()) or not names.count for names in self.names)
 
