@@ -236,3 +236,18 @@ def test_a_caption_counts_the_names_that_are_seen_or_whole(high, said):
     assert any(f"0 of 64 names {said}" in text for text in written)
     assert sum(text in named for text in written) == (56 if said == "are whole" else 0)
     plt.close(figure)
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.4), (6.75, 4.0), (9.0, 6.0)])
+def test_dashes_of_a_key_are_whole_at_both_ends_of_its_lines(size):
+    ax = signed_head().draw("arcs", figsize=size)
+    figure = ax.figure
+    figure.set_dpi(400)
+    figure.canvas.draw()
+    pixels = np.asarray(figure.canvas.buffer_rgba())[::-1, :, :3].astype(int)
+    for line in ax.get_legend().get_lines():
+        (left, y), *_, (right, _) = line.get_transform().transform(line.get_xydata())
+        half = line.get_linewidth() / 2 * 400 / 72
+        for x in (left + 3, left + half, right - half, right - 3):
+            assert pixels[round(y), int(x)].min() < 240
+    plt.close(figure)

@@ -29,6 +29,8 @@ _BAR, _TALL = 0.7, 120.0
 """The share of the axes' height that a colour bar takes, and from how many points of it on."""
 _LONG = 50.0
 """How many points long a line of its name is at most beside a shorter bar."""
+_HANDLE = 1.6
+"""The length of a line of a key, in font sizes."""
 _HIGH, _HIGHEST = 0.7, 8.0
 """How high an entry of a key is at least, and at most, in font sizes."""
 Entry: TypeAlias = tuple[Any, str]
@@ -167,7 +169,7 @@ def add_key(
         "bbox_to_anchor": (1.0, 1.0),
         "bbox_transform": ax.transAxes + moved,
         "borderaxespad": 0.2,
-        "handlelength": 1.6,
+        "handlelength": _HANDLE,
     }
     key = ax.legend(
         [artist for artist, _ in entries],
@@ -208,9 +210,20 @@ def add_line_key(ax: Axes, pen: Pen, *more: Entry, beyond: float = 0.0) -> None:
             wide = width * pen.thickness(ax)
             line.set_linewidth(wide)
             if n < len(dashes):
-                line.set_linestyle(dashed(dashes[n], wide))
+                line.set_linestyle(_whole(dashed(dashes[n], wide), wide))
 
     fitted(ax, step)
+
+
+def _whole(dash: Any, width: float) -> Any:
+    """Shrink or stretch dashes so that a line of a key begins and ends with a whole one."""
+    if isinstance(dash, str) or not width:
+        return dash
+    start, lengths = dash
+    sizes, long = np.array(lengths) * width, _HANDLE * small_size()
+    times = max(1 + (len(lengths) == 2), round((long + sizes[-1]) / sizes.sum()))
+    share = long / (times * sizes.sum() - sizes[-1])
+    return start, tuple((share * np.array(lengths)).tolist())
 
 
 def add_area_key(
