@@ -251,3 +251,15 @@ def test_dashes_of_a_key_are_whole_at_both_ends_of_its_lines(size):
         for x in (left + 3, left + half, right - half, right - 3):
             assert pixels[round(y), int(x)].min() < 240
     plt.close(figure)
+
+
+@pytest.mark.parametrize("name", ["karate club", "karate club, a query"])
+def test_labels_of_a_dense_graph_stand_beside_their_nodes(name):
+    figure = one(name, COLUMN, None)
+    assert not problems(figure)
+    (ax,) = figure.axes
+    labels = [t for t in ax.texts if t.get_gid() == "gattn-label" and t.get_text()]
+    (leaders,) = [c for c in ax.collections if c.get_gid() == "gattn-leaders"]
+    assert len(labels) == 34
+    assert len(leaders.get_segments()) <= 8
+    plt.close(figure)
