@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, repeat
+from itertools import groupby
 from typing import TypeAlias
 
 from matplotlib.colors import Colormap
@@ -179,13 +179,13 @@ def ways_of(
     stacks = chosen.stacks()
     if not chosen.is_strip:
         return [[grid_of(graphs, 0) for graphs in stacks]]
-    every = [tuple(map(strip_columns, stacks))]
+    ways = [tuple(map(strip_columns, stacks))]
     if size is not None:
         counts, shape = list(map(len, stacks)), len(stacks) * size[0] / size[1]
         for rounded in (math.floor, math.ceil):
-            ideal = (rounded(math.sqrt(count * shape)) for count in counts)
-            every.append(tuple(map(min, map(max, ideal, repeat(1)), counts)))
-    return [list(map(grid_of, stacks, across)) for across in dict.fromkeys(every)]
+            ideal = [rounded(math.sqrt(count * shape)) for count in counts]
+            ways.append(tuple(min(max(a, 1), b) for a, b in zip(ideal, counts, strict=True)))
+    return [list(map(grid_of, stacks, across)) for across in dict.fromkeys(ways)]
 
 
 def texts_of(options: HeadOptions, title: str, said: Iterable[str]) -> tuple[str, str]:

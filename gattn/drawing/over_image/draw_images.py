@@ -183,7 +183,10 @@ def _in_rows(
     """Lay panels out one after another, in rows of any number of them."""
     usual = min(len(shown), IN_A_ROW)
     return [
-        [Panel(*divmod(n, across), *one) for n, one in enumerate(shown)]
+        [
+            Panel(n // across, n % across, name, one, outlined)
+            for n, (name, one, outlined) in enumerate(shown)
+        ]
         for across in (usual, *range(1, min(len(shown), _MOST_IN_A_ROW) + 1))
     ]
 
