@@ -472,7 +472,7 @@ def test_compare_draws_one_head_with_its_tokens(capsys, tmp_path):
     text = path.read_text()
     assert "layer 2 · head 1" in text
     assert text.count("chased") >= 4
-    for name in ("before", "after", "after − before", 'cut 1.1:*&lt;-"cat"', "change of attention"):
+    for name in ("before", "after", "after − before", 'cut 1.1:*&lt;-"cat"', "change in attention"):
         assert name in text
 
 

@@ -67,7 +67,7 @@ def test_each_head_is_drawn_before_and_after_with_its_change():
         assert whole[0, 1] == bar[0, 1] > high
         assert distance_text(distance) in words(figure)
     found = words(figure)
-    for name in ("layer 0", "layer 1", "before", "after", "after − before", "change of attention"):
+    for name in ("layer 0", "layer 1", "before", "after", "after − before", "change in attention"):
         assert found.count(name) == 1
     assert found.count("head 2") == 3
     assert "tiny · 6 tokens" in found
@@ -190,7 +190,7 @@ def test_one_head_is_three_large_matrices_with_tokens():
         f"1.3: {distance_text(distance)}",
         "layer 1 · head 3",
         "attention",
-        "change of attention",
+        "change in attention",
     } <= set(found)
     assert "cut 1.3:4<-0; rows are queries" in said(figure)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from meeting import problems
 from scenes import attention, cross_head, landscape, picture_trace
 from seen import axes, bars, caption, words
 
@@ -415,6 +416,40 @@ def test_a_vision_transformer_is_drawn_over_the_image_that_it_read():
     ax = run.trace[0, 1].draw_image(image, (2, 4))
     assert_shows(ax, expected.reshape(4, 6))
     assert set(boxes(ax)) == {(4, 2)}
+
+
+def in_reading_order(figure):
+    return sorted(panels(figure), key=lambda one: (-round(one[0][3], 3), one[0][0]))
+
+
+@pytest.mark.parametrize(("inches", "columns"), [((3.3, 3.3), 3), ((6.75, 2.0), 6), (None, 6)])
+def test_queries_of_one_head_follow_one_another_in_rows(inches, columns):
+    trace, asked = picture_trace(), list(range(12))
+    with plt.rc_context({"font.size": 7}):
+        figure = trace.draw_image(landscape(), asked, heads="1.2", figsize=inches)
+    found, rows = in_reading_order(figure), trace[1, 2].to_dense()[:12, 1:]
+    for (_, pixels), row in zip(found, rows, strict=True):
+        expected = row.reshape(4, 6)
+        np.testing.assert_allclose(numbers_of(pixels, rows.max()), expected, atol=rows.max() / 250)
+    assert len({round(extent[0], 3) for extent, _ in found}) == columns
+    assert min(right - left for (left, right, _, _), _ in found) > 0.75
+    assert not problems(figure)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(("inches", "are_rows"), [((3.3, 3.3), True), ((6.75, 3.0), False)])
+def test_queries_are_rows_where_images_are_larger_so(inches, are_rows):
+    trace, asked, places = picture_trace(), [0, 4, 9, 17, 23], [(0, 1), (1, 2), (1, 0)]
+    figure = trace.draw_image(landscape(), asked, heads=places, figsize=inches)
+    rows = np.array([[trace[place].to_dense()[q, 1:] for q in asked] for place in places])
+    rows = rows.swapaxes(0, 1) if are_rows else rows
+    for (_, pixels), row in zip(in_reading_order(figure), rows.reshape(15, 4, 6), strict=True):
+        np.testing.assert_allclose(numbers_of(pixels, rows.max()), row, atol=rows.max() / 250)
+    (sheet,) = [ax for ax in figure.axes if ax.get_gid() == "gattn-sheet"]
+    aside = {text.get_text() for text in sheet.texts if text.get_ha() == "right"}
+    named = {"class", "(0, 3)", "(1, 2)", "(2, 4)", "(3, 4)"}
+    assert aside == (named if are_rows else {"0.1", "1.2", "1.0"})
+    plt.close(figure)
 
 
 class Swapped(torch.nn.Module):

@@ -9,7 +9,7 @@ from seen import caption
 from torch import nn
 
 import gattn
-from gattn.errors import CaptureError, SelectionError
+from gattn.errors import CaptureError, SelectionError, ShapeError
 
 SOURCE = ["le", "chat", "noir", "dort", "."]
 TARGET = ["<s>", "the", "cat"]
@@ -152,19 +152,53 @@ def test_texts_of_a_stack_are_as_many_as_its_tokens(asked):
         gattn.effect(edits=[cut], **asked, tokens={CROSS: {"key": SOURCE[:4]}})
 
 
-def test_several_sequences_have_no_names_but_keys_of_their_own():
+def test_sequences_that_differ_in_length_have_no_names_but_keys_of_their_own():
     torch.manual_seed(3)
     model = nn.Transformer(16, 2, 1, 1, 24, batch_first=True).eval()
     source, target = torch.randn(2, 5, 16), torch.randn(2, 3, 16)
     cuts = [gattn.Cut(0, 0, 2, key, stack=CROSS) for key in range(5)]
-    batch = gattn.effect(lambda: model(source, target)[0, -1, 0], cuts, model, progress=False)
 
     def twice():
         return model(source[:1, :4], target[:1, :2])[0, -1, 0] + model(source, target)[0, -1, 0]
 
-    for found in (batch, gattn.effect(twice, cuts, model, tokens=TOKENS, progress=False)):
-        assert found.attrs["tokens"] == {ENCODER: [], DECODER: [], CROSS: {"query": [], "key": []}}
-        assert ticks(found.draw("arcs")) == [*NUMBERS, "2"]
+    found = gattn.effect(twice, cuts, model, tokens=TOKENS, progress=False)
+    assert found.attrs["tokens"] == {ENCODER: [], DECODER: [], CROSS: {"query": [], "key": []}}
+    assert ticks(found.draw("arcs")) == [*NUMBERS, "2"]
+    with pytest.raises(SelectionError, match="differ in their number of keys: measure effects on"):
+        found.draw_image(np.zeros((20, 30, 3)), grid=(1, 5))
+
+
+def test_sequences_keep_the_names_that_all_have():
+    torch.manual_seed(3)
+    model = nn.Transformer(16, 2, 1, 1, 24, batch_first=True).eval()
+    source, target = torch.randn(2, 6, 16), torch.randn(2, 3, 16)
+    patches = [f"{row},{column}" for row in range(2) for column in range(3)]
+    words = [TARGET, ["<s>", "two", "dogs"]]
+    named = [{CROSS: {"query": some, "key": patches}} for some in words]
+    cuts = [gattn.Cut(0, 0, 2, key, stack=CROSS) for key in range(6)]
+    image = np.zeros((20, 30, 3))
+
+    def together():
+        return model(source, target)[:, -1, 0].sum()
+
+    def in_turn():
+        return sum(model(source[n:][:1], target[n:][:1])[0, -1, 0] for n in range(2))
+
+    for run, names in ((together, named), (in_turn, named[0])):
+        found = gattn.effect(run, cuts, model, tokens=names, progress=False)
+        queries = NUMBERS[:3] if names is named else TARGET
+        assert found.attrs["tokens"][CROSS] == {"query": queries, "key": patches}
+        ax = found.draw_image(image)
+        (drawn,) = (one for one in ax.images if one.get_gid() == "gattn-patches")
+        pixels = np.asarray(drawn.get_array())
+        down, across = pixels.shape[0] // 2, pixels.shape[1] // 3
+        red, _, blue, _ = np.moveaxis(pixels[::down, ::across], -1, 0)
+        np.testing.assert_array_equal(np.sign(blue - red).ravel(), np.sign(found["effect"]))
+    bare = gattn.effect(together, cuts, model, progress=False)
+    with pytest.raises(ShapeError, match=r"which patches its tokens are: pass grid=\(rows"):
+        bare.draw_image(image)
+    assert "edges to query 2" in caption(bare.draw_image(image, query=2, grid=(2, 3)))
+    plt.close("all")
 
 
 def test_patches_of_cross_attention_are_its_keys():

@@ -155,7 +155,7 @@ def test_a_comparison_outlines_the_heads_whose_corrected_p_is_below_alpha():
     assert bottom == -top
     assert ax.images[0].cmap(0.5)[:3] == colour_map(None, is_signed=True)(0.5)[:3]
     assert table.draw(alpha=0).patches[:] == []
-    assert bars(ax)[0].get_ylabel() == "difference of induction"
+    assert bars(ax)[0].get_ylabel() == "difference in induction"
 
 
 def test_a_ranked_comparison_fills_them_and_takes_both_directions():

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from meeting import problems
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, uniform_head
 from seen import caption
 
@@ -290,6 +291,27 @@ def test_hostile_tokens_are_written_as_text():
     assert found[:3] == ["$x_1$", "a↵b", "\\x00"]
     assert {"␣␣␣", "<b>&", "\\frac", '""'} <= set(found)
     assert not any("\u202e" in text for text in found)
+
+
+LONG = [
+    "中文字",
+    "世界大同",
+    "👩\u200d👩\u200d👧",
+    "🙂",
+    " Donaudampfschifffahrtselektrizitätenhauptbetriebswerk",
+    " https://example.org/a/very/long/path?with=query",
+    " é",
+    " end",
+]
+
+
+@pytest.mark.parametrize("dpi", [72, 100, 130, 144, 300])
+@pytest.mark.parametrize("inches", [None, (3.3, 3.3), (6.75, 2.5)])
+def test_long_tokens_meet_no_others_however_letters_are_fitted_to_pixels(dpi, inches):
+    head = AttentionGraph.from_dense(np.full((8, 8), 1 / 8), tokens=LONG)
+    with mpl.rc_context({"font.size": 7}):
+        figure = draw_text(head, 0, figsize=inches).figure
+        assert not problems(figure, dpi)
 
 
 @pytest.mark.parametrize("size", [1, 5, 60, 500])

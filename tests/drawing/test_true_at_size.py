@@ -23,7 +23,8 @@ from paper import (
     sheet,
     trace,
 )
-from sample_heads import causal_head
+from sample_heads import causal_head, signed_head
+from seen import bars
 
 import gattn
 from gattn import AttentionTrace
@@ -128,7 +129,7 @@ def test_twelve_layers_of_twelve_heads_have_room_in_a_column():
         assert len(figure.axes[0].images) == 144
 
 
-def test_matrices_fill_wide_figures_even_where_names_have_no_room():
+def test_matrices_spread_over_wide_figures_even_where_names_have_no_room():
     figure = Figure((6.75, 2.6))
     apart = {
         place: causal_head(13, seed=sum(place), tokens=LAMP, layer=place[0], head=place[1])
@@ -136,10 +137,36 @@ def test_matrices_fill_wide_figures_even_where_names_have_no_room():
     }
     other = AttentionTrace({"decoder": Stack("decoder", apart)}, "tiny-model")
     trace(4, 4).draw(other=other, figure=figure)
-    x0, x1, y0, y1 = figure.axes[0].images[0].get_extent()
-    assert x1 - x0 > 0.3
-    assert y1 - y0 > 0.2
+    placed = np.array([image.get_extent() for image in figure.axes[0].images])
+    assert (placed[:, 3] - placed[:, 2]).min() > 0.19
+    assert placed[:, 1].max() - placed[:, 0].min() > 4.2
     assert not problems(figure)
+
+
+@pytest.mark.parametrize("heads", [None, [(0, 1), (1, 2), (3, 3)]])
+@pytest.mark.parametrize("size", [COLUMN, (3.3, 4.4), (6.75, 3.0), (6.75, 6.75)])
+def test_cells_are_square_on_any_figure(size, heads):
+    for figure in (
+        trace(4, 4).draw(figsize=size, heads=heads),
+        trace(4, 4).draw(figsize=size, heads=heads, other=trace(4, 4)),
+    ):
+        placed = np.array([image.get_extent() for image in figure.axes[0].images])
+        wide, high = placed[:, 1] - placed[:, 0], placed[:, 3] - placed[:, 2]
+        np.testing.assert_allclose(wide, high)
+        assert not problems(figure)
+        plt.close(figure)
+
+
+def test_a_strip_takes_as_many_rows_as_make_its_matrices_largest():
+    def rows_and_columns(size):
+        figure = trace(4, 4).draw(figsize=size, heads=[(0, 1), (1, 2), (3, 3)])
+        placed = np.array([image.get_extent() for image in figure.axes[0].images]).round(6)
+        plt.close(figure)
+        return len(np.unique(placed[:, 3])), len(np.unique(placed[:, 0]))
+
+    assert rows_and_columns((3.3, 3.6)) == (2, 2)
+    assert rows_and_columns((6.75, 2.6)) == (1, 3)
+    assert rows_and_columns((2.2, 6.75)) == (3, 1)
 
 
 @pytest.mark.parametrize("size", [(3.3, 2.2), (3.3, 2.4), (3.3, 3)])
@@ -181,3 +208,58 @@ def test_panels_that_have_less_room_than_their_names_need(names):
             assert own.x0 - 1 <= box.x0 < box.x1 <= own.x1 + 1
     said = {" ".join(box.text.split("\n")) for box in drawn_texts(figure)}
     assert not [text for text in said if text.endswith(("+", "−", "/"))]
+
+
+@pytest.mark.parametrize("high", [1.4, 1.7, 2.0, 2.4, 3.3])
+def test_the_scale_of_signed_numbers_is_labelled_alike_on_both_sides(high):
+    ax = signed_head().draw("matrix", figsize=(3.3, high))
+    assert not problems(ax.figure)
+    (bar,) = bars(ax)
+    ticks = list(bar.get_yticks())
+    assert ticks == [-tick for tick in reversed(ticks)]
+    assert 0 in ticks
+    plt.close(ax.figure)
+
+
+@pytest.mark.parametrize(("high", "said"), [(3.3, "are whole"), (2.2, "have room")])
+def test_a_caption_counts_the_names_that_are_seen_or_whole(high, said):
+    tokens = list("abcdefghij")
+    attention = np.random.default_rng(0).dirichlet(np.ones(10), (8, 8, 10))
+    whole = AttentionTrace.from_arrays(attention, tokens=tokens)
+    places = [(layer, head) for layer in range(8) for head in range(8)]
+    labels = dict.fromkeys(places, "previous token, 0.91")
+    labels |= dict.fromkeys(places[::2], "induction, 0.48; first token (sink), 0.77")
+    scores = {place: n / 64 for n, place in enumerate(places)}
+    figure = whole.draw(figsize=(3.3, high), sort=scores, label=labels)
+    written = [" ".join(box.text.split()) for box in drawn_texts(figure)]
+    named = [f"{layer}.{head}" for layer, head in places[8:]]  # 0.5 is a number of the scale, too
+    assert any(f"0 of 64 names {said}" in text for text in written)
+    assert sum(text in named for text in written) == (56 if said == "are whole" else 0)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.4), (6.75, 4.0), (9.0, 6.0)])
+def test_dashes_of_a_key_are_whole_at_both_ends_of_its_lines(size):
+    ax = signed_head().draw("arcs", figsize=size)
+    figure = ax.figure
+    figure.set_dpi(400)
+    figure.canvas.draw()
+    pixels = np.asarray(figure.canvas.buffer_rgba())[::-1, :, :3].astype(int)
+    for line in ax.get_legend().get_lines():
+        (left, y), *_, (right, _) = line.get_transform().transform(line.get_xydata())
+        half = line.get_linewidth() / 2 * 400 / 72
+        for x in (left + 3, left + half, right - half, right - 3):
+            assert pixels[round(y), int(x)].min() < 240
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("name", ["karate club", "karate club, a query"])
+def test_labels_of_a_dense_graph_stand_beside_their_nodes(name):
+    figure = one(name, COLUMN, None)
+    assert not problems(figure)
+    (ax,) = figure.axes
+    labels = [t for t in ax.texts if t.get_gid() == "gattn-label" and t.get_text()]
+    (leaders,) = [c for c in ax.collections if c.get_gid() == "gattn-leaders"]
+    assert len(labels) == 34
+    assert len(leaders.get_segments()) <= 8
+    plt.close(figure)

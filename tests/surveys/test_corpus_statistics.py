@@ -214,7 +214,8 @@ def test_a_table_is_read_in_pieces(monkeypatch):
     monkeypatch.setattr(statistics, "_ROWS", 5)
     pieces = head_statistics(table, "induction", resamples=100)
     pd.testing.assert_frame_equal(pieces, whole)
-    assert pieces.index.is_monotonic_increasing
+    expected = [(stack, 0, head) for stack in ("encoder", "cross") for head in range(3)]
+    assert list(pieces.index) == expected
 
 
 @pytest.mark.parametrize("score", ["layer", "text_id", "missing"])

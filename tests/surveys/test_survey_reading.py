@@ -110,6 +110,26 @@ def test_sinks_grouped_queries_and_windows_come_back(tmp_path, tiny, name):
     assert all(head.value_norm is not None for head in heads)
 
 
+def test_stacks_are_listed_in_the_order_in_which_they_ran(tmp_path, tiny):
+    rows = [{"input_ids": ids, "decoder_input_ids": [1, 7, 5, 6][: len(ids)]} for ids in IDS]
+    survey = write(tmp_path / "survey", rows, tiny("t5"), analyses=[head_table])
+    ran = ["encoder", "decoder", "cross"]
+    assert list(survey.trace(0).stacks) == ran
+    heads, found = survey.heads, survey.statistics("entropy")
+    for table in (heads, survey.edges(), survey.edges(tokens=True), found.reset_index()):
+        assert list(dict.fromkeys(table["stack"])) == ran
+    plain, named = survey.edges(), survey.edges(tokens=True)
+    pd.testing.assert_frame_equal(named[plain.columns], plain)
+    assert list(found.index) == sorted(found.index, key=lambda one: (ran.index(one[0]), *one[1:]))
+    for place, mean in found["mean"].items():
+        own = (heads[["stack", "layer", "head"]] == list(place)).all(axis=1)
+        assert mean == pytest.approx(heads.loc[own, "entropy"].mean())
+    upside_down = heads.sort_values("stack", kind="stable")
+    change = gattn.surveys.compare_heads(heads, upside_down, "entropy")
+    np.testing.assert_array_equal(change["difference"], 0.0)
+    np.testing.assert_array_equal(change["before"], found["mean"])
+
+
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_stacks_of_an_encoder_and_a_decoder_come_back(tmp_path, tiny, name):
     model = tiny(name)

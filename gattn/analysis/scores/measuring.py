@@ -60,7 +60,7 @@ def measured_changes(
 
 
 def change(before: Tensor, after: Tensor, edges: Tensor | None) -> float:
-    """Return the change of attention (queries, keys): of some edges, or of what goes elsewhere."""
+    """Return the change in attention (queries, keys): of some edges, or of what goes elsewhere."""
     if edges is None:
         return float((after - before).abs().sum(-1).mean() / 2)
     return float(((after - before) * edges).sum() / len(before))

@@ -29,6 +29,8 @@ _BAR, _TALL = 0.7, 120.0
 """The share of the axes' height that a colour bar takes, and from how many points of it on."""
 _LONG = 50.0
 """How many points long a line of its name is at most beside a shorter bar."""
+_HANDLE = 1.6
+"""The length of a line of a key, in font sizes."""
 _HIGH, _HIGHEST = 0.7, 8.0
 """How high an entry of a key is at least, and at most, in font sizes."""
 Entry: TypeAlias = tuple[Any, str]
@@ -123,13 +125,19 @@ def bar_name(name: str, long: float) -> str:
 
 
 def _with_room(norm: Normalize, ticks: Sequence[float], long: float) -> list[float]:
-    """Leave out ticks whose labels would meet: those in the middle first, the ends last."""
+    """Leave out ticks whose labels would meet: the ends last, and a number with its negative."""
     places = dict(zip(ticks, np.asarray(norm(np.asarray(ticks, dtype=float))) * long, strict=True))
+    first = [ticks[-1], ticks[0], *(tick for tick in ticks if not tick)]
     kept: list[float] = []
-    for tick in dict.fromkeys([ticks[-1], ticks[0], *ticks[::-1]]):
-        if all(abs(places[tick] - places[other]) >= 1.25 * small_size() for other in kept):
-            kept.append(tick)
-    return sorted(kept)
+    for tick in dict.fromkeys([*first, *ticks[::-1]]):
+        both = [tick, -tick] if -tick in places and tick else [tick]
+        if all(_are_apart(places[one], places[other]) for one in both for other in kept):
+            kept += both
+    return sorted(set(kept))
+
+
+def _are_apart(place: float, other: float) -> bool:
+    return abs(place - other) >= 1.25 * small_size()
 
 
 def label_layers(ax: Axes, norm: Normalize, colours: Colormap) -> None:
@@ -161,7 +169,7 @@ def add_key(
         "bbox_to_anchor": (1.0, 1.0),
         "bbox_transform": ax.transAxes + moved,
         "borderaxespad": 0.2,
-        "handlelength": 1.6,
+        "handlelength": _HANDLE,
     }
     key = ax.legend(
         [artist for artist, _ in entries],
@@ -202,9 +210,20 @@ def add_line_key(ax: Axes, pen: Pen, *more: Entry, beyond: float = 0.0) -> None:
             wide = width * pen.thickness(ax)
             line.set_linewidth(wide)
             if n < len(dashes):
-                line.set_linestyle(dashed(dashes[n], wide))
+                line.set_linestyle(_whole(dashed(dashes[n], wide), wide))
 
     fitted(ax, step)
+
+
+def _whole(dash: Any, width: float) -> Any:
+    """Shrink or stretch dashes so that a line of a key begins and ends with a whole one."""
+    if isinstance(dash, str) or not width:
+        return dash
+    start, lengths = dash
+    sizes, long = np.array(lengths) * width, _HANDLE * small_size()
+    times = max(1 + (len(lengths) == 2), round((long + sizes[-1]) / sizes.sum()))
+    share = long / (times * sizes.sum() - sizes[-1])
+    return start, tuple((share * np.array(lengths)).tolist())
 
 
 def add_area_key(

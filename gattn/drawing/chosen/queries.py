@@ -82,7 +82,7 @@ class Tokens:
         return np.flatnonzero(self.geometry.cells < 0).tolist()
 
     def usual(self) -> list[int]:
-        """Return the tokens shown if none are named: the class token, or else all."""
+        """Return the tokens shown if none are named: the first one apart, or else all."""
         return self._apart[:1] or list(range(len(self.positions)))
 
     def called(self, chosen: Sequence[int]) -> str:

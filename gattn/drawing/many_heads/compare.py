@@ -115,7 +115,7 @@ def draw_compare(
     scale = Scale.of(*chosen.graphs.values(), *afters.values(), vmax=vmax)
     plain = Pen(scale, colour_map(None, is_signed=False, is_area=True))
     signed = Scale(scale.top, is_signed=True, widest=scale.widest)
-    change = Pen(signed, colour_map(cmap, is_signed=True, is_area=True), "change of attention")
+    change = Pen(signed, colour_map(cmap, is_signed=True, is_area=True), "change in attention")
     beyond = scale.beyond([*chosen.graphs.values(), *afters.values()])
 
     def grid_of(graphs: Graphs, across: int) -> Grid:

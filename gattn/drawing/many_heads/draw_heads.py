@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,6 +23,7 @@ from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
 from gattn.drawing.many_heads.order import Graphs, Order, strip_columns
 from gattn.drawing.many_heads.scores import HeadScore
+from gattn.drawing.many_heads.sheet import inches_of
 from gattn.drawing.many_heads.telling import draw_beside, telling_head, two_sides
 from gattn.drawing.matrices.cells import Pool, check_pool
 from gattn.drawing.styles.figures import check_one_size
@@ -91,8 +93,9 @@ def draw_heads(
     cmap : str or Colormap, optional
         The colours.
     figsize : (float, float), optional
-        The width and height in inches of the new figure, which matrices fill; square ones become
-        up to 1.6 times as long as wide there, or as wide as long.
+        The width and height in inches of the new figure. Matrices are as large as they have room,
+        with square cells, and stand further apart where some is left; a strip takes the rows in
+        which its matrices are largest.
     figure : Figure or SubFigure, optional
         Where to draw. By default a new pyplot figure of fitting size, which ``plt.show()`` shows;
         it is yours to close.
@@ -109,7 +112,8 @@ def draw_heads(
         heads, stack, sort, label, within_layers, vmax, pool, title, caption, cmap
     )
     attention = named(attention, tokens)
-    grids = grids_of(attention, options)
+    size = figsize if figure is None else inches_of(figure)
+    grids, *others = ways_of(attention, options, size)
     is_plain = heads is sort is label is None and len(grids) == 1
     if figure is None and figsize is None and is_plain:
         graphs = by_place(attention)
@@ -117,7 +121,7 @@ def draw_heads(
             found = draw_grids(grids, None, two_sides)
             draw_beside(found, graphs[place], vmax=vmax, cmap=cmap)
             return found
-    return draw_grids(grids, figure, figsize=figsize)
+    return draw_grids(grids, figure, figsize=figsize, others=others)
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,10 @@ class HeadOptions:
         check_pool(self.pool)
 
 
-def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:
-    """Lay out the heads of each stack."""
+def ways_of(
+    attention: Heads, options: HeadOptions, size: tuple[float, float] | None = None
+) -> list[list[Grid]]:
+    """Lay out the heads of each stack: as usual, and strips also in columns that fit a size."""
     chosen = Chosen.of(attention, by_place(attention), options.heads, options.stack)
     every = chosen.graphs.values()
     order = Order.of(
@@ -152,9 +158,9 @@ def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:
     )
     scale = Scale.of(*every, vmax=options.vmax)
     pen = Pen(scale, colour_map(options.cmap, is_signed=scale.is_signed, is_area=True))
-    grids = []
-    for graphs in chosen.stacks():
-        places = order.arrange(graphs, strip_columns(graphs) if chosen.is_strip else 0)
+
+    def grid_of(graphs: Graphs, across: int) -> Grid:
+        places = order.arrange(graphs, across)
         panels = {
             spot: Panel(graphs[one], order.labelled(one, places.names[one]))
             for spot, one in places.spots.items()
@@ -165,13 +171,21 @@ def grids_of(attention: Heads, options: HeadOptions) -> list[Grid]:
         beyond = scale.beyond(graphs.values())
         said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said, beyond, edits]
         title, caption = texts_of(options, chosen.title(graphs), said)
-        grids.append(
-            Grid(
-                title, caption, (block,), places.rows, groups, chosen.is_strip, options.pool,
-                said_by_user=options.caption is not None,
-            )
+        return Grid(
+            title, caption, (block,), places.rows, groups, chosen.is_strip, options.pool,
+            said_by_user=options.caption is not None,
         )  # fmt: skip
-    return grids
+
+    stacks = chosen.stacks()
+    if not chosen.is_strip:
+        return [[grid_of(graphs, 0) for graphs in stacks]]
+    ways = [tuple(map(strip_columns, stacks))]
+    if size is not None:
+        counts, shape = list(map(len, stacks)), len(stacks) * size[0] / size[1]
+        for rounded in (math.floor, math.ceil):
+            ideal = [rounded(math.sqrt(count * shape)) for count in counts]
+            ways.append(tuple(min(max(a, 1), b) for a, b in zip(ideal, counts, strict=True)))
+    return [list(map(grid_of, stacks, across)) for across in dict.fromkeys(ways)]
 
 
 def texts_of(options: HeadOptions, title: str, said: Iterable[str]) -> tuple[str, str]:

@@ -87,9 +87,10 @@ def _largest(ways: Sequence[Sequence[Grid]], size: tuple[float, float]) -> list[
     return max((_filling(grids, size) for grids in ways), key=_how_large)
 
 
-def _how_large(plans: Sequence[Plan]) -> tuple[bool, float]:
-    """Return whether plans have room, and the area of their smallest matrices."""
-    return _have_room(plans), min(plan.panel[0] * plan.panel[1] for plan in plans)
+def _how_large(plans: Sequence[Plan]) -> tuple[bool, bool, float]:
+    """Return whether plans, and names, have room, and the area of their smallest matrices."""
+    area = min(plan.panel[0] * plan.panel[1] for plan in plans)
+    return _have_room(plans), all(plan.has_names for plan in plans), area
 
 
 def _filling(grids: Sequence[Grid], size: tuple[float, float]) -> list[Plan]:

@@ -39,10 +39,8 @@ _BETWEEN_KEYS = 0.25
 """Inches between keys of colours, one below the other."""
 _GAP = 0.03
 """The share of a given figure's width that lies between blocks, if that is less than usual."""
-_LONGEST = 1.6
-"""How many times as long as wide, or as wide as long, matrices become to fill a given figure."""
-_LITTLE = 1.1
-"""By how much squares are not worth changing."""
+_MOST_APART = 0.6
+"""How far panels move apart to fill a given figure, at most: the share of their width or height."""
 _NO_LABELS = Labels([], 0, 0)
 _TRIES = 6
 """How often panels are measured again to fill a height."""
@@ -70,7 +68,7 @@ class Plan:
     def __init__(self, grid: Grid, width: float | None = None, height: float | None = None) -> None:
         self.grid = grid
         self._reach, self.between, self._key_width = (inf, inf), BETWEEN, key_width()
-        self._stretch, self._pitch = (1.0, 1.0), 0.0
+        self._apart, self._pitch = (0.0, 0.0), 0.0
         if width is not None and height is not None:
             self._reach = _REACH * width / as_inches(1), _REACH * height / as_inches(1)
             self.between = min(BETWEEN, _GAP * width)
@@ -110,11 +108,11 @@ class Plan:
         self._pitch = (width - around) / count if height is not None else 0.0
         for self._lines in range(_MOST_LINES, -1, -1):
             self._measure(side if height else min(side, usual))
-            if height is None or (self._fill(height, side) and self._has_names):
+            if height is None or (self._fill(height, side) and self.has_names):
                 break
         is_large = max(self.panel) >= _LEAST
         if height is not None:
-            self._stretch_into(width - around, height)
+            self._move_apart(width - around, height)
         self.texts = self.top + rows * self.above + self.bottom
         self.matrices = rows * (self.row - self.above)
         wanted = self.top + rows * self.row + self.bottom
@@ -146,27 +144,29 @@ class Plan:
             self._measure(side)
         return max(self.panel) >= _LEAST
 
-    def _stretch_into(self, wide: float, height: float) -> None:
-        """Make matrices longer or wider, where that fills what squares leave of a figure."""
+    def _move_apart(self, wide: float, height: float) -> None:
+        """Move panels apart, where they leave room on a figure: matrices keep their shape."""
         rows, count = self.grid.size[0], self.grid.size[1] * len(self.grid.blocks)
-        side, square = max(self.panel), self._stretch
-        filled = count * self.panel[0] / _FILLED, rows * self.panel[1]
-        loose = wide - filled[0], height - self.top - self.bottom - rows * self.row
-        shares = (
-            min(1 + 0.99 * one / all_, _LONGEST) for one, all_ in zip(loose, filled, strict=True)
-        )
-        across, down = (share if share > _LITTLE else 1.0 for share in shares)
-        self._stretch = across, down
-        lines, has_names = self._lines, self._has_names
-        for self._lines in range(lines, -1, -1):  # wider ones have room for longer names
+        side, most = max(self.panel), [_MOST_APART * one for one in self.panel]
+        loose = 0.99 * (wide - count * self.panel[0] / _FILLED) * (count > 1)
+        across = max(min(loose / count, most[0]), 0.0)
+        lines, has_names = self._lines, self.has_names
+        for self._lines in range(lines, -1, -1):  # there is room for longer names
+            self._apart = across, 0.0
             self._measure(side)
-            fits = self.top + rows * self.row + self.bottom <= height
-            if fits and self._has_names >= has_names:
+            if self._loose(height) >= 0 and self.has_names >= has_names:
                 break
         else:
-            self._lines, self._stretch = lines, square
+            self._lines, self._apart, across = lines, (0.0, 0.0), 0.0
             self._measure(side)
-        self._stretch = square
+        loose = 0.99 * self._loose(height) * (rows > 1)
+        self._apart = across, max(min(loose / rows, most[1]), 0.0)
+        self._measure(side)
+        self._apart = 0.0, 0.0
+
+    def _loose(self, height: float) -> float:
+        """Return how many inches of a height nothing takes."""
+        return height - self.top - self.bottom - self.grid.size[0] * self.row
 
     @property
     def _longest_name(self) -> float:
@@ -192,7 +192,7 @@ class Plan:
         return not some or as_inches((widest_of(some) + _APART) * font_size()) <= room
 
     @property
-    def _has_names(self) -> bool:
+    def has_names(self) -> bool:
         """Whether any name, if there are some, has room above its panel."""
         return any(any(names.texts.values()) or not names.count for names in self.names)
 
@@ -211,11 +211,9 @@ class Plan:
     def _measure(self, side: float) -> None:
         grid, line = self.grid, line_height(small_size())
         size = 0.9 * font_size() if grid.is_strip else small_size()
-        across, down = (
-            side * one * more for one, more in zip(grid.shape, self._stretch, strict=True)
-        )
-        self.panel = across, down
-        self.step = self.panel[0] / _FILLED
+        across, down = grid.shape
+        self.panel = side * across, side * down
+        self.step = self.panel[0] / _FILLED + self._apart[0]
         room = (self.width - self.beside - MARGIN) / as_inches(1) / COARSEST
         self.title = wrapped(grid.title, room / font_size(), width_of)
         self.names = [
@@ -230,7 +228,7 @@ class Plan:
         )
         self.clear = _clear(side) + as_inches(5 * grid.has_bars + 3 * bool(grid.head.generated))
         self.above = self.clear + max(names.height for names in self.names)
-        self.row = self.above + self.panel[1] + (1 - _FILLED) * side
+        self.row = self.above + self.panel[1] + (1 - _FILLED) * side + self._apart[1]
         self.under_title = MARGIN
         if self.title:
             self.under_title += line_height(font_size()) * (1.4 + self.title.count("\n"))
@@ -260,8 +258,12 @@ class Plan:
         grid = self.grid
         if grid.said_by_user or not grid.caption:
             return grid.caption
-        whole, count = (sum(getattr(one, of) for one in self.names) for of in ("whole", "count"))
-        lacks = f"{whole} of {count} names have room" * (whole < count)
+        count = sum(names.count for names in self.names)
+        shown = sum(names.shown for names in self.names)
+        whole = sum(names.whole for names in self.names)
+        lacks = f"{whole} of {count} names are whole" * (whole < count)
+        if shown < count:
+            lacks = f"{shown} of {count} names have room"
         top = grid.top_of_marked
         are_marked = top is not None and min(self.token(grid.head)) >= as_inches(MARKED)
         marked = marked_said(top) if top is not None and are_marked else ""

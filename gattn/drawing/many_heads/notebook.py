@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.many_heads.draw_heads import HeadOptions, grids_of
+from gattn.drawing.many_heads.draw_heads import HeadOptions, ways_of
 from gattn.drawing.many_heads.grid_drawing import draw_grids
 from gattn.drawing.one_head.draw_head import draw_head, fitting_axes, fitting_size
 from gattn.drawing.styles.figures import TextFigure, load_backend
@@ -116,7 +116,7 @@ def _fitting_figure(graphs: AttentionGraph | AttentionTrace | Stack) -> Figure:
     if not isinstance(graphs, AttentionGraph):
         if not len(graphs):
             return TextFigure((1.0, 1.0))
-        return draw_grids(grids_of(graphs, HeadOptions()), None, TextFigure)
+        return draw_grids(ways_of(graphs, HeadOptions())[0], None, TextFigure)
     layout = "columns" if graphs.graph.is_bipartite else "arcs"
     if max(graphs.graph.num_tokens, graphs.graph.num_queries) > _MOST_NODES:
         layout = "matrix"

@@ -19,13 +19,14 @@ _LITTLE = 0.2
 class PanelNames:
     """What stands above the panels of a block, by place, in one size; the height in inches.
 
-    Of `count` names `whole` have room for all their lines.
+    Of `count` names `shown` have room, and `whole` for all their lines.
     """
 
     texts: dict[tuple[int, int], str]
     size: float
     height: float
     count: int
+    shown: int
     whole: int
 
     @property
@@ -59,7 +60,7 @@ class PanelNames:
         count = sum(bool(text) for text in texts.values())
         lost = sum(heights[place] < _lines(text) for place, text in texts.items())
         height = max(heights.values()) * line_height(size)
-        return cls(shown, size, height, count, count - lost)
+        return cls(shown, size, height, count, sum(map(bool, shown.values())), count - lost)
 
 
 def _lines(text: str) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.curves import Points
+from gattn.drawing.one_head.boxes import around, cross, directions, distances, meet, to_lines
 
 _UPRIGHT = ((0, 1), (0, -1), (1, 0), (-1, 0))
 _CORNERS = ((1, 1), (-1, 1), (1, -1), (-1, -1))
@@ -17,6 +18,8 @@ _LENGTHS = (0.4, 0.7, 1.0, 1.4, 1.9, 2.5, 3.2)
 """How long lines to labels may be, in heights of the label."""
 _TURNS = 24
 """In how many directions lines to labels may run."""
+_CLOSER = (1.0, 0.75, 0.55)
+"""How near labels stand beside their nodes where there is little room, as shares of the gap."""
 _NEARER = 1.5
 """How much nearer, in points, a label without a line is to its own node than to any other."""
 _CLEAR = 0.5
@@ -161,11 +164,16 @@ class Sides:
         places = node + np.concatenate(
             [upright * (self._gap + half), corners * (0.75 * self._gap + half)]
         )
+        ranks = np.arange(len(places), dtype=float)
+        closer = np.concatenate([around(half, share * self._gap, _TURNS) for share in _CLOSER])
+        places = np.concatenate([places, node + closer])
+        ranks = np.concatenate([ranks, np.full(len(closer), float(len(ranks)))])
         if reach := float(np.hypot(*tip)):
             there = tip * (1 + _CLEAR / reach) + tip / np.abs(tip).max() * half
             places = np.concatenate([places, [node + there]])
-        costs = self._costs(places, half) + _RANK * np.arange(len(places))
-        own = _distances(node[None], places, half)[:, 0]
+            ranks = np.append(ranks, ranks.max())
+        costs = self._costs(places, half) + _RANK * ranks
+        own = distances(node[None], places, half)[:, 0]
         others = self._distances(node, places, half)
         nearest = np.maximum(own + _NEARER, self._radius + _CLEAR)
         return _Options(places, None, np.where(others < nearest, np.inf, costs))
@@ -178,9 +186,7 @@ class Sides:
         They are farther from other nodes than labels beside these would be, and lines lead over no
         other node; `over` allows both, where nothing else has room.
         """
-        angles = np.arange(_TURNS) * (2 * np.pi / _TURNS)
-        turns = np.stack([np.sin(angles), np.cos(angles)], axis=1)
-        towards = np.tile(turns, (len(_LENGTHS), 1))
+        towards = np.tile(directions(_TURNS), (len(_LENGTHS), 1))
         lengths = 2 * half[1] * np.repeat(_LENGTHS, _TURNS)
         ends = towards * (self._gap + lengths)[:, None]
         offsets = ends + towards / np.abs(towards).max(1, keepdims=True) * half
@@ -191,7 +197,7 @@ class Sides:
         least = self._radius + _CLEAR if over else self._gap + _NEARER
         costs[self._distances(node, node + offsets, half) < least] = np.inf
         others = self._nodes[(self._nodes != node).any(1)]
-        met = (_to_lines(lines, others) < self._radius + _CLEAR).sum(1)
+        met = (to_lines(lines, others) < self._radius + _CLEAR).sum(1)
         costs = costs + met if over else np.where(met, np.inf, costs)
         return _Options(node + offsets, lines, costs)
 
@@ -200,7 +206,7 @@ class Sides:
     ) -> NDArray[np.float64]:
         """Return how far boxes are from the nearest node but this one."""
         others = self._nodes[(self._nodes != node).any(1)]
-        return np.asarray(_distances(others, places, half).min(1, initial=np.inf))
+        return np.asarray(distances(others, places, half).min(1, initial=np.inf))
 
     def _summed(self, points: Points) -> NDArray[np.float64]:
         """Sum up, from the lower left corner, which cells of a point's size hold some points."""
@@ -240,10 +246,10 @@ class _Taken:
         """Return which labels, with their lines, meet none of these."""
         apart = np.abs(middles[:, None] - self._middles) >= self._halves + half
         free = np.flatnonzero(apart.any(-1).all(-1))
-        free = free[~_meet(self._lines, middles[free], half + _CLEAR).any(0)]
+        free = free[~meet(self._lines, middles[free], half + _CLEAR).any(0)]
         if lines is not None:
-            free = free[~_cross(lines[free], self._lines).any(1)]
-            free = free[~_meet(lines[free], self._middles, self._halves + _CLEAR).any(1)]
+            free = free[~cross(lines[free], self._lines).any(1)]
+            free = free[~meet(lines[free], self._middles, self._halves + _CLEAR).any(1)]
         return free
 
     def add(
@@ -254,43 +260,3 @@ class _Taken:
         self._halves = np.concatenate([self._halves, half[None]])
         if line is not None:
             self._lines = np.concatenate([self._lines, line[None]])
-
-
-def _distances(nodes: Points, places: Points, half: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how far each box (boxes, nodes) is from each node."""
-    away = np.maximum(np.abs(places[:, None] - nodes) - half, 0)
-    return np.asarray(np.hypot(away[..., 0], away[..., 1]))
-
-
-def _to_lines(lines: Points, nodes: Points) -> NDArray[np.float64]:
-    """Return how far each line (lines, nodes) is from each node."""
-    begins, along = lines[:, None, 0], lines[:, None, 1] - lines[:, None, 0]
-    away = nodes - begins
-    share = (away * along).sum(-1) / np.maximum((along**2).sum(-1), 1e-12)
-    off = away - np.clip(share, 0, 1)[..., None] * along
-    return np.asarray(np.hypot(off[..., 0], off[..., 1]))
-
-
-def _meet(lines: Points, middles: Points, halves: Points) -> NDArray[np.bool_]:
-    """Return which lines (lines, boxes) begin or end in a box, or cross it."""
-    corners = np.broadcast_to(halves, middles.shape)
-    met = (np.abs(lines[:, None] - middles[:, None]) < corners[:, None]).all(-1).any(-1)
-    for turned in (corners, corners * [1.0, -1.0]):
-        diagonals = np.stack([middles - turned, middles + turned], axis=1)
-        met |= _cross(lines, diagonals)
-    return np.asarray(met)
-
-
-def _cross(lines: Points, others: Points) -> NDArray[np.bool_]:
-    """Return which lines (lines, others) cross which others."""
-    a, b = (lines[:, None, end] for end in (0, 1))
-    c, d = (others[None, :, end] for end in (0, 1))
-    return np.asarray(
-        (_turn(a, b, c) * _turn(a, b, d) <= 0) & (_turn(c, d, a) * _turn(c, d, b) <= 0)
-    )
-
-
-def _turn(a: Points, b: Points, c: Points) -> NDArray[np.float64]:
-    """Return on which side of the line from a to b a point c lies."""
-    ab, ac = b - a, c - a
-    return np.asarray(ab[..., 0] * ac[..., 1] - ab[..., 1] * ac[..., 0])

@@ -90,7 +90,7 @@ def draw_image(
         normalizing, are shown from their least as black to their largest as white.
     query : (row, column), int, str, or list of these, optional
         Which patch; or a token by position or text, such as "class". Of several the mean is shown.
-        By default the class token, or the mean of all if there is none.
+        By default the first token that is no patch, such as the class token, or the mean of all.
     key : as query, optional
         Instead of a query: shade each patch by what it gives to this key.
     grid : Grid or (rows, columns), optional

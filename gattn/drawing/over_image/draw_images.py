@@ -15,6 +15,7 @@ from gattn.drawing.canvas.labels import in_percent
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.heads import Chosen
 from gattn.drawing.chosen.queries import sides
+from gattn.drawing.many_heads.sheet import inches_of
 from gattn.drawing.over_image.draw_image import ImagePen
 from gattn.drawing.over_image.images import Fit, read_image
 from gattn.drawing.over_image.panels import IN_A_ROW, Panel, Panels
@@ -26,8 +27,8 @@ from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
 
-_MOST = 600
-"""The most panels of one figure."""
+_MOST, _MOST_IN_A_ROW = 600, 24
+"""The most panels of one figure, and of those that follow one another in a row of it."""
 
 
 @checks_given
@@ -50,8 +51,9 @@ def draw_images(
     """Draw what patches read in several heads, each over the image, in colours that all share.
 
     By default layers are rows and heads columns. Chosen heads stand side by side after the image
-    itself. With a list of queries, each query is a column and each head a row. The rest is as in
-    `gattn.drawing.draw_image`.
+    itself. With a list of queries, each query is a column and each head a row, or the other way
+    round where images are larger so on a given figure. Those of one head follow one another. The
+    rest is as in `gattn.drawing.draw_image`.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ def draw_images(
         The image as the model read it.
     query, key : (row, column), int, str, or list of these, optional
         Which patch or token reads, or is read; each of a list has panels of its own. By default the
-        class token reads, or if there is none, the mean of all is shown.
+        first token that is no patch reads, such as the class token, or the mean of all is shown.
     heads : int, sequence of int, or sequence of (layer, head), optional
         Which heads, as in `gattn.drawing.draw_heads`.
     stack : str, optional
@@ -107,12 +109,16 @@ def draw_images(
     first = next(iter(found.values()))
     read = read_image(image).fitted(first.grid, fit)
     pen = ImagePen.of(found.values(), vmax=vmax, cmap=cmap)
-    panels = _arranged(found, stacks[0], several, side, is_strip=chosen.is_strip)
+    ways = _arranged(found, stacks[0], several, side, is_strip=chosen.is_strip)
     said = [_said(list(found.values()), several), pen.said, pen.beyond(found.values()), read.said]
     title = chosen.title(stacks[0])
     if len(stacks[0]) == 1:
         title = f"{title} · {heads_title(list(stacks[0].values()))}".strip(" ·")
-    return Panels(panels, read, pen, title, "; ".join(filter(None, said))).drawn(figure, figsize)
+    caption = "; ".join(filter(None, said))
+    every = [Panels(panels, read, pen, title, caption) for panels in ways]
+    given = figsize if figure is None else inches_of(figure)
+    best = every[0] if given is None else max(every, key=lambda one: one.side_on(given))
+    return best.drawn(figure, figsize)
 
 
 def _with_grid(graphs: Mapping[Place, AttentionGraph]) -> str | None:
@@ -132,36 +138,57 @@ def _arranged(
     side: str,
     *,
     is_strip: bool,
-) -> list[Panel]:
-    """Lay the panels out."""
+) -> list[list[Panel]]:
+    """Lay the panels out, the usual way first, and in other ways that may fill a figure."""
     places = list(graphs)
-    if len(several) > 1:
-        names = _names(next(iter(graphs.values())), several, side)
+    names = _names(next(iter(graphs.values())), several, side) if len(several) > 1 else []
+    if names and len(places) == 1:
+        return _in_rows([(names[n], one, one.outlined) for (_, n), one in found.items()])
+    if names:
         rows = {place: row for row, place in enumerate(places)}
+        short = {place: f"{place[1]}.{place[2]}" for place in places}
         return [
-            Panel(
-                rows[place], n, names[n] * (rows[place] == 0), one, one.outlined,
-                f"{place[1]}.{place[2]}" if len(places) > 1 else "",
-            )
-            for (place, n), one in found.items()
-        ]  # fmt: skip
-    if is_strip:
-        shown: list[tuple[str, Patches | None]] = [("image", None)]
-        shown += [(f"layer {p[1]} · head {p[2]}", one) for (p, _), one in found.items()]
-        outlined = next(iter(found.values())).outlined
-        across = min(len(shown), IN_A_ROW)
-        return [
-            Panel(*divmod(n, across), name, one, outlined) for n, (name, one) in enumerate(shown)
+            [
+                Panel(
+                    rows[place], n, names[n] * (rows[place] == 0), one, one.outlined, short[place]
+                )
+                for (place, n), one in found.items()
+            ],
+            [
+                Panel(n, rows[place], short[place] * (n == 0), one, one.outlined, names[n])
+                for (place, n), one in found.items()
+            ],
         ]
+    if is_strip:
+        outlined = next(iter(found.values())).outlined
+        shown = [(f"layer {p[1]} · head {p[2]}", one, outlined) for (p, _), one in found.items()]
+        return _in_rows([("image", None, outlined), *shown])
     layers = sorted({place[1] for place in places})
     heads = sorted({place[2] for place in places})
     return [
-        Panel(
-            layers.index(place[1]), heads.index(place[2]),
-            f"head {place[2]}" * (place[1] == layers[0]), one, one.outlined, f"layer {place[1]}",
-        )
-        for (place, _), one in found.items()
+        [
+            Panel(
+                layers.index(place[1]), heads.index(place[2]),
+                f"head {place[2]}" * (place[1] == layers[0]), one, one.outlined,
+                f"layer {place[1]}",
+            )
+            for (place, _), one in found.items()
+        ]
     ]  # fmt: skip
+
+
+def _in_rows(
+    shown: Sequence[tuple[str, Patches | None, tuple[tuple[int, int], ...]]],
+) -> list[list[Panel]]:
+    """Lay panels out one after another, in rows of any number of them."""
+    usual = min(len(shown), IN_A_ROW)
+    return [
+        [
+            Panel(n // across, n % across, name, one, outlined)
+            for n, (name, one, outlined) in enumerate(shown)
+        ]
+        for across in (usual, *range(1, min(len(shown), _MOST_IN_A_ROW) + 1))
+    ]
 
 
 def _names(head: AttentionGraph, several: Sequence[Any], side: str) -> list[str]:

@@ -32,17 +32,18 @@ def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
     texts = told_texts(table)
     labels = texts[side]
     if not labels:
-        raise SelectionError(f"{_NONE}: keep attrs['tokens'], as rows selected from it do.")
-    named, known = cells_of(labels), None
-    if named is not None:
-        rows, columns, cells = named
+        raise SelectionError(_unknown(table, side))
+    lie, known = cells_of(labels), None
+    if lie is not None:
+        rows, columns, cells = lie
         known = Grid(rows, columns, np.array(cells))
     found = grid_of(known, grid, len(labels), _NONE)
     said = ["each patch: edges from it" if side == "key" else "each patch: edges to it"]
     outlined: tuple[tuple[int, int], ...] = ()
     if asked:
         known = None if told_apart(table) else found
-        tokens = Tokens(range(len(texts[asked])), texts[asked], known, asked)
+        named = texts[asked] or list(map(str, range(1 + int(table[asked].max()))))
+        tokens = Tokens(range(len(named)), named, known, asked)
         wanted = query if asked == "query" else key
         chosen = _only(table[asked]) if wanted is None else tokens.find(wanted)
         if len(chosen) != 1:
@@ -103,6 +104,17 @@ def _sides(table: pd.DataFrame, query: Any, key: Any) -> tuple[str, str]:
     raise SelectionError(
         "Over an image are drawn edits of one token or one edge each, such as Cut(layer=2, key=5): "
         "select their rows. table.draw() shows all others."
+    )
+
+
+def _unknown(table: pd.DataFrame, side: str) -> str:
+    """Say why it is not known how many tokens a side has."""
+    if "tokens" not in table.attrs:
+        return f"{_NONE}: keep attrs['tokens'], as rows selected from it do."
+    plural = {"query": "queries", "key": "keys"}[side]
+    return (
+        f"An image has one number per patch, but the texts or images that the table is of differ "
+        f"in their number of {plural}: measure effects on one of them."
     )
 
 

@@ -33,7 +33,7 @@ def of_heads(
         check_values(head, values)
     queries, keys = sides(heads[0])
     asked, shaded = (queries, keys) if key is None else (keys, queries)
-    found = grid_of(shaded.geometry, grid, len(shaded.positions), _who(shaded, asked))
+    found = grid_of(shaded.geometry, grid, len(shaded.positions), *_who(shaded, asked))
     if not isinstance(asked.geometry, Grid) and not heads[0].graph.is_bipartite:
         asked = Tokens(asked.positions, asked.labels, found, asked.name)
     wanted = query if key is None else key
@@ -97,12 +97,13 @@ def _shares(
     return {where: part / whole for where, part in parts.items()}
 
 
-def _who(shaded: Tokens, asked: Tokens) -> str:
+def _who(shaded: Tokens, asked: Tokens) -> tuple[str, str]:
+    """Say why it is not known where tokens lie, and what else can be done."""
     if isinstance(asked.geometry, Grid) and not isinstance(shaded.geometry, Grid):
         other = f"draw_image(image, {asked.name}=...)" if shaded.name == "query" else ""
         other = other or "draw_image(image, key=...)"
-        return f"{shaded.plural} are not patches here, but {asked.plural} are: {other}"
+        return f"{shaded.plural} are not patches here, but {asked.plural} are", f"{other}, or "
     return (
-        f"it is not known which patches the {shaded.plural} are: say so, as in "
-        "head.on_grid(14, 14, prefix=1)"
+        f"it is not known which patches the {shaded.plural} are",
+        "say so, as in head.on_grid(14, 14, prefix=1), or ",
     )

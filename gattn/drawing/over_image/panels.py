@@ -71,12 +71,28 @@ class Panels:
         self, figure: Figure | SubFigure | None, figsize: tuple[float, float] | None
     ) -> Figure:
         """Draw on a figure, or on a new one of a given or of fitting size."""
+        size = self._planned(figsize if figure is None else inches_of(figure))
+        if self._side < _LEAST:
+            raise ShapeError(
+                f"{self._rows} × {self._columns} images have no room on a figure of "
+                f"{size[0]:.1f} × {size[1]:.1f} inches: give a larger one, or fewer heads."
+            )
+        figure = new_figure(size) if figure is None else figure
+        self._draw(Sheet(figure))
+        return figure.figure
+
+    def side_on(self, given: tuple[float, float]) -> float:
+        """Return how wide a panel is on a figure of a size."""
+        self._planned(given)
+        return self._side
+
+    def _planned(self, given: tuple[float, float] | None) -> tuple[float, float]:
+        """Find where all parts stand on a figure of a given or of fitting size; return the size."""
         large = _LARGE if self._columns <= IN_A_ROW else _SMALL
         side = larger() * large * min(max(self._ratio**-0.5, 0.4), 2.0)
         aside = widest_of(panel.aside for panel in self._panels)
         self._left = _MARGIN + as_inches(aside * small_size() + 5)
         around = self._left + key_width() + _MARGIN
-        given = figsize if figure is None else inches_of(figure)
         if given is None:
             wide = max(around + self._columns * (side + _GAP), 3.0 * larger())
             wide, most = within_page(wide, inf)[0], within_page(inf, inf)[1]
@@ -90,14 +106,7 @@ class Panels:
         if self._height > tall:
             side -= (self._height - tall) / self._rows / self._ratio
             self._measure(wide, side)
-        if side < _LEAST:
-            raise ShapeError(
-                f"{self._rows} × {self._columns} images have no room on a figure of "
-                f"{wide:.1f} × {self._height:.1f} inches: give a larger one, or fewer heads."
-            )
-        figure = new_figure((wide, tall)) if figure is None else figure
-        self._draw(Sheet(figure))
-        return figure.figure
+        return wide, tall
 
     def _measure(self, wide: float, side: float) -> None:
         """Find where all parts stand, on a figure of a width."""

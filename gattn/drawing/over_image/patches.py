@@ -60,13 +60,13 @@ class Patches:
         return bool((self.values < 0).any())
 
 
-def grid_of(geometry: Geometry | None, given: Any, tokens: int, why: str) -> Grid:
+def grid_of(geometry: Geometry | None, given: Any, tokens: int, why: str, how: str = "") -> Grid:
     """Take the grid that is known, or the one that is given.
 
     Raises
     ------
     ShapeError
-        If there is none, and `why`, or it does not fit the tokens.
+        If there is none, with the reason `why` and `how` else to give it, or it does not fit.
     """
     if isinstance(given, Grid):
         if len(given) != tokens:
@@ -80,4 +80,6 @@ def grid_of(geometry: Geometry | None, given: Any, tokens: int, why: str) -> Gri
         return Grid.regular(rows, columns, tokens)
     if isinstance(geometry, Grid):
         return geometry
-    raise ShapeError(f"An image needs a grid of patches, but {why}, or pass grid=(rows, columns).")
+    raise ShapeError(
+        f"An image needs a grid of patches, but {why}: {how}pass grid=(rows, columns)."
+    )

@@ -134,7 +134,7 @@ def draw_comparison(
     _check_columns(table, "difference", "p_corrected")
     marked = (table["p_corrected"] < alpha).to_numpy()
     said = f"corrected p < {alpha:.3g} ({int(marked.sum()):,} of {len(table):,})"
-    name = f"difference of {table.attrs.get('name', 'score')}"
+    name = f"difference in {table.attrs.get('name', 'score')}"
     return _draw(
         _Shown(table, "difference", name, True, marked, said), kind, ax, cmap, count, options
     )

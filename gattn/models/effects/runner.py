@@ -208,7 +208,7 @@ class Runner:
 
     @property
     def texts(self) -> Texts | dict[str, Texts]:
-        """The tokens of the plain run's only stack, or of each; no texts of several sequences."""
+        """The tokens of the plain run's only stack, or of each; no texts where sequences differ."""
         return [] if self._stack_names is None else self._stack_names.texts
 
     @property

@@ -24,49 +24,67 @@ _SIDES = ("query", "key")
 
 
 class StackNames(Context):
-    """Notes the stacks of a run on one sequence, and names the tokens of each.
+    """Notes the stacks of a run, and names the tokens of each as all its sequences do.
 
-    Tokens without names are named by their positions.
+    Tokens without names, and those that sequences name differently, are named by their positions.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, naming: Naming) -> None:
         self._names = TokenNames(tokenizer, naming)
         self._tokenizer, self._naming = tokenizer, naming
         self._calls = self._sequences = 0
-        self._sizes: dict[str, dict[str, int]] = {}
-        self._are_mixed: set[str] = set()
-        self._found: dict[str, Texts] = {}
+        self._found: dict[str, dict[str, list[str]]] = {}
+        self._are_one_side: dict[str, bool] = {}
+        self._in_call: set[tuple[str, int]] = set()
         self._misfit = ""
 
     def begin(self, tracker: Tracker) -> None:
-        """Count the calls: several may be of several texts."""
+        """Count the calls, whose sequences may be others."""
         self._calls += 1
+        self._in_call = set()
 
     def ignores(self, place: Place) -> bool:
-        """Note a call, and return whether its stack has names."""
-        self._sequences = max(self._sequences, len(set(place.sequences)))
-        sizes = {side: count_of(place, 0, side) for side in _SIDES} if place.sequences else {}
-        if self._sizes.setdefault(place.stack, sizes) != sizes:
-            self._are_mixed.add(place.stack)
-        return place.stack in self._found
+        """Note a call, and return whether its stack needs no more names."""
+        sequences = set(place.sequences)
+        self._sequences = max(self._sequences, len(sequences))
+        for side, names in self._found.get(place.stack, {}).items():
+            if any(count_of(place, one, side) != len(names) for one in sequences):
+                names.clear()
+        return self._in_call.issuperset((place.stack, one) for one in sequences)
 
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Name the tokens of a stack, and edit nothing."""
-        if self.ignores(place) or not self._sizes[place.stack]:
+        if self.ignores(place):
             return []
-        known, *_ = self._names.of(call, place, 0, tracker)
-        texts: dict[str, list[str]] = {}
-        for side, count in self._sizes[place.stack].items():
-            names = known[side] or self._ids(call, place, tracker, side)
-            self._compare(place, side, count, names)
-            texts[side] = list(names if len(names) == count else map(str, range(count)))
-        self._found[place.stack] = texts if place.is_bipartite else texts["key"]
+        self._are_one_side[place.stack] = not place.is_bipartite
+        for sequence in sorted(set(place.sequences)):
+            self._in_call.add((place.stack, sequence))
+            for side, names in self._of(call, place, sequence, tracker).items():
+                before = self._found.setdefault(place.stack, {}).setdefault(side, names)
+                before[:] = _common(before, names)
         return []
 
-    def _ids(self, call: SeenCall, place: Place, tracker: Tracker, side: str) -> Sequence[str]:
+    def _of(
+        self, call: SeenCall, place: Place, sequence: int, tracker: Tracker
+    ) -> dict[str, list[str]]:
+        """Name the tokens of a sequence in a stack."""
+        known, *_ = self._names.of(call, place, sequence, tracker)
+        texts: dict[str, list[str]] = {}
+        for side in _SIDES:
+            count = count_of(place, sequence, side)
+            names = known[side] or self._ids(call, place, sequence, tracker, side)
+            self._compare(place, side, count, names)
+            texts[side] = list(names if len(names) == count else map(str, range(count)))
+        return texts
+
+    def _ids(
+        self, call: SeenCall, place: Place, sequence: int, tracker: Tracker, side: str
+    ) -> Sequence[str]:
         """Name tokens by their ids, as graphs do without a tokenizer; () if these are not known."""
         is_known = call.is_named and (self._tokenizer is not None or not tracker.needs_tokenizer)
-        ids = tracker.tokens.ids(place.stack, 0, is_query=side == "query") if is_known else None
+        if not is_known:
+            return ()
+        ids = tracker.tokens.ids(place.stack, sequence, is_query=side == "query")
         return () if ids is None else names_of_run(ids, self._tokenizer)
 
     def _compare(self, place: Place, side: str, count: int, known: Sequence[str]) -> None:
@@ -93,13 +111,20 @@ class StackNames(Context):
 
     @property
     def texts(self) -> Texts | dict[str, Texts]:
-        """The tokens of the only stack, or of each; without texts if sequences were several."""
+        """The tokens of the only stack, or of each; none of a side that differs in size."""
         return told(
             {
-                stack: found if self._is_one and stack not in self._are_mixed else _unnamed(found)
+                stack: found["key"] if self._are_one_side[stack] else found
                 for stack, found in self._found.items()
             }
         )
+
+
+def _common(some: list[str], others: list[str]) -> list[str]:
+    """Name tokens as both do, otherwise by position; none if they are not equally many."""
+    if len(some) != len(others):
+        return []
+    return some if some == others else list(map(str, range(len(some))))
 
 
 def texts_of(trace: AttentionTrace) -> Texts | dict[str, Texts]:

@@ -93,7 +93,11 @@ def compare_heads(
             f"No text is in both surveys, of {len(sides[0].texts):,} and {len(sides[1].texts):,}: "
             "compare surveys of the same texts, with the same text_id."
         )
-    one, other = (side.values[side.texts.get_indexer(texts)] for side in sides)
+    places = sides[0].places
+    one, other = (
+        side.values[np.ix_(side.texts.get_indexer(texts), side.places.get_indexer(places))]
+        for side in sides
+    )
     change = other - one
     one[np.isnan(change)] = other[np.isnan(change)] = np.nan
     low, high = mean_intervals(change, confidence=confidence, resamples=resamples, seed=seed)
@@ -113,7 +117,7 @@ def compare_heads(
     tested = int((~np.isnan(p)).sum())
     edits = between(*(side.edits for side in sides))
     return HeadComparison.of(
-        pd.DataFrame(columns, index=sides[0].places),
+        pd.DataFrame(columns, index=places),
         name=score,
         computed_from=", ".join(filter(None, [f"after − before, {of_texts(len(texts))}", edits])),
         notes=[

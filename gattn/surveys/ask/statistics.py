@@ -57,7 +57,7 @@ def head_statistics(
     Returns
     -------
     HeadStatistics
-        One row per head, by ``stack``, ``layer`` and ``head``, with
+        One row per head, by ``stack``, in the table's order, ``layer`` and ``head``, with
 
         - ``mean``, and ``spread``, the sample standard deviation (NaN for one text);
         - ``low`` and ``high``, the interval of the mean: NaN for one text, and a point if the score
@@ -108,7 +108,8 @@ class Scores:
     texts : Index
         The texts' ``text_id``.
     places : MultiIndex
-        The heads, by ``stack``, ``layer`` and ``head``, sorted.
+        The heads, by ``stack``, ``layer`` and ``head``: stacks in the table's order, the rest
+        sorted.
     notes : sequence of str
         What was left out.
     edits : sequence of str
@@ -159,7 +160,7 @@ def _pieces(rows: pd.DataFrame) -> list[slice]:
 
 
 def _head_numbers(rows: pd.DataFrame) -> tuple[NDArray[np.int32], list[tuple[str, int, int]]]:
-    """Give each row the number of its head, and list the heads, sorted."""
+    """Give each row the number of its head, and list the heads by stacks in the table's order."""
     number = np.empty(len(rows), dtype=np.int32)
     numbers: dict[tuple[str, int, int], int] = {}
     for piece in _pieces(rows):
@@ -167,7 +168,8 @@ def _head_numbers(rows: pd.DataFrame) -> tuple[NDArray[np.int32], list[tuple[str
         known = [(str(stack), int(n), int(m)) for stack, n, m in grouped.size().index]
         own = [numbers.setdefault(place, len(numbers)) for place in known]
         number[piece] = np.array(own, dtype=np.int32)[grouped.ngroup()]
-    found = sorted(numbers)
+    stacks = {stack: n for n, stack in enumerate(map(str, rows["stack"].unique()))}
+    found = sorted(numbers, key=lambda place: (stacks[place[0]], *place[1:]))
     rank = np.empty(len(found), dtype=np.int32)
     rank[[numbers[place] for place in found]] = np.arange(len(found))
     return rank[number], found

@@ -31,8 +31,12 @@ LEFT JOIN tokens AS queries ON queries.role <> 'key' AND queries.text_id = edges
     AND queries.stack = edges.stack AND queries.position = edges.query
 LEFT JOIN tokens AS keys ON keys.role <> 'query' AND keys.text_id = edges.text_id
     AND keys.stack = edges.stack AND keys.position = edges.key
-WHERE {} ORDER BY ALL
+WHERE {}
+ORDER BY edges.text_id, list_position(?, edges.stack), edges.layer, edges.head, edges.query,
+    edges.key
 """
+_STACKS = "SELECT stack FROM tokens WHERE text_id = (SELECT min(text_id) FROM tokens)"
+"""The stacks of a text, in the order in which they ran."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +87,7 @@ class Tables:
         Returns
         -------
         DataFrame
-            Sorted by text, stack, layer, head, query and key.
+            Sorted by text, stack in the order in which they ran, layer, head, query and key.
 
         Raises
         ------
@@ -100,10 +104,12 @@ class Tables:
         }
         text = None if text_id is None else whole_number("text_id", text_id)
         where = " AND ".join(f"edges.{name} = ?" for name in chosen) or "true"
-        values = list(chosen.values())
-        query = _WITH_TOKENS.format(where) if tokens else f"SELECT * FROM edges WHERE {where}"
+        values: list[Any] = list(chosen.values())
         files = files_of(self.folder, ["edges", "tokens"], text)
-        return ask(self.folder, files, query, values)
+        if not tokens:
+            return ask(self.folder, files, f"SELECT * FROM edges WHERE {where}", values)
+        stacks = list(dict.fromkeys(ask(self.folder, files, _STACKS)["stack"]))
+        return ask(self.folder, files, _WITH_TOKENS.format(where), [*values, stacks or [""]])
 
     def sql(self, query: str) -> pd.DataFrame:
         """Run a SQL query with DuckDB.

@@ -146,7 +146,7 @@ def _flat(rows: pa.Table, name: str) -> pa.Table:
 def _ordered(trace: AttentionTrace) -> list[tuple[Place, AttentionGraph]]:
     found = [
         ((name, *place), stack[place])
-        for name, stack in sorted(trace.stacks.items())
+        for name, stack in trace.stacks.items()
         for place in sorted(stack)
     ]
     if not found:

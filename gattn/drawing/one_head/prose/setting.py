@@ -22,6 +22,9 @@ JOINT = 0.06
 """How far a token's box reaches beyond its text where it joins another of the word."""
 _SPACE = 0.34
 _LONGEST = 40
+_LOOSE, _MORE = 6.0, 0.12
+"""From which width in font sizes on a token's box leaves more room, and which share: letters that
+are fitted to pixels take more than the space between words makes up for."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ class Words:
             for token in spelled(tokens, first_whole)
         ]
         ends_line = [token.rstrip(" ").endswith("\n") for token in tokens]
-        return cls(texts, (widths_of(texts) / HINTED).tolist(), _spaces(tokens, words), ends_line)
+        widths = widths_of(texts)
+        widths = widths / HINTED + _MORE * np.maximum(widths - _LOOSE, 0.0)
+        return cls(texts, widths.tolist(), _spaces(tokens, words), ends_line)
 
     @property
     def runs(self) -> list[tuple[int, int]]:

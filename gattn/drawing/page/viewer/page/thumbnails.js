@@ -76,7 +76,7 @@ export function drawGrid(page) {
   page.drawn = drawn;
   const { rows, columns } = page.thumbnails[0][stack.name];
   const isPooled = rows < stack.numQueries || columns < stack.keys.tokens.length;
-  const name = isChange ? "change of attention" : isSigned ? "size of attention" : "attention";
+  const name = isChange ? "change in attention" : isSigned ? "size of attention" : "attention";
   const scale = new Scale(isPooled ? `largest ${name} in a cell` : name, isChange ? -1 : 0, 1, true);
   const chosen = order.indexOf(graphs.indexOf(page.graph()));
   const pictures = page.once("cells", `${key}|${first}+${shown}`, () =>

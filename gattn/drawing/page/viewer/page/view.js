@@ -73,7 +73,7 @@ function layeredScene(page, i, common) {
   const traced = token === null || isSigned || !page.isConsecutive ? null : page.once(`rollout ${i}`, key, () => rollout(layers, level, token));
   page.traced[i] = traced;
   const flows = traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
-  const label = traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
+  const label = traced ? "share (rollout)" : isChange ? "mean change in attention" : "mean attention";
   const scale = new Scale(label, isSigned ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
   const layerNames = page.stack.graphs.length > 1 ? page.stack.layers.map((layer) => `layer ${layer}`) : [page.stack.graphs[0].layerName];
   return layered({ ...common, layers, layerNames, tokens, range, level, token, traced, scale, ruled: page.ruled[i], of: meanText(page) });

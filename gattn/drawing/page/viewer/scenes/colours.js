@@ -61,7 +61,7 @@ export class Scale {
     let [low, high] = [Infinity, -Infinity];
     for (const head of heads) for (const value of head.values[weight]) if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
     if (!(high >= low)) [low, high] = [0, 1];
-    const label = isChange ? `change of ${weight}` : weight;
+    const label = isChange ? `change in ${weight}` : weight;
     const nodes = keys.length;
     if (isChange) {
       const top = weight === "attention" ? Math.max(1, -low, high) : Math.max(-low, high) || 1;
