@@ -12,7 +12,9 @@ import gattn
 
 LISTS = {
     "start": "guide",
-    "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nany_model\nengines",
+    "concepts/index": "\n".join(
+        "token_graphs weight_functions normalizers graphs edits any_model engines".split()
+    ),
     "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric\ntimm\ncaptum",
     "analyses": "analyses/*",
     "drawing": "\n".join(
