@@ -79,7 +79,7 @@ def edited_early(call: RawCall) -> bool:
     return True
 
 
-def is_begun_early(module: nn.Module, number: int, *, with_gradients: bool) -> bool:
+def is_begun_early(module: nn.Module, number: int, scores: Tensor, *, with_gradients: bool) -> bool:
     """Return whether a call begins with its softmax, so that what reads this reads what is edited.
 
     `number` counts the softmaxes of one run of the module. Where gradients are taken, edits are not
@@ -91,7 +91,8 @@ def is_begun_early(module: nn.Module, number: int, *, with_gradients: bool) -> b
     if any(context.hears_parts for _, context in found):
         return False
     ordinals = {
-        tracker.early_ordinal(module, number, is_read=not with_gradients) for tracker, _ in found
+        tracker.early_ordinal(module, number, scores.shape, is_read=not with_gradients)
+        for tracker, _ in found
     }
     return ordinals == {runs.count(module)}
 

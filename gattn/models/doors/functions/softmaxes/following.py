@@ -9,8 +9,10 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.errors import EditError
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.raw_call import named
 from gattn.models.doors.functions.softmaxes.known import Following, OfTensors
 from gattn.models.doors.functions.softmaxes.source import Source
@@ -23,7 +25,7 @@ WITHOUT_NUMBERS = frozenset(
     for of in (torch, Tensor)
     for name in (
         *("isnan", "isinf", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like"),
-        *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"),
+        *("new_zeros", "new_ones", "new_empty", "new_full"),
     )
     if hasattr(of, name)
 )
@@ -130,11 +132,11 @@ class Followed:
         now = replace(self, altered=altered, scores=sizes, key=where, is_mixture=is_mixture)
         return replace(now, placed=placed)
 
-    def write(self, found: Product, weights: Tensor) -> None:
+    def write(self, found: Product, weights: Tensor) -> list[Tensor]:
         """Put edited attention into the tensors that hold it, which the model may read or return.
 
         Where gradients are taken of them, or they are a slice of the softmax, only functions that
-        read them later get it.
+        read them later get it. Returns those that hold it then.
         """
         weights = found.as_operand(weights)
         self.source.operand = ref(found.operand)
@@ -142,12 +144,14 @@ class Followed:
         has_gradient = has_gradient and torch.is_grad_enabled()
         if has_gradient or self.columns is not None:
             self.source.edited = weights
-            return
+            return []
+        written, whole = [found.operand], self.source.attention()
+        if whole is not None and are_equal(whole, found.operand):
+            written.append(whole)
         with torch.no_grad():
-            found.operand.data.copy_(weights)
-            whole = self.source.attention()
-            if whole is not None and whole.shape == weights.shape:
-                whole.data.copy_(weights)
+            for x in written:
+                x.data.copy_(weights)
+        return written
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +194,7 @@ def note(tensor: Tensor, followed: Followed) -> None:
             del where[name]
 
     where[name] = ref(tensor, forget), followed, version_of(tensor)
+    followed.source.root.memories.add(memory_of(tensor))
 
 
 _learned: OfTensors[int] = OfTensors()
@@ -218,6 +223,14 @@ def is_learned(x: Any) -> bool:
 def version_of(tensor: Tensor) -> int:
     """Count the changes in place of a tensor, or of any that shares its memory."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def are_equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers, or none in the same places."""
+    if one.shape != other.shape:
+        return False
+    with _disable_current_modes():  # It is no part of the model.
+        return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def is_followed(one: Tensor) -> bool:

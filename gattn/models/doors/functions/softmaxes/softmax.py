@@ -36,6 +36,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     all_found_in,
     forget_scores,
     found_in,
+    is_followed,
     is_learned,
     note,
     note_learned,
@@ -54,6 +55,7 @@ from gattn.models.doors.functions.softmaxes.renormalized import (
 from gattn.models.doors.functions.softmaxes.slicing import pieces, sliced
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS, spread, summed, weighed
+from gattn.models.doors.functions.softmaxes.unreached import note_late
 from gattn.models.doors.functions.softmaxes.written import made_of
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.inside import inside
@@ -133,6 +135,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if func in WITHOUT_NUMBERS or (func in OF_THE_FIRST and place):
             return result
+        if func is Tensor.new_tensor and not is_followed(kwargs.get("data", args[-1])):
+            return result
         if not followed.unnormalized and is_total(func, args, kwargs, followed):
             note_total(result, followed.source)
             return result
@@ -193,7 +197,8 @@ def _in_pieces(
     is_iterator = func is Tensor.__iter__
     some = list(result) if is_iterator or isinstance(result, (tuple, list)) else []
     are_tensors = bool(some) and all(isinstance(x, Tensor) for x in some)
-    followed.source.root.is_read |= not are_tensors  # Code may keep such numbers.
+    if not are_tensors:  # Code may keep such numbers.
+        followed.source.root.give_out(func, args)
     if followed.altered or not are_tensors:
         return iter(some) if is_iterator else result
     indices = None if followed.unnormalized else pieces(func, args, kwargs, some)
@@ -234,8 +239,10 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     is_early = source.is_edited_early
     if is_early:
         refuse_changed(followed, found)
-    weights, output = unedited(found) if is_early else (found.weights, found.output)
-    is_read = source.is_read or has_copies(followed, found)
+    weights, output = (
+        unedited(found, followed.dropout) if is_early else (found.weights, found.output)
+    )
+    is_read = source.is_read or has_copies(followed, found) or followed.dropout > 0
     call = RawCall(
         source.module,
         kind,
@@ -260,7 +267,8 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     if changed is None:  # A proof puts other numbers there.
         return found.restored(call.output)
     if is_early:
-        return found.restored(call.output)
+        is_done = bool(followed.dropout) and source.is_edited_for_good
+        return result if is_done else found.restored(call.output)
     source.is_edited = not changed.keeps_attention
     if source.read_by and source.is_edited:
         raise EditError(
@@ -268,7 +276,7 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
             "meets the values, where an edit does not reach. Nothing was edited."
         )
     if call.weights is not None and source.is_edited:
-        followed.write(found, call.weights)
+        note_late(source, followed.write(found, call.weights))
     return found.restored(call.output)
 
 

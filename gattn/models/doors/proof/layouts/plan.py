@@ -107,9 +107,6 @@ class Plan:
     keeps_nothing : bool
         Whether no later call can continue the texts of one: the model was given and gave plain
         tensors, and keeps nothing of a call.
-    gives_caches : bool
-        Whether the model was given or gave more than plain tensors, such as a cache, by which a
-        later call may continue its texts.
     has_failed : bool
         Whether the model raised an exception of its own, which the user's call may raise, too.
     wholes : dict
@@ -151,7 +148,6 @@ class Plan:
     is_stale: bool = False
     are_tokens_first: bool = False
     keeps_nothing: bool = False
-    gives_caches: bool = False
     has_failed: bool = False
     wholes: dict[object, Whole | None] = field(default_factory=dict)
 

@@ -199,6 +199,21 @@ class AnyTracker(ProvedTracker):
         layer = self.layers.depth.get(stack, 0)
         return Place(stack, layer, False, found.sides, found.sides, found.sequences)
 
+    def _begins_texts(self, place: tuple[str, int], shape: Sequence[int]) -> bool:
+        """Return whether a call goes on with no text, whose keys would tell which one."""
+        plan, (*lead, queries, keys) = self.plan, shape
+        if plan is None or plan.keeps_nothing:
+            return True
+        layout = plan.only_layout(place, tuple(lead))
+        tokens = None if layout is None else layout.tokens
+        is_cross = tokens is not None and tokens.is_cross and tokens.fed is None
+        return not self._continuing.has_begun and (queries == keys or is_cross)
+
+    def met(self, call: SeenCall) -> None:
+        """Remember the keys of a call that was placed before its values were known."""
+        if self.is_calling:
+            self._continuing.met(call, self.modules.name(call.module))
+
     def _whole(self, call: SeenCall) -> Place | None:
         """Place a call that can be placed before it is read."""
         tokens = None if self._layout is None else self._layout.tokens

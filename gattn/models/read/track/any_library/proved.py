@@ -112,9 +112,5 @@ class Proved(Protocol):
     def keeps_nothing(self) -> bool:
         """Whether no later call can continue the texts of one: the model keeps none of its keys."""
 
-    @property
-    def gives_caches(self) -> bool:
-        """Whether the model was given or gave more than plain tensors, such as a cache."""
-
     def compare(self) -> Compared:
         """Follow whether a call of the model, which begins, does as was proved."""

@@ -157,18 +157,25 @@ class ProvedTracker(Tracker):
         place = self.modules.name(module), number
         return "" if self.plan is None else self.plan.altered.get(place, "")
 
-    def early_ordinal(self, module: nn.Module, number: int, *, is_read: bool) -> int | None:
+    def early_ordinal(
+        self, module: nn.Module, number: int, shape: Sequence[int], *, is_read: bool
+    ) -> int | None:
         """Return which call of attention a softmax becomes, if edits may be put in with it.
 
         If only what `is_read` before it meets the values is wanted, None where the proof saw no
-        such reading. `number` counts the softmaxes of one run of the module.
+        such reading. `number` counts the softmaxes of one run of the module, and `shape` is that
+        of the scores.
         """
-        if self.plan is None:
+        name = self.modules.name(module)
+        early = {} if self.plan is None else self.plan.early
+        ordinal, was_read = early.get((name, number), (None, False))
+        if ordinal is None or not (was_read or not is_read):
             return None
-        if self.plan.gives_caches:  # Which text a call continues, its keys tell.
-            return None
-        ordinal, was_read = self.plan.early.get((self.modules.name(module), number), (None, False))
-        return ordinal if was_read or not is_read else None
+        return ordinal if self._begins_texts((name, ordinal), shape) else None
+
+    def _begins_texts(self, place: tuple[str, int], shape: Sequence[int]) -> bool:
+        """Return whether a call goes on with no text, whose keys would tell which one."""
+        return True
 
     def forget_early(self, module: nn.Module, number: int) -> None:
         """Edit a softmax no more before it meets its values, as what was proved says."""
