@@ -137,7 +137,7 @@ class Watching:
         own = self._originals.get(innermost())
         if own not in (None, self._walk.name(call.module)):  # A forward may be replaced.
             self._plan.refused = _CALLS_ORIGINAL.format(own)
-        self.reads.attend()
+        self.reads.attend(is_read=call.is_read)
         self._sites(call)
         site = self._sites.found[-1]
         self.kernels.moves.attended(site.chain[0])

@@ -172,6 +172,9 @@ class Tracker:
     def check(self, name: str) -> None:
         """Refuse a module's call whose tokens are not known, as attention was edited before."""
 
+    def check_met(self, module: nn.Module, part: int) -> None:
+        """Refuse a call that was edited early if the model's code then did something else."""
+
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
         return None

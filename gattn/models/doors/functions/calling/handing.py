@@ -34,6 +34,9 @@ def handed(call: RawCall) -> SeenCall | None:
     if call.layout is None and not _is_read(call, tracker):
         return None
     layout = call.layout = call.layout or _layout(call, tracker)
+    if call.begun is not None and call.begun.is_edited:
+        for one in call.begun.places:
+            one.check_met(call.module, call.ordinal)
     before: list[SeenCall] = []
 
     def seen(name: str) -> SeenCall:

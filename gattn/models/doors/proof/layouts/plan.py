@@ -13,6 +13,7 @@ from gattn.errors import CaptureError
 from gattn.models.doors.proof.layouts.comparing import Comparison
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
+from gattn.models.doors.steps import Passed
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.track.any_library.wholes import Whole
@@ -133,7 +134,7 @@ class Plan:
     graphs: dict[Place, int] = field(default_factory=dict)
     values_of_others: dict[Place, str] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
-    steps: Mapping[Place, Collection[int]] = field(default_factory=dict)
+    steps: Mapping[Place, Passed] = field(default_factory=dict)
     idle_hooks: Collection[CodeType] = ()
     unknown_nodes: set[str] = field(default_factory=set)
     integers: bytes = b""

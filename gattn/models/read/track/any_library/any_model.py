@@ -143,6 +143,8 @@ class AnyTracker(ProvedTracker):
         asked, self._asked = self._asked, None
         # What runs again after the call, as a checkpoint does, did the same in it.
         self._is_as_proved = not self.is_calling or self._does_the_same(asked or where)
+        if self._is_as_proved:
+            self._as_proved.add(asked or where)
         try:
             return self._placed(call, where)
         except Exception:  # What was proved does not fit what an edit has changed.

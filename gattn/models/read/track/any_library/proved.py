@@ -27,6 +27,9 @@ class Compared(Protocol):
     def does_the_same(self, place: tuple[str, int]) -> bool:
         """Return whether code has done the same before a call as when it was proved."""
 
+    def meets_values_alike(self, place: tuple[str, int]) -> bool:
+        """Return whether code has done the same before a call that has begun meets the values."""
+
 
 class Proved(Protocol):
     """What was proved of a model with some kind of inputs."""

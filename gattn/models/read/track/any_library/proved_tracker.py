@@ -43,6 +43,7 @@ class ProvedTracker(Tracker):
         self._left_unread = False
         self._compared: Compared | None = None
         self._is_as_proved = True
+        self._as_proved: set[tuple[str, int]] = set()
         self._on_graphs: Counter[str] = Counter()
         self._graph = 0
 
@@ -56,6 +57,7 @@ class ProvedTracker(Tracker):
         """Prove what a call that begins will attend to, unless it is known."""
         self.plan, self._left_unread = None, False
         self._on_graphs.clear()
+        self._as_proved.clear()
         self._graph = 0
         self.plan = None if self._prove is None else self._prove(self.model, module, args, kwargs)
 
@@ -91,6 +93,19 @@ class ProvedTracker(Tracker):
                 "what it does, and an open edit changes these, so that it does something else than "
                 "was proved: which tokens these are is not known. Edit or capture one of the "
                 "layers only."
+            )
+
+    def check_met(self, module: nn.Module, part: int) -> None:
+        """Refuse a call that was edited early if the model's code then did something else."""
+        name, found = self.modules.name(module), self._compared
+        if found is None or not self.is_calling or (name, part) not in self._as_proved:
+            return
+        if not found.meets_values_alike((name, part)):
+            raise EditError(
+                f"{name or 'the model itself'} decides by its attention what it does before this "
+                "meets the values, and an open edit of it changes that, so that it does something "
+                "else than was proved: which tokens its values are of is not known. Edit other "
+                "heads or layers, or let its code do the same whatever it attends to."
             )
 
     def numbers(self, module: nn.Module) -> NodeNumbers | None:

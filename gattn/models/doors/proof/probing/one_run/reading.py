@@ -19,6 +19,7 @@ from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
+from gattn.models.doors.steps import gives_as_many
 from gattn.models.watch.inside import is_inside
 
 _ONE_NUMBER = frozenset(
@@ -77,7 +78,7 @@ class Reads:
         self, walk: Walk, picks: Picks, origins: Origins, kept: Collection[Name] = ()
     ) -> None:
         self.are_by_values = self.are_any = self.is_decided = self.may_branch = False
-        self._has_attended = False
+        self._has_attended = self._has_learned = False
         self.inputs: set[int] = set()
         self.given_out: set[Name] = set()
         self._kept = kept
@@ -118,10 +119,20 @@ class Reads:
             self._learned.append(made)
 
     def _note_made(self, made: Made | None) -> None:
-        self.may_branch |= self._has_attended and not self._origins.are_integers(made)
+        if not self._origins.are_integers(made):
+            self.note_learning()
 
-    def attend(self) -> None:
-        """Note that attention runs, which may depend on what code learned before."""
+    def note_learning(self) -> None:
+        """Note that code learned something of numbers, which may decide what it does."""
+        self._has_learned = True
+        self.may_branch |= self._has_attended
+
+    def attend(self, *, is_read: bool = False) -> None:
+        """Note that attention runs, which may depend on what code learned before.
+
+        If its own softmax `is_read` before it meets the values, so may these.
+        """
+        self.may_branch |= is_read and self._has_learned
         for made in self._learned:
             self.are_by_values |= made is None
             self.is_decided |= not self._origins.are_integers(made)
@@ -253,6 +264,8 @@ class _Noting(Reading):
             self._reads.note(func, self._name(func), given, result)
         elif is_told and self._is_own():
             self._reads.learn(func, _given((*args, *(kwargs or {}).values())))
+        elif gives_as_many(func, _given(args)) and self._is_own():  # Of attention, no kernel tells.
+            self._reads.note_learning()
         return result
 
 
