@@ -115,11 +115,6 @@ class Reruns:
             self._carrying.add(site)
             self._known.clear()
 
-    @property
-    def reads_values(self) -> bool:
-        """Whether the model's code reads numbers that are no constants."""
-        return self._reads.are_any
-
     def silence(self, site: Site | None, call: RawCall) -> None:
         """Let attention give zero, so that only residual streams bring tokens on."""
         if not self.carries(site):
