@@ -100,6 +100,15 @@ def is_begun_early(module: nn.Module, number: int, scores: Tensor, *, with_gradi
     return ordinals == {runs.count(module)}
 
 
+def is_edited_by_user(module: nn.Module) -> bool:
+    """Return whether a context may edit the attention of a module in a call that runs now."""
+    return any(
+        context.edits_attention and calls.tracker.is_calling
+        for calls, context in present()
+        if calls.owns(module)
+    )
+
+
 def refuse_early(module: nn.Module, number: int) -> NoReturn:
     """Refuse attention that was edited early, but changes before it meets the values.
 

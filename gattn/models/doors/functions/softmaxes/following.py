@@ -30,6 +30,18 @@ WITHOUT_NUMBERS = frozenset(
     if hasattr(of, name)
 )
 """Functions whose results hold no number of what they are given."""
+_ASK_OF_FORM = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in (
+        *("size", "stride", "dim", "ndimension", "numel", "nelement", "storage_offset", "data_ptr"),
+        *("untyped_storage", "is_shared", "is_pinned"),
+        *("is_floating_point", "is_complex", "is_contiguous", "element_size", "get_device"),
+        *("is_inference", "is_same_size", "__len__", "__hash__"),
+    )
+    if hasattr(of, name)
+)
+_OF_NUMBERS = frozenset(("data", "grad", "real", "imag", "T", "mT", "H", "mH"))
 _RESHAPES = frozenset(
     (
         *(Tensor.to, Tensor.type, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
@@ -275,6 +287,13 @@ def found_in(
         if followed is not None and found[1] is None:
             found = place, followed
     return found
+
+
+def asks_of_form(func: Any) -> bool:
+    """Return whether a function reads no number, but sizes, types and the like."""
+    is_getter = getattr(func, "__name__", "") == "__get__"
+    name = getattr(getattr(func, "__self__", None), "__name__", "")
+    return func in _ASK_OF_FORM or (is_getter and name not in _OF_NUMBERS)
 
 
 def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:

@@ -15,7 +15,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import CaptureError, EditError
-from gattn.models.doors.functions.calling.handing import alteration, handed
+from gattn.models.doors.functions.calling.handing import (
+    alteration,
+    handed,
+    is_edited_by_user,
+)
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.passing import passes_by_scores
@@ -34,6 +38,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     WITHOUT_NUMBERS,
     Followed,
     all_found_in,
+    asks_of_form,
     forget_scores,
     found_in,
     is_followed,
@@ -119,6 +124,8 @@ def _put_out(kwargs: Mapping[str, Any], result: Any) -> Any:
 
 
 def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if asks_of_form(func):
+        return func(*args, **kwargs)
     place, followed = found_in(args, kwargs)
     if followed is None:
         result = func(*args, **kwargs)
@@ -271,13 +278,23 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         return result if is_done else found.restored(call.output)
     source.is_edited = not changed.keeps_attention
     if source.read_by and source.is_edited:
-        raise EditError(
-            f"{named(source.module)} reads its attention by {source.read_by} before it "
-            "meets the values, where an edit does not reach. Nothing was edited."
-        )
+        raise _read_before(source)
     if call.weights is not None and source.is_edited:
-        note_late(source, followed.write(found, call.weights))
+        written = followed.write(found, call.weights)
+        if is_edited_by_user(source.module):
+            note_late(source, written)
     return found.restored(call.output)
+
+
+def _read_before(source: Source) -> EditError:
+    """Say that attention was read where what is put in at its product with values misses it."""
+    where = f"{named(source.module)} reads its attention by {source.read_by} before it meets the "
+    if is_edited_by_user(source.module):
+        return EditError(f"{where}values, where an edit does not reach. Nothing was edited.")
+    return EditError(
+        f"{where}values. Gradients are taken where it meets them, so an estimate would miss what "
+        "the answer may owe to that: measure cuts one by one with gattn.effect."
+    )
 
 
 def _mixed(followed: Followed, found: Product, result: Tensor, kind: str) -> Tensor:

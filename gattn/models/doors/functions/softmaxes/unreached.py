@@ -34,13 +34,14 @@ class _Late:
 
     root: Source
     written: set[StorageWeakRef | None]
+    takes_gradients: bool
 
     def unreached(self, model: nn.Module, result: Any) -> str:
         """Say what no edit reached of what was made of it before; empty if there is nothing."""
         if any(memory is None or memory not in self.written for memory in self.root.given_out):
             return "What Python got of its numbers before"
         left = self.root.living() - self.written
-        if left and torch.is_grad_enabled():  # Gradients may need it.
+        if left and self.takes_gradients:  # These may need it.
             left &= {memory_of(x) for x in _held(model, result)}
         return "What the model keeps or returns of it" if left else ""
 
@@ -55,7 +56,8 @@ _unreached = _Unreached()
 
 def note_late(source: Source, written: list[Tensor]) -> None:
     """Note a softmax that was edited where it met its values, and the tensors that hold that."""
-    _unreached.late.append(_Late(source.root, {memory_of(x) for x in written}))
+    memories = {memory_of(x) for x in written}
+    _unreached.late.append(_Late(source.root, memories, torch.is_grad_enabled()))
 
 
 def forget_late() -> None:
@@ -69,7 +71,7 @@ def warn_of_unreached(model: nn.Module, result: Any) -> None:
     forget_late()
     for one in late:
         if found := one.unreached(model, result):
-            more = _NO_GRADIENTS if torch.is_grad_enabled() else ""
+            more = _NO_GRADIENTS if one.takes_gradients else ""
             warn(_WAITED.format(named(one.root.module), found, more))
 
 
