@@ -157,13 +157,17 @@ class Followed:
         if has_gradient or self.columns is not None:
             self.source.edited = weights
             return []
-        written, whole = [found.operand], self.source.attention()
-        if whole is not None and are_equal(whole, found.operand):
-            written.append(whole)
+        written = [x for x in self._copies() if are_equal(x, found.operand)]
         with torch.no_grad():
-            for x in written:
+            for x in (*written, found.operand):
                 x.data.copy_(weights)
-        return written
+        return [*written, found.operand]
+
+    def _copies(self) -> list[Tensor]:
+        """List the tensors that may hold the numbers of the same softmax."""
+        root, known = self.source.root, softmaxes.known.copy().values()
+        some = [x() for x, one, _ in known if one.source.root is root and not one.altered]
+        return [x for x in some if x is not None and x.is_floating_point()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +243,7 @@ def version_of(tensor: Tensor) -> int:
 
 def are_equal(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors hold the same numbers, or none in the same places."""
-    if one.shape != other.shape:
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
         return False
     with _disable_current_modes():  # It is no part of the model.
         return bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -125,6 +125,8 @@ def _put_out(kwargs: Mapping[str, Any], result: Any) -> Any:
 
 def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if asks_of_form(func):
+        for one in all_found_in(args, kwargs) if func is Tensor.untyped_storage else ():
+            one.source.root.give_out(func, args)
         return func(*args, **kwargs)
     place, followed = found_in(args, kwargs)
     if followed is None:

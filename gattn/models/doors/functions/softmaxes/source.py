@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gattn.models.doors.functions.calling.raw_call import RawCall
 
 
-_ARRAYS = frozenset((Tensor.numpy, Tensor.__array__, Tensor.__dlpack__))
+_ARRAYS = frozenset((Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage))
 """What gives Python the memory of a tensor."""
 _GIVE_OUT = _ARRAYS | {
     *(Tensor.tolist, Tensor.item, Tensor.__float__, Tensor.__int__, Tensor.__index__),

@@ -22,8 +22,8 @@ from gattn.models.doors.functions.calling.raw_call import named
 from gattn.models.doors.functions.softmaxes.source import Source
 
 _WAITED = (
-    "{} changes its attention between its softmax and its values, as by a mask, so that edits wait "
-    "for the values. {} is not edited; what comes of the values is.{}"
+    "The attention of {} is edited where it meets the values, since it is changed before, as by a "
+    "mask, or ranked. {} is not edited; what comes of the values is.{}"
 )
 _NO_GRADIENTS = " Under torch.no_grad(), so is the attention that they are multiplied with."
 
