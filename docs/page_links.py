@@ -13,7 +13,7 @@ import gattn
 LISTS = {
     "start": "guide",
     "concepts/index": "\n".join(
-        "token_graphs weight_functions normalizers graphs edits any_model engines".split()
+        ["token_graphs", "weight_functions", "normalizers", "graphs", "edits", "any_model", "engines"]
     ),
     "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric\ntimm\ncaptum",
     "analyses": "analyses/*",

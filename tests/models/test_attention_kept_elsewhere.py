@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hand_written import DIM, EDITS, ROOT, TOKENS, WIDTH, Layer, check, made, without
+from hand_written import DIM, EDITS, ROOT, TOKENS, WIDTH, Layer, Model, check, made, without
 from torch import nn
 
 from gattn import Ablate, Cut, capturing, edited
@@ -65,6 +65,13 @@ READS |= {
     "saved": saved,
     "pickled": lambda a: pickle.loads(pickle.dumps(a.detach())),
     "put into another": put,
+    "parameter": lambda a: nn.Parameter(a.detach().clone()),
+    "copied into another": lambda a: torch.zeros_like(a).copy_(a.detach()),
+    "alias": lambda a: torch.as_tensor(a.detach()).clone(),
+}
+COPIES = {
+    "new tensor": lambda a: a.new_tensor(a),
+    "tensor": torch.tensor,
 }
 
 
@@ -98,6 +105,53 @@ def test_code_reads_what_edits_wrote(read, with_gradients):
             assert len(kept) == len(attention)
             for one, own in zip(kept, attention, strict=True):
                 _assert_alike(one, read(own))
+
+
+@pytest.mark.parametrize("read", COPIES.values(), ids=COPIES)
+@pytest.mark.filterwarnings("ignore:To copy construct")
+@torch.no_grad()
+def test_new_tensors_of_attention_hold_what_edits_wrote(read):
+    kept = []
+    model, x = made(keeping(read, kept))
+    edit, change = EDITS["cut"]
+    with edited(model, edit):
+        model(x)
+    for one, wanted in zip(kept[-2:], model.dense(x, change)[0], strict=True):
+        torch.testing.assert_close(one, wanted.detach(), rtol=0, atol=1e-12)
+
+
+class Pair(Layer):
+    """Returns its attention beside its output, as many layers do."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        return self.out((attention @ v).transpose(1, 2).flatten(2)), attention
+
+
+class Returning(Model):
+    """Returns all of it."""
+
+    def forward(self, x):
+        kept = []
+        for block in self.blocks:
+            found, attention = block(x)
+            x = x + found
+            kept.append(attention)
+        return x, kept
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_attention_that_a_model_returns_is_edited(with_gradients):
+    model, x = Returning(None).double().eval(), made(None)[1]
+    model.blocks = nn.ModuleList(Pair(None) for _ in range(2)).double()
+    for edit, change in EDITS.values():
+        with torch.set_grad_enabled(with_gradients), edited(model, edit):
+            found, attention = model(x)
+        wanted, output = model.dense(x, change)
+        torch.testing.assert_close(found, output, rtol=0, atol=1e-11)
+        for one, other in zip(attention, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
 def _assert_alike(found, wanted):
@@ -238,10 +292,13 @@ def test_attention_that_a_mask_takes_after_it_was_proved_is_not_edited_before(wi
         assert bool((model.blocks[1].kept[:, 2, 4, 3] == 0).all())
         with pytest.raises(EditError, match=r"blocks\.1 .*changes its attention"):
             model(x)
-        torch.testing.assert_close(model(x), y, rtol=0, atol=1e-12)
+        with pytest.warns(UserWarning, match="keeps or returns of it is not edited"):
+            found = model(x)
+        torch.testing.assert_close(found, y, rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
+@pytest.mark.filterwarnings("ignore:.*keeps or returns of it is not edited")
 def test_what_a_mask_took_is_shown_where_other_layers_are_edited_early():
     model, x = masked()
     q, k, _ = model.blocks[0].parts(x)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
@@ -14,13 +14,27 @@ from torch.nn.parameter import is_lazy
 
 from gattn.models.doors.functions.calling.handling import is_first
 from gattn.models.doors.functions.mode import watches
-from gattn.models.doors.functions.softmaxes.known import Observers
+from gattn.models.doors.functions.softmaxes.following import operands
+from gattn.models.doors.functions.softmaxes.known import Observers, OfTensors
 from gattn.models.doors.graphs.frames import frames
 from gattn.models.doors.graphs.segments import is_running
 
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.Size))
 _WRITES = frozenset(("__setitem__", "__set__"))
 """Functions that give nothing, and change a tensor."""
+_AS_MANY = frozenset(("nonzero", "argwhere", "unique", "unique_consecutive"))
+"""Functions that give as many numbers as values decide."""
+
+
+class Passed(NamedTuple):
+    """What tells the functions that ran before a call from others, in one run or several.
+
+    They ran before it began; by those `met`, values are known that it begins without where it is
+    read early.
+    """
+
+    before: set[int]
+    met: set[int]
 
 
 class Steps:
@@ -38,6 +52,9 @@ class Steps:
     ----------
     so_far : int
         What tells them from others.
+    roughly : int
+        What tells them from others if sizes do not count that values decide, as in a log of where
+        numbers are above another one.
     trail : set of int
         What told them from others after each function.
     """
@@ -49,9 +66,10 @@ class Steps:
 
     def begin(self) -> None:
         """Begin anew."""
-        self.so_far = self._count = 0
+        self.so_far = self.roughly = self._count = 0
         self.trail: set[int] = {0}
         self._made: dict[int, tuple[ref[Tensor], int]] = {}
+        self._by_values: OfTensors[bool] = OfTensors()
 
     def end(self) -> None:
         """See no more functions."""
@@ -67,19 +85,27 @@ class Steps:
             name = getattr(func, "__name__", ""), of
             self.so_far = hash((self.so_far, name, given, *kwargs))
             self.trail.add(self.so_far)
+            some = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
+            is_by_values = any(map(self._by_values.of, some))
+            if is_by_values:
+                given = self._described((*args, *kwargs.values()), is_rough=True)
+            self.roughly = hash((self.roughly, name, given, *kwargs))
             self._count += 1
             for x in made:
                 if isinstance(x, Tensor):
                     self._made[id(x)] = ref(x), self._count
+                    if is_by_values or gives_as_many(func, some):
+                        self._by_values.note(x, True)
 
-    def _described(self, x: Any) -> object:
+    def _described(self, x: Any, *, is_rough: bool = False) -> object:
         kind = type(x)
         if kind in _PLAIN:
             return str(x) if kind is int else x  # -1 and -2 have the same hash.
         if isinstance(x, Tensor) and not is_lazy(x):
-            return None if x.is_nested else tuple(x.shape), self._number(x)
+            has_no_size = x.is_nested or (is_rough and self._by_values.of(x))
+            return None if has_no_size else tuple(x.shape), self._number(x)
         if isinstance(x, (tuple, list)):
-            return tuple(map(self._described, x))
+            return tuple(self._described(one, is_rough=is_rough) for one in x)
         return self._described((x.start, x.stop, x.step)) if kind is slice else kind
 
     def _number(self, x: Tensor) -> int:
@@ -89,6 +115,12 @@ class Steps:
             self._count += 1
             known = self._made[id(x)] = ref(x), self._count
         return known[1]
+
+
+def gives_as_many(func: Any, given: Sequence[Tensor]) -> bool:
+    """Return whether values decide the size of what a function gives."""
+    name = getattr(func, "__name__", "")
+    return name in _AS_MANY or (name == "where" and len(given) == 1)
 
 
 _steps: Observers[Steps] = Observers()

@@ -12,6 +12,7 @@ from torch import nn
 
 from gattn.errors import EditError
 from gattn.models.doors.functions.calling.checkpoints import Backward, is_in_checkpoint, refuse
+from gattn.models.doors.functions.softmaxes.unreached import forget_late, warn_of_unreached
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.heard import Hears
@@ -176,6 +177,7 @@ class Editing(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         """Refuse an edit that could be meant for several stacks, and gradients taken too late."""
         self._hearing.end(tracker)
+        warn_of_unreached(tracker.model, result)
         if tracker in self._calls and self._calls[tracker].is_checkpointed:
             self.backward.guard(result)
         if self._unclear is not None:
@@ -188,6 +190,7 @@ class Editing(Context):
     def broke(self, tracker: Tracker) -> None:
         """Forget a call that broke off."""
         self._hearing.end(tracker)
+        forget_late()
 
     def _locate(
         self, edit: Edit, call: SeenCall, place: Place, sequence: int, tracker: Tracker

@@ -41,6 +41,8 @@ class Begun:
     call: SeenCall
     places: dict[Tracker, Place]
     is_edited: bool = False
+    is_all: bool = False
+    """Whether edits change nothing but its attention."""
 
     def given(self, known: Seen) -> Seen:
         """Return it as it is known with its values, placed as it was."""
@@ -80,11 +82,15 @@ def take_part(
         call = seen(entries[0][0].modules.name(module))
         if begun is not None:
             call = begun.given(call)
+            for tracker in begun.places:
+                tracker.met(call)
         places = {} if begun is None else begun.places
         _place(call, entries, places)
         each = _edits(call, entries, places)
         changes = [edit.changes_attention for some in each for edit in some]
         call.keeps_attention = bool(changes) and not any(changes)
+        if begun is not None:
+            begun.is_all = not any(edit.gives_values for some in each for edit in some)
         watching = [
             (context, places[tracker])
             for tracker, context in entries

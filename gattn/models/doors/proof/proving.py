@@ -121,14 +121,15 @@ class Proof:
             places.setdefault(sites[0].chain[-1].place, self._given)
         is_decided = bool(sites) and watching.reads.is_decided
         solved = self._solved(places, sites, is_decided=is_decided)
-        is_told = watching.kernels.picks.are_told or watching.reads.are_any
+        is_told = watching.kernels.picks.are_told or bool(watching.reads.numbers)
         if solved[1].has_picked and not is_told:  # Code decides nothing by what was picked.
             again = self._solved(places, sites, is_decided=True, picks=True)
             solved = again if again[2].best.rank > solved[2].best.rank else solved
         reruns, solver, trying = solved
         best = self._adopt(trying)
         plan.reading_own = reading_own(watching.crossing, solver, best.batches)
-        agreement = Agreement(reruns, watching.kernels.moves, best.batches)
+        numbers = self._puts_numbers
+        agreement = Agreement(reruns, watching.kernels.moves, best.batches, numbers)
         agreement.settle(self.open, plan.layouts, plan.reasons)
         later = join(self._model, self.open, plan, reruns, self._alike)
         place_patches(self.open, plan.layouts, reruns)
@@ -171,13 +172,20 @@ class Proof:
         """Solve all calls; where values decide as in the first run, they may pick tokens."""
         noticed = self._watching.noticed
         reruns = Reruns(self._model, self._walk, places, sites, self._watching.reads)
-        if is_decided or (sites and self._watching.reads.may_branch):
+        may_branch = is_decided or (bool(sites) and self._watching.reads.may_branch)
+        if may_branch or (sites and self._watching.reads.may_branch_early):
             seed()
             steps = reruns.decide(repeats=is_decided)
-            self._plan.steps = self._plan.steps if picks else steps
+            if not picks:
+                self._plan.steps, self._plan.may_branch = steps, may_branch
         firsts = Firsts(self._model, self._alike, reruns)
         solver = Solver(firsts, reruns, noticed, is_decided=picks)
         return reruns, solver, self._tried(solver, Gates(firsts, reruns, noticed.images), places)
+
+    def _puts_numbers(self) -> bool:
+        """Return whether code may make tokens of numbers that it reads, one by one."""
+        names = self._watching.reads.numbers
+        return bool(names) and not are_only_kept(self._walk, self._run, names)
 
     def _keep_in_place(self, by_values: Collection[Place]) -> None:
         """Refuse calls whose tokens values picked if the whole model does not bring them there."""

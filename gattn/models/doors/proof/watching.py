@@ -106,9 +106,8 @@ class Watching:
         with FunctionMode(), without_fast_path(), running, seen, nodes, hooked, noting, kernels:
             output = run()
             is_changed = self._walk.state.is_changed
-        gives_caches = not keeps_nothing(self._given, self._passed, output)
-        self._plan.gives_caches = gives_caches
-        self._plan.keeps_nothing = not (is_changed or gives_caches)
+        is_kept = is_changed or not keeps_nothing(self._given, self._passed, output)
+        self._plan.keeps_nothing = not is_kept
         self._conclude()
         return self._sites.found, output
 
@@ -138,7 +137,7 @@ class Watching:
         own = self._originals.get(innermost())
         if own not in (None, self._walk.name(call.module)):  # A forward may be replaced.
             self._plan.refused = _CALLS_ORIGINAL.format(own)
-        self.reads.attend()
+        self.reads.attend(is_read=call.is_read)
         self._sites(call)
         site = self._sites.found[-1]
         self.kernels.moves.attended(site.chain[0])

@@ -172,6 +172,9 @@ class Tracker:
     def check(self, name: str) -> None:
         """Refuse a module's call whose tokens are not known, as attention was edited before."""
 
+    def check_met(self, module: nn.Module, part: int) -> None:
+        """Refuse a call that was edited early if the model's code then did something else."""
+
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
         return None
@@ -213,13 +216,19 @@ class Tracker:
         """Return how a softmax is altered before it meets its values: "scaled", "mixed" or ""."""
         return ""
 
-    def early_ordinal(self, module: nn.Module, number: int, *, is_read: bool) -> int | None:
+    def early_ordinal(
+        self, module: nn.Module, number: int, shape: Sequence[int], *, is_read: bool
+    ) -> int | None:
         """Return which call of attention a softmax becomes, if edits may be put in with it.
 
         If only what `is_read` before it meets the values is wanted, None where the proof saw no
-        such reading. `number` counts the softmaxes of one run of the module.
+        such reading. `number` counts the softmaxes of one run of the module, and `shape` is that
+        of the scores.
         """
         return None
+
+    def met(self, call: SeenCall) -> None:
+        """Look at a call that was placed before its values were known, now that they are."""
 
     def forget_early(self, module: nn.Module, number: int) -> None:
         """Edit a softmax no more before it meets its values, though this was proved."""

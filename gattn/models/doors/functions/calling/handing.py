@@ -34,6 +34,9 @@ def handed(call: RawCall) -> SeenCall | None:
     if call.layout is None and not _is_read(call, tracker):
         return None
     layout = call.layout = call.layout or _layout(call, tracker)
+    if call.begun is not None and call.begun.is_edited:
+        for one in call.begun.places:
+            one.check_met(call.module, call.ordinal)
     before: list[SeenCall] = []
 
     def seen(name: str) -> SeenCall:
@@ -79,7 +82,7 @@ def edited_early(call: RawCall) -> bool:
     return True
 
 
-def is_begun_early(module: nn.Module, number: int, *, with_gradients: bool) -> bool:
+def is_begun_early(module: nn.Module, number: int, scores: Tensor, *, with_gradients: bool) -> bool:
     """Return whether a call begins with its softmax, so that what reads this reads what is edited.
 
     `number` counts the softmaxes of one run of the module. Where gradients are taken, edits are not
@@ -91,9 +94,19 @@ def is_begun_early(module: nn.Module, number: int, *, with_gradients: bool) -> b
     if any(context.hears_parts for _, context in found):
         return False
     ordinals = {
-        tracker.early_ordinal(module, number, is_read=not with_gradients) for tracker, _ in found
+        tracker.early_ordinal(module, number, scores.shape, is_read=not with_gradients)
+        for tracker, _ in found
     }
     return ordinals == {runs.count(module)}
+
+
+def is_edited_by_user(module: nn.Module) -> bool:
+    """Return whether a context may edit the attention of a module in a call that runs now."""
+    return any(
+        context.edits_attention and calls.tracker.is_calling
+        for calls, context in present()
+        if calls.owns(module)
+    )
 
 
 def refuse_early(module: nn.Module, number: int) -> NoReturn:

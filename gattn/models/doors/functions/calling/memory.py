@@ -12,12 +12,13 @@ def memory_of(x: Tensor) -> StorageWeakRef | None:
 
     Unlike its address, no other memory is ever equal to it.
     """
-    if x.layout is not torch.strided or x.is_meta:
-        return None
-    try:
-        storage = x.untyped_storage()
-    except NotImplementedError:  # Function transforms wrap others' memory.
-        return None
+    with torch._C.DisableTorchFunction():  # The model reads nothing here.
+        if x.layout is not torch.strided or x.is_meta:
+            return None
+        try:
+            storage = x.untyped_storage()
+        except NotImplementedError:  # Function transforms wrap others' memory.
+            return None
     return StorageWeakRef(storage) if storage.data_ptr() else None
 
 

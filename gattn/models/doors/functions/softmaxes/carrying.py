@@ -56,7 +56,10 @@ _SHAPES: frozenset[Any] = frozenset(
 )
 _GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
 _COPIES = frozenset(
-    (Tensor.cpu, Tensor.cuda, Tensor.pin_memory, Tensor.__deepcopy__, Tensor.share_memory_)
+    (
+        *(Tensor.cpu, Tensor.cuda, Tensor.pin_memory, Tensor.__deepcopy__, Tensor.share_memory_),
+        *(torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor),
+    )
 ) | {Tensor.data.__get__, Tensor.requires_grad_}  # type: ignore[attr-defined]
 """Functions whose results hold the numbers that they take, in the same shape, perhaps elsewhere."""
 _FILLS = frozenset(

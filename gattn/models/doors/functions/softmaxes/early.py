@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.functions.calling.handing import (
     edited_early,
@@ -18,7 +17,7 @@ from gattn.models.doors.functions.calling.handing import (
 )
 from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed
-from gattn.models.doors.functions.softmaxes.following import Followed, softmaxes
+from gattn.models.doors.functions.softmaxes.following import Followed, are_equal
 from gattn.models.doors.functions.softmaxes.products import Product
 from gattn.models.doors.functions.softmaxes.source import Source
 
@@ -31,17 +30,16 @@ def early_of(followed: Followed, found: Product) -> int | None:
 
 
 def _is_as_it_was(followed: Followed, found: Product) -> bool:
-    """Return whether a softmax meets the values as torch gave it, whole and unchanged."""
+    """Return whether a softmax meets the values as torch gave it, whole, but for a dropout."""
     source = followed.source
-    if not source.is_plain or source.is_again or followed.dropout or found.dropped is not None:
+    if not source.is_plain or source.is_again or found.dropped is not None:
         return False
     if source.ranking is not None and source.ranking.keeps:
         return False
     scores = source.scores
     if _is_batched(scores):
         return False
-    is_alike = found.scores.shape == scores.shape and found.output.shape[:-1] == scores.shape[:-1]
-    return is_alike and _are_equal(found.scores, scores)
+    return found.output.shape[:-1] == scores.shape[:-1] and are_equal(found.scores, scores)
 
 
 def refuse_changed(followed: Followed, found: Product) -> None:
@@ -55,15 +53,7 @@ def has_copies(followed: Followed, found: Product) -> bool:
     root = followed.source.root
     whole = root.attention()
     own = {memory_of(x) for x in (whole, found.operand) if x is not None}
-    return any(
-        one.source.root is root and (x := tensor()) is not None and memory_of(x) not in own
-        for tensor, one, _ in softmaxes.known.copy().values()
-    )
-
-
-def _are_equal(one: Tensor, other: Tensor) -> bool:
-    with _disable_current_modes():  # It is no part of the model.
-        return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return not root.living() <= own
 
 
 def without_values(source: Source, attention: Tensor) -> RawCall:
@@ -84,13 +74,19 @@ def begun_early(source: Source, attention: Tensor) -> Tensor:
     if is_observed():
         return attention
     with_gradients = attention.requires_grad and torch.is_grad_enabled()
-    if not is_begun_early(source.module, source.number, with_gradients=with_gradients):
+    name = source.module, source.number, source.scores
+    if not is_begun_early(*name, with_gradients=with_gradients):
         return attention
     source.begun = call = without_values(source, attention)
     return call.weights if edited_early(call) and call.weights is not None else attention
 
 
-def unedited(found: Product) -> tuple[Tensor, Tensor]:
-    """Return attention that was edited early, and its product with values, without the edits."""
+def unedited(found: Product, dropout: float) -> tuple[Tensor, Tensor]:
+    """Return attention that was edited early, and its product with values, without the edits.
+
+    What an edit cut may have been dropped, too: such rows are edited again.
+    """
     weights = found.scores.softmax(-1).to(found.weights.dtype)
+    if dropout:
+        weights = weights.masked_fill(found.weights == 0, 0.0) / (1 - dropout)
     return weights, (weights @ found.value).to(found.output.dtype)

@@ -9,8 +9,10 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.errors import EditError
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.raw_call import named
 from gattn.models.doors.functions.softmaxes.known import Following, OfTensors
 from gattn.models.doors.functions.softmaxes.source import Source
@@ -23,11 +25,23 @@ WITHOUT_NUMBERS = frozenset(
     for of in (torch, Tensor)
     for name in (
         *("isnan", "isinf", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like"),
-        *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"),
+        *("new_zeros", "new_ones", "new_empty", "new_full"),
     )
     if hasattr(of, name)
 )
 """Functions whose results hold no number of what they are given."""
+_ASK_OF_FORM = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in (
+        *("size", "stride", "dim", "ndimension", "numel", "nelement", "storage_offset", "data_ptr"),
+        *("untyped_storage", "is_shared", "is_pinned"),
+        *("is_floating_point", "is_complex", "is_contiguous", "element_size", "get_device"),
+        *("is_inference", "is_same_size", "__len__", "__hash__"),
+    )
+    if hasattr(of, name)
+)
+_OF_NUMBERS = frozenset(("data", "grad", "real", "imag", "T", "mT", "H", "mH"))
 _RESHAPES = frozenset(
     (
         *(Tensor.to, Tensor.type, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
@@ -130,11 +144,11 @@ class Followed:
         now = replace(self, altered=altered, scores=sizes, key=where, is_mixture=is_mixture)
         return replace(now, placed=placed)
 
-    def write(self, found: Product, weights: Tensor) -> None:
+    def write(self, found: Product, weights: Tensor) -> list[Tensor]:
         """Put edited attention into the tensors that hold it, which the model may read or return.
 
         Where gradients are taken of them, or they are a slice of the softmax, only functions that
-        read them later get it.
+        read them later get it. Returns those that hold it then.
         """
         weights = found.as_operand(weights)
         self.source.operand = ref(found.operand)
@@ -142,12 +156,18 @@ class Followed:
         has_gradient = has_gradient and torch.is_grad_enabled()
         if has_gradient or self.columns is not None:
             self.source.edited = weights
-            return
+            return []
+        written = [x for x in self._copies() if are_equal(x, found.operand)]
         with torch.no_grad():
-            found.operand.data.copy_(weights)
-            whole = self.source.attention()
-            if whole is not None and whole.shape == weights.shape:
-                whole.data.copy_(weights)
+            for x in (*written, found.operand):
+                x.data.copy_(weights)
+        return [*written, found.operand]
+
+    def _copies(self) -> list[Tensor]:
+        """List the tensors that may hold the numbers of the same softmax."""
+        root, known = self.source.root, softmaxes.known.copy().values()
+        some = [x() for x, one, _ in known if one.source.root is root and not one.altered]
+        return [x for x in some if x is not None and x.is_floating_point()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +210,7 @@ def note(tensor: Tensor, followed: Followed) -> None:
             del where[name]
 
     where[name] = ref(tensor, forget), followed, version_of(tensor)
+    followed.source.root.memories.add(memory_of(tensor))
 
 
 _learned: OfTensors[int] = OfTensors()
@@ -218,6 +239,14 @@ def is_learned(x: Any) -> bool:
 def version_of(tensor: Tensor) -> int:
     """Count the changes in place of a tensor, or of any that shares its memory."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def are_equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers, or none in the same places."""
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+        return False
+    with _disable_current_modes():  # It is no part of the model.
+        return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def is_followed(one: Tensor) -> bool:
@@ -262,6 +291,13 @@ def found_in(
         if followed is not None and found[1] is None:
             found = place, followed
     return found
+
+
+def asks_of_form(func: Any) -> bool:
+    """Return whether a function reads no number, but sizes, types and the like."""
+    is_getter = getattr(func, "__name__", "") == "__get__"
+    name = getattr(getattr(func, "__self__", None), "__name__", "")
+    return func in _ASK_OF_FORM or (is_getter and name not in _OF_NUMBERS)
 
 
 def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:

@@ -23,6 +23,7 @@ from gattn.models.doors.functions.softmaxes.following import Followed, seen_befo
 from gattn.models.doors.functions.softmaxes.source import Ranking
 from gattn.models.doors.functions.softmaxes.written import normalized
 from gattn.models.read.seen_call import LEAST
+from gattn.models.watch.inside import inside
 
 RANKS = frozenset(
     getattr(of, name) for of in (torch, Tensor) for name in ("topk", "sort", "kthvalue", "argsort")
@@ -48,7 +49,8 @@ def note(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     given = args[0] if args else kwargs.get("input")
     forget()
     if isinstance(given, Tensor) and given.dim() > 1 and given.is_floating_point():
-        _last.ranked = None if owner() is None else given.detach().clone()
+        with inside():  # A copy of attention is none of the model's.
+            _last.ranked = None if owner() is None else given.detach().clone()
 
 
 def forget() -> None:

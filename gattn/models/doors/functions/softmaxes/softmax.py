@@ -15,7 +15,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import CaptureError, EditError
-from gattn.models.doors.functions.calling.handing import alteration, handed
+from gattn.models.doors.functions.calling.handing import (
+    alteration,
+    handed,
+    is_edited_by_user,
+)
 from gattn.models.doors.functions.calling.memory import laid_as
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
@@ -35,8 +39,10 @@ from gattn.models.doors.functions.softmaxes.following import (
     WITHOUT_NUMBERS,
     Followed,
     all_found_in,
+    asks_of_form,
     forget_scores,
     found_in,
+    is_followed,
     is_learned,
     note,
     note_learned,
@@ -55,6 +61,7 @@ from gattn.models.doors.functions.softmaxes.renormalized import (
 from gattn.models.doors.functions.softmaxes.slicing import pieces, sliced
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS, spread, summed, weighed
+from gattn.models.doors.functions.softmaxes.unreached import note_late
 from gattn.models.doors.functions.softmaxes.written import made_of
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.inside import inside
@@ -118,6 +125,10 @@ def _put_out(kwargs: Mapping[str, Any], result: Any) -> Any:
 
 
 def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if asks_of_form(func):
+        for one in all_found_in(args, kwargs) if func is Tensor.untyped_storage else ():
+            one.source.root.give_out(func, args)
+        return func(*args, **kwargs)
     place, followed = found_in(args, kwargs)
     if followed is None:
         result = func(*args, **kwargs)
@@ -133,6 +144,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         others = all_found_in(args, kwargs)  # Before it may write into them.
         result = func(*args, **kwargs)
         if func in WITHOUT_NUMBERS or (func in OF_THE_FIRST and place):
+            return result
+        if func is Tensor.new_tensor and not is_followed(kwargs.get("data", args[-1])):
             return result
         if not followed.unnormalized and is_total(func, args, kwargs, followed):
             note_total(result, followed.source)
@@ -194,7 +207,8 @@ def _in_pieces(
     is_iterator = func is Tensor.__iter__
     some = list(result) if is_iterator or isinstance(result, (tuple, list)) else []
     are_tensors = bool(some) and all(isinstance(x, Tensor) for x in some)
-    followed.source.root.is_read |= not are_tensors  # Code may keep such numbers.
+    if not are_tensors:  # Code may keep such numbers.
+        followed.source.root.give_out(func, args)
     if followed.altered or not are_tensors:
         return iter(some) if is_iterator else result
     indices = None if followed.unnormalized else pieces(func, args, kwargs, some)
@@ -235,8 +249,10 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     is_early = source.is_edited_early
     if is_early:
         refuse_changed(followed, found)
-    weights, output = unedited(found) if is_early else (found.weights, found.output)
-    is_read = source.is_read or has_copies(followed, found)
+    weights, output = (
+        unedited(found, followed.dropout) if is_early else (found.weights, found.output)
+    )
+    is_read = source.is_read or has_copies(followed, found) or followed.dropout > 0
     call = RawCall(
         source.module,
         kind,
@@ -259,17 +275,30 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
     if call.output is output:
         return result
     restored = laid_as(found.restored(call.output), result)
-    if changed is None or is_early:  # A proof puts other numbers there.
+    if changed is None:  # A proof puts other numbers there.
         return restored
+    if is_early:
+        is_done = bool(followed.dropout) and source.is_edited_for_good
+        return result if is_done else restored
     source.is_edited = not changed.keeps_attention
     if source.read_by and source.is_edited:
-        raise EditError(
-            f"{named(source.module)} reads its attention by {source.read_by} before it "
-            "meets the values, where an edit does not reach. Nothing was edited."
-        )
+        raise _read_before(source)
     if call.weights is not None and source.is_edited:
-        followed.write(found, call.weights)
+        written = followed.write(found, call.weights)
+        if is_edited_by_user(source.module):
+            note_late(source, written)
     return restored
+
+
+def _read_before(source: Source) -> EditError:
+    """Say that attention was read where what is put in at its product with values misses it."""
+    where = f"{named(source.module)} reads its attention by {source.read_by} before it meets the "
+    if is_edited_by_user(source.module):
+        return EditError(f"{where}values, where an edit does not reach. Nothing was edited.")
+    return EditError(
+        f"{where}values. Gradients are taken where it meets them, so an estimate would miss what "
+        "the answer may owe to that: measure cuts one by one with gattn.effect."
+    )
 
 
 def _mixed(followed: Followed, found: Product, result: Tensor, kind: str) -> Tensor:

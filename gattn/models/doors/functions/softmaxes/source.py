@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import torch
@@ -15,6 +16,16 @@ from gattn.models.doors.functions.calling.multihead import Running
 
 if TYPE_CHECKING:
     from gattn.models.doors.functions.calling.raw_call import RawCall
+
+
+_ARRAYS = frozenset((Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage))
+"""What gives Python the memory of a tensor."""
+_GIVE_OUT = _ARRAYS | {
+    *(Tensor.tolist, Tensor.item, Tensor.__float__, Tensor.__int__, Tensor.__index__),
+    *(Tensor.__bool__, Tensor.is_nonzero, Tensor.__complex__, Tensor.__contains__),
+    *(Tensor.__reduce_ex__, Tensor.__format__, Tensor.__repr__),
+    *(torch.equal, torch.allclose, torch.is_nonzero, Tensor.equal, Tensor.allclose),
+}
 
 
 class Ranking(NamedTuple):
@@ -39,7 +50,9 @@ class Source:
     values, None if these were all. It `is_written` out, as exponentials divided by their sum. Its
     `ranking` is that of its scores, or its attention. A slice of another one has this as its
     `parent`, and a `region` of its memory. Divided by its sums, it goes on as a softmax `again`.
-    It `is_read` once any function reads its numbers. Where it is read early, its call has `begun`.
+    It `is_read` once any function reads its numbers, and these were `given_out` if Python got them,
+    from some memory. All that was made of it is in `memories`. Where it is read early, its call has
+    `begun`.
     """
 
     module: nn.Module
@@ -61,6 +74,8 @@ class Source:
     again: Source | None = None
     is_again: bool = False
     is_read: bool = False
+    given_out: list[StorageWeakRef | None] = field(default_factory=list)
+    memories: set[StorageWeakRef | None] = field(default_factory=set)
     begun: RawCall | None = None
     _taken: dict[StorageWeakRef | None, Tensor] = field(default_factory=dict)
 
@@ -116,6 +131,22 @@ class Source:
     def is_edited_early(self) -> bool:
         """Whether edited attention is in its place."""
         return self.begun is not None and self.begun.is_edited_early
+
+    @property
+    def is_edited_for_good(self) -> bool:
+        """Whether nothing but such attention is edited."""
+        return self.begun is not None and self.begun.begun is not None and self.begun.begun.is_all
+
+    def living(self) -> set[StorageWeakRef | None]:
+        """Return the memory that holds what was made of it, as far as anything still does."""
+        return {one for one in self.memories if one is not None and not one.expired()}
+
+    def give_out(self, func: Any, args: Sequence[Any]) -> None:
+        """Note a function that gives Python something else than tensors."""
+        self.is_read = True
+        if func in _GIVE_OUT:
+            is_shared = func in _ARRAYS and isinstance(args[0], Tensor)
+            self.given_out.append(memory_of(args[0]) if is_shared else None)
 
     def read(self, by: str) -> None:
         """Note a function that reads its numbers before they meet values."""

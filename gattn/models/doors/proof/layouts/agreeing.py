@@ -6,7 +6,7 @@ these modules, as by a flip or a shift.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class Agreement:
         Where it may move tokens.
     batches : Batches
         The model's batch.
+    puts_numbers : callable
+        Whether its code may make tokens of numbers that it reads, one by one.
 
     Attributes
     ----------
@@ -53,8 +55,11 @@ class Agreement:
         The calls before which masks of values may have moved tokens.
     """
 
-    def __init__(self, reruns: Reruns, moves: Moves, batches: Batches) -> None:
+    def __init__(
+        self, reruns: Reruns, moves: Moves, batches: Batches, puts_numbers: Callable[[], bool]
+    ) -> None:
         self._reruns, self._moves, self._batches = reruns, moves, batches
+        self._puts_numbers = puts_numbers
         self.holds_once = False
         self.switched: set[Site] = set()
 
@@ -135,8 +140,9 @@ class Agreement:
         if inputs.may_be_last and all(one.is_blind(code, everywhere=True) for one in some):
             inputs = inputs.last()
             self._run(some, inputs, code)
-        if self._reruns.reads_values:  # Its code may have put tokens there, number by number.
-            self.switched |= {one.site for one in some if one.is_out_of_reach(count)}
+        unreached = {one.site for one in some if one.is_out_of_reach(count)}
+        if unreached and self._puts_numbers():
+            self.switched |= unreached
         moved = [
             one
             for one in some

@@ -60,4 +60,12 @@ class Comparison:
         if self._steps is None or place in self._plan.in_place.counts:
             return True
         known = self._plan.steps.get(place)
-        return known is None or self._steps.so_far in known
+        return known is None or self._steps.so_far in known.before
+
+    def meets_values_alike(self, place: Place) -> bool:
+        """Return whether it has done so until a call that it began meets the values.
+
+        Sizes that values decide do not count, as in a log of what is largest.
+        """
+        known = None if self._steps is None else self._plan.steps.get(place)
+        return self._steps is None or known is None or self._steps.roughly in known.met

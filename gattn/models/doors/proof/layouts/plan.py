@@ -13,6 +13,7 @@ from gattn.errors import CaptureError
 from gattn.models.doors.proof.layouts.comparing import Comparison
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
+from gattn.models.doors.steps import Passed
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.track.any_library.wholes import Whole
@@ -74,6 +75,8 @@ class Plan:
         What values decided before; `numbers` hold as long as they decide the same.
     steps : dict
         What code had called before the calls of attention, where values may decide what it does.
+    may_branch : bool
+        Whether that may depend on attention before, so that edits may change it.
     idle_hooks : collection of code
         The user's hooks that change nothing: what they decide by values does not matter.
     unknown_nodes : set of str
@@ -107,9 +110,6 @@ class Plan:
     keeps_nothing : bool
         Whether no later call can continue the texts of one: the model was given and gave plain
         tensors, and keeps nothing of a call.
-    gives_caches : bool
-        Whether the model was given or gave more than plain tensors, such as a cache, by which a
-        later call may continue its texts.
     has_failed : bool
         Whether the model raised an exception of its own, which the user's call may raise, too.
     wholes : dict
@@ -136,7 +136,8 @@ class Plan:
     graphs: dict[Place, int] = field(default_factory=dict)
     values_of_others: dict[Place, str] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
-    steps: Mapping[Place, Collection[int]] = field(default_factory=dict)
+    steps: Mapping[Place, Passed] = field(default_factory=dict)
+    may_branch: bool = False
     idle_hooks: Collection[CodeType] = ()
     unknown_nodes: set[str] = field(default_factory=set)
     integers: bytes = b""
@@ -151,7 +152,6 @@ class Plan:
     is_stale: bool = False
     are_tokens_first: bool = False
     keeps_nothing: bool = False
-    gives_caches: bool = False
     has_failed: bool = False
     wholes: dict[object, Whole | None] = field(default_factory=dict)
 

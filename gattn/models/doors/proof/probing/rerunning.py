@@ -30,7 +30,7 @@ from gattn.models.doors.proof.probing.taints import (
     with_nan,
 )
 from gattn.models.doors.proof.probing.zeros import Zeros
-from gattn.models.doors.steps import Steps
+from gattn.models.doors.steps import Passed, Steps
 
 
 @contextmanager
@@ -79,20 +79,21 @@ class Reruns:
         self._carrying: set[Site] = set()
         self._plain: dict[Site, RawCall] = {}
 
-    def decide(self, *, repeats: bool) -> dict[tuple[str, int], set[int]]:
+    def decide(self, *, repeats: bool) -> dict[tuple[str, int], Passed]:
         """Run the model as it is; if it `repeats`, values decide as in this run in all that follow.
 
         Returns what its code had called before each of its calls of attention. Some are shown
         earlier or later where they are read, in what it had called by then.
         """
-        found: dict[tuple[str, int], set[int]] = {}
+        found: dict[tuple[str, int], Passed] = {}
         steps, how = Steps(), self._reads.deciding() if repeats else None
 
         def see(site: Site, call: RawCall) -> None:
             is_elsewhere = is_routed() or (call.number, call.early) != (None, None)
-            one = steps.trail if is_elsewhere else found.setdefault(site.place, set())
-            found[site.place] = one
-            one.add(steps.so_far)
+            before, met = found.get(site.place, (set(), set()))
+            before = steps.trail if is_elsewhere else before
+            before.add(steps.so_far)
+            found[site.place] = Passed(before, {*met, steps.roughly})
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:
@@ -113,11 +114,6 @@ class Reruns:
         if site not in self._carrying:
             self._carrying.add(site)
             self._known.clear()
-
-    @property
-    def reads_values(self) -> bool:
-        """Whether the model's code reads numbers that are no constants."""
-        return self._reads.are_any
 
     def silence(self, site: Site | None, call: RawCall) -> None:
         """Let attention give zero, so that only residual streams bring tokens on."""

@@ -143,6 +143,8 @@ class AnyTracker(ProvedTracker):
         asked, self._asked = self._asked, None
         # What runs again after the call, as a checkpoint does, did the same in it.
         self._is_as_proved = not self.is_calling or self._does_the_same(asked or where)
+        if self._is_as_proved:
+            self._as_proved.add(asked or where)
         try:
             return self._placed(call, where)
         except Exception:  # What was proved does not fit what an edit has changed.
@@ -198,6 +200,21 @@ class AnyTracker(ProvedTracker):
         )
         layer = self.layers.depth.get(stack, 0)
         return Place(stack, layer, False, found.sides, found.sides, found.sequences)
+
+    def _begins_texts(self, place: tuple[str, int], shape: Sequence[int]) -> bool:
+        """Return whether a call goes on with no text, whose keys would tell which one."""
+        plan, (*lead, queries, keys) = self.plan, shape
+        if plan is None or plan.keeps_nothing:
+            return True
+        layout = plan.only_layout(place, tuple(lead))
+        tokens = None if layout is None else layout.tokens
+        is_cross = tokens is not None and tokens.is_cross and tokens.fed is None
+        return not self._continuing.has_begun and (queries == keys or is_cross)
+
+    def met(self, call: SeenCall) -> None:
+        """Remember the keys of a call that was placed before its values were known."""
+        if self.is_calling:
+            self._continuing.met(call, self.modules.name(call.module))
 
     def _whole(self, call: SeenCall) -> Place | None:
         """Place a call that can be placed before it is read."""

@@ -27,6 +27,9 @@ class Compared(Protocol):
     def does_the_same(self, place: tuple[str, int]) -> bool:
         """Return whether code has done the same before a call as when it was proved."""
 
+    def meets_values_alike(self, place: tuple[str, int]) -> bool:
+        """Return whether code has done the same before a call that has begun meets the values."""
+
 
 class Proved(Protocol):
     """What was proved of a model with some kind of inputs."""
@@ -81,6 +84,10 @@ class Proved(Protocol):
         """The calls that attend over something else than tokens, by module and number."""
 
     @property
+    def may_branch(self) -> bool:
+        """Whether attention may decide what code does before later calls."""
+
+    @property
     def reading_own(self) -> Collection[str]:
         """The modules that are given other states, of the same tokens."""
 
@@ -111,10 +118,6 @@ class Proved(Protocol):
     @property
     def keeps_nothing(self) -> bool:
         """Whether no later call can continue the texts of one: the model keeps none of its keys."""
-
-    @property
-    def gives_caches(self) -> bool:
-        """Whether the model was given or gave more than plain tensors, such as a cache."""
 
     def compare(self) -> Compared:
         """Follow whether a call of the model, which begins, does as was proved."""

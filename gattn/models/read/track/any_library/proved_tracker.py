@@ -43,6 +43,7 @@ class ProvedTracker(Tracker):
         self._left_unread = False
         self._compared: Compared | None = None
         self._is_as_proved = True
+        self._as_proved: set[tuple[str, int]] = set()
         self._on_graphs: Counter[str] = Counter()
         self._graph = 0
 
@@ -56,6 +57,7 @@ class ProvedTracker(Tracker):
         """Prove what a call that begins will attend to, unless it is known."""
         self.plan, self._left_unread = None, False
         self._on_graphs.clear()
+        self._as_proved.clear()
         self._graph = 0
         self.plan = None if self._prove is None else self._prove(self.model, module, args, kwargs)
 
@@ -85,12 +87,26 @@ class ProvedTracker(Tracker):
 
     def check(self, name: str) -> None:
         """Refuse a call before which an edit made the model's code do something else."""
-        if self.is_edited and not self._is_as_proved:
+        may_branch = self.plan is not None and self.plan.may_branch
+        if may_branch and self.is_edited and not self._is_as_proved:
             raise EditError(
                 f"Before {name or 'the model itself'} attends, the model's code decides by numbers "
                 "what it does, and an open edit changes these, so that it does something else than "
                 "was proved: which tokens these are is not known. Edit or capture one of the "
                 "layers only."
+            )
+
+    def check_met(self, module: nn.Module, part: int) -> None:
+        """Refuse a call that was edited early if the model's code then did something else."""
+        name, found = self.modules.name(module), self._compared
+        if found is None or not self.is_calling or (name, part) not in self._as_proved:
+            return
+        if not found.meets_values_alike((name, part)):
+            raise EditError(
+                f"{name or 'the model itself'} decides by its attention what it does before this "
+                "meets the values, and an open edit of it changes that, so that it does something "
+                "else than was proved: which tokens its values are of is not known. Edit other "
+                "heads or layers, or let its code do the same whatever it attends to."
             )
 
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
@@ -157,18 +173,25 @@ class ProvedTracker(Tracker):
         place = self.modules.name(module), number
         return "" if self.plan is None else self.plan.altered.get(place, "")
 
-    def early_ordinal(self, module: nn.Module, number: int, *, is_read: bool) -> int | None:
+    def early_ordinal(
+        self, module: nn.Module, number: int, shape: Sequence[int], *, is_read: bool
+    ) -> int | None:
         """Return which call of attention a softmax becomes, if edits may be put in with it.
 
         If only what `is_read` before it meets the values is wanted, None where the proof saw no
-        such reading. `number` counts the softmaxes of one run of the module.
+        such reading. `number` counts the softmaxes of one run of the module, and `shape` is that
+        of the scores.
         """
-        if self.plan is None:
+        name = self.modules.name(module)
+        early = {} if self.plan is None else self.plan.early
+        ordinal, was_read = early.get((name, number), (None, False))
+        if ordinal is None or not (was_read or not is_read):
             return None
-        if self.plan.gives_caches:  # Which text a call continues, its keys tell.
-            return None
-        ordinal, was_read = self.plan.early.get((self.modules.name(module), number), (None, False))
-        return ordinal if was_read or not is_read else None
+        return ordinal if self._begins_texts((name, ordinal), shape) else None
+
+    def _begins_texts(self, place: tuple[str, int], shape: Sequence[int]) -> bool:
+        """Return whether a call goes on with no text, whose keys would tell which one."""
+        return True
 
     def forget_early(self, module: nn.Module, number: int) -> None:
         """Edit a softmax no more before it meets its values, as what was proved says."""

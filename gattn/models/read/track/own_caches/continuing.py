@@ -17,7 +17,7 @@ from gattn.models.read.following import Memory, Origin, Progress, Row
 from gattn.models.read.layouts import Layout
 from gattn.models.read.places import Place, Side, all_real
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.track.own_caches.keys import OwnKeys, are_those
+from gattn.models.read.track.own_caches.keys import OwnKeys, are_those, codes_of, few_of
 from gattn.models.read.track.own_caches.refusing import (
     SEVERAL_PARTS,
     moved,
@@ -94,6 +94,15 @@ class Continuing:
             asked += known.asked
         self.progress.memories[name] = Memory(codes, layout, asked)
         return self._queries if is_step else None
+
+    def met(self, call: SeenCall, module: str) -> None:
+        """Note the keys of a layer's last call, which has begun before they were known."""
+        name, few = (module, call.part, self._runs[module, call.part] - 1), few_of(call)
+        if name in self.progress.layers:
+            real = [row.real for row in self.progress.layers[name]]
+            self.progress.layers[name] = list(map(Row, codes_of(few), real))
+        if (memory := self.progress.memories.get(name)) is not None:
+            self.progress.memories[name] = memory._replace(codes=codes_of(few))
 
     def again(self, name: Name) -> tuple[list[Side], list[Side]] | None:
         """Return both sides of a layer that runs again, as gradient checkpointing makes it."""

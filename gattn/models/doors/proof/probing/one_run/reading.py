@@ -19,6 +19,7 @@ from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
+from gattn.models.doors.steps import gives_as_many
 from gattn.models.watch.inside import is_inside
 
 _ONE_NUMBER = frozenset(
@@ -50,14 +51,17 @@ class Reads:
     are_by_values : bool
         Whether code read numbers that are no constants, nor integers that it made itself, which may
         decide what it does; those that were made of inputs alone are none.
-    are_any : bool
-        Whether code read numbers that are no constants, one by one, nor integers.
+    numbers : set of Name
+        Where code read numbers that are no constants, one by one, nor integers.
     inputs : set of int
         The inputs of which numbers were made alone that code read, by their numbers.
     is_decided : bool
         Whether values may decide sizes, or integers that code takes, before attention.
-    may_branch : bool
-        Whether attention may decide what code does, so that edits of it may change that.
+    may_branch, may_branch_early : bool
+        Whether attention may decide what code does, so that edits of it may change that; whether it
+        may do so before it meets the values itself.
+    has_learned : bool
+        Whether code learned anything of numbers so far.
     given_out : set of Name
         Where code made arrays or lists of numbers that are no constants.
 
@@ -76,10 +80,11 @@ class Reads:
     def __init__(
         self, walk: Walk, picks: Picks, origins: Origins, kept: Collection[Name] = ()
     ) -> None:
-        self.are_by_values = self.are_any = self.is_decided = self.may_branch = False
-        self._has_attended = False
+        self.are_by_values = self.is_decided = self.may_branch = False
+        self.may_branch_early = self.has_learned = self._has_attended = False
         self.inputs: set[int] = set()
         self.given_out: set[Name] = set()
+        self.numbers: set[Name] = set()
         self._kept = kept
         self._walk, self._picks, self._origins = walk, picks, origins
         self._running: Sequence[Run] = ()
@@ -118,10 +123,16 @@ class Reads:
             self._learned.append(made)
 
     def _note_made(self, made: Made | None) -> None:
-        self.may_branch |= self._has_attended and not self._origins.are_integers(made)
+        if not self._origins.are_integers(made):
+            self.has_learned = True
+            self.may_branch |= self._has_attended
 
-    def attend(self) -> None:
-        """Note that attention runs, which may depend on what code learned before."""
+    def attend(self, *, is_read: bool = False) -> None:
+        """Note that attention runs, which may depend on what code learned before.
+
+        If its own softmax `is_read` before it meets the values, so may these.
+        """
+        self.may_branch_early |= is_read and self.has_learned
         for made in self._learned:
             self.are_by_values |= made is None
             self.is_decided |= not self._origins.are_integers(made)
@@ -164,7 +175,8 @@ class Reads:
                 self._learn(given)
             return
         self._found[name] = result
-        self.are_any |= are_floats and not is_constant
+        if are_floats and not is_constant:
+            self.numbers.add(name)
         are_integers = not are_floats and all(x.dtype != torch.bool for x in given)
         self.are_by_values |= not (is_known or are_integers)
 
@@ -253,6 +265,8 @@ class _Noting(Reading):
             self._reads.note(func, self._name(func), given, result)
         elif is_told and self._is_own():
             self._reads.learn(func, _given((*args, *(kwargs or {}).values())))
+        elif gives_as_many(func, _given(args)) and self._is_own():  # Of attention, no kernel tells.
+            self._reads.has_learned = True
         return result
 
 

@@ -1,0 +1,123 @@
+"""Attention that code keeps before a mask or dropout changes it: edited, or warned of."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from hand_written import EDITS, ROOT, TOKENS, Layer, made
+from torch import nn
+from torch.nn import functional
+
+from gattn import edited
+
+P = 0.3
+MASK = torch.arange(TOKENS) == 5
+MASKS = {
+    "filled": lambda a: a.masked_fill(MASK, 0.0),
+    "times": lambda a: a * ~MASK,
+    "divided": lambda a: a * ~MASK / (a * ~MASK).sum(-1, keepdim=True),
+    "above a number": lambda a: a * (a > 0.12),
+}
+KEEPS = {
+    "copy": lambda a: a.detach().clone(),
+    "itself": lambda a: a,
+    "parameter": lambda a: nn.Parameter(a.detach().clone()),
+    "array": lambda a: a.detach().numpy().copy(),
+    "list": lambda a: a.tolist(),
+    "places": lambda a: a.argmax(-1),
+}
+
+
+def keeping(keep, change, kept):
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        kept.append(keep(attention))
+        attention = change(attention)
+        return attention @ v
+
+    return way
+
+
+@pytest.mark.parametrize("keep", KEEPS.values(), ids=KEEPS)
+@pytest.mark.parametrize("change", MASKS.values(), ids=MASKS)
+def test_what_code_keeps_before_a_mask_is_as_it_was_and_warned_of(keep, change):
+    kept = []
+    model, x = made(keeping(keep, change, kept))
+    with torch.no_grad():
+        plain, before = model(x), kept[-1]
+        with (
+            edited(model, EDITS["cut"][0]),
+            pytest.warns(UserWarning, match=r"blocks\.1 .*as by a mask.* is not edited"),
+        ):
+            assert not torch.equal(model(x), plain)
+    one, other = (torch.as_tensor(a).detach() for a in (kept[-1], before))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("change", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_nothing_is_said_where_nothing_is_kept(change, with_gradients):
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        changed = change(attention)
+        return changed @ v
+
+    model, x = made(way)
+    with torch.set_grad_enabled(with_gradients), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with edited(model, EDITS["cut"][0]):
+            model(x)
+
+
+class Attribute(Layer):
+    """Keeps the attention that a mask left, for users to read."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        self.attention = (q @ k.mT / ROOT).softmax(-1) * ~MASK
+        return self.out((self.attention @ v).transpose(1, 2).flatten(2))
+
+
+def test_what_meets_the_values_is_edited_where_it_is_kept_without_gradients():
+    model, x = made(None)
+    model.blocks = nn.ModuleList(Attribute(None) for _ in range(2)).double()
+    model(x)
+    plain = model.blocks[1].attention.clone()
+    says = r"not edited.*torch\.no_grad\(\)"
+    with edited(model, EDITS["cut"][0]), pytest.warns(UserWarning, match=says):
+        model(x)
+    assert torch.equal(model.blocks[1].attention, plain)
+    with edited(model, EDITS["cut"][0]), torch.no_grad():
+        model(x)
+    wanted = plain.clone()
+    rest = 1 - plain[:, 2, 4, 3]  # Of that, what the mask took is no less.
+    wanted[:, 2, 4] /= rest[:, None]
+    wanted[:, 2, 4, 3] = 0
+    torch.testing.assert_close(model.blocks[1].attention, wanted.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("keep", [KEEPS["copy"], KEEPS["itself"], KEEPS["array"]])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_edits_reach_what_code_keeps_before_a_dropout(keep, with_gradients):
+    kept, dropped = [], []
+
+    def change(a):
+        dropped.append(functional.dropout(a, P))
+        return dropped[-1]
+
+    model, x = made(keeping(keep, change, kept))
+    edit, by_hand = EDITS["cut"]
+    with torch.set_grad_enabled(with_gradients), edited(model, edit):
+        found = model(x)
+    kept, dropped = kept[-2:], dropped[-2:]
+    for n, block in enumerate(model.blocks):
+        q, k, v = block.parts(x)
+        wanted = by_hand((q @ k.mT / ROOT).softmax(-1), n)
+        one = torch.as_tensor(kept[n])
+        torch.testing.assert_close(one, wanted, rtol=0, atol=1e-11, check_stride=False)
+        left = wanted.masked_fill(dropped[n] == 0, 0.0) / (1 - P)
+        torch.testing.assert_close(dropped[n], left, rtol=0, atol=1e-11)
+        x = x + block.out((left @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(found, x, rtol=0, atol=1e-11)
