@@ -12,8 +12,8 @@ import gattn
 
 LISTS = {
     "start": "guide",
-    "concepts/index": "\n".join(
-        ["token_graphs", "weight_functions", "normalizers", "graphs", "edits", "any_model", "engines"]
+    "concepts/index": (
+        "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nany_model\nengines"
     ),
     "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric\ntimm\ncaptum",
     "analyses": "analyses/*",
