@@ -212,6 +212,77 @@ def test_an_edge_of_one_step_is_cut(model):
     torch.testing.assert_close(found, model(x, dense, cut=1))
 
 
+class _Both(nn.Module):
+    """Reads words both ways, which mixes them, and attends in the same module."""
+
+    def __init__(self, way, begin):
+        super().__init__()
+        self.embed, self.way, self.begin = nn.Embedding(20, WIDTH), way, begin
+        self.encoder = nn.GRU(WIDTH, WIDTH // 2, bidirectional=True, batch_first=True)
+        self.score = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+        self.cell, self.out = nn.GRUCell(2 * WIDTH, WIDTH), nn.Linear(WIDTH, 20)
+
+    def forward(self, ids, target, way=None, cut=None):
+        states, last = self.encoder(self.embed(ids))
+        hidden = {
+            "last": torch.cat([*last], -1),
+            "mean": states.mean(1),
+            "zero": torch.zeros_like(states[:, 0]),
+        }[self.begin]
+        self.shown, found = [], []
+        for step in range(target.shape[1]):
+            score = self.score(torch.cat((states, hidden[:, None].expand_as(states)), -1))
+            if cut == step:
+                score = score.index_fill(1, torch.tensor(3), -torch.inf)
+            read = (way or self.way)(score, states)
+            self.shown.append(score.exp()[..., 0] / score.exp().sum(1))
+            hidden = self.cell(torch.cat((self.embed(target[:, step]), read), -1), hidden)
+            found.append(self.out(hidden))
+        return torch.stack(found, 1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("texts", [1, 3])
+@pytest.mark.parametrize("begin", ["last", "mean", "zero"])
+@pytest.mark.parametrize("way", [product, sum_of_products])
+def test_steps_beside_what_mixes_their_keys(way, begin, texts):
+    torch.manual_seed(0)
+    model = _Both(way, begin).double().eval()
+    ids, target = torch.randint(20, (texts, TOKENS)), torch.randint(20, (texts, STEPS))
+    with capturing(model) as run:
+        found = model(ids, target)
+    torch.testing.assert_close(found, model(ids, target, dense))
+    assert len(run.traces) == texts
+    for n, trace in enumerate(run.traces):
+        _check(trace, model.shown, n)
+    with edited(model, Cut(layer=0, query=-1, key=3)):
+        found = model(ids, target)
+    torch.testing.assert_close(found, model(ids, target, dense, cut=STEPS - 1))
+
+
+class _Turning(_Both):
+    """Reads its keys from the end at each other step."""
+
+    def forward(self, ids, target):
+        turned = iter([False, True] * STEPS)
+
+        def way(score, states):
+            return product(score.flip(1), states.flip(1) if next(turned) else states)
+
+        return super().forward(ids, target, way)
+
+
+@torch.no_grad()
+def test_steps_that_read_other_values_are_not_taken_for_the_first_one():
+    torch.manual_seed(0)
+    model = _Turning(product, "last").double().eval()
+    ids, target = torch.randint(20, (2, TOKENS)), torch.randint(20, (2, STEPS))
+    told = pytest.warns(UserWarning, match="was not proved"), pytest.warns(match="picks or orders")
+    with told[0], told[1], capturing(model) as run:
+        model(ids, target)
+    assert all(trace[0, 0].to_dense().shape == (1, TOKENS) for trace in run.traces)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [_Greedy, _SequenceFirst, _Captions, _Listing])
 def test_steps_of_modules(kind):

@@ -209,6 +209,11 @@ class Plan:
             return None
         return known[0][1]
 
+    def reads_others(self, place: Place) -> bool:
+        """Return whether a call's keys are tokens of another side, in each of its runs."""
+        known = [layout.tokens for _, layout in self.layouts.get(place, ())]
+        return bool(known) and all(one and one.is_cross and one.fed is None for one in known)
+
     def compare(self) -> Comparison:
         """Follow whether a call of the model, which begins, does as was proved."""
         return Comparison(self)

@@ -203,13 +203,11 @@ class AnyTracker(ProvedTracker):
 
     def _begins_texts(self, place: tuple[str, int], shape: Sequence[int]) -> bool:
         """Return whether a call goes on with no text, whose keys would tell which one."""
-        plan, (*lead, queries, keys) = self.plan, shape
-        if plan is None or plan.keeps_nothing:
+        if self.plan is None or self.plan.keeps_nothing:
             return True
-        layout = plan.only_layout(place, tuple(lead))
-        tokens = None if layout is None else layout.tokens
-        is_cross = tokens is not None and tokens.is_cross and tokens.fed is None
-        return not self._continuing.has_begun and (queries == keys or is_cross)
+        queries, keys = shape[-2:]
+        is_whole = queries == keys or self.plan.reads_others(place)
+        return is_whole and not self._continuing.has_begun
 
     def met(self, call: SeenCall) -> None:
         """Remember the keys of a call that was placed before its values were known."""

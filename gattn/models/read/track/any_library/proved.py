@@ -37,6 +37,9 @@ class Proved(Protocol):
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...], run: int = 0) -> Layout | None:
         """Return the layout of a call of attention, or refuse it with the reason."""
 
+    def reads_others(self, place: tuple[str, int]) -> bool:
+        """Return whether a call's keys are tokens of another side, in each of its runs."""
+
     def only_layout(self, place: tuple[str, int], lead: tuple[int, ...]) -> Layout | None:
         """Return a call's layout, if it always has that one."""
 
