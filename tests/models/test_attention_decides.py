@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_written import ROOT, made
+from hand_written import HEADS, ROOT, Layer, Model, made
+from torch import nn
 
-from gattn import Cut, edited
+from gattn import Cut, capturing, edited
 from gattn.errors import EditError
 
 MOST = 0.9
@@ -48,6 +49,84 @@ def test_a_decision_that_an_edit_changes_is_refused(decides, layers, with_gradie
         plain = model(x)
         with edited(model, Cut(layer=layers - 1, query=4, key=3)):  # which changes no decision
             assert not torch.allclose(model(x), plain)
+
+
+def shifted(v, attention):
+    """Put a zero before the values for each large number of one head."""
+    places = (attention[0, 0] > MOST).nonzero()[:, 0]
+    zeros = torch.zeros_like(places, dtype=v.dtype)[:, None].expand(*v.shape[:-2], -1, v.shape[-1])
+    return torch.cat([zeros, v], -2)[..., : v.shape[-2], :]
+
+
+def test_a_size_that_an_edit_changes_is_refused_where_other_tensors_meet_it():
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        return attention @ shifted(v, attention)
+
+    model, x = made(way, layers=1)
+    says = r"blocks\.0 decides by its attention what it does before"
+    with pytest.raises(EditError, match=says), edited(model, Cut(query=4, key=slice(0, 5))):
+        model(x)
+
+
+def turned(x, attention, learned):
+    return x.flip(1) if learned else x
+
+
+class Later(Layer):
+    """Gives its attention, and what code learned of it before it met the values."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        is_large = bool(attention.max() > MOST) if self.way is turned else None
+        return self.out((attention @ v).transpose(1, 2).flatten(2)), attention, is_large
+
+
+class Moving(Model):
+    """Moves its tokens between layers, by the attention of the first."""
+
+    def forward(self, x):
+        one, other = self.blocks
+        found, attention, learned = one(x)
+        x = one.way(x + found, attention, learned)
+        return x + other(x)[0]
+
+
+@pytest.mark.parametrize(
+    "move", [turned, lambda x, attention, _: shifted(x, attention)], ids=["turned", "shifted"]
+)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_tokens_that_attention_moves_after_it_met_the_values_are_not_named(move, with_gradients):
+    model, x = Moving(None), made(None)[1]
+    model.blocks = nn.ModuleList((Later(move), Later(None)))
+    model.double().eval()
+    cut = Cut(layer=0, query=4, key=slice(0, 5))
+    says = r"Before blocks\.1 attends, the model's code decides by numbers"
+    with torch.set_grad_enabled(with_gradients):
+        with pytest.raises(EditError, match=says), edited(model, cut), capturing(model):
+            model(x)
+        with edited(model, Cut(layer=0, query=4, key=3)), capturing(model) as run:
+            model(x)  # which moves none
+    assert len(list(run.traces[0].heads())) == 2 * HEADS
+
+
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+def test_logs_of_an_edited_layer_leave_later_ones_their_names(log):
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        log(attention)
+        return attention @ v
+
+    model, x = made(way)
+    cut = Cut(layer=0, query=4, key=slice(0, 5))
+    with torch.no_grad(), edited(model, cut), capturing(model) as run:
+        model(x)
+    wanted = model.dense(x, lambda a, layer: a if layer else only_the_last(a))[0][1].detach()
+    for row, trace in enumerate(run.traces):
+        for head in range(HEADS):
+            found = torch.tensor(trace.only_stack[1, head].to_dense())
+            torch.testing.assert_close(found, wanted[row, head], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)

@@ -41,7 +41,8 @@ class Steps:
     """Describes the functions that ran so far: which, and on which tensors and whole numbers.
 
     A tensor is described by its sizes and by the function that made it. Other numbers do not count:
-    they are of what tokens hold.
+    they are of what tokens hold; nor do sizes that values decide, as in a log of where numbers are
+    above another one, unless a function takes these together with other tensors.
 
     Parameters
     ----------
@@ -52,9 +53,6 @@ class Steps:
     ----------
     so_far : int
         What tells them from others.
-    roughly : int
-        What tells them from others if sizes do not count that values decide, as in a log of where
-        numbers are above another one.
     trail : set of int
         What told them from others after each function.
     """
@@ -66,7 +64,7 @@ class Steps:
 
     def begin(self) -> None:
         """Begin anew."""
-        self.so_far = self.roughly = self._count = 0
+        self.so_far = self._count = 0
         self.trail: set[int] = {0}
         self._made: dict[int, tuple[ref[Tensor], int]] = {}
         self._by_values: OfTensors[bool] = OfTensors()
@@ -80,16 +78,13 @@ class Steps:
         if self._idle and any(one.f_code in self._idle for one in frames(sys._getframe(1))):
             return
         with torch._C.DisableTorchFunction():
-            given = self._described((*args, *kwargs.values()))
+            some = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
+            is_by_values = bool(some) and all(map(self._by_values.of, some))
+            given = self._described((*args, *kwargs.values()), has_sizes=not is_by_values)
             of = getattr(getattr(func, "__self__", None), "__name__", "")  # T, for one
             name = getattr(func, "__name__", ""), of
             self.so_far = hash((self.so_far, name, given, *kwargs))
             self.trail.add(self.so_far)
-            some = [x for x in operands(args, kwargs) if isinstance(x, Tensor)]
-            is_by_values = any(map(self._by_values.of, some))
-            if is_by_values:
-                given = self._described((*args, *kwargs.values()), is_rough=True)
-            self.roughly = hash((self.roughly, name, given, *kwargs))
             self._count += 1
             for x in made:
                 if isinstance(x, Tensor):
@@ -97,16 +92,18 @@ class Steps:
                     if is_by_values or gives_as_many(func, some):
                         self._by_values.note(x, True)
 
-    def _described(self, x: Any, *, is_rough: bool = False) -> object:
+    def _described(self, x: Any, *, has_sizes: bool) -> object:
         kind = type(x)
         if kind in _PLAIN:
             return str(x) if kind is int else x  # -1 and -2 have the same hash.
         if isinstance(x, Tensor) and not is_lazy(x):
-            has_no_size = x.is_nested or (is_rough and self._by_values.of(x))
-            return None if has_no_size else tuple(x.shape), self._number(x)
+            shape = tuple(x.shape) if has_sizes and not x.is_nested else None
+            return shape, self._number(x)
         if isinstance(x, (tuple, list)):
-            return tuple(self._described(one, is_rough=is_rough) for one in x)
-        return self._described((x.start, x.stop, x.step)) if kind is slice else kind
+            return tuple(self._described(one, has_sizes=has_sizes) for one in x)
+        if kind is slice:
+            return self._described((x.start, x.stop, x.step), has_sizes=has_sizes)
+        return kind
 
     def _number(self, x: Tensor) -> int:
         """Return the number of the function that made a tensor; of the tensor if none did."""

@@ -172,12 +172,10 @@ class Proof:
         """Solve all calls; where values decide as in the first run, they may pick tokens."""
         noticed = self._watching.noticed
         reruns = Reruns(self._model, self._walk, places, sites, self._watching.reads)
-        may_branch = is_decided or (bool(sites) and self._watching.reads.may_branch)
-        if may_branch or (sites and self._watching.reads.may_branch_early):
+        if is_decided or (sites and self._watching.reads.may_branch):
             seed()
             steps = reruns.decide(repeats=is_decided)
-            if not picks:
-                self._plan.steps, self._plan.may_branch = steps, may_branch
+            self._plan.steps = self._plan.steps if picks else steps
         firsts = Firsts(self._model, self._alike, reruns)
         solver = Solver(firsts, reruns, noticed, is_decided=picks)
         return reruns, solver, self._tried(solver, Gates(firsts, reruns, noticed.images), places)

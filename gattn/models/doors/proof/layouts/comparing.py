@@ -63,9 +63,6 @@ class Comparison:
         return known is None or self._steps.so_far in known.before
 
     def meets_values_alike(self, place: Place) -> bool:
-        """Return whether it has done so until a call that it began meets the values.
-
-        Sizes that values decide do not count, as in a log of what is largest.
-        """
+        """Return whether it has done so until a call that it began meets the values."""
         known = None if self._steps is None else self._plan.steps.get(place)
-        return self._steps is None or known is None or self._steps.roughly in known.met
+        return self._steps is None or known is None or self._steps.so_far in known.met

@@ -75,8 +75,6 @@ class Plan:
         What values decided before; `numbers` hold as long as they decide the same.
     steps : dict
         What code had called before the calls of attention, where values may decide what it does.
-    may_branch : bool
-        Whether that may depend on attention before, so that edits may change it.
     idle_hooks : collection of code
         The user's hooks that change nothing: what they decide by values does not matter.
     unknown_nodes : set of str
@@ -137,7 +135,6 @@ class Plan:
     values_of_others: dict[Place, str] = field(default_factory=dict)
     orders: Sequence[bytes] = ()
     steps: Mapping[Place, Passed] = field(default_factory=dict)
-    may_branch: bool = False
     idle_hooks: Collection[CodeType] = ()
     unknown_nodes: set[str] = field(default_factory=set)
     integers: bytes = b""

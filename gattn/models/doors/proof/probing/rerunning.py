@@ -93,7 +93,7 @@ class Reruns:
             before, met = found.get(site.place, (set(), set()))
             before = steps.trail if is_elsewhere else before
             before.add(steps.so_far)
-            found[site.place] = Passed(before, {*met, steps.roughly})
+            found[site.place] = Passed(before, {*met, steps.so_far})
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             if run.around is None:

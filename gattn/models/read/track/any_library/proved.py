@@ -87,10 +87,6 @@ class Proved(Protocol):
         """The calls that attend over something else than tokens, by module and number."""
 
     @property
-    def may_branch(self) -> bool:
-        """Whether attention may decide what code does before later calls."""
-
-    @property
     def reading_own(self) -> Collection[str]:
         """The modules that are given other states, of the same tokens."""
 

@@ -87,8 +87,7 @@ class ProvedTracker(Tracker):
 
     def check(self, name: str) -> None:
         """Refuse a call before which an edit made the model's code do something else."""
-        may_branch = self.plan is not None and self.plan.may_branch
-        if may_branch and self.is_edited and not self._is_as_proved:
+        if self.is_edited and not self._is_as_proved:
             raise EditError(
                 f"Before {name or 'the model itself'} attends, the model's code decides by numbers "
                 "what it does, and an open edit changes these, so that it does something else than "

@@ -57,11 +57,9 @@ class Reads:
         The inputs of which numbers were made alone that code read, by their numbers.
     is_decided : bool
         Whether values may decide sizes, or integers that code takes, before attention.
-    may_branch, may_branch_early : bool
-        Whether attention may decide what code does, so that edits of it may change that; whether it
-        may do so before it meets the values itself.
-    has_learned : bool
-        Whether code learned anything of numbers so far.
+    may_branch : bool
+        Whether attention may decide what code does, so that edits of it may change that, perhaps
+        before it meets the values itself.
     given_out : set of Name
         Where code made arrays or lists of numbers that are no constants.
 
@@ -81,7 +79,7 @@ class Reads:
         self, walk: Walk, picks: Picks, origins: Origins, kept: Collection[Name] = ()
     ) -> None:
         self.are_by_values = self.is_decided = self.may_branch = False
-        self.may_branch_early = self.has_learned = self._has_attended = False
+        self._has_learned = self._has_attended = False
         self.inputs: set[int] = set()
         self.given_out: set[Name] = set()
         self.numbers: set[Name] = set()
@@ -114,6 +112,11 @@ class Reads:
             self._picks.tell(numbers or given)
             self._learn(numbers or given)
 
+    def learn_size(self, given: Sequence[Tensor]) -> None:
+        """Note that some tensors decide how many numbers a function gives."""
+        if not all(map(self._is_constant, given)):
+            self._note_made(self._origins.of(given))
+
     def _learn(self, numbers: Sequence[Tensor]) -> None:
         if not all(map(self._is_constant, numbers)):
             made = self._origins.of(numbers)
@@ -124,7 +127,7 @@ class Reads:
 
     def _note_made(self, made: Made | None) -> None:
         if not self._origins.are_integers(made):
-            self.has_learned = True
+            self._has_learned = True
             self.may_branch |= self._has_attended
 
     def attend(self, *, is_read: bool = False) -> None:
@@ -132,7 +135,7 @@ class Reads:
 
         If its own softmax `is_read` before it meets the values, so may these.
         """
-        self.may_branch_early |= is_read and self.has_learned
+        self.may_branch |= is_read and self._has_learned
         for made in self._learned:
             self.are_by_values |= made is None
             self.is_decided |= not self._origins.are_integers(made)
@@ -266,7 +269,7 @@ class _Noting(Reading):
         elif is_told and self._is_own():
             self._reads.learn(func, _given((*args, *(kwargs or {}).values())))
         elif gives_as_many(func, _given(args)) and self._is_own():  # Of attention, no kernel tells.
-            self._reads.has_learned = True
+            self._reads.learn_size(_given(args))
         return result
 
 
