@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
-from hand_written import EDITS, ROOT, TOKENS, Layer, made
+from hand_written import EDITS, ROOT, TOKENS, Layer, Model, made
 from torch import nn
 from torch.nn import functional
 
-from gattn import edited
+from gattn import Cut, edited
 
 P = 0.3
 MASK = torch.arange(TOKENS) == 5
@@ -121,3 +122,83 @@ def test_edits_reach_what_code_keeps_before_a_dropout(keep, with_gradients):
         torch.testing.assert_close(dropped[n], left, rtol=0, atol=1e-11)
         x = x + block.out((left @ v).transpose(1, 2).flatten(2))
     torch.testing.assert_close(found, x, rtol=0, atol=1e-11)
+
+
+def test_asking_whether_attention_is_finite_keeps_none_of_it():
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        assert torch.isfinite(attention).all()
+        return attention.masked_fill(MASK, 0.0) @ v
+
+    model, x = made(way)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with edited(model, EDITS["cut"][0]):
+            model(x)
+
+
+class Pair(Layer):
+    """Gives its attention beside its output, as it was before a mask."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        masked = attention.masked_fill(MASK, 0.0)
+        return self.out((masked @ v).transpose(1, 2).flatten(2)), attention
+
+
+class Around(Model):
+    """Calls another model while it holds the attention of its first layer."""
+
+    def __init__(self, inner, *, returns):
+        super().__init__(None)
+        self.blocks = nn.ModuleList((Pair(None), Layer(plain)))
+        self.inner, self.returns = [inner], returns
+
+    def forward(self, x):
+        found, attention = self.blocks[0](x)
+        x = self.inner[0](x + found)
+        x = x + self.blocks[1](x)
+        return (x, attention) if self.returns else x
+
+
+def plain(q, k, v):
+    return (q @ k.mT / ROOT).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_what_a_model_keeps_is_known_when_its_own_call_ends(returns, with_gradients):
+    inner, x = made(plain)
+    model, edit = Around(inner, returns=returns).double().eval(), Cut(layer=0, query=4, key=3)
+    says = pytest.warns(UserWarning, match=r"blocks\.0 .* keeps or returns of it is not edited")
+    with torch.set_grad_enabled(with_gradients), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with edited(model, edit), edited(inner, edit), says if returns else nullcontext():
+            model(x)
+
+
+SHAPES = {
+    "folded": lambda a, v: (a.flatten(0, 1) @ v.flatten(0, 1)).view_as(v),
+    "head by head": lambda a, v: torch.stack([a[:, n] @ v[:, n] for n in range(a.shape[1])], 1),
+}
+
+
+class Shaped(Pair):
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        self.attention = (q @ k.mT / ROOT).softmax(-1)
+        return self.out(self.way(self.attention, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("way", SHAPES.values(), ids=SHAPES)
+def test_attention_that_meets_the_values_in_another_shape_is_warned_of_as_that(way):
+    model, x = made(None)
+    model.blocks = nn.ModuleList(Shaped(way) for _ in range(2)).double().eval()
+    with edited(model, EDITS["cut"][0]), pytest.warns(UserWarning, match="or in its shape"):
+        found = model(x)
+    wanted, output = model.dense(x, EDITS["cut"][1])
+    torch.testing.assert_close(found, output, rtol=0, atol=1e-11)
+    with edited(model, EDITS["cut"][0]), torch.no_grad():
+        model(x)
+    torch.testing.assert_close(model.blocks[1].attention, wanted[1].detach(), rtol=0, atol=1e-11)

@@ -177,7 +177,7 @@ class Editing(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         """Refuse an edit that could be meant for several stacks, and gradients taken too late."""
         self._hearing.end(tracker)
-        warn_of_unreached(tracker.model, result)
+        warn_of_unreached(tracker, result)
         if tracker in self._calls and self._calls[tracker].is_checkpointed:
             self.backward.guard(result)
         if self._unclear is not None:
@@ -190,7 +190,7 @@ class Editing(Context):
     def broke(self, tracker: Tracker) -> None:
         """Forget a call that broke off."""
         self._hearing.end(tracker)
-        forget_late()
+        forget_late(tracker)
 
     def _locate(
         self, edit: Edit, call: SeenCall, place: Place, sequence: int, tracker: Tracker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -20,6 +22,11 @@ def memory_of(x: Tensor) -> StorageWeakRef | None:
         except NotImplementedError:  # Function transforms wrap others' memory.
             return None
     return StorageWeakRef(storage) if storage.data_ptr() else None
+
+
+def living(memories: Iterable[StorageWeakRef | None]) -> set[StorageWeakRef]:
+    """Return the memory that anything still holds."""
+    return {one for one in memories if one is not None and not one.expired()}
 
 
 def laid_as(x: Tensor, like: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from gattn.models.doors.functions.calling.handing import (
     is_begun_early,
     refuse_early,
 )
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import living, memory_of
 from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed
 from gattn.models.doors.functions.softmaxes.following import Followed, are_equal
 from gattn.models.doors.functions.softmaxes.products import Product
@@ -53,7 +53,7 @@ def has_copies(followed: Followed, found: Product) -> bool:
     root = followed.source.root
     whole = root.attention()
     own = {memory_of(x) for x in (whole, found.operand) if x is not None}
-    return not root.living() <= own
+    return not living(root.memories) <= own
 
 
 def without_values(source: Source, attention: Tensor) -> RawCall:

@@ -24,8 +24,8 @@ WITHOUT_NUMBERS = frozenset(
     getattr(of, name)
     for of in (torch, Tensor)
     for name in (
-        *("isnan", "isinf", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like"),
-        *("new_zeros", "new_ones", "new_empty", "new_full"),
+        *("isnan", "isinf", "isfinite", "zeros_like", "ones_like", "empty_like"),
+        *("full_like", "rand_like", "new_zeros", "new_ones", "new_empty", "new_full"),
     )
     if hasattr(of, name)
 )

@@ -137,10 +137,6 @@ class Source:
         """Whether nothing but such attention is edited."""
         return self.begun is not None and self.begun.begun is not None and self.begun.begun.is_all
 
-    def living(self) -> set[StorageWeakRef | None]:
-        """Return the memory that holds what was made of it, as far as anything still does."""
-        return {one for one in self.memories if one is not None and not one.expired()}
-
     def give_out(self, func: Any, args: Sequence[Any]) -> None:
         """Note a function that gives Python something else than tensors."""
         self.is_read = True
