@@ -11,7 +11,7 @@ from hand_written import EDITS, ROOT, TOKENS, Layer, Model, made
 from torch import nn
 from torch.nn import functional
 
-from gattn import Cut, edited
+from gattn import Cut, capturing, edited
 
 P = 0.3
 MASK = torch.arange(TOKENS) == 5
@@ -202,3 +202,15 @@ def test_attention_that_meets_the_values_in_another_shape_is_warned_of_as_that(w
     with edited(model, EDITS["cut"][0]), torch.no_grad():
         model(x)
     torch.testing.assert_close(model.blocks[1].attention, wanted[1].detach(), rtol=0, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps or returns of it is not edited")
+def test_what_code_keeps_of_attention_that_was_edited_is_in_the_way_of_no_proof():
+    kept = []
+    model, x = made(keeping(KEEPS["copy"], MASKS["filled"], kept))
+    edit = EDITS["cut in all heads"][0]
+    with edited(model, edit), capturing(model) as run:
+        model(x)
+        model(x[:1])  # which is proved anew, while code holds what it kept
+    assert len(kept) >= 4
+    assert len(run.traces) == 3

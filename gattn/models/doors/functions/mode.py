@@ -129,13 +129,12 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Leave the mode for a while, if it is this thread's innermost: gattn's own functions run."""
-    stack = _get_current_function_mode_stack()
-    if not stack or not isinstance(stack[-1], FunctionMode):
-        yield
-        return
-    mode = _pop_mode()
+    """Leave the modes of this thread that are innermost for a while: gattn's own functions run."""
+    left: list[TorchFunctionMode] = []
+    while (stack := _get_current_function_mode_stack()) and isinstance(stack[-1], FunctionMode):
+        left.append(_pop_mode())
     try:
         yield
     finally:
-        _push_mode(mode)
+        for mode in reversed(left):
+            _push_mode(mode)

@@ -25,9 +25,9 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
 
 _WAITED = (
-    "{} changes its attention between its softmax and its values, as by a mask or in its shape, or "
-    "writes its softmax out, so that edits wait for the values. {} is not edited; what comes of "
-    "the values is.{}"
+    "{} is edited where its attention meets the values, not before: it changes its attention until "
+    "then, as by a mask or in its shape, writes its softmax out, or continues a text. {} is not "
+    "edited; what comes of the values is.{}"
 )
 _NO_GRADIENTS = " Under torch.no_grad(), so is the attention that they are multiplied with."
 
