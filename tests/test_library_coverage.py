@@ -227,6 +227,7 @@ def test_what_is_shown_after_mixing_heads_is_a_mixture_of_what_is_captured():
     assert largest_score(model, x) > 0
 
 
+@pytest.mark.filterwarnings("ignore:.*is edited where its attention meets the values")
 def test_a_sink_is_a_column_that_no_product_takes():
     case = a_case(own=lambda case: [case.model.shown])
     case.model.__class__ = Sinking

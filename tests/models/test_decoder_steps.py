@@ -283,6 +283,7 @@ def test_steps_that_read_other_values_are_not_taken_for_the_first_one():
     assert all(trace[0, 0].to_dense().shape == (1, TOKENS) for trace in run.traces)
 
 
+@pytest.mark.filterwarnings("ignore:.*is edited where its attention meets the values")
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [_Greedy, _SequenceFirst, _Captions, _Listing])
 def test_steps_of_modules(kind):
@@ -303,6 +304,7 @@ def test_steps_of_modules(kind):
     torch.testing.assert_close(found[are_listed:], expected[are_listed:])
 
 
+@pytest.mark.filterwarnings("ignore:.*is edited where its attention meets the values")
 @torch.no_grad()
 def test_steps_have_names_and_are_counted_from_the_end():
     torch.manual_seed(0)

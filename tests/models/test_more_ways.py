@@ -109,6 +109,7 @@ def test_a_causal_bias_that_is_made_as_the_model_runs_is_refused():
 NARROW = [torch.float32, torch.bfloat16]
 
 
+@pytest.mark.filterwarnings("ignore:.*is edited where its attention meets the values")
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_softmax_in_float64_may_meet_narrower_values(dtype):

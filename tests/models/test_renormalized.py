@@ -158,6 +158,7 @@ def test_what_is_shared_out_last_is_shown_and_edited(name: str) -> None:
     _check(Attends(WAYS[name]), _x(), ["Attends"], HEADS)
 
 
+@pytest.mark.filterwarnings("ignore:.*is edited where its attention meets the values")
 @torch.no_grad()
 def test_columns_that_sum_up_values_are_rows_of_queries() -> None:
     _check(Columns(shares), _x(), ["Columns"], HEADS)
@@ -171,6 +172,7 @@ def test_slot_attention_is_over_the_keys_of_each_slot(are_last: bool, is_added: 
     _check(model, _x(), ["Slots", "Slots 2"], 1)
 
 
+@pytest.mark.filterwarnings("ignore:.*is edited where its attention meets the values")
 def test_gradients_flow_through_an_edit_of_what_a_gate_took() -> None:
     model = Attends(lambda a: shares(F.relu(a - 0.1)))
     x = _x().requires_grad_()

@@ -51,7 +51,7 @@ class Masking(Context):
             is_adrift = call.is_foreign and not call.is_named
             why = f"; {nodes_not_known(place.stack)}" if is_adrift else ""
             raise CaptureError(
-                f"{call.name} attends in layer {place.layer} of {place.stack!r}, where the first "
+                f"{call.where} attends in layer {place.layer} of {place.stack!r}, where the first "
                 f"run had no edges: a circuit is found of runs that are alike{why}."
             )
         weights = self._weights[:, some]

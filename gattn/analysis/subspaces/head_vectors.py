@@ -164,17 +164,17 @@ class _Seeing(Context):
         """Keep a call on one whole text."""
         if self._seen is not None or len(readings) != 1 or len(readings[0].elements) != 1:
             raise CaptureError(
-                f"{call.name} attends in several groups of tokens: expected a single sequence in "
+                f"{call.where} attends in several groups of tokens: expected a single sequence in "
                 "one call. Give texts one by one; windows of an image are not supported."
             )
         if len(readings[0].queries) != len(readings[0].keys):
             raise CaptureError(
-                f"{call.name} continues a cache, so the queries of earlier tokens are not seen: "
+                f"{call.where} continues a cache, so the queries of earlier tokens are not seen: "
                 "run the whole text at once."
             )
         if not readings[0].has_vectors or call.is_scores:
             raise CaptureError(
-                f"{call.name} shows only its softmax, not its queries and keys: there are no "
+                f"{call.where} shows only its softmax, not its queries and keys: there are no "
                 "vectors to compare."
             )
         self._seen = call, place, readings[0]

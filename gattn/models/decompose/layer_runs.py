@@ -220,13 +220,13 @@ class LayerRun(Context):
         self._track(False)
         if self.seen is not None:
             raise CaptureError(
-                f"{call.name} attends more than once: expected one run on one whole text."
+                f"{call.where} attends more than once: expected one run on one whole text."
             )
         if len(readings) != 1 or len(readings[0].elements) != 1:
             raise several_groups(call.name, len(call.query))
         if len(readings[0].queries) != len(readings[0].keys):
             raise CaptureError(
-                f"{call.name} continues a cache, so who wrote its earlier keys is not seen: run "
+                f"{call.where} continues a cache, so who wrote its earlier keys is not seen: run "
                 "the whole text at once."
             )
         layer = self._running[-1] if self._running else None
@@ -237,7 +237,7 @@ class LayerRun(Context):
             )
         if is_half(call.query) or is_half(given):
             raise CaptureError(
-                f"{call.name} computes in {given.dtype}, whose rounding hides what scores are "
+                f"{call.where} computes in {given.dtype}, whose rounding hides what scores are "
                 "made of: try model.float()."
             )
         if given.numel() != call.query.shape[2] * given.shape[-1]:

@@ -153,7 +153,7 @@ def _listened(plain: LayerRun, zero: LayerRun, head: int, parts: Stream | None) 
     for name, computed, constant in zip(("query", "key"), (query, key), constants, strict=True):
         if not computed.requires_grad:
             raise CaptureError(
-                f"The {name} of {call.name} has no gradient to the residual stream: what it is "
+                f"The {name} of {call.where} has no gradient to the residual stream: what it is "
                 "made of is unknown."
             )
         some = computed[slots]
@@ -184,7 +184,7 @@ def _of_product(
             of_other = other.query[head], other.key[head]
             return terms, (one.query[head], one.key[head]), of_other
     raise CaptureError(
-        f"{call.name} shows only its softmax, and its scores are not found to be products of "
+        f"{call.where} shows only its softmax, and its scores are not found to be products of "
         "queries and keys with numbers added that do not depend on them: who wrote them is unknown."
     )
 

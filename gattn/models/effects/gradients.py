@@ -89,25 +89,25 @@ class Outputs(Context, Generic[L]):
         if len(readings) > 1 or len(reading.elements) > 1:
             count = sum(len(one.elements) for one in readings)
             raise CaptureError(
-                f"{call.name} attends in {count} sequences or windows at once; gradients are taken "
+                f"{call.where} attends in {count} sequences or windows at once; gradients are taken "
                 "of attention over one whole sequence. Run one sequence, or measure cuts one by "
                 "one with gattn.effect."
             )
         if (place.stack, place.layer) in self.found:
             how = "in several calls of the model" if self._calls > 1 else "part by part, in a loop"
             raise CaptureError(
-                f"{call.name or 'The model'} attends {how}, but gradients are taken of one call of "
+                f"{call.where} attends {how}, but gradients are taken of one call of "
                 "its attention: measure cuts one by one with gattn.effect"
                 + (", or run the model once." if self._calls > 1 else ".")
             )
         if reading.edits:
             raise EditError(
-                f"{call.name} is edited, but gradients are taken of unedited attention: choose "
+                f"{call.where} is edited, but gradients are taken of unedited attention: choose "
                 "other layers, or measure further cuts with gattn.effect."
             )
         if not torch.is_grad_enabled():
             raise CaptureError(
-                f"{call.name or 'The model'} attends where torch keeps no gradients, as within "
+                f"{call.where} attends where torch keeps no gradients, as within "
                 "torch.no_grad(), a custom autograd function or a reentrant checkpoint, so nothing "
                 "is known of what its attention changes: choose other layers, or measure cuts one "
                 "by one with gattn.effect."

@@ -119,12 +119,12 @@ def read(
     """
     if call.unread:
         raise CaptureError(
-            f"{call.name} ({type(call.module).__name__}) chooses its keys by {call.unread!r}: this "
+            f"{call.where} ({type(call.module).__name__}) chooses its keys by {call.unread!r}: this "
             "is sparse attention, which gattn does not read."
         )
     if call.query.shape[0] != call.key.shape[0] or call.query.shape[1] % call.key.shape[1]:
         raise CaptureError(
-            f"{call.name} has queries {tuple(call.query.shape)} and keys {tuple(call.key.shape)}: "
+            f"{call.where} has queries {tuple(call.query.shape)} and keys {tuple(call.key.shape)}: "
             "expected (batch, heads, tokens, dim), with a multiple of the keys' heads."
         )
     readings = []

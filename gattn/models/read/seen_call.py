@@ -126,6 +126,11 @@ class SeenCall:
     token_spellings: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def where(self) -> str:
+        """Its module, as errors name it."""
+        return self.name or "the model itself"
+
     def names_of(self, num_keys: int) -> Mapping[str, tuple[str, ...]]:
         """Return the texts that its door knows of a graph with so many keys."""
         if not self.extra_keys:

@@ -85,7 +85,7 @@ def verify(call: SeenCall, reading: Reading) -> None:
     if not error < (3e-2 if half else 1e-4):
         tensors = [k for k, v in call.options.items() if isinstance(v, Tensor)]
         raise CaptureError(
-            f"{call.name} ({type(call.module).__name__}) does not compute softmax attention as "
+            f"{call.where} ({type(call.module).__name__}) does not compute softmax attention as "
             f"gattn reads it: the relative error of its output is {error:.1e}. Its options are "
             f"{sorted(call.options)}, tensors among them {tensors}. Nothing was captured or edited."
         )
@@ -102,7 +102,7 @@ def _refuse_infinite(call: SeenCall, rows: list[int], broken: Tensor) -> None:
     if bool(broken.any()):
         _, head, row, _ = broken.nonzero()[0].tolist()
         raise CaptureError(
-            f"The attention in {call.name} or its output is NaN or infinite at head {head}, "
+            f"The attention in {call.where} or its output is NaN or infinite at head {head}, "
             f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
             "inputs."
         )

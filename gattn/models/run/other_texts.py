@@ -82,7 +82,7 @@ class _Recording(Context):
         rows = Rows(place, call.query.shape[2], call.query.device)
         if len(place.queries) != 1 or not rows.are_whole:
             raise CaptureError(
-                f"{call.name} attends in {len(place.queries)} sequences, or continues a cache: "
+                f"{call.where} attends in {len(place.queries)} sequences, or continues a cache: "
                 "parts are taken from one whole text."
             )
         self._hearing.see(call, place)

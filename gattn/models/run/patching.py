@@ -148,7 +148,7 @@ class _Recording(Context):
         for reading in readings:
             if len(reading.elements) > 1 and self._what != "attention":
                 raise CaptureError(
-                    f"{call.name} attends in windows: patch its attention, not its {self._what}."
+                    f"{call.where} attends in windows: patch its attention, not its {self._what}."
                 )
             found = self._read(call, reading)
             if found is None:

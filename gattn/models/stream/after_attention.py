@@ -93,9 +93,9 @@ class NotingLayers(Context):
         """Note a call, until its layer ends."""
         running = self._running
         if running is None or running.seen is not None or len(readings) != 1:
-            raise CaptureError(f"{call.name} is not the only attention of one layer.")
+            raise CaptureError(f"{call.where} is not the only attention of one layer.")
         if not readings[0].has_values or readings[0].is_by_weights:
-            raise CaptureError(f"What {call.name} makes of its attention is not known.")
+            raise CaptureError(f"What {call.where} makes of its attention is not known.")
         running.seen, running.heads = (call, place, readings[0]), call.output.clone()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ class AfterAttention:
         rows = Rows(place, noted.heads.shape[1], noted.given.device)
         width = noted.given.shape[:2]
         if not rows.are_whole or noted.output.shape[:2] != width or noted.heads.shape[:2] != width:
-            raise CaptureError(f"{call.name} attends to other tokens than its layer is given.")
+            raise CaptureError(f"{call.where} attends to other tokens than its layer is given.")
         self._given = noted.given[0, rows.at]
         self._heads = noted.heads[0, rows.at]
         self.output = noted.output[0, rows.at]
@@ -155,7 +155,7 @@ class AfterAttention:
         names = {id(module): name for name, module in noted.layer.named_modules()}
         answer = first_of(noted.answer)
         if answer is None or not names.get(id(call.module)):
-            raise CaptureError(f"{call.name} is not a module within its layer.")
+            raise CaptureError(f"{call.where} is not a module within its layer.")
         self._twin = copied(noted.layer)
         self._attending = self._twin.get_submodule(names[id(call.module)])
         self._projection, self._shape = _projection(noted, answer)

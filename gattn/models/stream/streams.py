@@ -102,7 +102,7 @@ class RunningLayer:
         width, slots = self.given.shape[-1], _slots(call)
         if output is None:
             raise CaptureError(
-                f"The layer around {call.name} gives no tensor, alone or in a tuple, list or "
+                f"The layer around {call.where} gives no tensor, alone or in a tuple, list or "
                 "dictionary: expected the residual stream. Use effect, estimate or circuit, which "
                 "need none."
             )
@@ -111,7 +111,7 @@ class RunningLayer:
                 raise other_tokens(call.name, self.given, slots)
         if output.shape[-1] != width:
             raise CaptureError(
-                f"The layer around {call.name} takes {width} features of each token and gives "
+                f"The layer around {call.where} takes {width} features of each token and gives "
                 f"{output.shape[-1]}: expected a residual stream, to which its attention adds. "
                 "Use effect, estimate or circuit, which need no residual stream."
             )
@@ -158,14 +158,14 @@ def _projected(
         projection = weight_map(call.projection, rows, events[found[-1]].output) if found else None
     if projection is None and inner_width is not None:
         raise CaptureError(
-            f"The layer of {call.name} is given {given.shape[-1]} features of each token, and its "
+            f"The layer of {call.where} is given {given.shape[-1]} features of each token, and its "
             f"attention is projected to {inner_width}, a stream of its own as in MobileBERT's "
             "bottlenecks: what becomes of it in the layer's stream is not known. Use effect, "
             "estimate or circuit, which need no residual stream."
         )
     if projection is None:
         raise CaptureError(
-            f"The output of {call.name} is not projected unchanged; there may be a gate or norm in "
+            f"The output of {call.where} is not projected unchanged; there may be a gate or norm in "
             "between: what its edges add is unknown."
         )
     residual = widened(given).to(widened(outputs).dtype)

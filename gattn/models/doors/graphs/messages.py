@@ -155,5 +155,5 @@ def _times(value: Any, factors: Tensor, call: SeenEdges) -> Any:
 
 def _unknown(call: SeenEdges, reason: str) -> CaptureError:
     return CaptureError(
-        f"The contributions of {call.name} are not known: {reason}. Leave out contributions=."
+        f"The contributions of {call.where} are not known: {reason}. Leave out contributions=."
     )

@@ -54,7 +54,7 @@ def _check_parallel_edges(call: SeenEdges, reading: Reading) -> None:
     wrong = [edit for edit in reading.edits if isinstance(edit, (Swap, Use, Patched))]
     if wrong and call.has_parallel_edges:
         raise EditError(
-            f"{wrong[0]} cannot be applied in {call.name}: several edges run from one node to "
+            f"{wrong[0]} cannot be applied in {call.where}: several edges run from one node to "
             "another, and gattn shows each such group as one edge. Coalesce the edge_index, or "
             "use Cut, Scale or Restrict, which treat all edges of a group alike."
         )
@@ -65,7 +65,7 @@ def _check_aggregation(call: SeenEdges, part: EdgePart) -> None:
     aggregation, reading = call.ends.aggregation, part.reading
     if aggregation and part.graph.num_edges != reading.graph.num_edges:
         raise EditError(
-            f"{reading.edits[0]} cannot be applied in {call.name}, whose messages are made one by "
+            f"{reading.edits[0]} cannot be applied in {call.where}, whose messages are made one by "
             f"{aggregation}: an edge without attention still counts there, so that the layer "
             "would not be what it is without the edge; expected messages that are added up "
             "(aggr='add'). Cut(..., renormalize=False) and Scale change the attention alone."

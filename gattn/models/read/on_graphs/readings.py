@@ -54,7 +54,7 @@ def read_edges(call: SeenEdges, place: Place, edits: Sequence[Sequence[Edit]]) -
     """Read a call, and prove that attention computed from its scores is the model's own."""
     some = tuple(edits[0])
     if some and call.ends.read_only:
-        raise EditError(f"{some[0]} cannot be applied in {call.name}: {call.ends.read_only}.")
+        raise EditError(f"{some[0]} cannot be applied in {call.where}: {call.ends.read_only}.")
     queries, keys = call.ends.num_queries, call.ends.num_keys
     scores = call.merged_scores
     heads = scores.shape[1]
@@ -98,7 +98,7 @@ def _verified(call: SeenEdges) -> Tensor:
     if not bool(given.sum().isfinite()) and bool((broken := ~given.isfinite()).any()):
         edge, head = broken.nonzero()[0].tolist()
         raise CaptureError(
-            f"The attention in {call.name} is NaN or infinite at head {head}, query "
+            f"The attention in {call.where} is NaN or infinite at head {head}, query "
             f"{int(call.ends.query[edge])}; expected numbers. Look for NaN or infinity in the "
             "weights and inputs."
         )
@@ -107,7 +107,7 @@ def _verified(call: SeenEdges) -> Tensor:
     error = _error(call, found)
     if not error < (3e-2 if is_half else 1e-4):
         raise CaptureError(
-            f"{call.name} ({type(call.module).__name__}) does not share attention out over each "
+            f"{call.where} ({type(call.module).__name__}) does not share attention out over each "
             f"node's edges as gattn reads it: it differs by up to {error:.1e}. Nothing was "
             "captured or edited."
         )

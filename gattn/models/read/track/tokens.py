@@ -109,7 +109,7 @@ class Tokens:
         count, _, length, _ = call.query.shape
         if not belonging.is_alone:
             raise CaptureError(
-                f"{call.name} attends from {count} groups of queries to keys of their own, for "
+                f"{call.where} attends from {count} groups of queries to keys of their own, for "
                 f"{len(set(belonging.sequences))} sequences; expected one group per sequence. "
                 "Several images per sequence are not read here."
             )

@@ -245,7 +245,7 @@ class Tracker:
         found = self.given.batch.belonging(stack, count, start, length)
         if found is None:
             raise CaptureError(
-                f"{call.name} attends in {count} sequences, and the model was given "
+                f"{call.where} attends in {count} sequences, and the model was given "
                 f"{self.given.batch.texts} texts: which belongs to which is not known. "
                 "Run texts one by one."
             )

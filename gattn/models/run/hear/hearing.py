@@ -94,7 +94,7 @@ class Hearing:
         state = self._state()
         given = None if state is None or not state.running else state.running[-1].layer.given
         if state is None or given is None:
-            raise EditError(f"{call.name} is not in a layer that reads the stream.")
+            raise EditError(f"{call.where} is not in a layer that reads the stream.")
         if place.layer == 0:
             whole = state.embedded.stream(given)
             found = Stream(whole.writers, whole.parts[:, rows.at])
@@ -202,7 +202,7 @@ def _check_sides(edit: Hears, removed: Sequence[Removed], call: SeenCall, rows: 
     sides = {side for one in removed for side, _ in one.ends}
     if not rows.are_whole and sides - {"query"}:
         raise EditError(
-            f"{edit}: {call.name} continues a cache, whose keys and values were computed with all "
+            f"{edit}: {call.where} continues a cache, whose keys and values were computed with all "
             "parts of the stream, and the streams of those tokens are gone: run the whole text "
             "with use_cache=False. With a cache only queries can be edited."
         )

@@ -73,7 +73,7 @@ class Running:
             again = self.run_on(self.given)
         if again is None or again.query.shape != call.query.shape:
             raise EditError(
-                f"{name}: what {call.name} would read of another stream is not known. Expected a "
+                f"{name}: what {call.where} would read of another stream is not known. Expected a "
                 "layer of transformers that asks its attention interface (as GPT-2, Llama and BERT "
                 "do), without a cache of its own. On other models, use gattn.why, and edits of "
                 "attention such as Cut, Scale, Patch and Ablate."
@@ -81,7 +81,7 @@ class Running:
         sides = SIDES if rows.are_whole else ("query",)
         if not all(_are_close(getattr(again, x), getattr(call, x), rows, x) for x in sides):
             raise EditError(
-                f"{name}: run again on what its layer was given, {call.name} has other queries, "
+                f"{name}: run again on what its layer was given, {call.where} has other queries, "
                 "keys or values. A hook on the layer changes what it is given, or chance does."
             )
 
@@ -103,11 +103,11 @@ def _are_close(one: Tensor, other: Tensor, rows: Rows, side: str) -> bool:
 def check_call(edit: object, call: SeenCall, place: Place, given: Tensor | None) -> None:
     """Refuse calls whose tokens are not those of the stream, one to one."""
     if given is None:
-        raise EditError(f"{edit}: {call.name} is not in a layer that reads the stream.")
+        raise EditError(f"{edit}: {call.where} is not in a layer that reads the stream.")
     batch, _, slots, _ = call.query.shape
     if place.heads or place.is_adrift or given.shape[:-1] != (batch, slots):
         raise EditError(
-            f"{edit}: {call.name} attends over {batch} sequences of {slots} queries, and its layer "
+            f"{edit}: {call.where} attends over {batch} sequences of {slots} queries, and its layer "
             f"reads a stream {tuple(given.shape)}: expected the same tokens in both. Heads or "
             "windows that attend by themselves are not supported."
         )

@@ -24,27 +24,27 @@ def refuse_contributions(
     """Refuse contributions of what shows no values, or no output projection."""
     if any(edit.gives_values or isinstance(edit, Heard) for edit in reading.edits):
         raise CaptureError(
-            f"The values or outputs of {call.name} are patched, so contributions are not those "
+            f"The values or outputs of {call.where} are patched, so contributions are not those "
             "of its attention: leave out contributions=."
         )
     if place.heads:
         raise CaptureError(
-            f"{call.name} attends head after head, in calls of their own, so contributions are "
+            f"{call.where} attends head after head, in calls of their own, so contributions are "
             "not known: leave out contributions=."
         )
     if isinstance(call, SeenEdges) and are_projected:
         raise CaptureError(
-            f"{call.name} has no output projection that gattn reads: pass "
+            f"{call.where} has no output projection that gattn reads: pass "
             'contributions="value" for the lengths ||A_ij v_ij|| of its messages.'
         )
     if not reading.has_values and not isinstance(call, SeenEdges):
         raise CaptureError(
-            f"{call.name} shows only its softmax, not its values, so contributions are not "
+            f"{call.where} shows only its softmax, not its values, so contributions are not "
             "known: leave out contributions=."
         )
     if reading.attention.features_to_value is not None:
         raise CaptureError(
-            f"In {call.name} the features of edges add to their values, so contributions are "
+            f"In {call.where} the features of edges add to their values, so contributions are "
             "not lengths of values alone: leave out contributions=."
         )
 

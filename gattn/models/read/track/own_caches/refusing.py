@@ -18,7 +18,7 @@ SEVERAL_PARTS = (
 def unknown(call: SeenCall) -> str:
     """Refuse keys of no text that is known."""
     return (
-        f"{call.name} reads keys that are neither of its own tokens nor exactly those of texts "
+        f"{call.where} reads keys that are neither of its own tokens nor exactly those of texts "
         "that ran together in this context, so which text it continues, and where, cannot be "
         "proved: its cache was filled outside of the context, or joined from caches of several "
         "calls, or the keys in it were changed, compressed, dropped or computed anew. Open the "
@@ -30,7 +30,7 @@ def unknown(call: SeenCall) -> str:
 def other(call: SeenCall) -> str:
     """Refuse keys of another text than those of the layers before."""
     return (
-        f"{call.name} reads keys of other tokens than the layers before it, or computes those of "
+        f"{call.where} reads keys of other tokens than the layers before it, or computes those of "
         f"earlier tokens anew, so which text it continues, and where, cannot be proved. {_AT_ONCE}"
     )
 
@@ -38,7 +38,7 @@ def other(call: SeenCall) -> str:
 def too_early(call: SeenCall, name: str) -> str:
     """Refuse tokens of a text that goes on in a later layer only."""
     return (
-        f"{call.name} continues a text whose earlier keys it holds, but {name} ran before it in "
+        f"{call.where} continues a text whose earlier keys it holds, but {name} ran before it in "
         "the same call and holds none, so at which positions its tokens are was not known. Run the "
         "whole text at once, without a cache."
     )
@@ -46,7 +46,7 @@ def too_early(call: SeenCall, name: str) -> str:
 
 def moved(call: SeenCall, is_known: bool) -> str:
     """Refuse keys beside the text that are others than in its first call."""
-    found = f"{call.name} attends from a text that continues to other keys than from its first "
+    found = f"{call.where} attends from a text that continues to other keys than from its first "
     if is_known:
         return (
             f"{found}tokens, which are those of another text in this context. Several texts have "
