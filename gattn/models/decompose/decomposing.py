@@ -184,8 +184,8 @@ class Decomposing(Context, Generic[R]):
             )
         if layer.seen is not None:
             raise CaptureError(
-                f"{call.where} attends in the same layer as {layer.seen[0].where}: only layers with "
-                "one self-attention are supported."
+                f"{call.where} attends in the same layer as {layer.seen[0].where}: only layers "
+                "with one self-attention are supported."
             )
         layer.seen = call, place, readings[0]
 

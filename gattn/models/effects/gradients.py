@@ -89,8 +89,8 @@ class Outputs(Context, Generic[L]):
         if len(readings) > 1 or len(reading.elements) > 1:
             count = sum(len(one.elements) for one in readings)
             raise CaptureError(
-                f"{call.where} attends in {count} sequences or windows at once; gradients are taken "
-                "of attention over one whole sequence. Run one sequence, or measure cuts one by "
+                f"{call.where} attends in {count} sequences or windows at once; gradients are "
+                "taken of attention over one whole sequence. Run one sequence, or measure cuts one by "
                 "one with gattn.effect."
             )
         if (place.stack, place.layer) in self.found:

@@ -119,8 +119,8 @@ def read(
     """
     if call.unread:
         raise CaptureError(
-            f"{call.where} ({type(call.module).__name__}) chooses its keys by {call.unread!r}: this "
-            "is sparse attention, which gattn does not read."
+            f"{call.where} ({type(call.module).__name__}) chooses its keys by {call.unread!r}: "
+            "this is sparse attention, which gattn does not read."
         )
     if call.query.shape[0] != call.key.shape[0] or call.query.shape[1] % call.key.shape[1]:
         raise CaptureError(

@@ -165,8 +165,8 @@ def _projected(
         )
     if projection is None:
         raise CaptureError(
-            f"The output of {call.where} is not projected unchanged; there may be a gate or norm in "
-            "between: what its edges add is unknown."
+            f"The output of {call.where} is not projected unchanged; there may be a gate or norm "
+            "in between: what its edges add is unknown."
         )
     residual = widened(given).to(widened(outputs).dtype)
     fields: Any = {

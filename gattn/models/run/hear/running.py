@@ -107,7 +107,7 @@ def check_call(edit: object, call: SeenCall, place: Place, given: Tensor | None)
     batch, _, slots, _ = call.query.shape
     if place.heads or place.is_adrift or given.shape[:-1] != (batch, slots):
         raise EditError(
-            f"{edit}: {call.where} attends over {batch} sequences of {slots} queries, and its layer "
-            f"reads a stream {tuple(given.shape)}: expected the same tokens in both. Heads or "
+            f"{edit}: {call.where} attends over {batch} sequences of {slots} queries, and its "
+            f"layer reads a stream {tuple(given.shape)}: expected the same tokens in both. Heads or "
             "windows that attend by themselves are not supported."
         )
