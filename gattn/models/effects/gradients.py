@@ -90,8 +90,8 @@ class Outputs(Context, Generic[L]):
             count = sum(len(one.elements) for one in readings)
             raise CaptureError(
                 f"{call.where} attends in {count} sequences or windows at once; gradients are "
-                "taken of attention over one whole sequence. Run one sequence, or measure cuts one by "
-                "one with gattn.effect."
+                "taken of attention over one whole sequence. Run one sequence, or measure cuts one "
+                "by one with gattn.effect."
             )
         if (place.stack, place.layer) in self.found:
             how = "in several calls of the model" if self._calls > 1 else "part by part, in a loop"

@@ -108,6 +108,6 @@ def check_call(edit: object, call: SeenCall, place: Place, given: Tensor | None)
     if place.heads or place.is_adrift or given.shape[:-1] != (batch, slots):
         raise EditError(
             f"{edit}: {call.where} attends over {batch} sequences of {slots} queries, and its "
-            f"layer reads a stream {tuple(given.shape)}: expected the same tokens in both. Heads or "
-            "windows that attend by themselves are not supported."
+            f"layer reads a stream {tuple(given.shape)}: expected the same tokens in both. Heads "
+            "or windows that attend by themselves are not supported."
         )
