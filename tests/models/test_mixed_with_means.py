@@ -22,8 +22,6 @@ def _mean(x: Tensor) -> Tensor:
 MIXES: dict[str, Change] = {
     "less the mean": lambda x: x - _mean(x),
     "and the mean": lambda x: x + _mean(x),
-    "normalized over tokens": lambda x: (x - _mean(x)) / x.std(1, keepdim=True),
-    "by a gate": lambda x: x * (3 * _mean(x)).tanh(),
 }
 MOVES: dict[str, Change] = {
     "flip": lambda x: x.flip(1),

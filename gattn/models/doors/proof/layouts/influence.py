@@ -7,7 +7,6 @@ still depends on the token whose name it has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,10 +24,8 @@ _MOST = 16
 """How many tokens are changed, each in a run of its own."""
 LEAST = 0.1
 """A slot changes at least by this share of what its token changes most."""
-_OTHERS = 0.95
-"""Another token changes a slot at most by this share of what its own changes it."""
-_TURNS = 4
-"""How often as many changes are tried where some look like those of another token."""
+_CLEARLY = 1.2
+"""A slot shows whose it is where one token changes it by so many times what any other does."""
 UNKNOWN = -1.0
 """Where it is not known how much a slot changes."""
 
@@ -39,14 +36,10 @@ def moved(
     """List calls that depend on other tokens than their own, and those that come after them."""
     runs = _Runs(some, inputs, outer, reruns)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
-    tried = order[:_MOST].tolist()
-    least = max(1, _MOST // len(tried))
-    for turn in range(_TURNS * least):
-        if turn >= least and runs.doubtful() <= runs.moved:
-            break
-        for token in tried:
-            runs.change(token, count, turn)
-    runs.moved |= runs.doubtful()
+    for token in order[:_MOST].tolist():
+        runs.change(token, count)
+    if count <= _MOST:
+        runs.compare_tokens()
     first = next((n for n, one in enumerate(some) if one.site in runs.moved), len(some))
     return {one.site for one in some[first:]}
 
@@ -66,7 +59,7 @@ class _Runs:
         self._outputs: dict[Site, Tensor] = {}
         self._given: dict[Site, list[Tensor]] = {}
         self.moved: set[Site] = set()
-        self._changes: dict[tuple[Site, int], list[tuple[int, Tensor, Tensor]]] = {}
+        self._values: dict[Site, list[tuple[int, Tensor, Tensor]]] = {}
 
         def note(site: Site, call: RawCall) -> None:
             self._outputs[site] = call.output.clone()
@@ -75,7 +68,7 @@ class _Runs:
         seed()
         reruns.through(outer, note, None, self._last, is_plain=True)
 
-    def change(self, token: int, count: int, turn: int) -> None:
+    def change(self, token: int, count: int) -> None:
         """Change a token in all elements of the batch; a call that is no longer as it was moved."""
         row = torch.arange(count, device="cpu") == token
         missing = self._known.keys() & self._outputs.keys()
@@ -91,40 +84,40 @@ class _Runs:
                     call.output.copy_(plain)
                 if one is first and not self._inputs.are_any:
                     marks = one.marked(row).to(call.output.device)
-                    call.output.copy_(nudged(call.output, marks, turn))
+                    call.output.copy_(nudged(call.output, marks))
 
         seed()
-        entered = self._inputs.marking(row, partial(nudged, turn=turn))
+        entered = self._inputs.marking(row, nudged)
         self._reruns.through(self._outer, see, entered, self._last, is_plain=True)
         self.moved |= missing
 
     def _compare(self, one: Told, now: Sequence[Tensor], token: int) -> None:
         sequences = torch.tensor(one.tokens.sequences, device="cpu")
         for n, (apart, positions) in enumerate(changes(one, now, self._given[one.site])):
-            self._changes.setdefault((one.site, n), []).append((token, apart, positions))
+            if not n:
+                self._values.setdefault(one.site, []).append((token, apart, positions))
             for sequence in sequences.unique():
                 slots, own = apart[sequences == sequence], positions[sequences == sequence] == token
                 own &= slots != UNKNOWN
                 if bool(own.any()) and bool(slots[own].max() < LEAST * slots.max()):
                     self.moved.add(one.site)
 
-    def doubtful(self) -> set[Site]:
-        """List calls with a slot that another token changes about as much as its own, or more.
+    def compare_tokens(self) -> None:
+        """Find calls whose values clearly are, one by one, those of other tokens.
 
         Tokens that move, and are then mixed with a mean of all, come with a share of it in each.
         """
-        found: set[Site] = set()
-        for (site, _), known in self._changes.items():
-            each = {
-                token: [sizes for one, sizes, _ in known if one == token] for token, *_ in known
-            }
-            apart = torch.stack([torch.stack(some).mean(0) for some in each.values()])
-            is_own = torch.tensor([*each], device="cpu")[:, None, None] == known[0][2]
-            own = torch.where(is_own & (apart != UNKNOWN), apart, UNKNOWN).amax(0)
-            others = apart.masked_fill(is_own, UNKNOWN).amax(0)
-            if bool(((own != UNKNOWN) & (others > _OTHERS * own)).any()):
-                found.add(site)
-        return found
+        for site, known in self._values.items():
+            tokens = torch.tensor([token for token, _, _ in known], device="cpu")
+            apart, places = torch.stack([sizes for _, sizes, _ in known]), known[0][2]
+            if len(tokens) < 2 or apart.shape[-1] != len(tokens):
+                continue
+            most, which = apart.topk(2, dim=0)
+            found = tokens[which[0]]
+            is_each = (found.sort(-1).values == tokens.sort().values).all(-1)
+            is_clear = (most[0] > _CLEARLY * most[1]).all(-1)
+            if bool((is_each & is_clear & (found != places).any(-1)).any()):
+                self.moved.add(site)
 
 
 def changes(
@@ -171,10 +164,10 @@ def _changes(
         yield n, torch.where(is_told, apart.nanmedian(dim).values, UNKNOWN).double()
 
 
-def nudged(x: Tensor, marks: Tensor, turn: int = 0) -> Tensor:
-    """Change marked numbers slightly, more than they are rounded; in each turn otherwise."""
+def nudged(x: Tensor, marks: Tensor) -> Tensor:
+    """Change marked numbers slightly, more than they are rounded."""
     noise = torch.randn(
-        x.shape, generator=torch.Generator().manual_seed(turn), dtype=torch.double, device="cpu"
+        x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double, device="cpu"
     )
     size = x.detach().double().square().mean().sqrt() * torch.finfo(x.dtype).eps ** 0.4
     return torch.where(marks.to(x.device), x + (noise.to(x.device) * size).to(x.dtype), x.detach())
