@@ -175,12 +175,7 @@ class ProvedTracker(Tracker):
     def early_ordinal(
         self, module: nn.Module, number: int, shape: Sequence[int], *, is_read: bool
     ) -> int | None:
-        """Return which call of attention a softmax becomes, if edits may be put in with it.
-
-        If only what `is_read` before it meets the values is wanted, None where the proof saw no
-        such reading. `number` counts the softmaxes of one run of the module, and `shape` is that
-        of the scores.
-        """
+        """Return which call of attention a softmax becomes, if this was proved."""
         name = self.modules.name(module)
         early = {} if self.plan is None else self.plan.early
         ordinal, was_read = early.get((name, number), (None, False))
