@@ -10,7 +10,7 @@ from types import CodeType
 from torch import nn
 
 from gattn.errors import CaptureError
-from gattn.models.doors.proof.layouts.comparing import Comparison
+from gattn.models.doors.proof.layouts.followed_call import FollowedCall
 from gattn.models.doors.proof.layouts.ordering import InPlace
 from gattn.models.doors.proof.layouts.sameness import is_part, is_same
 from gattn.models.doors.steps import Passed
@@ -211,9 +211,9 @@ class Plan:
         known = [layout.tokens for _, layout in self.layouts.get(place, ())]
         return bool(known) and all(one and one.is_cross and one.fed is None for one in known)
 
-    def compare(self) -> Comparison:
+    def follow_call(self) -> FollowedCall:
         """Follow whether a call of the model, which begins, does as was proved."""
-        return Comparison(self)
+        return FollowedCall(self)
 
     def trust(self, module: nn.Module, place: Place, lead: tuple[int, ...], texts: int) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.

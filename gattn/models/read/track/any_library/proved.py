@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gattn.models.read.track.any_library.wholes import Whole
 
 
-class Compared(Protocol):
+class FollowedCall(Protocol):
     """What a call of a model has done so far, beside what was proved of it."""
 
     def end(self) -> None:
@@ -118,5 +118,5 @@ class Proved(Protocol):
     def keeps_nothing(self) -> bool:
         """Whether no later call can continue the texts of one: the model keeps none of its keys."""
 
-    def compare(self) -> Compared:
+    def follow_call(self) -> FollowedCall:
         """Follow whether a call of the model, which begins, does as was proved."""

@@ -11,7 +11,7 @@ from torch import nn
 from gattn.errors import CaptureError, EditError
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 from gattn.models.read.track.any_library.any_modules import AnyModules
-from gattn.models.read.track.any_library.proved import Compared, Proved
+from gattn.models.read.track.any_library.proved import FollowedCall, Proved
 from gattn.models.read.track.tracking import Tracker
 
 
@@ -41,7 +41,7 @@ class ProvedTracker(Tracker):
         self._prove = prove
         super().__init__(model, known)
         self._left_unread = False
-        self._compared: Compared | None = None
+        self._followed: FollowedCall | None = None
         self._is_as_proved = True
         self._as_proved: set[tuple[str, int]] = set()
         self._on_graphs: Counter[str] = Counter()
@@ -64,20 +64,20 @@ class ProvedTracker(Tracker):
     def _compare(self) -> None:
         """Follow whether the call does as was proved, from where the model begins."""
         if self.plan is not None:
-            self._compared = self.plan.compare()
+            self._followed = self.plan.follow_call()
 
     def stop(self) -> None:
         """Note that the call runs no more."""
         super().stop()
-        if self._compared is not None:
-            self._compared.end()
-        self._compared = None
+        if self._followed is not None:
+            self._followed.end()
+        self._followed = None
 
     def _are_in_order(self, place: tuple[str, int]) -> bool:
-        return self._compared is None or self._compared.are_in_order(place)
+        return self._followed is None or self._followed.are_in_order(place)
 
     def _does_the_same(self, place: tuple[str, int]) -> bool:
-        return self._compared is None or self._compared.does_the_same(place)
+        return self._followed is None or self._followed.does_the_same(place)
 
     def _end_proved(self, result: Any) -> None:
         """Refuse a call that ended of which attention was left unread."""
@@ -97,7 +97,7 @@ class ProvedTracker(Tracker):
 
     def check_met(self, module: nn.Module, part: int) -> None:
         """Refuse a call that was edited early if the model's code then did something else."""
-        name, found = self.modules.name(module), self._compared
+        name, found = self.modules.name(module), self._followed
         if found is None or not self.is_calling or (name, part) not in self._as_proved:
             return
         if not found.meets_values_alike((name, part)):
@@ -111,7 +111,7 @@ class ProvedTracker(Tracker):
     def numbers(self, module: nn.Module) -> NodeNumbers | None:
         """Say which nodes of the data those of a call over edges are, if not as they come."""
         plan = self.plan
-        if plan is None or self._compared is None:
+        if plan is None or self._followed is None:
             return None
         name = self.modules.name(module)
         place = name, self._on_graphs[name]
@@ -121,7 +121,7 @@ class ProvedTracker(Tracker):
             raise CaptureError(f"The attention of {shown} cannot be read: {reason}.")
         self._graph = plan.graphs.get(place, 0)
         found = UNKNOWN if plan.refused else plan.numbers.get(place)
-        if found is not None and not self._compared.are_nodes_as_proved(found.orders):
+        if found is not None and not self._followed.are_nodes_as_proved(found.orders):
             found = UNKNOWN
         if found is not None and not found.is_known:
             plan.unknown_nodes.add(name)

@@ -1,4 +1,4 @@
-"""Compares what a call of a model does with what was proved of it."""
+"""A call of a model as it runs, beside what was proved of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gattn.models.doors.proof.layouts.plan import Place, Plan
 
 
-class Comparison:
+class FollowedCall:
     """Follows a call of a model until its end, as far as what was proved depends on it.
 
     Parameters
