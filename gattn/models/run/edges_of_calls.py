@@ -102,7 +102,7 @@ class EdgesOfCalls:
     def _note_grid(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
         """Note the grid of patches that was proved of a call."""
         tokens = call.tokens
-        if tokens is not None and not place.is_bipartite and len(tokens.grid) == 2:
+        if tokens is not None and len(tokens.grid) == 2:
             run = self._sequences[tracker].run or ()
             for sequence in reading.sequences:
                 run[sequence].grids[place.stack] = tokens

@@ -92,8 +92,8 @@ class Naming:
 
         `sizes` are the numbers of its tokens. A side whose tokens are on no grid is left out.
         """
-        if not is_bipartite and (whole := self._proved(proved, sizes["key"])) is not None:
-            return dict.fromkeys(sizes, whole)
+        if (whole := self._proved(proved, sizes["key"])) is not None:
+            return {"key": whole} if is_bipartite else dict.fromkeys(sizes, whole)
         if self.grid is None:
             return {}
         found: dict[str, Grid] = {}
@@ -153,7 +153,9 @@ class Naming:
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
             whole = self._proved(grids[stack], sizes.pop()) if len(sizes) == 1 else None
             if whole is not None:
-                trace = trace.on_grid(whole.rows, whole.columns, cells=whole.cells, stack=stack)
+                trace = trace.on_grid(
+                    whole.rows, whole.columns, cells=whole.cells, stack=stack, side="key"
+                )
                 done.add(stack)
         return trace if self.grid is None else self._on_grid(trace, self.grid, done)
 

@@ -71,7 +71,7 @@ def assembled(
         counts[0],
         counts[1],
         is_cross,
-        queries.grid or keys.grid,
+        keys.grid if is_cross else queries.grid or keys.grid,
         num_given=keys.count,
         fed=fed,
         has_own_rows=has_own_rows,

@@ -28,27 +28,29 @@ def place_patches(
 ) -> None:
     """Find the patches of images that tokens are, by the first call with as many tokens.
 
-    The other layers of the same list have the same tokens.
+    The other layers of the same list have the same tokens. In cross-attention it is the keys that
+    may be patches, which later queries or words read.
     """
-    known: dict[int, tuple[str, TokenMap]] = {}
+    known: dict[tuple[bool, int], tuple[str, TokenMap]] = {}
     for site in sites:
         found = layouts.get(site.place, [])
         tokens = found[0][1].tokens if len(found) == 1 else None
-        if tokens is None or tokens.is_cross or tokens.grid:
+        if tokens is None or tokens.grid:
             continue
         layout, path = found[0][1], _NUMBER.sub("", site.place[0])
-        if tokens.num_queries not in known:
+        kind = tokens.is_cross, tokens.num_keys
+        if kind not in known:
             reruns.ask(site.chain[-1], site)
             layout = with_patches(site, layout, reruns)
-            known[tokens.num_queries] = path, layout.tokens or tokens
-        elif known[tokens.num_queries][0] == path:
-            first = known[tokens.num_queries][1]
+            known[kind] = path, layout.tokens or tokens
+        elif known[kind][0] == path:
+            first = known[kind][1]
             layout = replace(layout, tokens=replace(tokens, grid=first.grid, cells=first.cells))
         layouts[site.place] = [(site.lead, layout)]
 
 
 def with_patches(site: Site, layout: Layout, reruns: Reruns) -> Layout:
-    """Find the grid of patches that the queries of a call form, if they do.
+    """Find the grid of patches that the tokens of a call form, if they do: its keys.
 
     Parameters
     ----------
@@ -157,17 +159,18 @@ def _of_tokens(site: Site, layout: Layout, reruns: Reruns, image: int, marks: Te
     seen = reruns.reached(site, len(site.chain) - 1, root, image, marks[None, None])
     tokens = layout.tokens
     assert tokens is not None
-    if not bool(seen.queries_known.all()):
+    reached, are_known, positions, count = (
+        (seen.keys, seen.keys_known, tokens.key_positions, tokens.num_keys)
+        if tokens.is_cross
+        else (seen.queries, seen.queries_known, tokens.query_positions, tokens.num_queries)
+    )
+    if not bool(are_known.all()):
         raise UnprovedError("some of its slots hide what reaches them")
-    slots = layout.fold(seen.queries.reshape(*site.lead, -1, 1), site.lead)[..., 0]
+    slots = layout.fold(reached.reshape(*site.lead, -1, 1), site.lead)[..., 0]
     if not torch.equal(slots.any(1), slots.all(1)):
         raise UnprovedError("its heads read different tokens")
-    found = torch.zeros(
-        max(tokens.sequences) + 1, tokens.num_queries, dtype=torch.bool, device="cpu"
-    )
-    for sequence, own, at in zip(
-        tokens.sequences, slots[:, 0], tokens.query_positions, strict=True
-    ):
+    found = torch.zeros(max(tokens.sequences) + 1, count, dtype=torch.bool, device="cpu")
+    for sequence, own, at in zip(tokens.sequences, slots[:, 0], positions, strict=True):
         found[sequence, at[at >= 0]] |= own[at >= 0]
     if not torch.equal(found.any(0), found.all(0)):
         raise UnprovedError("its sequences have their patches in different orders")
