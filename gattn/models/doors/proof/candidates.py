@@ -154,12 +154,13 @@ def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
     """Return runs whose inputs are tried besides that of a run around a call.
 
     They are those just before the next inner run, and embeddings of ids further back; for the
-    attending module, its first ones, and embeddings of ids among all and within them. What is
-    given to a module like the inner one, such as the layer before it, is arranged alike.
+    attending module, its first ones, and embeddings of ids and recurrent networks among all and
+    within them. What is given to a module like the inner one, such as the layer before it, is
+    arranged alike.
     """
     if not level:
         found = [one for one in site.inside if one.looks_up is not False]
-        further = [one for one in _lookups(site.inside) if one not in found[:_BEFORE]]
+        further = [one for one in _giving(site.inside) if one not in found[:_BEFORE]]
         return list(dict.fromkeys((*found[:_BEFORE], *further[:_BEFORE], *further[-_BEFORE:])))
     inner = site.chain[level - 1]
     of = type(model.get_submodule(inner.name))
@@ -172,9 +173,15 @@ def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
     return found[:_BEFORE] + [one for one in found[_BEFORE:] if one.looks_up][:_BEFORE]
 
 
-def _lookups(runs: Iterable[Run]) -> list[Run]:
-    """List the embeddings of ids among some runs, and within them."""
-    return [one for run in runs for one in (run, *_lookups(run.inner)) if one.looks_up]
+def recurrent(site: Site) -> list[Run]:
+    """List the recurrent networks that ran within the attending module before a call."""
+    return [one for one in _giving(site.inside) if one.recurs]
+
+
+def _giving(runs: Iterable[Run]) -> list[Run]:
+    """List the runs, among some and within them, of which it counts what they give."""
+    inner = (one for run in runs for one in (run, *_giving(run.inner)))
+    return [one for one in inner if one.looks_up or one.recurs]
 
 
 def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:

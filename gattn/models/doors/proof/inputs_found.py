@@ -25,6 +25,9 @@ def outlined_inputs(site: Site, level: int, run: Run, batch: int, reruns: Reruns
     for number, x in sorted(some, key=lambda one: may_be_mask(one[1])):
         probe = partial(reruns.reached, site, level, run, number)
         found = _dependence(site, tuple(x.shape), probe, batch, reruns)
+        is_state = run.recurs and number > 0  # After the rows, one for each layer and direction.
+        for side in found.sides if is_state and batch == 1 else ():
+            side.is_one = True
         for n, side in enumerate(found.sides):
             is_reached[n] |= bool(side.depends.any())
         if queries is None and found.queries.tells_tokens:

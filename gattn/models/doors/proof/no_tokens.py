@@ -33,6 +33,17 @@ def are_channels(reader: Reader, images: Collection[tuple[int, ...]]) -> bool:
     return is_image and slots and 1 in side.apart and not side.apart & pixels
 
 
+def are_features(reader: Reader) -> bool:
+    """Return whether the slots are features of rows, (..., features), each of which all rows have.
+
+    Embeddings and recurrent networks give such rows, so that what comes last is no token.
+    """
+    shape, side = reader.dependence.shape, reader.side
+    last = len(shape) - 1
+    rows = [size for n, size in enumerate(shape[:-1]) if n not in side.batch]
+    return side.apart - side.batch == {last} and prod(rows) > 1
+
+
 def has_features(reader: Reader, images: Collection[tuple[int, ...]]) -> bool:
     """Return whether slots hold all of some dimension: those that tell them apart are no channels.
 
@@ -89,9 +100,10 @@ def _are_side_by_side(
 
 
 def has_no_tokens(site: Site, run: Run, reruns: Reruns) -> bool:
-    """Prove that keys are no tokens of what the attending module is given."""
+    """Prove that keys are no tokens of what the attending module is given, or makes recurrently."""
     some = reruns.sources(run)
-    if run is not site.chain[0] or len(some) > MOST_SOURCES or site.keys == 1:
+    is_own = run is site.chain[0] or run.recurs
+    if not is_own or len(some) > MOST_SOURCES or site.keys == 1:
         return False
     probes = [partial(reruns.reached, site, 0, run, n) for n in range(len(some))]
     whole = torch.ones((), dtype=torch.bool, device="cpu")

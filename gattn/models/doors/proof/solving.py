@@ -15,13 +15,13 @@ from gattn.models.doors.proof.by_inputs import (
     Noticed,
     layout_by,
 )
-from gattn.models.doors.proof.candidates import Candidate, Firsts, Inputs, near
+from gattn.models.doors.proof.candidates import Candidate, Firsts, Inputs, near, recurrent
 from gattn.models.doors.proof.inputs_found import outlined_inputs
 from gattn.models.doors.proof.layouts.alone import attends_to_itself, num_keys
 from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.slots import AcrossBatchError
-from gattn.models.doors.proof.no_tokens import MOST_SOURCES, are_channels
+from gattn.models.doors.proof.no_tokens import MOST_SOURCES, are_channels, are_features
 from gattn.models.doors.proof.probing import (
     LearnedError,
     NoTokensError,
@@ -40,6 +40,7 @@ _CHANNELS = (
     "were mixed before, as by a norm, a gate or pooling over all of them"
 )
 _MAPS = "each slot is a channel of images that the model convolves, so it attends over channels"
+_FEATURES = "each slot is a feature of all rows that an embedding or a recurrent network gives"
 _MIXED = (
     "its scores do not tell its slots apart by the tokens of its input: these are mixed or pooled "
     "before it attends, or scores are made of queries alone, or of several scores"
@@ -108,15 +109,20 @@ class Solver:
                 others.append(one)  # Tried if nothing settles.
                 continue
             inputs = self._tried(one, batches)
-            if inputs.has_no_tokens and not others:
+            is_behind = not one.level and inputs.is_mixed and self._reads_recurrent(one, batches)
+            if inputs.has_no_tokens and not others and not is_behind:
                 raise NoTokensError(_CHANNELS)
             if any(are_channels(one, self._noticed.images) for one in inputs.readers):
                 raise NoTokensError(_MAPS)
+            has_rows = one.run.recurs or one.run.looks_up
+            if has_rows and inputs.keys is not None and are_features(inputs.keys):
+                raise NoTokensError(_FEATURES)
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
             if inputs.is_mixed or (inputs.is_lost and any(map(self._may_depend, others))):
                 may_be_written = tells_keys_alone(inputs, site)
-                if one.is_around and (one.level or site.queries > 1) and not may_be_written:
+                is_last = one.is_around and (one.level or site.queries > 1)
+                if is_last and not may_be_written and not is_behind:
                     break
                 continue  # What runs before may make one side from the other.
             others.append(one)
@@ -227,10 +233,22 @@ class Solver:
                 runs = [*near(first, level, self._firsts.model), around] if level else [around]
                 # It embeds ids itself, or its query is made of all tokens.
                 embeds = any(one.looks_up for one in first.inside)
-                if not level and (embeds or site.queries == 1 or not self._reruns.sources(around)):
+                is_alone = site.queries == 1 or not self._reruns.sources(around)
+                if not level and (embeds or is_alone or recurrent(first)):
                     runs += near(first, level, self._firsts.model)
                 self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
             yield from self._known[name]
+
+    def _reads_recurrent(self, one: Candidate, batches: Batches) -> bool:
+        """Return whether keys are told by the rows of a recurrent network in the attending module.
+
+        It may mix all tokens, so that what the module is given does not tell them.
+        """
+        for run in recurrent(one.site):
+            inputs = self._tried(Candidate(one.site, 0, run, is_around=False), batches)
+            if inputs.keys is not None:
+                return True
+        return False
 
     def _check_picks(self, site: Site, outer: Run) -> None:
         """Refuse to number slots by an input whose tokens come into others each time."""

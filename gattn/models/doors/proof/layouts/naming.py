@@ -6,6 +6,7 @@ A model may be given two texts of the same length, or move its ids before it loo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ def _with_as_many(
             continue
         layout: Layout = told[n][1]
         tokens = layout.tokens
-        if tokens is None or tokens.is_cross or tokens.fed is not None:
+        if tokens is None or tokens.fed is not None:
             continue
         count = tokens.num_keys if tokens.num_given is None else tokens.num_given
         if (max(tokens.sequences) + 1, count) == tuple(ids.shape):
@@ -143,8 +144,16 @@ class _Exchange:
 
     @property
     def beside(self) -> set[Place]:
-        """The calls of which no slot changed with its id, nor with another."""
-        return {site.place for site, is_own in self._changed.items() if not is_own} - self.moved
+        """The calls of which no slot changed with its id, nor with another.
+
+        Keys of another side are not named by ids that are given beside them.
+        """
+        others = {
+            site.place
+            for site, is_own in self._changed.items()
+            if not is_own and not self._known[site].tokens.is_cross
+        }
+        return others - self.moved
 
     def _exchanged(self, given: Given, token: int | slice) -> Given:
         ids = ids_of(arguments(self._module, *given))
@@ -155,7 +164,9 @@ class _Exchange:
 
     def _compare(self, one: Told, call: RawCall, token: int | slice) -> None:
         site, sequences = one.site, torch.tensor(one.tokens.sequences, device="cpu")
-        for apart, positions in influence.changes(one, influence.given(call), self._given[site]):
+        found = influence.changes(one, influence.given(call), self._given[site])
+        # Scores of cross-attention also change with queries, which may be ids, too.
+        for apart, positions in islice(found, 1) if one.tokens.is_cross else found:
             for sequence in sequences.unique():
                 slots, at = apart[sequences == sequence], positions[sequences == sequence]
                 own = at >= 0 if isinstance(token, slice) else at == token

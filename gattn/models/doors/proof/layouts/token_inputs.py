@@ -82,9 +82,17 @@ class TokenInputs:
     def marking(
         self, row: Tensor, change: Callable[[Tensor, Tensor], Tensor] = with_nan
     ) -> Entered:
-        """Make what changes marked tokens as the model runs, to NaN if nothing else is said."""
+        """Make what changes marked tokens as the model runs, to NaN if nothing else is said.
+
+        A row of a recurrent network that reads both ways holds what each way reads: as far as NaN
+        tells, all of the row does.
+        """
 
         def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
+            if run.recurs:
+                for x in sources(given):
+                    given = replaced(given, x, with_nan(x, x.isnan().any(-1, keepdim=True)))
+                return given
             known = self.given_to(run)
             if known is None:
                 return None

@@ -21,14 +21,16 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 class Run:
     """One run of a module: the how many-th of this module it is, and the run around it.
 
-    `looks_up` says that it is an embedding, and whether of ids that the model is given. It
-    `is_prepared` if attributes of the module were set before, so that it does not run alike alone.
+    `looks_up` says that it is an embedding, and whether of ids that the model is given, `recurs`
+    that it is a recurrent network. It `is_prepared` if attributes of the module were set before, so
+    that it does not run alike alone.
     """
 
     name: str
     number: int
     around: Run | None
     looks_up: bool | None = None
+    recurs: bool = False
     inner: list[Run] = field(default_factory=list)
     shapes: object = None
     is_prepared: bool = False
@@ -58,7 +60,8 @@ Entered = Callable[[Run, nn.Module, Given], Given | None]
 class Walk:
     """The runs of a model's modules; what a run changes of the model's tensors is put back.
 
-    What an embedding gives counts as what it is given, since ids hold no NaN.
+    What an embedding gives counts as what it is given, since ids hold no NaN. So does what a
+    recurrent network gives, which may mix all tokens, but has a row for each.
 
     Parameters
     ----------
@@ -111,11 +114,12 @@ class Walk:
         self._counts[name] = number + 1
         is_embedding = isinstance(module, nn.Embedding)
         around = self.running[-1] if self.running else None
-        run = Run(name, number, around, False if is_embedding else None)
+        recurs = isinstance(module, nn.RNNBase) and around is not None
+        run = Run(name, number, around, False if is_embedding else None, recurs)
         if around is not None:
             around.inner.append(run)
         self.running.append(run)
-        if self.entered is None or is_embedding:
+        if self.entered is None or is_embedding or recurs:
             return None
         with torch._C.DisableTorchFunction():  # What it computes is not the model's.
             return self.entered(run, module, (args, kwargs))
@@ -125,7 +129,9 @@ class Walk:
         run: Run | None = None
         while self.running and (run is None or run.name != name):
             run = self.running.pop()
-        if self.entered is None or run is None or run.looks_up is None or output is None:
+        if self.entered is None or run is None or output is None:
+            return None
+        if run.looks_up is None and not run.recurs:
             return None
         with torch._C.DisableTorchFunction():
             given = self.entered(run, module, ((output,), {}))
