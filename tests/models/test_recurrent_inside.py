@@ -153,7 +153,7 @@ def test_tokens_that_are_moved_before_have_no_wrong_names(how, has_ids, both_way
 @pytest.mark.parametrize("batch", [1, 2])
 def test_features_of_all_rows_are_no_tokens(batch, has_ids, both_ways):
     model = Reader("features", has_ids=has_ids, both_ways=both_ways)
-    with pytest.raises(CaptureError, match="feature of all rows|each token has several of"):
+    with pytest.raises(CaptureError, match=r"feature of all rows|each token has several of"):
         captured(model, given(has_ids, batch), None)
 
 
