@@ -1,18 +1,78 @@
-"""Finds the inputs of a run that the queries and keys of a call depend on."""
+"""Finds the inputs of runs that the queries and keys of a call depend on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from math import prod
 
-from gattn.models.doors.proof.candidates import Inputs, Reader
+from gattn.models.doors.proof.candidates import Candidate, Firsts, Inputs, Reader, near, recurrent
 from gattn.models.doors.proof.no_tokens import MOST_SOURCES, has_no_tokens
+from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.dependence import Dependence, Probe
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.outlining import outlined, plainly, refine
 from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.probing.taints import may_be_mask
+from gattn.models.doors.proof.written import with_written
+
+
+class InputsFound:
+    """The inputs by which the tokens of calls may be told, found once for calls that are alike.
+
+    Parameters
+    ----------
+    firsts : Firsts
+        The first of the calls that are alike.
+    reruns : Reruns
+        What runs modules again.
+    """
+
+    def __init__(self, firsts: Firsts, reruns: Reruns) -> None:
+        self._firsts, self._reruns = firsts, reruns
+        self._known: dict[object, list[Candidate]] = {}
+
+    def candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
+        """List the inputs of the attending module, and then of the runs before and around it."""
+        for level, run in enumerate(site.chain):
+            name = self._firsts.kind(site, level), batch
+            if name not in self._known:
+                first = self._firsts(site, level)
+                if run.is_prepared and not self._reruns.is_as_alone(first, first.chain[level]):
+                    self._known[name] = []
+                    continue
+                around = first.chain[level]
+                runs = [*near(first, level, self._firsts.model), around] if level else [around]
+                # It embeds ids itself, mixes tokens before, or its query is made of all tokens.
+                embeds = any(one.looks_up for one in first.inside)
+                is_alone = site.queries == 1 or not self._reruns.sources(around)
+                if not level and (embeds or is_alone or recurrent(first)):
+                    runs += near(first, level, self._firsts.model)
+                self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
+            yield from self._known[name]
+
+    def of(self, one: Candidate, batch: int) -> Inputs:
+        """Return the inputs of a run that a call depends on."""
+        if one.inputs is None:
+            try:
+                one.inputs = outlined_inputs(one.site, one.level, one.run, batch, self._reruns)
+                if one.is_around:
+                    one.inputs = with_written(one.inputs, one.site, self._reruns)
+            except UnprovedError as error:
+                one.inputs = Inputs(one.run, None, None, failure=str(error))
+        return one.inputs
+
+    def are_rows(self, site: Site, batch: int) -> bool:
+        """Return whether keys are told by the rows of a recurrent network in the attending module.
+
+        It may mix all tokens, so that what the module is given does not tell them.
+        """
+        return any(
+            one.run.recurs and self.of(one, batch).keys is not None
+            for one in self.candidates(site, batch)
+            if not one.level
+        )
 
 
 def outlined_inputs(site: Site, level: int, run: Run, batch: int, reruns: Reruns) -> Inputs:

@@ -131,7 +131,7 @@ class Proof:
         numbers = self._puts_numbers
         agreement = Agreement(reruns, watching.kernels.moves, best.batches, numbers)
         agreement.settle(self.open, plan.layouts, plan.reasons)
-        later = join(self._model, self.open, plan, reruns, self._alike, best.alone)
+        later = join(self._model, self.open, plan, reruns, self._alike)
         place_patches(self.open, plan.layouts, reruns)
         watching.numbers.refuse(plan.layouts, plan.reasons)
         mixed = plan.leave_untold(best.alone)

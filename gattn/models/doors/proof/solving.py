@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from gattn.models.doors.proof.by_inputs import (
     Noticed,
     layout_by,
 )
-from gattn.models.doors.proof.candidates import Candidate, Firsts, Inputs, near, recurrent
-from gattn.models.doors.proof.inputs_found import outlined_inputs
+from gattn.models.doors.proof.candidates import Candidate, Firsts, Inputs
+from gattn.models.doors.proof.inputs_found import InputsFound
 from gattn.models.doors.proof.layouts.alone import attends_to_itself, num_keys
 from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
 from gattn.models.doors.proof.layouts.batches import Batches
@@ -32,7 +32,7 @@ from gattn.models.doors.proof.probing.one_run.picking import By, Pick
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
-from gattn.models.doors.proof.written import tells_keys_alone, with_written
+from gattn.models.doors.proof.written import tells_keys_alone
 from gattn.models.read.layouts import Layout
 
 _CHANNELS = (
@@ -80,11 +80,10 @@ class Solver:
     def __init__(
         self, firsts: Firsts, reruns: Reruns, noticed: Noticed, *, is_decided: bool = False
     ) -> None:
-        self._firsts, self._reruns, self._noticed = firsts, reruns, noticed
+        self._inputs, self._reruns, self._noticed = InputsFound(firsts, reruns), reruns, noticed
         self._is_decided = is_decided
         self.by_values: set[tuple[str, int]] = set()
         self.holds_once = self.has_picked = False
-        self._known: dict[object, list[Candidate]] = {}
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
@@ -99,7 +98,7 @@ class Solver:
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []
         reason, of_keys, of_itself, may_be_written = "", None, None, False
-        for one in self._candidates(site, batches.size):
+        for one in self._inputs.candidates(site, batches.size):
             if one.level and reason == _MIXED and not others:
                 if not may_be_written:
                     break
@@ -108,8 +107,9 @@ class Solver:
             if others and one.inputs is None and not self._may_settle(one, batches):
                 others.append(one)  # Tried if nothing settles.
                 continue
-            inputs = self._tried(one, batches)
-            is_behind = not one.level and inputs.is_mixed and self._reads_recurrent(one, batches)
+            inputs = self._inputs.of(one, batches.size)
+            is_mixed = not one.level and inputs.is_mixed
+            is_behind = is_mixed and self._inputs.are_rows(site, batches.size)
             if inputs.has_no_tokens and not others and not is_behind:
                 raise NoTokensError(_CHANNELS)
             if any(are_channels(one, self._noticed.images) for one in inputs.readers):
@@ -177,7 +177,7 @@ class Solver:
             n = max(waiting, key=lambda n: (self._rank(others[n]), n))
             one = others[n]
             if one.inputs is None:
-                inputs = self._tried(one, batches)
+                inputs = self._inputs.of(one, batches.size)
                 if inputs.is_mixed or inputs.is_lost:
                     waiting.remove(n)
                 continue
@@ -211,7 +211,7 @@ class Solver:
         if all(len(one.side.batch) < 2 for one in own.inputs.readers):
             return layout
         for one in further:
-            inputs = self._tried(one, batches)
+            inputs = self._inputs.of(one, batches.size)
             if not one.is_around or inputs.is_mixed or inputs.is_lost:
                 continue
             with suppress(UnprovedError):
@@ -219,36 +219,6 @@ class Solver:
                 if _has_as_heads(found, layout, site):
                     return found
         return layout
-
-    def _candidates(self, site: Site, batch: int) -> Iterator[Candidate]:
-        """List the inputs of the attending module, and then of the runs before and around it."""
-        for level, run in enumerate(site.chain):
-            name = self._firsts.kind(site, level), batch
-            if name not in self._known:
-                first = self._firsts(site, level)
-                if run.is_prepared and not self._reruns.is_as_alone(first, first.chain[level]):
-                    self._known[name] = []
-                    continue
-                around = first.chain[level]
-                runs = [*near(first, level, self._firsts.model), around] if level else [around]
-                # It embeds ids itself, or its query is made of all tokens.
-                embeds = any(one.looks_up for one in first.inside)
-                is_alone = site.queries == 1 or not self._reruns.sources(around)
-                if not level and (embeds or is_alone or recurrent(first)):
-                    runs += near(first, level, self._firsts.model)
-                self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
-            yield from self._known[name]
-
-    def _reads_recurrent(self, one: Candidate, batches: Batches) -> bool:
-        """Return whether keys are told by the rows of a recurrent network in the attending module.
-
-        It may mix all tokens, so that what the module is given does not tell them.
-        """
-        for run in recurrent(one.site):
-            inputs = self._tried(Candidate(one.site, 0, run, is_around=False), batches)
-            if inputs.keys is not None:
-                return True
-        return False
 
     def _check_picks(self, site: Site, outer: Run) -> None:
         """Refuse to number slots by an input whose tokens come into others each time."""
@@ -281,18 +251,6 @@ class Solver:
         if one.inputs is not None:
             return one.inputs.rank
         return max((x.dim() for x in self._reruns.sources(one.run)[:MOST_SOURCES]), default=0)
-
-    def _tried(self, one: Candidate, batches: Batches) -> Inputs:
-        if one.inputs is None:
-            try:
-                one.inputs = outlined_inputs(
-                    one.site, one.level, one.run, batches.size, self._reruns
-                )
-                if one.is_around:
-                    one.inputs = with_written(one.inputs, one.site, self._reruns)
-            except UnprovedError as error:
-                one.inputs = Inputs(one.run, None, None, failure=str(error))
-        return one.inputs
 
     def _assembled(
         self, site: Site, one: Candidate, batches: Batches, *, is_last: bool = False

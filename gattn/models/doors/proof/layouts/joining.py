@@ -6,7 +6,7 @@ So are the steps of a recurrent decoder, each of which makes the next row of the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import prod
@@ -31,19 +31,11 @@ _BEGIN, _END = 3, 2
 
 
 def join(
-    model: nn.Module,
-    sites: Sequence[Site],
-    plan: Plan,
-    reruns: Reruns,
-    alike: Alike,
-    alone: Collection[Place],
+    model: nn.Module, sites: Sequence[Site], plan: Plan, reruns: Reruns, alike: Alike
 ) -> set[Site]:
     """Join the calls of a module that are parts of one layer.
 
-    Heads whose calls take what those before gave are none of one layer. Steps of a decoder whose
-    scores do not tell their keys, as where a network that mixes all tokens runs beside them, have
-    those of its first step, the values of which they read. That is asked of calls that are left out
-    `alone`, without a word on others.
+    Heads whose calls take what those before gave are none of one layer.
 
     Returns
     -------
@@ -65,33 +57,11 @@ def join(
         plan.layouts[place] = list(zip(leads, layouts, strict=True))
     for name in {site.name: None for site in sites}:
         own = [site for site in sites if site.name == name]
-        untold = _like_first(own, plan, alone)
-        may_be = _may_be_steps(own, {**plan.layouts, **untold})
+        may_be = _may_be_steps(own, plan.layouts)
         if may_be and _read_the_same(own, reruns) and _make_rows(own, reruns):
-            for place in untold:
-                plan.reasons.pop(place, None)
-                plan.untold.pop(place, None)
-            plan.layouts.update(untold)
             _join_steps(own, plan)
             later.update(own[1:])
     return later
-
-
-def _like_first(own: Sequence[Site], plan: Plan, alone: Collection[Place]) -> Layouts:
-    """Return the layouts of calls that could not be proved, if they are like their module's first.
-
-    It is for others to say whether they read the values of that.
-    """
-    unproved = plan.reasons.keys() | plan.untold.keys()
-    first, left = own[0], [site for site in own if site.place in unproved]
-    known = plan.layouts.get(first.place, [])
-    are_like = len({site.place for site in own}) == len(own) and all(
-        (site.place in alone or site.place in plan.untold)
-        and (site.kind, site.lead, site.queries, site.keys)
-        == (first.kind, first.lead, first.queries, first.keys)
-        for site in left
-    )
-    return {site.place: [known[0]] for site in left} if known and are_like else {}
 
 
 def _may_be_steps(own: Sequence[Site], layouts_of: Layouts) -> bool:
