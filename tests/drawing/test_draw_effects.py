@@ -189,7 +189,7 @@ def test_many_edits_are_bars_of_the_strongest_with_the_largest_first():
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], expected["effect"])
     ax.figure.canvas.draw()
     names = [label.get_text() for label in ax.get_yticklabels()]
-    assert names == expected["edit"].tolist()
+    assert names == [f"{n}.{h}" for n, h in zip(expected["layer"], expected["head"], strict=True)]
     assert ax.yaxis_inverted()
 
 

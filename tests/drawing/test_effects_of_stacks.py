@@ -234,3 +234,46 @@ def test_stacks_are_listed_in_the_order_in_which_they_ran(guessed):
     for table in (guessed, upside_down):
         with pytest.raises(SelectionError, match=f"there are {ENCODER}, {DECODER}, {CROSS}: "):
             table.draw("layered")
+
+
+class Captioner(nn.Module):
+    """Attends to the patches of an image word by word, all in one module."""
+
+    def __init__(self):
+        super().__init__()
+        self.see, self.embed = nn.Conv2d(3, 8, 8, 8), nn.Embedding(9, 8)
+        self.score, self.cell = nn.Linear(8, 8), nn.GRUCell(16, 8)
+
+    def forward(self, image, words):
+        patches = self.see(image).flatten(2).mT
+        state, states = patches.mean(1), []
+        for word in self.embed(words).unbind(1):
+            attention = (self.score(state)[:, None] * patches).sum(-1).softmax(1)
+            read = (attention[..., None] * patches).sum(1)
+            state = self.cell(torch.cat([word, read], -1), state)
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+@pytest.mark.parametrize("layer", [0, "Captioner:0"])
+def test_the_only_stack_of_a_run_needs_no_name(layer):
+    torch.manual_seed(4)
+    model, words = Captioner().eval(), torch.tensor([[0, 3, 5]])
+    image, said = torch.rand(1, 3, 16, 24), {"Captioner": {"query": TARGET}}
+    cuts = [gattn.Cut(layer, query="cat", key=key) for key in range(6)]
+    options = {"model": model, "tokens": said, "grid": (2, 3), "progress": False}
+    with torch.no_grad():
+        found = gattn.effect(lambda: model(image, words)[0, -1, 0], cuts, **options)
+    ax = found.draw_image(image[0].permute(1, 2, 0).numpy())
+    assert "edges to query 2 “cat”" in caption(ax)
+    (drawn,) = (one for one in ax.images if one.get_gid() == "gattn-patches")
+    pixels = np.asarray(drawn.get_array())
+    red, _, blue, _ = np.moveaxis(pixels[:: len(pixels) // 2, :: pixels.shape[1] // 3], -1, 0)
+    np.testing.assert_array_equal(np.sign(blue - red).ravel(), np.sign(found["effect"]))
+    assert set(ticks(found.draw("edits"), "y")) == {f"{n // 3},{n % 3} → cat" for n in range(6)}
+
+
+def test_rows_of_no_one_stack_among_several_say_so(guessed):
+    unnamed = rows(guessed, CROSS, 0)[:5].assign(stack=None)
+    with pytest.raises(SelectionError, match=r"do not say which stack.* name one in the edits"):
+        unnamed.draw_image(np.zeros((20, 30, 3)), query=0)

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from matplotlib.ticker import MaxNLocator
 
-from gattn.drawing.canvas.fitting import fitted, pitch, room
+from gattn.drawing.canvas.fitting import fitted, pitch, points, room
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import (
     fit,
     font_size,
+    in_digits,
     shortened,
     small_size,
     smallest,
@@ -25,6 +29,8 @@ from gattn.names.text import wrapped
 
 _BETWEEN = 0.5
 """The least distance between names side by side, in font sizes."""
+_MOST_NUMBERS = 9
+"""Between how many numbers along a side there are steps, at most."""
 REACH = 0.3
 """The share of a picture's width or height that names beside it take at most."""
 
@@ -59,6 +65,25 @@ def _label_tokens(
         ax.set_xticks(shown, texts, **style, **turned)
     else:
         ax.set_yticks(shown, texts, **style)
+
+
+def space_numbers(ax: Axes) -> None:
+    """Write as many numbers below axes as have room."""
+    ax.xaxis.set_major_formatter(lambda value, _: in_digits(value))
+    fitted(ax, partial(_space_numbers, ax))
+
+
+def _space_numbers(ax: Axes) -> None:
+    axis = ax.xaxis
+    size = FontProperties(size=mpl.rcParams["xtick.labelsize"]).get_size_in_points()
+    low, high = sorted(axis.get_view_interval())
+    for most in range(_MOST_NUMBERS, 0, -1):
+        locator = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10])
+        shown = [at for at in locator.tick_values(low, high) if low <= at <= high]
+        wide = (widest_of(map(in_digits, shown)) + _BETWEEN) * size
+        if len(shown) < 2 or wide <= points(ax)[0] * (shown[1] - shown[0]) / (high - low):
+            break
+    axis.set_major_locator(locator)
 
 
 def label_columns(ax: Axes, names: Sequence[str]) -> None:

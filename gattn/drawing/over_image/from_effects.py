@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,12 @@ def _unknown(table: pd.DataFrame, side: str) -> str:
     """Say why it is not known how many tokens a side has."""
     if "tokens" not in table.attrs:
         return f"{_NONE}: keep attrs['tokens'], as rows selected from it do."
+    told = table.attrs["tokens"]
+    if isinstance(told, Mapping) and not stacks_of(table) and len(told) > 1:
+        return (
+            f"The rows do not say which stack they are of, and there are {', '.join(told)}: name "
+            f"one in the edits, as in Cut(stack={next(iter(told))!r}, layer=0, key=5)."
+        )
     plural = {"query": "queries", "key": "keys"}[side]
     return (
         f"An image has one number per patch, but the texts or images that the table is of differ "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gattn.drawing.canvas.colours import KINDS, colour_map, ink_on, is_dark
 from gattn.drawing.canvas.fitting import pitch
 from gattn.drawing.canvas.frame import LARGEST, describe, name_side, new_axes, shown_text
-from gattn.drawing.canvas.sides import label_rows, label_tokens
+from gattn.drawing.canvas.sides import label_rows, label_tokens, space_numbers
 from gattn.drawing.chosen.given import refuse_unused
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
 from gattn.errors import SelectionError
@@ -259,6 +259,7 @@ def _draw_ranked(shown: _Shown, ax: Axes | None, count: int, options: Mapping[st
     label_rows(ax, [f"{n}.{m}" for _, n, m in places], [stack for stack, *_ in places])
     ax.set(ylim=(len(order) - 0.4, -0.6), ylabel="head")
     name_side(ax, "x", shown_text(worded(shown.name)))
+    space_numbers(ax)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.grid(axis="y", color="0.5", alpha=0.2)
     notes = []

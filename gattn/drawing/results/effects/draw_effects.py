@@ -10,6 +10,7 @@ from matplotlib.colors import Colormap
 
 from gattn.drawing.canvas.frame import describe, shown_text
 from gattn.drawing.results.effects.layouts import LAYOUTS, Changes
+from gattn.drawing.results.effects.names import edits_title
 from gattn.drawing.results.effects.sides import Sides, stacks_of
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
@@ -128,11 +129,11 @@ def _check_layout(table: pd.DataFrame, layout: str) -> None:
 def effects_title(table: pd.DataFrame, layout: str) -> str:
     """Say what was edited, and in which head if it is one."""
     is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
-    parts = list(map(shown_text, stacks_of(table))) if layout != "edits" else []
+    if layout == "edits":
+        return edits_title(table, are_cuts=is_cut)
+    parts = list(map(shown_text, stacks_of(table)))
     if layout in ("arcs", "matrix"):
         parts += [f"layer {table['layer'].iloc[0]}", f"head {table['head'].iloc[0]}"]
     what = "heads" if layout == "heads" else "edges"
-    parts.append(
-        "edits" if layout == "edits" else f"cutting {what}" if is_cut else f"edits of {what}"
-    )
+    parts.append(f"cutting {what}" if is_cut else f"edits of {what}")
     return " · ".join(parts)

@@ -28,12 +28,13 @@ from gattn.drawing.canvas.labels import (
     width_of,
 )
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.sides import REACH, label_tokens
+from gattn.drawing.canvas.sides import REACH, label_tokens, space_numbers
 from gattn.drawing.layers.band_names import name_lowest, set_up_bands
 from gattn.drawing.layers.bands import Band
 from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay
 from gattn.drawing.layers.numbered import layered_axes
 from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.results.effects.names import EditNames
 from gattn.drawing.results.effects.sides import Sides
 from gattn.names.forms import in_form
 from gattn.names.text import wrapped
@@ -41,8 +42,6 @@ from gattn.names.text import wrapped
 MOST_EDGES = 300
 _MOST_BARS = 40
 _WIDE = 12.0
-_WHOLE = 400
-"""The most letters of an edit that are read to tell it from others."""
 
 
 @dataclass(frozen=True)
@@ -86,41 +85,43 @@ def _draw_edits(
     rows = np.arange(len(shown))
     ax.barh(rows, values, color=changes.pen.colours(values), edgecolor="0.5", lw=0.4)
     ax.axvline(0, color=ax.xaxis.label.get_color(), lw=0.8)
-    given = list(table.get("edit", table.index))
-    names = {int(n): shown_text(str(given[n]), limit=_WHOLE) for n in shown}
-    fitted(ax, partial(_name_edits, ax, names))
+    names = EditNames.of(table, shown)
+    fitted(ax, partial(_name_edits, ax, names, shown))
+    space_numbers(ax)
     ax.invert_yaxis()
     name_side(ax, "x", changes.pen.name)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    return ax, strongest_said(changes, shown, "edits")
+    return ax, [*strongest_said(changes, shown, "edits"), *filter(None, [names.said])]
 
 
-def _name_edits(ax: Axes, names: Mapping[int, str]) -> None:
+def _name_edits(ax: Axes, names: EditNames, rows: NDArray[np.int64]) -> None:
     """Name the bars, in a smaller font or shorter where there is no room."""
-    apart = pitch(ax, len(names), "y")
+    apart = pitch(ax, len(rows), "y")
     size = min(0.85 * font_size(), max(smallest(), apart / 1.15))
     step = max(1, int(np.ceil(1.15 * size / max(apart, 1e-9))))
-    texts, said = _told_apart(names, REACH * room(ax)[0] / size, int(apart / (1.15 * size)))
-    ax.set_yticks(range(0, len(names), step), texts[::step], size=size, **text_style(texts))
+    texts, said = _told_apart(names, rows, REACH * room(ax)[0] / size, int(apart / (1.15 * size)))
+    ax.set_yticks(range(0, len(rows), step), texts[::step], size=size, **text_style(texts))
     said = "; ".join(filter(None, [said, f"one name in {step}" * (step > 1)]))
     Fitting.of(ax).note("names", said)
 
 
-def _told_apart(names: Mapping[int, str], room: float, lines: int) -> tuple[list[str], str]:
+def _told_apart(
+    names: EditNames, rows: NDArray[np.int64], room: float, lines: int
+) -> tuple[list[str], str]:
     """Write the names of rows in some lines, or so short that they read differently; say how."""
-    whole = list(names.values())
-    texts = [wrapped(name, room, width_of) for name in whole]
-    fit = widest_of(line for text in texts for line in text.split("\n")) <= room
-    if fit and all(text.count("\n") < max(1, lines) for text in texts):
-        return texts, ""
-    form, values = in_form(whole)
+    for every, said in ((names.whole, ""), (names.brief, names.shared)):
+        texts = [wrapped(name, room, width_of) for name in every]
+        fit = widest_of(line for text in texts for line in text.split("\n")) <= room
+        if fit and all(text.count("\n") < max(1, lines) for text in texts):
+            return texts, said
+    form, values = in_form(names.brief)
     texts = shortened(values, room)
-    if len(set(texts)) == len(set(whole)):
-        return texts, f"bars are named by the values in {form}" * bool(form)
-    widest = max(width_of(f"{row}: ") for row in names)
+    if len(set(texts)) == len(set(names.whole)):
+        return texts, f"bars are named by the values in {form}" if form else names.shared
+    widest = max(width_of(f"{row}: ") for row in rows)
     texts = [
-        f"{row}: {text}" for row, text in zip(names, shortened(values, room - widest), strict=True)
+        f"{row}: {text}" for row, text in zip(rows, shortened(values, room - widest), strict=True)
     ]
     return texts, "bars are named by their rows in the table, from 0"
 

@@ -78,8 +78,9 @@ def told_apart(table: pd.DataFrame) -> bool:
 
 
 def _told(table: pd.DataFrame) -> Any:
-    told, stacks = table.attrs.get("tokens", ()), stacks_of(table)
+    told = table.attrs.get("tokens", ())
     if isinstance(told, Mapping):
+        stacks = stacks_of(table) or list(told)  # a run's only stack needs no name
         return told.get(stacks[0], ()) if len(stacks) == 1 else ()
     return told
 
