@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ from gattn.drawing.canvas.colours import (
     ink_on,
 )
 from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, points, rewritten
+from gattn.drawing.canvas.frame import LARGEST
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import in_digits, small_size, smallest, widest_of
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
@@ -28,6 +29,8 @@ from gattn.drawing.matrices.cells import Cells, Pool, Pooling, pooling_said
 from gattn.drawing.matrices.images import CellsImage, add_cells
 from gattn.drawing.matrices.minus import mark_negative
 
+_CELL, _SHORTEST = 0.32, 2.2
+"""Inches of a square cell, and of the longer side of a matrix of few, in a figure of its own."""
 _HATCH, _HATCHED = "/////", "#8886"
 """What shows where there is no number: in grey, too, it is like no number's colour."""
 
@@ -62,6 +65,17 @@ def draw_heatmap(
         mark_negative(ax, cells, image)
     ticks = MaxNLocator(integer=True) if are_whole(values) else None
     add_colour_bar(image, name, ax, how=how, ticks=ticks)
+
+
+def aspect_of(shape: tuple[int, ...]) -> Literal["equal", "auto"]:
+    """Return whether cells are squares where both sides are alike: unless it is very narrow."""
+    return "equal" if 1 / 3 < shape[0] / max(shape[1], 1) < 3 else "auto"
+
+
+def size_of_squares(rows: int, columns: int) -> tuple[float, float]:
+    """Return the inches of a figure on which square cells have room, with what stands around."""
+    side = max(_CELL, _SHORTEST / max(rows, columns, 1))
+    return min(LARGEST, 2.2 + side * columns), min(LARGEST, 1.6 + side * rows)
 
 
 def fill_axes(

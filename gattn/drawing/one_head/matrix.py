@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,17 +20,12 @@ from gattn.drawing.canvas.labels import Labels, fit, text_style
 from gattn.drawing.canvas.sides import REACH
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.matrices.cells import EdgeCells, sink_columns
-from gattn.drawing.matrices.heatmaps import fill_axes
+from gattn.drawing.matrices.heatmaps import aspect_of, fill_axes
 from gattn.drawing.matrices.minus import mark_negative
 from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import mark_cells
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
-
-
-def aspect_of(shape: tuple[int, ...]) -> Literal["equal", "auto"]:
-    """Return whether the cells of a matrix are squares: unless it would be very narrow."""
-    return "equal" if 1 / 3 < shape[0] / max(shape[1], 1) < 3 else "auto"
 
 
 def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:

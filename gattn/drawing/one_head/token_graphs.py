@@ -19,11 +19,11 @@ from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.shown import Shown, strongest_of_each
 from gattn.drawing.matrices.cells import pooling_said
-from gattn.drawing.matrices.heatmaps import fill_axes
+from gattn.drawing.matrices.heatmaps import aspect_of, fill_axes
 from gattn.drawing.matrices.patterns import PatternCells
 from gattn.drawing.one_head.draw_head import Layout, drawing, fitting_axes, fitting_size
 from gattn.drawing.one_head.look import Look
-from gattn.drawing.one_head.matrix import aspect_of, label_cells, name_sides
+from gattn.drawing.one_head.matrix import label_cells, name_sides
 from gattn.drawing.styles.figures import new_figure
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.rules.edges import Edges

@@ -19,9 +19,18 @@ from gattn.drawing.canvas.keys import label_layers
 from gattn.drawing.canvas.labels import font_size, widest_of
 from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.drawing.chosen.given import refuse_unused
-from gattn.drawing.matrices.heatmaps import draw_heatmap, draw_kinds, write_cells
+from gattn.drawing.matrices.heatmaps import (
+    aspect_of,
+    draw_heatmap,
+    draw_kinds,
+    size_of_squares,
+    write_cells,
+)
 from gattn.errors import SelectionError
 from gattn.names.text import worded
+
+_ALIKE = {"key": [("query",)], "head": [("layer",)], "other": [("head",)], "writes": [("reads",)]}
+"""What goes down a matrix of square cells, by what goes across it."""
 
 
 def draw_array(
@@ -153,8 +162,11 @@ def _draw_array_heatmap(
 ) -> Axes:
     *down, across = map(str, array.dims)
     values = array.to_numpy().reshape(-1, array.shape[-1])
+    are_alike = tuple(down) in _ALIKE.get(across, ())
     if ax is None:
-        ax = new_axes(*_matrix_size(*values.shape))
+        ax = new_axes(*(size_of_squares if are_alike else _matrix_size)(*values.shape))
+    if are_alike:
+        options = {"aspect": aspect_of(values.shape), **options}
     if array.attrs.get("are_kinds"):
         draw_kinds(ax, values)
     else:

@@ -33,7 +33,7 @@ from gattn.drawing.layers.band_names import name_lowest, set_up_bands
 from gattn.drawing.layers.bands import Band
 from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay
 from gattn.drawing.layers.numbered import layered_axes
-from gattn.drawing.matrices.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.matrices.heatmaps import aspect_of, draw_heatmap, size_of_squares, write_cells
 from gattn.drawing.results.effects.names import EditNames
 from gattn.drawing.results.effects.sides import Sides
 from gattn.names.forms import in_form
@@ -134,8 +134,8 @@ def _draw_heads(
     for layer, head, value in zip(table["layer"], table["head"], changes.values, strict=True):
         values[layers.index(layer), heads.index(head)] = value
     if ax is None:
-        ax = new_axes(min(_WIDE, 2.6 + 0.55 * len(heads)), min(_WIDE, 1.5 + 0.4 * len(layers)))
-    draw_heatmap(ax, values, changes.pen.name, changes.cmap)
+        ax = new_axes(*size_of_squares(*values.shape))
+    draw_heatmap(ax, values, changes.pen.name, changes.cmap, aspect=aspect_of(values.shape))
     write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
     ax.set_xticks(range(len(heads)), [str(head) for head in heads])
     ax.set_yticks(range(len(layers)), [str(layer) for layer in layers])
@@ -152,9 +152,8 @@ def _draw_edge_matrix(
     for query, key, value in zip(table["query"], table["key"], changes.values, strict=True):
         values[row[query], column[key]] = value
     if ax is None:
-        high, wide = (min(_WIDE, max(4.4, 2.2 + 0.3 * size)) for size in values.shape)
-        ax = new_axes(wide, 0.88 * high)
-    draw_heatmap(ax, values, changes.pen.name, changes.cmap)
+        ax = new_axes(*size_of_squares(*values.shape))
+    draw_heatmap(ax, values, changes.pen.name, changes.cmap, aspect=aspect_of(values.shape))
     for side_of, name, texts in (("x", "key", sides.keys), ("y", "query", sides.queries)):
         label_tokens(ax, list(texts), list(texts.values()), side_of)
         ax.set(**{f"{side_of}label": name})
