@@ -157,6 +157,21 @@ def test_cells_are_square_on_any_figure(size, heads):
         plt.close(figure)
 
 
+@pytest.mark.parametrize("font", [7, 10])
+@pytest.mark.parametrize("size", [(3.3, 5), (3.3, 6.6), (6.75, 6.75), (6.75, 9)])
+def test_a_comparison_fills_a_figure_that_is_high(size, font):
+    with mpl.rc_context({"font.size": font}):
+        figure = trace(4, 4).draw(figsize=size, other=trace(4, 4))
+        said = drawn_texts(figure)
+        assert not problems(figure)
+    lowest = min(text.corners[:, 1].min() for text in said) / 72
+    assert lowest < 0.15 * size[1]
+    placed = np.array([image.get_extent() for image in figure.axes[0].images])
+    beside = 2 * 4 <= len(np.unique(placed[:, 0].round(6)))
+    assert (placed[:, 1] - placed[:, 0]).min() > size[0] / (24 if beside else 12)
+    plt.close(figure)
+
+
 def test_a_strip_takes_as_many_rows_as_make_its_matrices_largest():
     def rows_and_columns(size):
         figure = trace(4, 4).draw(figsize=size, heads=[(0, 1), (1, 2), (3, 3)])

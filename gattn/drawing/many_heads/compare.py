@@ -58,8 +58,8 @@ def draw_compare(
 ) -> Figure:
     """Draw every head before and after, and the change, after - before.
 
-    The three stand side by side, or one below the other if there are few layers, or if matrices
-    are larger so on the given figure; each is drawn as by `draw_heads`. Before and after share one
+    The three stand side by side, or one below the other if there are few layers, or all or the
+    change below the others if matrices are larger so on the given figure; each is drawn as by `draw_heads`. Before and after share one
     scale; the change has another, a square-root scale from -1 to 1 around 0 (further if attention
     exceeds 1). Above a change stands its Jensen-Shannon distance as a bar, which is as wide as the
     matrix if before and after have nothing in common, and as a number where that has room.
@@ -135,12 +135,12 @@ def draw_compare(
         """List the ways in which a stack may fill a figure, the usual one first."""
         grid = grid_of(graphs, int(chosen.is_strip))
         rows, columns = grid.size
-        ways = [[grid], grid.stacked()]
+        ways = [grid.stacked(*counts) for counts in ((3,), (2, 1), (1, 1, 1))]
         if columns > 3 * rows:
             ways.reverse()
         if chosen.is_strip:
             wide = grid_of(graphs, strip_columns(graphs))
-            ways += [wide], wide.stacked()
+            ways += [wide.stacked(3), wide.stacked(1, 1, 1)]
         return ways
 
     every = zip(*map(ways_of, chosen.stacks()), strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.matrices.cells import Pool
@@ -137,15 +138,15 @@ class Grid:
                 return top
         return None
 
-    def stacked(self) -> list[Grid]:
-        """Put the blocks one below the other, with one title and one caption."""
-        last = len(self.blocks) - 1
+    def stacked(self, *counts: int) -> list[Grid]:
+        """Put blocks one below the other, so many beside each other, with one title and caption."""
+        ends = list(accumulate(counts))
         return [
             replace(
                 self,
-                blocks=(block,),
+                blocks=self.blocks[end - count : end],
                 title="" if number else self.title,
-                caption=self.caption if number == last else "",
+                caption=self.caption if end == ends[-1] else "",
             )
-            for number, block in enumerate(self.blocks)
+            for number, (count, end) in enumerate(zip(counts, ends, strict=True))
         ]

@@ -26,6 +26,8 @@ from gattn.heads.head import AttentionGraph
 Line: TypeAlias = "list[tuple[float, float]]"
 _EVERY = (1, 2, 4, 5, 10, 20, 50)
 """Of how many columns one is numbered where not all numbers have room."""
+_EVENED = 3
+"""How often the height of a figure is shared out among grids, so that their matrices are alike."""
 _STEPS = 16
 """In how many steps a figure without room is made larger, until it has some."""
 
@@ -97,17 +99,29 @@ def _filling(grids: Sequence[Grid], size: tuple[float, float]) -> list[Plan]:
     """Plan grids so that they fill a figure, with matrices as large as possible."""
     wide, tall = size
     usual = [Plan(grid, wide) for grid in grids]
-    whole, texts, matrices = (
-        sum(getattr(plan, part) for plan in usual) for part in ("height", "texts", "matrices")
-    )
-    heights = [[tall * plan.height / whole for plan in usual]]
-    if len(grids) > 1 and texts < tall:
-        loose = (tall - texts) / matrices
-        heights.append([plan.texts + loose * plan.matrices for plan in usual])
-    ways = [
-        [Plan(grid, wide, high) for grid, high in zip(grids, some, strict=True)] for some in heights
-    ]
+    whole = sum(plan.height for plan in usual)
+    ways = [[Plan(plan.grid, wide, tall * plan.height / whole) for plan in usual]]
+    for _ in range(_EVENED * (len(grids) > 1)):  # names above larger matrices may be longer
+        texts = [plan.texts for plan in ways[-1]]
+        if sum(texts) >= tall:
+            break
+        parts = _even(usual, tall - sum(texts))
+        some = zip(grids, texts, parts, strict=True)
+        ways.append([Plan(grid, wide, text + part) for grid, text, part in some])
     return max(ways, key=_how_large)
+
+
+def _even(plans: Sequence[Plan], whole: float) -> list[float]:
+    """Share out a height so that matrices are equally large, if they are no larger than planned."""
+    sides = [max(plan.panel) for plan in plans]
+    low, high = 0.0, max(sides)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        parts = [
+            plan.matrices * min(middle / side, 1) for plan, side in zip(plans, sides, strict=True)
+        ]
+        low, high = (middle, high) if sum(parts) <= whole else (low, middle)
+    return [whole * part / sum(parts) for part in parts]
 
 
 def _check_room(
