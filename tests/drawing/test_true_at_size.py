@@ -167,7 +167,7 @@ def test_a_comparison_fills_a_figure_that_is_high(size, font):
     lowest = min(text.corners[:, 1].min() for text in said) / 72
     assert lowest < 0.15 * size[1]
     placed = np.array([image.get_extent() for image in figure.axes[0].images])
-    beside = 2 * 4 <= len(np.unique(placed[:, 0].round(6)))
+    beside = len(np.unique(placed[:, 0].round(6))) >= 2 * 4
     assert (placed[:, 1] - placed[:, 0]).min() > size[0] / (24 if beside else 12)
     plt.close(figure)
 

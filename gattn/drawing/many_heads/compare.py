@@ -58,11 +58,12 @@ def draw_compare(
 ) -> Figure:
     """Draw every head before and after, and the change, after - before.
 
-    The three stand side by side, or one below the other if there are few layers, or all or the
-    change below the others if matrices are larger so on the given figure; each is drawn as by `draw_heads`. Before and after share one
-    scale; the change has another, a square-root scale from -1 to 1 around 0 (further if attention
-    exceeds 1). Above a change stands its Jensen-Shannon distance as a bar, which is as wide as the
-    matrix if before and after have nothing in common, and as a number where that has room.
+    The three stand side by side, or one below the other if there are few layers; all, or the change
+    below the others, also if matrices are larger so on the given figure. Each is drawn as by
+    `draw_heads`. Before and after share one scale; the change has another, a square-root scale from
+    -1 to 1 around 0 (further if attention exceeds 1). Above a change stands its Jensen-Shannon
+    distance as a bar, which is as wide as the matrix if before and after have nothing in common,
+    and as a number where that has room.
 
     If the heads of the two sides differ in their weight function, normalizer or model, these
     replace "before" and "after".
