@@ -167,6 +167,8 @@ def wrapped(text: str, limit: float, measure: Callable[[str], float] = width) ->
 def _lines(text: str, limit: float, measure: Callable[[str], float]) -> list[str]:
     words = _APART.split(text)
     lines = _filled(words, limit, measure)
+    if len(lines) == 1:
+        return lines
     even, of_one = lines, cache(measure)
 
     def roughly(part: str) -> float:
@@ -174,7 +176,7 @@ def _lines(text: str, limit: float, measure: Callable[[str], float]) -> list[str
 
     high = max(map(roughly, lines))
     low = high / 2
-    while len(lines) > 1 and high - low > _EVEN:
+    while high - low > _EVEN:
         middle = (low + high) / 2
         found = _filled(words, middle, roughly)
         is_enough = len(found) == len(lines)

@@ -101,3 +101,59 @@ def test_a_label_a_little_wider_than_its_place_is_not_cut():
     assert not any("…" in name for name in names_above(figure))
     assert not problems(figure)
     plt.close(figure)
+
+
+def columns_of(figure):
+    return len(np.unique(panels(figure)[:, 0].round(3)))
+
+
+def test_sorted_heads_stand_in_as_many_columns_as_make_them_large(trace):
+    with mpl.rc_context({"font.size": 7}):
+        found = [trace.draw(sort="induction", figsize=size) for size in ((6.75, 3), (3.3, 5))]
+        assert not [said for figure in found for said in problems(figure)]
+    wide, high = map(columns_of, found)
+    assert wide > 4 >= high
+    plt.close("all")
+
+
+def test_a_column_has_fewer_heads_side_by_side_where_they_are_many():
+    from paper import trace as made
+
+    with mpl.rc_context({"font.size": 7}):
+        figure = made(12, 12).draw(sort="induction", figsize=(3.3, 6.6))
+        assert not problems(figure)
+    assert columns_of(figure) < 12
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("font", [7, 10])
+@pytest.mark.parametrize("size", [(3.3, 2.3), (3.3, 3.3), (3.3, 5), (6.75, 3)])
+@pytest.mark.parametrize("options", [{}, {"sort": "induction"}])
+def test_captions_say_how_many_names_are_whole(trace, size, font, options):
+    with mpl.rc_context({"font.size": font}):
+        figure = trace.draw(label="label", figsize=size, **options)
+        assert not problems(figure)
+    (sheet,) = [ax for ax in figure.axes if ax.get_gid() == "gattn-sheet"]
+    caption = " ".join(
+        next(t for t in sheet.texts if t.get_gid() == "gattn-caption").get_text().split()
+    )
+    cut = [text for text in sheet.texts if re.search(r"\w…", text.get_text())]
+    said = re.search(r"(\d+) of 16 names are whole", caption)
+    assert (16 - int(said[1]) if said else 0) >= len(cut)
+    assert said or not cut
+    plt.close(figure)
+
+
+def test_no_name_is_measured_twice_while_heads_are_laid_out(trace, monkeypatch):
+    from gattn.drawing.many_heads import grid
+
+    measured = []
+
+    def width_of(text):
+        measured.append(text)
+        return 0.5 * len(text)
+
+    monkeypatch.setattr(grid, "width_of", width_of)
+    plt.close(trace.draw(label="label", figsize=(3.3, 3.3)))
+    assert len(measured) > 16
+    assert len(measured) == len(set(measured))

@@ -33,6 +33,8 @@ from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
 from gattn.names.text import writable
 
+_SPREADS = (1.0, math.floor), (1.0, math.ceil), (0.7, math.floor), (1.4, math.ceil)
+"""How many more columns than squares would have, where these are free, and how rounded."""
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 
 
@@ -146,7 +148,7 @@ class HeadOptions:
 def ways_of(
     attention: Heads, options: HeadOptions, size: tuple[float, float] | None = None
 ) -> list[list[Grid]]:
-    """Lay out the heads of each stack: as usual, and strips also in columns that fit a size."""
+    """Lay out the heads of each stack: as usual, and where columns are free also for a size."""
     chosen = Chosen.of(attention, by_place(attention), options.heads, options.stack)
     every = chosen.graphs.values()
     order = Order.of(
@@ -177,15 +179,17 @@ def ways_of(
         )  # fmt: skip
 
     stacks = chosen.stacks()
-    if not chosen.is_strip:
-        return [[grid_of(graphs, 0) for graphs in stacks]]
-    ways = [tuple(map(strip_columns, stacks))]
-    if size is not None:
+    ways = [tuple(map(strip_columns if chosen.is_strip else _heads_of_layers, stacks))]
+    if size is not None and order.is_free:
         counts, shape = list(map(len, stacks)), len(stacks) * size[0] / size[1]
-        for rounded in (math.floor, math.ceil):
-            ideal = [rounded(math.sqrt(count * shape)) for count in counts]
+        for wider, rounded in _SPREADS:
+            ideal = [rounded(wider * math.sqrt(count * shape)) for count in counts]
             ways.append(tuple(min(max(a, 1), b) for a, b in zip(ideal, counts, strict=True)))
     return [list(map(grid_of, stacks, across)) for across in dict.fromkeys(ways)]
+
+
+def _heads_of_layers(graphs: Graphs) -> int:
+    return len({head for *_, head in graphs})
 
 
 def texts_of(options: HeadOptions, title: str, said: Iterable[str]) -> tuple[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 
+from gattn.drawing.canvas.labels import width_of
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.matrices.cells import Pool
 from gattn.drawing.matrices.minus import first_marked
@@ -113,6 +115,11 @@ class Grid:
         sides = self.head.graph.num_keys, self.head.graph.num_queries
         across, down = (max(side / max(*sides, 1), 1 / 3) for side in sides)
         return across, down
+
+    @cached_property
+    def measure(self) -> Callable[[str], float]:
+        """Measure texts in font sizes, each once while the grid is planned."""
+        return cache(width_of)
 
     @cached_property
     def has_bars(self) -> bool:

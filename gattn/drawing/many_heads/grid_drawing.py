@@ -90,8 +90,11 @@ def _largest(ways: Sequence[Sequence[Grid]], size: tuple[float, float]) -> list[
 
 
 def _how_large(plans: Sequence[Plan]) -> tuple[bool, bool, float]:
-    """Return whether plans, and names, have room, and the area of their smallest matrices."""
-    area = min(plan.panel[0] * plan.panel[1] for plan in plans)
+    """Return whether plans, and names, have room, and the area of their smallest matrices.
+
+    Where no name is whole, matrices are worth half of their area.
+    """
+    area = min(plan.panel[0] * plan.panel[1] * (1 + plan.whole_names) / 2 for plan in plans)
     return _have_room(plans), all(plan.has_names for plan in plans), area
 
 

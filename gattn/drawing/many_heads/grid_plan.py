@@ -196,6 +196,12 @@ class Plan:
         """Whether any name, if there are some, has room above its panel."""
         return any(any(names.texts.values()) or not names.count for names in self.names)
 
+    @property
+    def whole_names(self) -> float:
+        """The share of names above panels that are whole."""
+        count = sum(names.count for names in self.names)
+        return sum(names.whole for names in self.names) / count if count else 1.0
+
     def _left(self) -> float:
         """Find the room that the names of rows, or the tokens of queries, take."""
         grid, widest = self.grid, 0.0
@@ -215,15 +221,15 @@ class Plan:
         self.panel = side * across, side * down
         self.step = self.panel[0] / _FILLED + self._apart[0]
         room = (self.width - self.beside - MARGIN) / as_inches(1) / COARSEST
-        self.title = wrapped(grid.title, room / font_size(), width_of)
+        self.title = wrapped(grid.title, room / font_size(), grid.measure)
         self.names = [
-            PanelNames.fitting(block, self._room_of_names(size), size, self._lines)
+            PanelNames.fitting(block, self._room_of_names(size), size, self._lines, grid.measure)
             for block in grid.blocks
         ]
         self.step = max(self.step, min(self._pitch, self._pitch_of_names))
         plain, pooled = self._said(), self.pooled()
         self.plain_caption, self.caption = (
-            wrapped(said, room / small_size(), width_of)
+            wrapped(said, room / small_size(), grid.measure)
             for said in (plain, "; ".join(filter(None, [plain, pooled])))
         )
         self.clear = _clear(side) + as_inches(5 * grid.has_bars + 3 * bool(grid.head.generated))

@@ -49,11 +49,14 @@ class Order:
         The scores.
     within_layers : bool
         Whether layers stay rows.
+    is_strip : bool
+        Whether matrices are large, and named in full.
     """
 
     sort: Score | None
     label: Score | None
     within_layers: bool
+    is_strip: bool = False
 
     @classmethod
     def of(
@@ -72,7 +75,7 @@ class Order:
         refuse_unused("within_layers", sorting, is_given=is_lone)
         by = None if sort is None else Score.of(sort, graphs, known)
         written = by if label is None else Score.of(label, graphs, known)
-        return cls(by, written, within_layers)
+        return cls(by, written, within_layers, is_strip)
 
     @property
     def said(self) -> list[str]:
@@ -87,16 +90,21 @@ class Order:
             said.append(f"above each head its {self.label.name}")
         return said
 
-    def arrange(self, graphs: Graphs, columns: int) -> Arranged:
-        """Arrange the heads of one stack; a strip has `columns` columns, anything else 0."""
+    @property
+    def is_free(self) -> bool:
+        """Whether heads may stand in any number of columns."""
+        return self.is_strip or (self.sort is not None and not self.within_layers)
+
+    def arrange(self, graphs: Graphs, columns: int = 0) -> Arranged:
+        """Arrange the heads of one stack; where columns are free, in so many, 0 for the usual."""
         layers = sorted({layer for _, layer, _ in graphs})
         numbers = sorted({head for *_, head in graphs})
         ranked = self.sort.ranked(list(graphs)) if self.sort else list(graphs)
-        if columns or (self.sort and not self.within_layers):
+        if self.is_free:
             wide = columns or len(numbers)
             spots = {divmod(count, wide): place for count, place in enumerate(ranked)}
             names = {place: _full_and_short_name(place, graphs[place]) for place in graphs}
-            if not columns:
+            if not self.is_strip:
                 names = {place: (short, short) for place, (_, short) in names.items()}
             return Arranged(spots, names)
         rows = tuple(_layer_name(layer, graphs) for layer in layers)
