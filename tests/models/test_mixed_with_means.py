@@ -1,8 +1,9 @@
-"""Tokens that a model moves, and mixes with a mean of all: the share of it in each is no token."""
+"""Tokens that a model moves, and mixes with what it pools from all: the share of it is no token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -22,6 +23,11 @@ def _mean(x: Tensor) -> Tensor:
 MIXES: dict[str, Change] = {
     "less the mean": lambda x: x - _mean(x),
     "and the mean": lambda x: x + _mean(x),
+    "normalized over tokens": lambda x: (x - _mean(x)) / x.std(1, keepdim=True),
+    "divided by norms": lambda x: x / x.square().sum(1, keepdim=True).sqrt(),
+    "by a gate": lambda x: x * (3 * _mean(x)).tanh(),
+    "by a gate of the largest": lambda x: x * (4 * x.amax(1, keepdim=True)).sigmoid(),
+    "by a gate of mixed channels": lambda x: x * (4 * _mean(x).roll(3, -1)).sigmoid(),
 }
 MOVES: dict[str, Change] = {
     "flip": lambda x: x.flip(1),
@@ -52,34 +58,73 @@ class _Model(nn.Module):
         return y
 
 
-def _made(mix: str, move: Change, seed: int, *, is_fused: bool) -> nn.Module:
+def _made(
+    mix: str, move: Change, seed: int, *, is_fused: bool = True, kind: Callable[..., nn.Module]
+) -> nn.Module:
     torch.manual_seed(seed)
-    return _Model(MIXES[mix], move, is_fused=is_fused).double().eval()
+    return kind(MIXES[mix], move, is_fused=is_fused).double().eval()
+
+
+class _Later(_Model):
+    """Moves and mixes its tokens after a first layer."""
+
+    def __init__(self, mix: Change, move: Change, *, is_fused: bool) -> None:
+        super().__init__(mix, move, is_fused=is_fused)
+        self.first = _Attends(is_fused)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.first(x))
+
+
+def _tokens(model: nn.Module, x: Tensor) -> tuple[str, ...]:
+    """Give the tokens of the last layer."""
+    with capturing(model, tokens=[f"t{n}" for n in range(x.shape[1])]) as run:
+        model(x)
+    stack = run.trace.stacks["attends"]
+    return tuple(stack[len(stack) - 1, 0].tokens)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("kind", [_Model, _Later])
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("mix", MIXES)
-def test_tokens_that_are_moved_and_mixed_have_no_names(mix: str, move: str, is_fused: bool) -> None:
-    for seed, count in enumerate((5, 6, 9)):
-        model = _made(mix, MOVES[move], seed, is_fused=is_fused)
-        x, names = torch.randn(1, count, WIDTH).double(), list("abcdefghi"[:count])
-        told = pytest.warns(UserWarning, match="have no names")
-        with told, capturing(model, tokens=names) as run:
-            model(x)
-        assert run.trace[0, 0].tokens == ()
-        cut = edited(model, Cut(key="a"), tokens=names)
-        with pytest.raises(EditError, match="not known which"), cut:
-            model(x)
+def test_tokens_that_are_moved_and_mixed_have_no_names(
+    mix: str, move: str, kind: Callable[..., nn.Module], is_fused: bool
+) -> None:
+    for seed, count in enumerate((3, 5, 6, 9, WIDTH, 20)):
+        model = _made(mix, MOVES[move], seed, is_fused=is_fused, kind=kind)
+        with pytest.warns(UserWarning, match="have no names"):
+            assert _tokens(model, torch.randn(1, count, WIDTH).double()) == ()
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("mix", ["less the mean", "and the mean"])
-def test_tokens_that_are_only_mixed_keep_their_names(mix: str) -> None:
-    for seed, count in enumerate((5, 6, 9, 20)):
-        model = _made(mix, lambda x: x, seed, is_fused=True)
-        names = [f"t{n}" for n in range(count)]
-        with capturing(model, tokens=names) as run:
-            model(torch.randn(1, count, WIDTH).double())
-        assert run.trace[0, 0].tokens == tuple(names)
+def test_edits_of_moved_and_mixed_tokens_are_refused() -> None:
+    model = _made("by a gate", MOVES["flip"], 0, kind=_Model)
+    cut = edited(model, Cut(key="a"), tokens=list("abcde"))
+    with pytest.raises(EditError, match="not known which"), cut:
+        model(torch.randn(1, 5, WIDTH).double())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [_Model, _Later])
+@pytest.mark.parametrize("mix", MIXES)
+def test_tokens_that_are_only_mixed_keep_their_names(
+    mix: str, kind: Callable[..., nn.Module]
+) -> None:
+    for seed, count in enumerate((3, 5, 6, 9, WIDTH, 20)):
+        model = _made(mix, lambda x: x, seed, kind=kind)
+        found = _tokens(model, torch.randn(1, count, WIDTH).double())
+        assert found == tuple(f"t{n}" for n in range(count))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_equal_tokens_are_told_apart(is_moved: bool) -> None:
+    for seed in (1, 2):
+        move = MOVES["flip"] if is_moved else lambda x: x
+        model = _made("normalized over tokens", move, seed, kind=_Model)
+        x = torch.randn(1, 3, WIDTH).double().repeat_interleave(2, 1)
+        with pytest.warns(UserWarning, match="have no names") if is_moved else nullcontext():
+            found = _tokens(model, x)
+        assert found == (() if is_moved else tuple(f"t{n}" for n in range(6)))

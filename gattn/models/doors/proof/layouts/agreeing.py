@@ -137,9 +137,12 @@ class Agreement:
         half = torch.rand(count, generator=torch.Generator().manual_seed(0), device="cpu") < 0.5
         code = words(count) if is_few else torch.stack((half, ~half))
         self._run(some, inputs, code)
-        if inputs.may_be_last and all(one.is_blind(code, everywhere=True) for one in some):
-            inputs = inputs.last()
+        if inputs.may_be_last and _are_blind(some, code):
+            first, inputs = inputs, inputs.last()
             self._run(some, inputs, code)
+            if _are_blind(some, code):  # What comes last are channels, then.
+                inputs = first
+                self._run(some, inputs, code)
         unreached = {one.site for one in some if one.is_out_of_reach(count)}
         if unreached and self._puts_numbers():
             self.switched |= unreached
@@ -208,6 +211,10 @@ class Agreement:
 def _first(some: list[Told]) -> list[Told]:
     """List the calls of the run that attends first, as in a loop over elements or queries."""
     return [one for one in some if one.site.chain[0] is some[0].site.chain[0]]
+
+
+def _are_blind(some: list[Told], code: Tensor) -> bool:
+    return all(one.is_blind(code, everywhere=True) for one in some)
 
 
 def _are_all(first: list[Told], count: int, elements: int) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.copying.random_numbers import seed
-from gattn.models.doors.proof.layouts import influence
+from gattn.models.doors.proof.layouts import differences
 from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -119,7 +119,7 @@ class _Exchange:
 
         def note(site: Site, call: RawCall) -> None:
             self._outputs[site] = call.output.clone()
-            self._given[site] = [x.clone() for x in influence.given(call)]
+            self._given[site] = [x.clone() for x in differences.given(call)]
 
         seed()
         reruns.through(self._root, note, None, self._last, is_plain=True)
@@ -164,18 +164,18 @@ class _Exchange:
 
     def _compare(self, one: Told, call: RawCall, token: int | slice) -> None:
         site, sequences = one.site, torch.tensor(one.tokens.sequences, device="cpu")
-        found = influence.changes(one, influence.given(call), self._given[site])
+        found = differences.changes(one, differences.given(call), self._given[site])
         # Scores of cross-attention also change with queries, which may be ids, too.
         for apart, positions in islice(found, 1) if one.tokens.is_cross else found:
             for sequence in sequences.unique():
                 slots, at = apart[sequences == sequence], positions[sequences == sequence]
                 own = at >= 0 if isinstance(token, slice) else at == token
-                own &= slots != influence.UNKNOWN
+                own &= slots != differences.UNKNOWN
                 if not bool(own.any()):
                     continue
                 most = float(slots[own].max())
                 self._changed[site] = self._changed.get(site, False) or most > 0
-                if token is not _ALL and most < influence.LEAST * float(slots.max()):
+                if token is not _ALL and most < differences.LEAST * float(slots.max()):
                     self.moved.add(site.place)
 
 

@@ -1,0 +1,88 @@
+"""Says how much each slot of a call differs between two runs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.functions.calling.raw_call import RawCall
+from gattn.models.doors.proof.layouts.told import Told
+from gattn.models.doors.proof.probing.one_run.sites import Site, scores_of
+from gattn.models.doors.proof.probing.taints import flat
+
+LEAST = 0.1
+"""A slot changes at least by this share of what its token changes most."""
+_CLEARLY = 1.2
+"""A slot shows whose it is where one token changes it by so many times what any other does."""
+UNKNOWN = -1.0
+"""Where it is not known how much a slot changes."""
+
+
+def changes(
+    one: Told, now: Sequence[Tensor], before: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Say how much each slot (elements, slots) of a side differs, and which token it is."""
+    lead, layout, tokens = one.site.lead, one.layout, one.tokens
+    places = tokens.query_positions, tokens.key_positions
+    for n, sizes in _changes(one.site, now, before):
+        positions = torch.stack(list(places[n]))
+        is_told_otherwise = n == 0 and (tokens.is_cross or tokens.is_by_rows)
+        if is_told_otherwise or sizes.shape[-1] != positions.shape[-1]:
+            continue
+        yield layout.fold(sizes.reshape(*lead, -1, 1), lead)[..., 0].amax(1), positions
+
+
+def given(call: RawCall) -> list[Tensor]:
+    """List what a call is given: its values, and queries and keys, or the scores of these."""
+    if call.scores is not None:
+        return [call.value, scores_of(call)]
+    assert call.query is not None
+    assert call.key is not None
+    return [call.value, call.query, call.key]
+
+
+def _changes(
+    site: Site, given: Sequence[Tensor], before: Sequence[Tensor]
+) -> Iterator[tuple[int, Tensor]]:
+    """Say how much each slot (lead, slots) of queries, 0, and of keys, 1, differs.
+
+    Another query changes its whole row of scores, and one number in those of others: so the median
+    says how much a query differs, and that of a column how much a key does.
+    """
+    if site.live is None:
+        for n, now, plain in zip((1, 0, 1), given, before, strict=True):
+            yield n, flat((now - plain).double().norm(dim=-1).cpu(), site.lead)
+        return
+    yield 1, flat((given[0] - before[0]).double().norm(dim=-1).cpu(), site.lead)
+    apart = (given[1] - before[1]).abs().cpu()
+    is_known = site.live & apart.isfinite()
+    apart = torch.where(is_known, apart, torch.nan)
+    for n, dim in enumerate((2, 1)):
+        is_told = is_known.sum(dim) > 1
+        yield n, torch.where(is_told, apart.nanmedian(dim).values, UNKNOWN).double()
+
+
+def nudged(x: Tensor, marks: Tensor) -> Tensor:
+    """Change marked numbers slightly, more than they are rounded."""
+    noise = torch.randn(
+        x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double, device="cpu"
+    )
+    size = x.detach().double().square().mean().sqrt() * torch.finfo(x.dtype).eps ** 0.4
+    return torch.where(marks.to(x.device), x + (noise.to(x.device) * size).to(x.dtype), x.detach())
+
+
+def are_of_others(apart: Tensor, tokens: Tensor, places: Tensor, least: float) -> bool:
+    """Return whether slots clearly are, one by one, those of other tokens than `places` say.
+
+    `apart` says how much each of some tokens changes each slot (tokens, slots). Changes below
+    `least` may be rounding.
+    """
+    if len(tokens) < 2:
+        return False
+    most, which = apart.topk(2, dim=0)
+    is_clear = (most[0] > _CLEARLY * most[1]) & (most[0] > least)
+    own = which[0] == torch.arange(len(tokens), device="cpu")[:, None]
+    found, slots = torch.where(own & is_clear, apart, UNKNOWN).max(1)
+    return bool((found > UNKNOWN).all()) and bool((places[slots] != tokens).any())

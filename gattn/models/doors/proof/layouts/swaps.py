@@ -1,0 +1,133 @@
+"""Exchanges pairs of tokens, to see which slots follow them.
+
+Means, norms and gates that pool all tokens stay as they are if two tokens change places. So a slot
+that changes holds one of the two, however strongly the pooled numbers reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.functions.calling.raw_call import RawCall
+from gattn.models.doors.proof.copying.random_numbers import seed
+from gattn.models.doors.proof.layouts.differences import are_of_others, changes, given, nudged
+from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
+from gattn.models.doors.proof.layouts.told import Told
+from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.one_run.walking import Run
+from gattn.models.doors.proof.probing.rerunning import Reruns
+
+_EVERY = torch.ones((), dtype=torch.bool, device="cpu")
+"""Marks all numbers of a tensor."""
+
+
+class Swaps:
+    """Runs of a model in which tokens change places, in what it is given and what attention gives.
+
+    All tokens are slightly changed before, so that no two are equal.
+    """
+
+    def __init__(
+        self, some: Sequence[Told], inputs: TokenInputs, outer: Run, reruns: Reruns, count: int
+    ) -> None:
+        self._known = {one.site: one for one in some}
+        self._inputs, self._outer, self._reruns, self._count = inputs, outer, reruns, count
+        self._first, self._last = some[0].site, some[-1].site
+        self._outputs: dict[Site, Tensor] = {}
+        self._given: dict[Site, list[Tensor]] = {}
+
+        def note(site: Site, call: RawCall) -> None:
+            if site is some[0].site and not inputs.are_any:
+                with torch._C.DisableTorchFunction():
+                    call.output.copy_(
+                        nudged(call.output, torch.ones_like(call.output, dtype=torch.bool))
+                    )
+            self._outputs[site] = call.output.clone()
+            self._given[site] = [x.clone() for x in given(call)]
+
+        seed()
+        entered = inputs.marking(_EVERY.expand(count), nudged)
+        reruns.through(outer, note, entered, self._last, is_plain=True)
+
+    def moved(self, tokens: Tensor) -> set[Site]:
+        """List calls whose slots clearly follow other tokens than their own.
+
+        Each token changes places with the one before it and with the one after it: the slot that
+        holds it changes both times.
+        """
+        if len(tokens) < 3:
+            return set()
+        pairs = zip(tokens.tolist(), tokens.roll(-1).tolist(), strict=True)
+        runs = [self._run(pair) for pair in pairs]
+        return {site for site in self._known if self._is_moved(site, runs, tokens)}
+
+    def _is_moved(
+        self, site: Site, runs: Sequence[dict[Site, tuple[Tensor, Tensor]]], tokens: Tensor
+    ) -> bool:
+        if not all(site in run for run in runs):
+            return False
+        places = runs[0][site][1]
+        sizes = torch.stack([run[site][0] for run in runs])
+        apart = torch.minimum(sizes, sizes.roll(1, 0))
+        value = self._given[site][0]
+        least = float(value.double().norm(dim=-1).max()) * torch.finfo(value.dtype).eps ** 0.7
+        sequences = torch.tensor(self._known[site].tokens.sequences, device="cpu")
+        return any(
+            are_of_others(apart[:, own].flatten(1), tokens, places[own].flatten(), least)
+            for own in (sequences == sequence for sequence in sequences.unique())
+        )
+
+    def _run(self, pair: tuple[int, int]) -> dict[Site, tuple[Tensor, Tensor]]:
+        """Let two tokens change places; return how much slots change, and which tokens they are."""
+        row = (
+            torch.arange(self._count, device="cpu")[:, None] == torch.tensor(pair, device="cpu")
+        ).any(1)
+        found: dict[Site, tuple[Tensor, Tensor]] = {}
+
+        def see(site: Site, call: RawCall) -> None:
+            with torch._C.DisableTorchFunction():
+                one, before = self._known.get(site), self._outputs.get(site)
+                if before is None:
+                    return
+                if one is not None:
+                    for sizes in changes(one, given(call), self._given[site]):
+                        found.setdefault(site, sizes)
+                if not self._reruns.carries(site):
+                    call.output.copy_(before if one is None else _rows_swapped(one, before, pair))
+                elif one is not None and site is self._first and not self._inputs.are_any:
+                    call.output.copy_(_rows_swapped(one, before, pair))
+
+        seed()
+        entered = self._inputs.marking(row, _swapped)
+        self._reruns.through(self._outer, see, entered, self._last, is_plain=True)
+        return found
+
+
+def _swapped(x: Tensor, marks: Tensor) -> Tensor:
+    """Change all tokens slightly, then let the two that are marked change places."""
+    x = nudged(x, _EVERY)
+    dim = next(n for n, size in enumerate(marks.shape) if size > 1)
+    marks = marks.to(x.device).expand(x.shape)
+    pairs = x[marks].reshape(*x.shape[:dim], 2, -1)
+    return x.masked_scatter(marks, pairs.flip(-2))
+
+
+def _rows_swapped(one: Told, output: Tensor, pair: tuple[int, int]) -> Tensor:
+    """Let two tokens' rows of what a call gives change places, where a sequence has one of each."""
+    tokens, layout, lead = one.tokens, one.layout, one.site.lead
+    rows = layout.fold(output, lead).movedim(1, 2)
+    positions = torch.stack(list(tokens.query_positions))
+    sequences = torch.tensor(tokens.sequences, device="cpu")[:, None].expand_as(positions)
+    order = torch.arange(positions.numel(), device="cpu")
+    for sequence in sequences.unique():
+        first, second = (
+            ((positions == token) & (sequences == sequence)).flatten().nonzero()[:, 0]
+            for token in pair
+        )
+        if len(first) == len(second) == 1:
+            order[first], order[second] = second, first
+    swapped = rows.flatten(0, 1)[order.to(rows.device)].reshape(rows.shape)
+    return layout.unfold(swapped.movedim(2, 1), lead)
