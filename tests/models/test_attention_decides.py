@@ -11,16 +11,30 @@ from gattn import Cut, capturing, edited
 from gattn.errors import EditError
 
 MOST = 0.9
+
+
+def _number(attention):
+    """Say of each number whether it is large, as an integer."""
+    return (attention > MOST).flatten().long()
+
+
 DECIDES = {
     "one number": lambda a: bool(a.max() > MOST),
     "a number of Python": lambda a: a.max().item() > MOST,
     "less": lambda a: float(a.detach().max()) < MOST,
     "how many": lambda a: len((a > MOST).nonzero()) > 0,
+    "repeated": lambda a: torch.arange(a.numel()).repeat_interleave(_number(a)).numel() > 0,
+    "repeats": lambda a: torch.repeat_interleave(repeats=_number(a)).numel() > 0,
+    "counts": lambda a: _number(a).bincount().numel() > 1,
+    "classes": lambda a: nn.functional.one_hot(_number(a)).shape[-1] > 1,
+    "range": lambda a: torch.arange(_number(a).sum()).numel() > 0,
+    "zeros": lambda a: torch.zeros(_number(a).sum(), 1).numel() > 0,
 }
 LOGS = {
     "places": lambda a: (a > MOST).nonzero().sum(-1).tolist(),
     "where": lambda a: torch.stack(torch.where(a > MOST)).tolist(),
     "distinct": lambda a: a.unique().diff().sum().item(),
+    "repeated": lambda a: torch.repeat_interleave(_number(a)).tolist(),
 }
 
 

@@ -260,16 +260,15 @@ class _Noting(Reading):
     ) -> Any:
         """Run a function, and note what it gives code to read."""
         self._reads.look()
-        count = self._reads.count_told
-        result = func(*args, **(kwargs or {}))
+        count, named = self._reads.count_told, kwargs or {}
+        result = func(*args, **named)
         is_told = self._reads.count_told > count or getattr(func, "__name__", "") in _BY_LENGTHS
         if self._is_read(func):
-            given = _given((*args, *(kwargs or {}).values()))
-            self._reads.note(func, self._name(func), given, result)
+            self._reads.note(func, self._name(func), _given((*args, *named.values())), result)
         elif is_told and self._is_own():
-            self._reads.learn(func, _given((*args, *(kwargs or {}).values())))
-        elif gives_as_many(func, _given(args)) and self._is_own():  # Of attention, no kernel tells.
-            self._reads.learn_size(_given(args))
+            self._reads.learn(func, _given((*args, *named.values())))
+        elif gives_as_many(func, args, named) and self._is_own():  # Of attention, no kernel tells.
+            self._reads.learn_size(_given((*args, *named.values())))
         return result
 
 
