@@ -116,6 +116,25 @@ class Before(nn.Module):
         return self.layers[1].weights(self.layers[0](x))[0]
 
 
+class Keeping(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        self.attention, v = self.weights(x)
+        return x + self.attention @ v
+
+
+class ByAttention(Before):
+    """Rolls its tokens by as many as the attention of the first layer decides."""
+
+    def __init__(self, decides: Callable[[Tensor], int]) -> None:
+        super().__init__(decides)
+        self.layers = nn.Sequential(Keeping(), Attention())
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.layers
+        x = first(x)
+        return second(x.roll(self.decides(first.attention - 1 / TOKENS), 1))
+
+
 def _x(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(2, TOKENS, WIDTH, generator=generator, dtype=torch.float64)
@@ -137,7 +156,7 @@ def _check(model: nn.Module, x: Tensor, wanted: Tensor) -> None:
 
 
 @pytest.mark.parametrize("decides", DECIDES)
-@pytest.mark.parametrize("kind", [Within, Before])
+@pytest.mark.parametrize("kind", [Within, Before, ByAttention])
 @torch.no_grad()
 def test_tokens_are_where_values_have_put_them(
     kind: Callable[..., nn.Module], decides: str

@@ -24,8 +24,6 @@ _WRITES = frozenset(("__setitem__", "__set__"))
 """Functions that give nothing, and change a tensor."""
 _AS_MANY = frozenset(("nonzero", "argwhere", "unique", "unique_consecutive", "bincount"))
 """Functions that give as many numbers as values decide."""
-_OF_SIZES = frozenset(("arange", "zeros", "ones", "empty"))
-"""Functions that give as many as they are told, by numbers or by tensors."""
 
 
 class Passed(NamedTuple):
@@ -91,7 +89,7 @@ class Steps:
             for x in made:
                 if isinstance(x, Tensor):
                     self._made[id(x)] = ref(x), self._count
-                    if is_by_values or gives_as_many(func, args, kwargs):
+                    if is_by_values or _gives_as_many(func, args, kwargs):
                         self._by_values.note(x, True)
 
     def _described(self, x: Any, *, has_sizes: bool) -> object:
@@ -116,17 +114,14 @@ class Steps:
         return known[1]
 
 
-def gives_as_many(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def _gives_as_many(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return whether values decide the size of what a function gives."""
     name = getattr(func, "__name__", "")
     if name == "where":
         return len(args) + len(kwargs) == 1
-    if name == "one_hot":
-        return bool(kwargs.get("num_classes", args[1] if len(args) > 1 else -1) == -1)
     if name == "repeat_interleave":
         return isinstance(kwargs.get("repeats", args[:2][-1] if args else None), Tensor)
-    is_told = name in _OF_SIZES and any(isinstance(x, Tensor) for x in operands(args, kwargs))
-    return name in _AS_MANY or is_told
+    return name in _AS_MANY
 
 
 _steps: Observers[Steps] = Observers()

@@ -64,7 +64,7 @@ from gattn.models.doors.functions.softmaxes.sums import SUMS, spread, summed, we
 from gattn.models.doors.functions.softmaxes.unreached import note_late
 from gattn.models.doors.functions.softmaxes.written import made_of
 from gattn.models.read.track.runs import runs
-from gattn.models.watch.inside import inside
+from gattn.models.watch.inside import by_model, inside
 
 _PICKS = frozenset(("topk", "max", "min", "sort", "kthvalue", "median", "mode", "cummax"))
 
@@ -142,7 +142,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return note_reading(func, func(*args, **kwargs), all_found_in(args, kwargs))
     with inside():
         others = all_found_in(args, kwargs)  # Before it may write into them.
-        result = func(*args, **kwargs)
+        with by_model():
+            result = func(*args, **kwargs)
         if func in WITHOUT_NUMBERS or (func in OF_THE_FIRST and place):
             return result
         if func is Tensor.new_tensor and not is_followed(kwargs.get("data", args[-1])):

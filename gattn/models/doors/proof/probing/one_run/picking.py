@@ -16,7 +16,7 @@ from gattn.models.doors.proof.probing.one_run.constants import Constants
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run
-from gattn.models.watch.inside import is_inside
+from gattn.models.watch.inside import is_by_gattn
 
 _ORDERS = frozenset(("sort", "argsort", "topk", "kthvalue", "argmax", "argmin", "msort"))
 _RANKS = {"sort": 1, "topk": 2, "kthvalue": 2, "msort": 1}
@@ -109,7 +109,7 @@ class Picks:
         self._note(kernel, args, kwargs, given, result, is_random=is_random)
         new = self.found[count:]
         self._is_told |= is_told
-        self.count_told += (is_told or kernel in _READS) and not is_inside()
+        self.count_told += (is_told or kernel in _READS) and not is_by_gattn()
         made = tensors_in((result,))
         if self.found and not (made and all(x.is_meta for x in made)):  # These hold no numbers.
             is_told |= self._is_told and bool(new)  # Its size may be that of such indices.

@@ -19,7 +19,6 @@ from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
-from gattn.models.doors.steps import gives_as_many
 from gattn.models.watch.inside import is_inside
 
 _ONE_NUMBER = frozenset(
@@ -111,11 +110,6 @@ class Reads:
         if numbers or getattr(func, "__name__", "") in _AS_MANY:
             self._picks.tell(numbers or given)
             self._learn(numbers or given)
-
-    def learn_size(self, given: Sequence[Tensor]) -> None:
-        """Note that some tensors decide how many numbers a function gives."""
-        if not all(map(self._is_constant, given)):
-            self._note_made(self._origins.of(given))
 
     def _learn(self, numbers: Sequence[Tensor]) -> None:
         if not all(map(self._is_constant, numbers)):
@@ -260,15 +254,14 @@ class _Noting(Reading):
     ) -> Any:
         """Run a function, and note what it gives code to read."""
         self._reads.look()
-        count, named = self._reads.count_told, kwargs or {}
-        result = func(*args, **named)
+        count = self._reads.count_told
+        result = func(*args, **(kwargs or {}))
         is_told = self._reads.count_told > count or getattr(func, "__name__", "") in _BY_LENGTHS
         if self._is_read(func):
-            self._reads.note(func, self._name(func), _given((*args, *named.values())), result)
+            given = _given((*args, *(kwargs or {}).values()))
+            self._reads.note(func, self._name(func), given, result)
         elif is_told and self._is_own():
-            self._reads.learn(func, _given((*args, *named.values())))
-        elif gives_as_many(func, args, named) and self._is_own():  # Of attention, no kernel tells.
-            self._reads.learn_size(_given((*args, *named.values())))
+            self._reads.learn(func, _given((*args, *(kwargs or {}).values())))
         return result
 
 
