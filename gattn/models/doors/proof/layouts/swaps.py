@@ -42,9 +42,7 @@ class Swaps:
         def note(site: Site, call: RawCall) -> None:
             if site is some[0].site and not inputs.are_any:
                 with torch._C.DisableTorchFunction():
-                    call.output.copy_(
-                        nudged(call.output, torch.ones_like(call.output, dtype=torch.bool))
-                    )
+                    call.output.copy_(nudged(call.output, _EVERY))
             self._outputs[site] = call.output.clone()
             self._given[site] = [x.clone() for x in given(call)]
 
@@ -82,9 +80,8 @@ class Swaps:
 
     def _run(self, pair: tuple[int, int]) -> dict[Site, tuple[Tensor, Tensor]]:
         """Let two tokens change places; return how much slots change, and which tokens they are."""
-        row = (
-            torch.arange(self._count, device="cpu")[:, None] == torch.tensor(pair, device="cpu")
-        ).any(1)
+        row = torch.zeros(self._count, dtype=torch.bool, device="cpu")
+        row[list(pair)] = True
         found: dict[Site, tuple[Tensor, Tensor]] = {}
 
         def see(site: Site, call: RawCall) -> None:
