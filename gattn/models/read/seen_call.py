@@ -75,6 +75,8 @@ class SeenCall:
         Whether edits reach it where a backward pass computes it again, as in a checkpoint.
     is_shown : bool
         Whether some context looks at it.
+    is_edited : bool
+        Whether its attention is edited.
     keeps_attention : bool
         Whether it is edited, but only in its values or output.
     token_names : mapping
@@ -119,6 +121,7 @@ class SeenCall:
     is_named: bool = True
     is_seen_again: bool = True
     is_shown: bool = False
+    is_edited: bool = False
     keeps_attention: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     extra_keys: tuple[str, ...] = ()

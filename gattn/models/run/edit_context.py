@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gattn.errors import EditError
+from gattn.models.doors.functions.calling.beside import forget_beside, warn_of_beside
 from gattn.models.doors.functions.calling.checkpoints import Backward, is_in_checkpoint, refuse
 from gattn.models.doors.functions.softmaxes.unreached import forget_late, warn_of_unreached
 from gattn.models.edit.base import Edit
@@ -177,6 +178,7 @@ class Editing(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         """Refuse an edit that could be meant for several stacks, and gradients taken too late."""
         self._hearing.end(tracker)
+        warn_of_beside(tracker)
         warn_of_unreached(tracker, result)
         if tracker in self._calls and self._calls[tracker].is_checkpointed:
             self.backward.guard(result)
@@ -190,6 +192,7 @@ class Editing(Context):
     def broke(self, tracker: Tracker) -> None:
         """Forget a call that broke off."""
         self._hearing.end(tracker)
+        forget_beside(tracker)
         forget_late(tracker)
 
     def _locate(

@@ -88,7 +88,7 @@ def take_part(
         _place(call, entries, places)
         each = _edits(call, entries, places)
         changes = [edit.changes_attention for some in each for edit in some]
-        call.keeps_attention = bool(changes) and not any(changes)
+        call.is_edited, call.keeps_attention = any(changes), bool(changes) and not any(changes)
         if begun is not None:
             begun.is_all = not any(edit.gives_values for some in each for edit in some)
         watching = [

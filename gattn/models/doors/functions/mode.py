@@ -20,7 +20,7 @@ from gattn.models.doors.functions import flex, scaled_dot_product
 from gattn.models.doors.functions.calling import multihead, reopened
 from gattn.models.doors.functions.calling.handling import handling
 from gattn.models.doors.functions.calling.owners import owner
-from gattn.models.doors.functions.softmaxes import ranks, softmax
+from gattn.models.doors.functions.softmaxes import beside, ranks, softmax
 from gattn.models.doors.functions.softmaxes.following import softmaxes
 from gattn.models.doors.functions.softmaxes.known import Following
 from gattn.models.doors.functions.softmaxes.ranks import RANKS
@@ -30,7 +30,7 @@ from gattn.models.watch.inside import inside, is_inside
 Door = Callable[[TorchFunctionMode, Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
 Watch = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], Any]
-watches: dict[Following[Any], Watch] = {}
+watches: dict[Following[Any], Watch] = {beside.observers: beside.see}
 """What is shown each function that ran, with what it gave, while something is followed: returns
 what the model gets."""
 starts: dict[Any, Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]] = {}

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gattn.models.doors.functions.calling.owners import innermost
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.functions.softmaxes.beside import Uses
 from gattn.models.doors.functions.softmaxes.sums import pairs
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed, reads_given
@@ -21,6 +22,7 @@ from gattn.models.doors.proof.layouts.plan import Place, Plan
 from gattn.models.doors.proof.probing.alike import shapes
 from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
+from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.reading import Name, Reads
 from gattn.models.doors.proof.probing.one_run.sites import Site, Sites
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
@@ -102,10 +104,22 @@ class Watching:
             pairs.pop(module, None)
         running, seen = self._walk.following(self._entered), observed(self._see)
         nodes, hooked = observed_edges(kernels.nodes), kernels.nodes.hooked()
-        noting = self.reads.noting()
-        with FunctionMode(), without_fast_path(), running, seen, nodes, hooked, noting, kernels:
+        noting, self._uses = self.reads.noting(), Uses()
+        uses = self._uses
+        with (
+            FunctionMode(),
+            without_fast_path(),
+            running,
+            seen,
+            nodes,
+            hooked,
+            noting,
+            kernels,
+            uses,
+        ):
             output = run()
             is_changed = self._walk.state.is_changed
+            self._note_uses()
         is_kept = is_changed or not keeps_nothing(self._given, self._passed, output)
         self._plan.keeps_nothing = not is_kept
         self._conclude()
@@ -114,6 +128,7 @@ class Watching:
     def _entered(self, run: Run, module: nn.Module, given: Given) -> None:
         if run.around is None:
             self.kernels.begin(given)
+            self._uses.begin(tensors_in(given))
             self._passed.append(given)
             self.reads.begin()
         self.reads.look()
@@ -138,6 +153,7 @@ class Watching:
         if own not in (None, self._walk.name(call.module)):  # A forward may be replaced.
             self._plan.refused = _CALLS_ORIGINAL.format(own)
         self.reads.attend(is_read=call.is_read)
+        self._uses.attend(call)
         self._sites(call)
         site = self._sites.found[-1]
         self.kernels.moves.attended(site.chain[0])
@@ -157,6 +173,19 @@ class Watching:
             if call.is_across:
                 self.across.add(site.place)
             self._values.append(call.value)
+
+    def _note_uses(self) -> None:
+        """Note what the model made of scores beside its attention, and may keep."""
+        plan = self._plan
+        plan.uses.clear()
+        plan.twice.clear()
+        for what, module, ordinal, again in self._uses.beside():
+            name, (own, met) = self._walk.name(module), again or (-1, -1)
+            if (name, met) in plan.early:
+                plan.early[name, met] = ordinal, True
+                plan.twice[name, met] = plan.twice[name, own] = met
+            else:
+                plan.uses.setdefault((name, ordinal), []).append(what)
 
     def _conclude(self) -> None:
         """Note what the run showed of the whole model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -229,6 +229,14 @@ class Tracker:
 
     def met(self, call: SeenCall) -> None:
         """Look at a call that was placed before its values were known, now that they are."""
+
+    def comes_again(self, module: nn.Module, number: int) -> int | None:
+        """Return the number of a softmax that meets the values, where a module takes it twice."""
+        return None
+
+    def beside(self, module: nn.Module, part: int) -> Collection[str]:
+        """Say what else the model makes of the scores of a call of attention."""
+        return ()
 
     def forget_early(self, module: nn.Module, number: int) -> None:
         """Edit a softmax no more before it meets its values, though this was proved."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, EditError
+from gattn.models.doors.functions.calling.beside import note_edited
 from gattn.models.doors.functions.calling.custom_backward import refuse_gradients
 from gattn.models.doors.functions.calling.owners import innermost
 from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed, named, observer
@@ -52,6 +53,8 @@ def handed(call: RawCall) -> SeenCall | None:
         return None  # Beside transformers' interface; when the context closes, a warning names it.
     if found is None:
         return None
+    if found.is_edited:
+        note_edited(call)
     if _is_changed(found.output, plain):
         with_gradients = any(calls.takes_gradients for calls, _ in present())
         refuse_gradients(named(call.module), with_gradients)
@@ -188,6 +191,16 @@ def _check_parts(call: RawCall, layout: Layout | None, first: Tracker) -> None:
 
 def _is_changed(now: Tensor, before: Tensor) -> bool:
     return now.untyped_storage().data_ptr() != before.untyped_storage().data_ptr()
+
+
+def comes_again(module: nn.Module, number: int) -> int | None:
+    """Return the number of a softmax that meets the values, where a module takes it twice."""
+    if is_observed():
+        return None
+    found = (
+        calls.tracker.comes_again(module, number) for calls, _ in present() if calls.owns(module)
+    )
+    return next((one for one in found if one is not None), None)
 
 
 def alteration(module: nn.Module, number: int) -> str:

@@ -7,16 +7,20 @@ where it meets the values.
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.handing import (
+    comes_again,
     edited_early,
     is_begun_early,
     refuse_early,
 )
-from gattn.models.doors.functions.calling.memory import living, memory_of
+from gattn.models.doors.functions.calling.memory import laid_as, living, memory_of
 from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed
+from gattn.models.doors.functions.softmaxes.beside import Same
 from gattn.models.doors.functions.softmaxes.following import Followed, are_equal
 from gattn.models.doors.functions.softmaxes.products import Product
 from gattn.models.doors.functions.softmaxes.source import Source
@@ -69,15 +73,44 @@ def without_values(source: Source, attention: Tensor) -> RawCall:
     )
 
 
-def begun_early(source: Source, attention: Tensor) -> Tensor:
+class _Firsts(threading.local):
+    """The first of two softmaxes that are the same, until the second comes."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, int], tuple[Source, Same]] = {}
+
+
+_firsts = _Firsts()
+
+
+def first_of(source: Source, same: Same) -> Source | None:
+    """Return the softmax that a module takes once more, if it has begun."""
+    number = comes_again(source.module, source.number)
+    first, was = _firsts.known.pop((id(source.module), number or 0), (None, None))
+    return first if number is not None and same.is_of(was) else None
+
+
+def as_first(first: Source, attention: Tensor) -> Tensor:
+    """Return a softmax that is taken once more, as it was edited the first time."""
+    if not first.is_edited_early or first.begun is None or first.begun.weights is None:
+        return attention
+    return laid_as(first.begun.weights.clone(), attention)
+
+
+def begun_early(source: Source, attention: Tensor, same: Same) -> Tensor:
     """Return what a model goes on with after a softmax: edited, if it is read before it is used."""
     if is_observed():
         return attention
     with_gradients = attention.requires_grad and torch.is_grad_enabled()
-    name = source.module, source.number, source.scores
+    again = comes_again(source.module, source.number)
+    number = source.number if again is None else again
+    name = source.module, number, source.scores
     if not is_begun_early(*name, with_gradients=with_gradients):
         return attention
+    source.number = number
     source.begun = call = without_values(source, attention)
+    if again is not None:
+        _firsts.known[id(source.module), number] = source, same
     return call.weights if edited_early(call) and call.weights is not None else attention
 
 

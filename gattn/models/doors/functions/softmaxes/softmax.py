@@ -25,10 +25,13 @@ from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.passing import passes_by_scores
 from gattn.models.doors.functions.calling.raw_call import RawCall, named
+from gattn.models.doors.functions.softmaxes.beside import Same, note_met, note_softmax
 from gattn.models.doors.functions.softmaxes.carrying import carried, masked
 from gattn.models.doors.functions.softmaxes.early import (
+    as_first,
     begun_early,
     early_of,
+    first_of,
     has_copies,
     refuse_changed,
     unedited,
@@ -91,10 +94,16 @@ def see(
             return _put_out(kwargs, _alone(source, attention))
     if (found := largest(scores)) is not None:
         source.scores, source.ranking = found
+    same = Same.of(scores, attention, key)
     with inside():
-        attention = _put_out(kwargs, begun_early(source, attention))
+        if (first := first_of(source, same)) is not None:
+            source, attention = first, as_first(first, attention)
+        else:
+            attention = begun_early(source, attention, same)
+        attention = _put_out(kwargs, attention)
     source.attention = ref(attention)
     note(attention, Followed(source, source.scores, key))
+    note_softmax(source, scores, attention, same)
     return attention
 
 
@@ -271,6 +280,7 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         is_read=is_read,
         first=source.begun,
     )
+    note_met(call, [source])
     changed = handed(call)
     forget_scores(source)
     if call.output is output:
@@ -316,11 +326,11 @@ def _mixed(followed: Followed, found: Product, result: Tensor, kind: str) -> Ten
     for one in (*wholes, *sources):
         one.take()
     for one in sorted(wholes, key=lambda one: one.number):
-        if one in sources:
-            handed(_altered(one, found, followed, kind))
-            continue
-        call = _whole(one, followed)
+        call = _altered(one, found, followed, kind) if one in sources else _whole(one, followed)
+        note_met(call, [one])
         handed(call)
+        if one in sources:
+            continue
         if not bool((call.output == 1).all()):  # A proof puts other numbers there.
             rows = call.output.flatten(0, -3).amax(0)
             found.output.copy_(rows.where(rows.isnan(), 0).expand_as(found.output))

@@ -105,6 +105,12 @@ class Source:
         return self.is_plain and is_last and not self.was_consumed and not self.is_torn
 
     @property
+    def has_met(self) -> bool:
+        """Whether it, some of it, or what it became met values."""
+        became = self.again is not None and self.again.has_met
+        return self.is_consumed or bool(self.met) or self.is_torn or became
+
+    @property
     def was_consumed(self) -> bool:
         """Whether it met its values, itself or as a part of a larger one."""
         return self.is_consumed or (self.parent is not None and self.parent.was_consumed)

@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
+from gattn.models.doors.functions.softmaxes.beside import note_divided, note_softmax
 from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers, lost
 from gattn.models.doors.functions.softmaxes.following import (
     Followed,
@@ -107,6 +108,7 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
         with inside():
             number, most = runs.next_softmax(module), scores.dim() - 1
             source = Source(module, number, ref(result), scores, most, running(), is_written=True)
+            note_softmax(source, given, result)
             followed = Followed(source, scores, -1 if key is None else key, unnormalized="exp")
             # Over which dimension NaN would be a softmax cannot be told, nor whether one key's
             # exponential, which is one if it was shifted, is divided by itself yet.
@@ -213,6 +215,7 @@ def _as_softmax(followed: Followed, result: Tensor, shift: float) -> Followed | 
             _keys.setdefault(source.module, {})[source.number] = key
             if source.is_written:
                 source.scores, source.key, source.attention = scores, key, ref(result)
+                note_divided(source)
             return replace(followed, key=key, unnormalized="", took=None, dropped=sink)
     return None
 

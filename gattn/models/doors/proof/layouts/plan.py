@@ -90,6 +90,10 @@ class Plan:
         Which call of its module a softmax becomes that may be edited before it meets the values,
         and whether it is read before: by the module's name, and how many softmaxes came before
         within one run of it.
+    uses : dict of (str, int)
+        What else is made of the scores of a call, as by a softmax with another temperature.
+    twice : dict of (str, int)
+        The softmaxes that a module takes twice, and the number of the one that meets the values.
     turned : collection of str
         The modules whose rows are heads and a leading dimension queries, though sizes do not tell.
     exchangeable : list of str
@@ -141,6 +145,8 @@ class Plan:
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)
     early: dict[Place, tuple[int, bool]] = field(default_factory=dict)
+    uses: dict[Place, list[str]] = field(default_factory=dict)
+    twice: dict[Place, int] = field(default_factory=dict)
     turned: Collection[str] = ()
     exchangeable: list[str] = field(default_factory=list)
     is_nested: bool = False

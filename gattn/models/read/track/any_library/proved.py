@@ -79,6 +79,14 @@ class Proved(Protocol):
         """Which calls softmaxes become that may be edited before, and whether they are read."""
 
     @property
+    def uses(self) -> Mapping[tuple[str, int], Collection[str]]:
+        """What else is made of the scores of calls, by module and number."""
+
+    @property
+    def twice(self) -> Mapping[tuple[str, int], int]:
+        """The softmaxes that are taken twice, and the number of the one that meets the values."""
+
+    @property
     def altered(self) -> Mapping[tuple[str, int], str]:
         """How softmaxes are altered before they meet the values, by module and number."""
 

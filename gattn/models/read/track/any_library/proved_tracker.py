@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -186,6 +186,17 @@ class ProvedTracker(Tracker):
     def _begins_texts(self, place: tuple[str, int], shape: Sequence[int]) -> bool:
         """Return whether a call goes on with no text, whose keys would tell which one."""
         return True
+
+    def comes_again(self, module: nn.Module, number: int) -> int | None:
+        """Return the number of a softmax that meets the values, where a module takes it twice."""
+        return (
+            None if self.plan is None else self.plan.twice.get((self.modules.name(module), number))
+        )
+
+    def beside(self, module: nn.Module, part: int) -> Collection[str]:
+        """Say what else the model makes of the scores of a call of attention."""
+        name = self.modules.name(module)
+        return () if self.plan is None else self.plan.uses.get((name, part), ())
 
     def forget_early(self, module: nn.Module, number: int) -> None:
         """Edit a softmax no more before it meets its values, as what was proved says."""
