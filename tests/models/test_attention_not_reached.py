@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -214,3 +216,80 @@ def test_what_code_keeps_of_attention_that_was_edited_is_in_the_way_of_no_proof(
         model(x[:1])  # which is proved anew, while code holds what it kept
     assert len(kept) >= 4
     assert len(run.traces) == 3
+
+
+LAST, LOG, QUEUE, HOLDER = None, [], deque(), SimpleNamespace()
+
+
+class Keeping(Layer):
+    """Keeps a detached copy in some place, before a mask."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        self.way(self, attention)
+        attention = attention.masked_fill(MASK, 0.0)
+        return self.out((attention @ v).transpose(1, 2).flatten(2))
+
+
+def in_a_global(layer, a):
+    global LAST
+    LAST = a.detach()
+
+
+def in_a_class(layer, a):
+    Keeping.last = a.detach().clone()
+
+
+def in_a_closure():
+    last = None
+
+    def keep(layer, a):
+        nonlocal last
+        last = a.detach()
+
+    return keep
+
+
+ELSEWHERE = {
+    "a global": in_a_global,
+    "a class": in_a_class,
+    "a closure": in_a_closure(),
+    "a list": lambda layer, a: LOG.append(a.detach()),
+    "a list of pairs": lambda layer, a: LOG.append(("name", a.detach().clone())),
+    "a deque": lambda layer, a: QUEUE.append(a[:, 2].detach()),
+    "an object": lambda layer, a: setattr(HOLDER, "last", [a.detach() > 0.1]),
+    "attention with its gradients": lambda layer, a: LOG.append(a),
+}
+
+
+@pytest.mark.parametrize("keep", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_what_code_keeps_outside_the_model_is_warned_of_under_gradients(keep):
+    model, x = made(None)
+    model.blocks = nn.ModuleList(Keeping(keep) for _ in range(2)).double().eval()
+    says = r"blocks\.1 .* keeps or returns of it is not edited"
+    with edited(model, EDITS["cut"][0]), pytest.warns(UserWarning, match=says):
+        model(x)
+
+
+USES = {
+    "a mask": lambda a: a.masked_fill(a.detach() < 0.01, 0.0),
+    "a detached factor": lambda a: a * (a.detach() > 0.01) * ~MASK,
+    "written out": None,
+}
+
+
+@pytest.mark.parametrize("change", USES.values(), ids=USES)
+def test_what_only_gradients_need_is_not_kept(change):
+    def way(q, k, v):
+        scores = q @ k.mT / ROOT
+        if change is not None:
+            return change(scores.softmax(-1)) @ v
+        exponentials = (scores - scores.detach().amax(-1, keepdim=True)).exp()
+        return exponentials @ v / exponentials.sum(-1, keepdim=True)
+
+    model, x = made(way)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with edited(model, EDITS["cut"][0]):
+            model(x).sum().backward()

@@ -6,6 +6,7 @@ wait for the values. What is there by then is edited; what was made of it before
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,11 +19,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from gattn.checks import warn
+from gattn.models.doors.functions.calling.beside import editing
 from gattn.models.doors.functions.calling.memory import living, memory_of
 from gattn.models.doors.functions.calling.raw_call import named
+from gattn.models.doors.functions.softmaxes.following import softmaxes
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.watch.contexts import present
 
 _WAITED = (
     "{} is edited where its attention meets the values, not before: it changes its attention until "
@@ -41,12 +43,15 @@ class _Late:
     It `awaits` the end of the calls that edit it.
     """
 
-    module: nn.Module
-    given_out: Memories
-    memories: Memories
+    source: Source
     written: Memories
     awaits: set[Tracker]
     takes_gradients: bool
+
+    @property
+    def left(self) -> set[StorageWeakRef]:
+        """The memory that holds what was made of it before, if anything holds that."""
+        return living(self.source.memories) - set(self.written)
 
 
 class _Unreached(threading.local):
@@ -67,13 +72,8 @@ _unreached = _Unreached()
 
 def note_late(source: Source, written: list[Tensor]) -> None:
     """Note a softmax that was edited where it met its values, and the tensors that hold that."""
-    root, owned = source.root, [known for known in present() if known[0].owns(source.module)]
-    awaits = {calls.tracker for calls, context in owned if context.edits_attention}
-    memories = {memory_of(x) for x in written}
-    late = _Late(
-        *(root.module, root.given_out, root.memories, memories, awaits, torch.is_grad_enabled())
-    )
-    _unreached.late.append(late)
+    memories, awaits = {memory_of(x) for x in written}, editing(source.module)
+    _unreached.late.append(_Late(source.root, memories, awaits, torch.is_grad_enabled()))
 
 
 def forget_late(tracker: Tracker) -> None:
@@ -89,15 +89,30 @@ def warn_of_unreached(tracker: Tracker, result: Any) -> None:
         return _held(tracker.model, result)
 
     for one in _unreached.ended(tracker):
-        left = living(one.memories) - set(one.written)
-        if any(memory is None or memory not in one.written for memory in one.given_out):
+        left, given_out = one.left, one.source.given_out
+        if any(memory is None or memory not in one.written for memory in given_out):
             found = "What Python got of its numbers before"
-        elif left and not (one.takes_gradients and left.isdisjoint(held())):
+        elif left and not (
+            one.takes_gradients and left.isdisjoint(held()) and not _are_kept(one.source, left)
+        ):
             found = "What the model keeps or returns of it"
         else:  # Gradients may need what nobody holds.
             continue
         more = _NO_GRADIENTS if one.takes_gradients else ""
-        warn(_WAITED.format(named(one.module), found, more))
+        warn(_WAITED.format(named(one.source.module), found, more))
+
+
+def _are_kept(source: Source, left: set[StorageWeakRef]) -> bool:
+    """Return whether Python holds tensors that were made of a softmax, as in lists or globals."""
+    known = list(softmaxes.known.values())
+    made = (x() for x, followed, _ in known if followed.source.root is source)
+    some = [x for x in made if x is not None and memory_of(x) in left]
+    late = (followed.late for _, followed, _ in known if followed.late is not None)
+    own = {id(some), *(id(one.args) for one in late)}
+    return any(
+        id(one) not in own and not type(one).__module__.startswith("gattn.")
+        for one in (gc.get_referrers(*some) if some else ())
+    )
 
 
 def _held(model: nn.Module, result: Any) -> Memories:
