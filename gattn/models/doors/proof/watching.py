@@ -28,6 +28,7 @@ from gattn.models.doors.proof.probing.one_run.sites import Site, Sites
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.taking import not_in
+from gattn.models.read.track.early_calls import EarlyCall
 from gattn.models.watch.contexts import present
 
 _CALLS_ORIGINAL = (
@@ -165,7 +166,8 @@ class Watching:
             self.open.append(site)
             self.numbers.take(call, site.place)
         if call.early is not None:
-            self._plan.early[site.name, call.early] = site.ordinal, call.is_read
+            number, form = call.early
+            self._plan.early[site.name, number] = EarlyCall(site.ordinal, form, call.is_read)
         if call.number is not None:
             how = "scaled" if call.is_scaled else "mixed"
             self._plan.altered[site.place[0], call.number] = how
@@ -182,7 +184,7 @@ class Watching:
         for what, module, ordinal, again in self._uses.beside():
             name, (own, met) = self._walk.name(module), again or (-1, -1)
             if (name, met) in plan.early:
-                plan.early[name, met] = ordinal, True
+                plan.early[name, met] = plan.early[name, met]._replace(is_read=True)
                 plan.twice[name, met] = plan.twice[name, own] = met
             else:
                 plan.uses.setdefault((name, ordinal), []).append(what)

@@ -17,6 +17,7 @@ from gattn.models.read.masks import Mask
 from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.track.early_calls import EarlyCall
 from gattn.models.read.track.layers import LayersOfCall
 from gattn.models.read.track.modules import Modules
 from gattn.models.read.track.tokens import Tokens
@@ -216,16 +217,19 @@ class Tracker:
         """Return how a softmax is altered before it meets its values: "scaled", "mixed" or ""."""
         return ""
 
-    def early_ordinal(
-        self, module: nn.Module, number: int, shape: Sequence[int], *, is_read: bool
-    ) -> int | None:
+    def early(self, module: nn.Module, number: int) -> EarlyCall | None:
         """Return which call of attention a softmax becomes, if edits may be put in with it.
 
-        If only what `is_read` before it meets the values is wanted, None where the proof saw no
-        such reading. `number` counts the softmaxes of one run of the module, and `shape` is that
-        of the scores.
+        `number` counts the softmaxes of one run of the module.
         """
         return None
+
+    def begins_texts(self, module: nn.Module, part: int, shape: Sequence[int]) -> bool:
+        """Return whether a call goes on with no text, whose keys would tell which one.
+
+        `shape` is that of its scores.
+        """
+        return True
 
     def met(self, call: SeenCall) -> None:
         """Look at a call that was placed before its values were known, now that they are."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError, EditError
 from gattn.models.doors.functions.calling.beside import note_edited
 from gattn.models.doors.functions.calling.custom_backward import refuse_gradients
+from gattn.models.doors.functions.calling.forms import FORMS, Form
 from gattn.models.doors.functions.calling.owners import innermost
 from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed, named, observer
 from gattn.models.read.layouts import Layout, usual
@@ -85,22 +86,30 @@ def edited_early(call: RawCall) -> bool:
     return True
 
 
-def is_begun_early(module: nn.Module, number: int, scores: Tensor, *, with_gradients: bool) -> bool:
-    """Return whether a call begins with its softmax, so that what reads this reads what is edited.
+def early_form(
+    module: nn.Module, number: int, scores: Tensor, *, with_gradients: bool
+) -> Form | None:
+    """Return the form of a softmax with which a call begins; None if it begins later.
 
-    `number` counts the softmaxes of one run of the module. Where gradients are taken, edits are not
-    written into memory later.
+    What reads it then reads what is edited. `number` counts the softmaxes of one run of the module.
+    Where no gradients are taken, edits are written into memory later if nothing was read before.
     """
     found = [(calls.tracker, context) for calls, context in present() if calls.owns(module)]
     if not any(context.edits_attention for _, context in found):
-        return False
+        return None
     if any(context.hears_parts for _, context in found):
-        return False
-    ordinals = {
-        tracker.early_ordinal(module, number, scores.shape, is_read=not with_gradients)
-        for tracker, _ in found
-    }
-    return ordinals == {runs.count(module)}
+        return None
+    early = {tracker: tracker.early(module, number) for tracker, _ in found}
+    calls = {one for one in early.values() if one is not None}
+    if len(calls) != 1 or None in early.values():
+        return None
+    (call,) = calls
+    if call.ordinal != runs.count(module) or not (call.is_read or with_gradients):
+        return None
+    form = FORMS[call.form]
+    shape = form.rows(scores).shape
+    are_begun = all(one.begins_texts(module, call.ordinal, shape) for one in early)
+    return form if are_begun else None
 
 
 def is_edited_by_user(module: nn.Module) -> bool:

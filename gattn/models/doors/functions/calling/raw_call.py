@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,13 @@ from gattn.normalizers.base import HALF
 if TYPE_CHECKING:
     from gattn.models.doors.functions.softmaxes.source import Ranking
     from gattn.models.watch.taking_part import Begun
+
+
+class Early(NamedTuple):
+    """How many softmaxes came before one in a run of its module, and the name of its form."""
+
+    number: int
+    form: str
 
 
 @dataclass(eq=False)
@@ -63,9 +70,8 @@ class RawCall:
         Whether the softmax is written out, so that it is no kernel of torch.
     ranking : Ranking, optional
         How its scores, or its weights, were ranked.
-    early : int, optional
-        How many softmaxes came before in the module's run, if its own may be edited before it meets
-        the values.
+    early : Early, optional
+        Which softmax of the module's run it is, if that may be edited before it meets the values.
     is_read : bool
         Whether other functions read its softmax before, or copies of it were made.
     first : RawCall, optional
@@ -93,7 +99,7 @@ class RawCall:
     over_last: bool = True
     is_written: bool = False
     ranking: Ranking | None = None
-    early: int | None = None
+    early: Early | None = None
     is_read: bool = False
     first: RawCall | None = None
 

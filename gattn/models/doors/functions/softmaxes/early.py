@@ -12,14 +12,15 @@ import threading
 import torch
 from torch import Tensor
 
+from gattn.models.doors.functions.calling.forms import FORMS, Form
 from gattn.models.doors.functions.calling.handing import (
     comes_again,
+    early_form,
     edited_early,
-    is_begun_early,
     refuse_early,
 )
 from gattn.models.doors.functions.calling.memory import laid_as, living, memory_of
-from gattn.models.doors.functions.calling.raw_call import RawCall, is_observed
+from gattn.models.doors.functions.calling.raw_call import Early, RawCall, is_observed
 from gattn.models.doors.functions.softmaxes.beside import Same
 from gattn.models.doors.functions.softmaxes.following import Followed, are_equal
 from gattn.models.doors.functions.softmaxes.products import Product
@@ -28,27 +29,32 @@ from gattn.models.doors.functions.softmaxes.source import Source
 _is_batched = torch._C._functorch.is_batchedtensor
 
 
-def early_of(followed: Followed, found: Product) -> int | None:
-    """Return the number of a softmax that may be edited before its product."""
-    return followed.source.number if is_observed() and _is_as_it_was(followed, found) else None
+def early_of(followed: Followed, found: Product) -> Early | None:
+    """Return which softmax may be edited before its product."""
+    form = _form(followed, found) if is_observed() else None
+    return None if form is None else Early(followed.source.number, form)
 
 
-def _is_as_it_was(followed: Followed, found: Product) -> bool:
-    """Return whether a softmax meets the values as torch gave it, whole, but for a dropout."""
-    source = followed.source
+def _form(followed: Followed, found: Product) -> str | None:
+    """Name the form of a softmax that meets the values as torch gave it, whole, but for a dropout.
+
+    None if it meets them otherwise.
+    """
+    source, scores = followed.source, followed.source.scores
     if not source.is_plain or source.is_again or found.dropped is not None:
-        return False
-    if source.ranking is not None and source.ranking.keeps:
-        return False
-    scores = source.scores
-    if _is_batched(scores):
-        return False
-    return found.output.shape[:-1] == scores.shape[:-1] and are_equal(found.scores, scores)
+        return None
+    if (source.ranking is not None and source.ranking.keeps) or _is_batched(scores):
+        return None
+    for name, form in FORMS.items():
+        is_turned = source.key != scores.dim() - 1
+        if form.is_turned == is_turned and are_equal(found.scores, rows := form.rows(scores)):
+            return name if found.output.shape[:-1] == rows.shape[:-1] else None
+    return None
 
 
 def refuse_changed(followed: Followed, found: Product) -> None:
     """Refuse a softmax that was edited early, but does not meet the values as it was."""
-    if not _is_as_it_was(followed, found):
+    if _form(followed, found) is None:
         refuse_early(followed.source.module, followed.source.number)
 
 
@@ -60,16 +66,18 @@ def has_copies(followed: Followed, found: Product) -> bool:
     return not living(root.memories) <= own
 
 
-def without_values(source: Source, attention: Tensor) -> RawCall:
+def without_values(source: Source, attention: Tensor, form: Form = FORMS[""]) -> RawCall:
     """Return the call of a softmax that has not met its values."""
+    rows = form.rows(attention)
     return RawCall(
         source.module,
         "softmax",
-        attention.new_zeros(*attention.shape[:-2], attention.shape[-1], 0),
-        attention[..., :0],
-        scores=source.scores,
-        weights=attention,
+        rows.new_zeros(*rows.shape[:-2], rows.shape[-1], 0),
+        rows[..., :0],
+        scores=form.rows(source.scores),
+        weights=rows,
         running=source.running,
+        over_last=not form.is_turned,
     )
 
 
@@ -92,9 +100,8 @@ def first_of(source: Source, same: Same) -> Source | None:
 
 def as_first(first: Source, attention: Tensor) -> Tensor:
     """Return a softmax that is taken once more, as it was edited the first time."""
-    if not first.is_edited_early or first.begun is None or first.begun.weights is None:
-        return attention
-    return laid_as(first.begun.weights.clone(), attention)
+    edited = first.edited_early
+    return attention if edited is None else laid_as(edited.clone(), attention)
 
 
 def begun_early(source: Source, attention: Tensor, same: Same) -> Tensor:
@@ -105,13 +112,17 @@ def begun_early(source: Source, attention: Tensor, same: Same) -> Tensor:
     again = comes_again(source.module, source.number)
     number = source.number if again is None else again
     name = source.module, number, source.scores
-    if not is_begun_early(*name, with_gradients=with_gradients):
+    form = early_form(*name, with_gradients=with_gradients)
+    if form is None:
         return attention
     source.number = number
-    source.begun = call = without_values(source, attention)
+    source.begun = call = without_values(source, attention, form)
     if again is not None:
         _firsts.known[id(source.module), number] = source, same
-    return call.weights if edited_early(call) and call.weights is not None else attention
+    if not edited_early(call) or call.weights is None:
+        return attention
+    source.edited_early = form.softmax(call.weights)
+    return source.edited_early
 
 
 def unedited(found: Product, dropout: float) -> tuple[Tensor, Tensor]:

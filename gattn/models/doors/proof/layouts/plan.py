@@ -17,6 +17,7 @@ from gattn.models.doors.steps import Passed
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.track.any_library.wholes import Whole
+from gattn.models.read.track.early_calls import EarlyCall
 
 Place = tuple[str, int]
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
@@ -87,9 +88,8 @@ class Plan:
         How softmaxes are changed before they meet the values, "scaled" or "mixed": by the module's
         name, and how many softmaxes came before within one run of it.
     early : dict of (str, int)
-        Which call of its module a softmax becomes that may be edited before it meets the values,
-        and whether it is read before: by the module's name, and how many softmaxes came before
-        within one run of it.
+        Which call of its module a softmax becomes that may be edited before it meets the values: by
+        the module's name, and how many softmaxes came before within one run of it.
     uses : dict of (str, int)
         What else is made of the scores of a call, as by a softmax with another temperature.
     twice : dict of (str, int)
@@ -144,7 +144,7 @@ class Plan:
     integers: bytes = b""
     refused: str = ""
     altered: dict[Place, str] = field(default_factory=dict)
-    early: dict[Place, tuple[int, bool]] = field(default_factory=dict)
+    early: dict[Place, EarlyCall] = field(default_factory=dict)
     uses: dict[Place, list[str]] = field(default_factory=dict)
     twice: dict[Place, int] = field(default_factory=dict)
     turned: Collection[str] = ()

@@ -201,12 +201,12 @@ class AnyTracker(ProvedTracker):
         layer = self.layers.depth.get(stack, 0)
         return Place(stack, layer, False, found.sides, found.sides, found.sequences)
 
-    def _begins_texts(self, place: tuple[str, int], shape: Sequence[int]) -> bool:
+    def begins_texts(self, module: nn.Module, part: int, shape: Sequence[int]) -> bool:
         """Return whether a call goes on with no text, whose keys would tell which one."""
         if self.plan is None or self.plan.keeps_nothing:
             return True
         queries, keys = shape[-2:]
-        is_whole = queries == keys or self.plan.reads_others(place)
+        is_whole = queries == keys or self.plan.reads_others((self.modules.name(module), part))
         return is_whole and not self._continuing.has_begun
 
     def met(self, call: SeenCall) -> None:

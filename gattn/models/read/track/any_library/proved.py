@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gattn.models.read.layouts import Layout
 from gattn.models.read.on_graphs.numbers import NodeNumbers
+from gattn.models.read.track.early_calls import EarlyCall
 
 if TYPE_CHECKING:
     from gattn.models.read.track.any_library.wholes import Whole
@@ -75,8 +76,8 @@ class Proved(Protocol):
         """The modules whose rows are heads, though sizes do not tell."""
 
     @property
-    def early(self) -> MutableMapping[tuple[str, int], tuple[int, bool]]:
-        """Which calls softmaxes become that may be edited before, and whether they are read."""
+    def early(self) -> MutableMapping[tuple[str, int], EarlyCall]:
+        """Which calls softmaxes become that may be edited before, by module and number."""
 
     @property
     def uses(self) -> Mapping[tuple[str, int], Collection[str]]:

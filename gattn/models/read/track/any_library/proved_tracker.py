@@ -12,6 +12,7 @@ from gattn.errors import CaptureError, EditError
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 from gattn.models.read.track.any_library.any_modules import AnyModules
 from gattn.models.read.track.any_library.proved import FollowedCall, Proved
+from gattn.models.read.track.early_calls import EarlyCall
 from gattn.models.read.track.tracking import Tracker
 
 
@@ -172,26 +173,16 @@ class ProvedTracker(Tracker):
         place = self.modules.name(module), number
         return "" if self.plan is None else self.plan.altered.get(place, "")
 
-    def early_ordinal(
-        self, module: nn.Module, number: int, shape: Sequence[int], *, is_read: bool
-    ) -> int | None:
-        """Return which call of attention a softmax becomes, if this was proved."""
-        name = self.modules.name(module)
-        early = {} if self.plan is None else self.plan.early
-        ordinal, was_read = early.get((name, number), (None, False))
-        if ordinal is None or not (was_read or not is_read):
-            return None
-        return ordinal if self._begins_texts((name, ordinal), shape) else None
-
-    def _begins_texts(self, place: tuple[str, int], shape: Sequence[int]) -> bool:
-        """Return whether a call goes on with no text, whose keys would tell which one."""
-        return True
+    def early(self, module: nn.Module, number: int) -> EarlyCall | None:
+        """Return which call of attention a softmax becomes, if edits may be put in with it."""
+        return (
+            None if self.plan is None else self.plan.early.get((self.modules.name(module), number))
+        )
 
     def comes_again(self, module: nn.Module, number: int) -> int | None:
         """Return the number of a softmax that meets the values, where a module takes it twice."""
-        return (
-            None if self.plan is None else self.plan.twice.get((self.modules.name(module), number))
-        )
+        place = self.modules.name(module), number
+        return None if self.plan is None else self.plan.twice.get(place)
 
     def beside(self, module: nn.Module, part: int) -> Collection[str]:
         """Say what else the model makes of the scores of a call of attention."""
