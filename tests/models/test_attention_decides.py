@@ -65,6 +65,25 @@ def test_a_decision_that_an_edit_changes_is_refused(decides, layers, with_gradie
             assert not torch.allclose(model(x), plain)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_refusal_that_code_catches_is_followed_by_no_other_one(layers):
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        return attention @ (v.flip(2) if attention.max() > MOST else v)
+
+    model, x = made(way, layers=layers)
+    cut = Cut(layer=layers - 1, query=4, key=slice(0, 5))
+    with edited(model, cut), pytest.raises(EditError, match="decides by its attention"):
+        model(x)
+    context = edited(model, Cut(layer=7))
+    context.__enter__()
+    with pytest.raises(RuntimeError):
+        model(x[..., 1:])
+    model(x)  # which ends
+    with pytest.raises(EditError, match="had nothing to edit in layer 7: there is no layer 7"):
+        context.__exit__(None, None, None)
+
+
 def shifted(v, attention):
     """Put a zero before the values for each large number of one head."""
     places = (attention[0, 0] > MOST).nonzero()[:, 0]

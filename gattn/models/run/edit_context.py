@@ -71,7 +71,7 @@ class Editing(Context):
             for edit in some
             for stack, part in edit.by_stack().items()
         }
-        self._seen = Seen()
+        self._seen, self._has_ended, self._broke = Seen(), False, False
         self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
         self._positions: dict[tuple[int, str], set[int | None]] = {}
         self._stack_of: dict[int, str] = {}
@@ -177,6 +177,7 @@ class Editing(Context):
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Refuse an edit that could be meant for several stacks, and gradients taken too late."""
+        self._has_ended = True
         self._hearing.end(tracker)
         warn_of_beside(tracker)
         warn_of_unreached(tracker, result)
@@ -191,6 +192,7 @@ class Editing(Context):
 
     def broke(self, tracker: Tracker) -> None:
         """Forget a call that broke off."""
+        self._broke = True
         self._hearing.end(tracker)
         forget_beside(tracker)
         forget_late(tracker)
@@ -272,6 +274,8 @@ class Editing(Context):
         """Refuse edits that had nothing to edit, or that the backward pass would miss."""
         if any(call.awaits_backward for call in self._calls.values()):
             refuse()
+        if self._seen.layers and self._broke and not self._has_ended:
+            return  # Whether a call that broke off had something to edit is not known.
         self._names.check(self._seen)
         if self._unmet:
             raise EditError(

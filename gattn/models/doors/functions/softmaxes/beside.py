@@ -108,13 +108,16 @@ class Uses:
         known = set(sources)
         uses = [use for use in self._found if use.source is not None and use.source in known]
         family: Family = frozenset().union(*(use.family for use in uses))
-        self._met.append(_Met(call.module, call.ordinal, family, uses))
+        made = (x for source in known if (x := source.attention()) is not None)
+        way = family.union(*map(self._of, made))
+        self._met.append(_Met(call.module, call.ordinal, family, uses, way))
 
     def attend(self, call: RawCall) -> None:
         """Note a call of attention whose scores no code sees."""
         if call.query is not None and call.key is not None:
             sides = self._of(call.query), self._of(call.key)
-            self._met.append(_Met(call.module, call.ordinal, frozenset(), [], sides))
+            none: Family = frozenset()
+            self._met.append(_Met(call.module, call.ordinal, none, [], none, sides))
 
     def beside(self) -> list[Beside]:
         """Return which softmaxes of scores met no values, while others of these did."""
@@ -139,7 +142,7 @@ class Uses:
     def _shared(self, use: _Use, met: _Met) -> int:
         """Count what a softmax and an attention were both made of."""
         if met.sides is None:
-            return 0 if use.number in met.family else len(use.family & met.family)
+            return 0 if use.number in met.way else len(use.family & met.family)
         both = [self._factors[n] for n in use.family if len(self._factors.get(n, ())) == 2]
         pairs = [(one & met.sides[0], two & met.sides[1]) for one, two in both]
         return max((len(one) + len(two) for one, two in pairs if one and two), default=0)
@@ -214,12 +217,16 @@ class _Use:
 
 
 class _Met(NamedTuple):
-    """A call of attention, and its scores; or where no code sees these, its queries and keys."""
+    """A call of attention, its scores, and all that its softmax was made of.
+
+    Where no code sees the scores, it has two `sides`, queries and keys.
+    """
 
     module: nn.Module
     ordinal: int
     family: Family
     uses: list[_Use]
+    way: Family
     sides: tuple[Family, Family] | None = None
 
 
