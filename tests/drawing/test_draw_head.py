@@ -300,8 +300,9 @@ def test_positions_may_name_the_nodes_of_a_bipartite_graph():
 
 def test_scores_are_drawn_as_a_matrix_alone():
     head = causal_head(4)
-    with pytest.raises(SelectionError, match="scores=True"):
-        draw_head(head, "matrix", values="score")
+    for layout in ("matrix", "arcs"):
+        with pytest.raises(SelectionError, match=r"gattn\.capture\(text, model, scores=True\)"):
+            draw_head(head, layout, values="score")
     head = dataclasses.replace(head, score=np.log(head.attention))
     ax = draw_head(head, "matrix", ax=axes(), values="score")
     np.testing.assert_allclose(ax.images[0].get_array().compressed(), head.score)

@@ -348,6 +348,6 @@ def test_empty_inputs_are_named(shape: tuple[int, ...]) -> None:
             return (self.query(x) @ x.mT).softmax(-1) @ x
 
     model = Plain().eval()
-    says = "an empty batch, a text without tokens"
+    says = "In an empty batch, a text without tokens"
     with pytest.raises(CaptureError, match=says), capturing(model):
         model(torch.randn(shape))

@@ -104,5 +104,6 @@ def check_values(head: AttentionGraph, values: str) -> None:
         raise SelectionError(f"values is one of {known}, not {values!r}.")
     if values not in head.edge_values:
         raise SelectionError(
-            f"This head has no {values}; compute its graph with {STORED_BY[values]}."
+            f"This head has no {values}; compute its graph with {STORED_BY[values]}, as in "
+            f"gattn.capture(text, model, {STORED_BY[values]})."
         )

@@ -83,12 +83,24 @@ def verify(call: SeenCall, reading: Reading) -> None:
     half = call.is_half or not kinds.isdisjoint(HALF)
     error /= max(largest, 1e-6)
     if not error < (3e-2 if half else 1e-4):
-        tensors = [k for k, v in call.options.items() if isinstance(v, Tensor)]
         raise CaptureError(
             f"{call.where} ({type(call.module).__name__}) does not compute softmax attention as "
-            f"gattn reads it: the relative error of its output is {error:.1e}. Its options are "
-            f"{sorted(call.options)}, tensors among them {tensors}. Nothing was captured or edited."
+            f"gattn reads it: the relative error of its output is {error:.1e}.{_options(call)} "
+            "Nothing was captured or edited."
         )
+
+
+def _options(call: SeenCall) -> str:
+    """List the further arguments of a call, one of which may be why."""
+    names = [
+        f"{name} (a tensor)" if isinstance(x, Tensor) else name for name, x in call.options.items()
+    ]
+    if not names:
+        return (
+            " Its code may change attention before it meets the values where no function shows it, "
+            "as by rounding."
+        )
+    return f" Its options are {', '.join(sorted(names))}."
 
 
 @lru_cache(maxsize=16)

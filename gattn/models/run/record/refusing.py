@@ -97,14 +97,12 @@ def nothing_seen(
             "module that is given these parts as tokens. There is nothing to capture."
         )
     return (
-        f"The attention of {kind} cannot be seen: expected transformers' attention "
-        "interface, torch's attention functions, a softmax of scores times values, "
-        "also one written out as exponentials divided by their sum, or torch-geometric's "
-        "softmax over edges. Attention without a softmax, such as sigmoids, sparsemax or linear "
-        "attention, is not seen, nor are softmaxes over chunks of keys that are merged by "
-        "their exponentials, nor one that meets no values, as where its weights are the answer of "
-        "a pointer network; and an empty batch, a text without tokens or a graph without edges may "
-        "have none. There is nothing to capture."
+        f"{kind} has no attention that gattn sees: torch's attention functions, transformers' "
+        "attention interface, softmaxes of scores that are multiplied with values, or softmaxes "
+        "over the edges of a graph. (In an empty batch, a text without tokens or a graph "
+        "without edges there is none.) Attention without a softmax, and a softmax that meets no "
+        "values, such as the answer of a pointer network, cannot be seen: "
+        "docs/concepts/any_model.md says more."
     )
 
 

@@ -93,6 +93,6 @@ def _difference(call: RawCall) -> str:
     row = int((error > most).nonzero()[0][-2])
     return (
         "its attention is changed between its softmax and its values in a way that torch does not "
-        f"tell, as by .data or NumPy: that of query {row} is off by {float(error.max()):.1e}. "
-        "Change it by torch's functions on the tensor itself"
+        f"tell, as by .data, NumPy or rounding: that of query {row} is off by "
+        f"{float(error.max()):.1e}. Change it by torch's functions on the tensor itself"
     )
