@@ -8,7 +8,7 @@ from hand_written import HEADS, ROOT, Layer, Model, made
 from torch import nn
 
 from gattn import Cut, capturing, edited
-from gattn.errors import EditError
+from gattn.errors import CaptureError, EditError
 
 MOST = 0.9
 
@@ -182,3 +182,44 @@ def test_logs_whose_sizes_attention_decides_decide_nothing(log, layers):
     torch.testing.assert_close(found, wanted.detach(), rtol=0, atol=1e-12)
     one, other = (torch.tensor(a) for a in (kept[-1], log(attention[-1].detach())))
     torch.testing.assert_close(one, other)
+
+
+PICKS = {
+    "index": lambda a: a[a > 0.1],
+    "masked_select": lambda a: a.masked_select(a > 0.1),
+    "place": lambda a: a.argmax().item(),
+}
+OF_ARRAYS = {
+    "index": lambda a: a[a > 0.1],
+    "place": lambda a: int(a.argmax()),
+}
+
+
+@pytest.mark.parametrize("pick", PICKS.values(), ids=PICKS)
+def test_picks_for_a_log_are_refused_with_the_way_out(pick):
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        pick(attention)
+        return attention @ v
+
+    model, x = made(way, layers=1)
+    says = r"perhaps its tokens.* for a log, pick from an array: attention\.detach\(\)"
+    with pytest.raises(CaptureError, match=says), edited(model, Cut(query=4, key=3)):
+        model(x)
+
+
+@pytest.mark.parametrize("pick", OF_ARRAYS.values(), ids=OF_ARRAYS)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_picks_from_arrays_are_of_what_edits_wrote(pick, with_gradients):
+    kept = []
+
+    def way(q, k, v):
+        attention = (q @ k.mT / ROOT).softmax(-1)
+        kept.append(pick(attention.detach().cpu().numpy()))
+        return attention @ v
+
+    model, x = made(way)
+    with torch.set_grad_enabled(with_gradients), edited(model, Cut(layer=1, query=4, key=slice(5))):
+        model(x)
+    (*_, wanted), _ = model.dense(x, lambda a, layer: only_the_last(a) if layer == 1 else a)
+    assert kept[-1] == pytest.approx(pick(wanted.detach().numpy()), abs=1e-11)

@@ -210,7 +210,7 @@ def turned_below(q, k, v):
 @pytest.mark.parametrize("way", [ordered, turned_below])
 def test_arrays_that_decide_something_are_not_only_kept(way):
     model, x = made(way)
-    with pytest.raises(CaptureError, match="picks or orders its tokens"), capturing(model):
+    with pytest.raises(CaptureError, match="picks or orders numbers"), capturing(model):
         model(x)
 
 

@@ -280,11 +280,12 @@ class Solver:
 
 
 def picked(pick: Pick) -> str:
-    """Say that a call's tokens were picked otherwise than by what the model is given."""
+    """Say that a call's tokens may have been picked, but not by what the model is given."""
     how = "by their values" if pick.by is By.VALUES else "at random"
     return (
-        f"it picks or orders its tokens {how} before it attends ({pick.kernel}), so that which "
-        "token a slot stands for cannot be told (indices that the model is given can be followed)"
+        f"it picks or orders numbers {how} before it attends ({pick.kernel}), perhaps its tokens, "
+        "so that which token a slot stands for cannot be told (indices that the model is given can "
+        "be followed; for a log, pick from an array: attention.detach().cpu().numpy())"
     )
 
 
