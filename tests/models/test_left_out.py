@@ -240,3 +240,44 @@ def test_what_sums_over_other_than_its_softmax_is_named_beside_attention(batch):
         for head in range(HEADS):
             dense = torch.as_tensor(stack[0, head].to_dense())
             torch.testing.assert_close(dense, expected[element, head])
+
+
+def attends(x):
+    return (x @ x.mT / WIDTH**0.5).softmax(-1) @ x
+
+
+class Twice(nn.Module):
+    """Attends to what it attended to, perhaps each time in a module of its own."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second, self.out = first, second, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.second(self.out(self.first(x)))
+
+
+class Own(nn.Module):
+    def forward(self, x):
+        return attends(x)
+
+
+@torch.no_grad()
+def test_attention_to_what_attention_gave_is_shown_in_a_module_of_its_own():
+    torch.manual_seed(0)
+    x, together = torch.randn(2, TOKENS, WIDTH).double(), Twice(None, None).double()
+    together.first = together.second = attends  # no modules
+    says = pytest.warns(UserWarning, match=r"each of its keys is \(an input of a module of its own")
+    with says, capturing(together) as run:
+        together(x)
+    assert len(list(run.traces[0].heads())) == 1
+    apart = Twice(Own(), Own()).double()
+    apart.load_state_dict(together.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with capturing(apart) as run:
+            apart(x)
+    y = apart.out(attends(x))[0]
+    wanted = (y @ y.mT / WIDTH**0.5).softmax(-1)
+    graph = run.traces[0].stacks["second"][0, 0]
+    assert graph.to_dense() == pytest.approx(wanted.numpy(), abs=1e-12)

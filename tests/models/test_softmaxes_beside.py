@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from gattn import Ablate, Cut, edited
+from gattn.errors import EditError
 
 SAME = {
     "softmax": lambda s: s.softmax(-1),
@@ -230,3 +231,31 @@ def test_softmaxes_that_another_module_takes_are_warned_of_by_the_layer():
     says = pytest.warns(UserWarning, match=r"blocks\.0 \(Scoring\), and of 1 more")
     with edited(model, Cut(query=4, key=3)), says:
         model(x)
+
+
+class Masked(Layer):
+    """Takes its softmax twice, and then loses it to tokens with a large number."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        scores = q @ k.mT / ROOT
+        self.kept = scores.softmax(-1)
+        attention = scores.softmax(-1).masked_fill((x.abs().amax(-1) > 20)[:, None, None], 0.0)
+        return self.out((attention @ v).transpose(1, 2).flatten(2))
+
+
+@torch.no_grad()
+def test_a_softmax_that_is_taken_twice_is_warned_of_where_edits_wait_for_the_values():
+    model, x = made(None)
+    model.blocks = nn.ModuleList(Masked(None) for _ in range(2)).double().eval()
+    large = x.clone()
+    large[:, 5] *= 40
+    model(x)  # From now on it keeps something.
+    with edited(model, EDITS["cut"][0]):
+        model(x)
+        assert bool((model.blocks[1].kept[:, 2, 4, 3] == 0).all())
+        with pytest.raises(EditError, match="changes its attention"):
+            model(large)
+        with pytest.warns(UserWarning, match=SAYS.format("another softmax", r"blocks\.1")):
+            model(large)
+    assert bool((model.blocks[1].kept[:, 2, 4, 3] != 0).all())

@@ -33,7 +33,7 @@ FACTORED = (
 LEARNED = "its keys and values are the same whatever the model is given"
 NO_KEYS = (
     "no input of the modules around it tells by its scores which token of which text each of its "
-    "keys is"
+    "keys is (an input of a module of its own would)"
 )
 
 

@@ -185,7 +185,7 @@ class Watching:
             name, (own, met) = self._walk.name(module), again or (-1, -1)
             if (name, met) in plan.early:
                 plan.early[name, met] = plan.early[name, met]._replace(is_read=True)
-                plan.twice[name, met] = plan.twice[name, own] = met
+                plan.twice[name, met] = plan.twice[name, own] = met, ordinal
             else:
                 plan.uses.setdefault((name, ordinal), []).append(what)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+SOFTMAX = "another softmax"
+
 
 class EarlyCall(NamedTuple):
     """The number of a call, the form of its softmax, and whether that is read before the values."""

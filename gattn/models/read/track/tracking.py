@@ -238,8 +238,8 @@ class Tracker:
         """Return the number of a softmax that meets the values, where a module takes it twice."""
         return None
 
-    def beside(self, module: nn.Module, part: int) -> Collection[str]:
-        """Say what else the model makes of the scores of a call of attention."""
+    def beside(self, module: nn.Module, part: int, *, is_early: bool) -> Collection[str]:
+        """Say what else the model makes of the scores of a call, which its edits do not reach."""
         return ()
 
     def forget_early(self, module: nn.Module, number: int) -> None:

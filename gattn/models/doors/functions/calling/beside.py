@@ -47,9 +47,9 @@ _all = _All()
 def note_edited(call: RawCall) -> None:
     """Note what is made of the scores of a call whose attention was edited."""
     found = [calls.tracker for calls, _ in present() if calls.owns(call.module)]
-    awaits = editing(call.module)
-    if names := {name for one in found for name in one.beside(call.module, call.ordinal)}:
-        _all.known.append(_Beside(call.module, sorted(names), awaits))
+    place, is_early = (call.module, call.ordinal), call.is_edited_early
+    if names := {name for one in found for name in one.beside(*place, is_early=is_early)}:
+        _all.known.append(_Beside(call.module, sorted(names), editing(call.module)))
 
 
 def editing(module: nn.Module) -> set[Tracker]:

@@ -19,6 +19,7 @@ from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.functions.softmaxes.following import asks_of_form, operands, version_of
 from gattn.models.doors.functions.softmaxes.known import Observers, OfTensors
 from gattn.models.doors.functions.softmaxes.source import Source
+from gattn.models.read.track.early_calls import SOFTMAX
 
 _PRODUCTS = frozenset(
     (
@@ -95,9 +96,7 @@ class Uses:
     def note(self, source: Source, scores: Tensor, result: Tensor, same: Same | None) -> None:
         """Note a softmax, or exponentials that may become one, by themselves."""
         number = self._number(result)
-        self._found.append(
-            _Use(source.module, "another softmax", self._of(scores), number, source, same)
-        )
+        self._found.append(_Use(source.module, SOFTMAX, self._of(scores), number, source, same))
 
     def divided(self, source: Source) -> None:
         """Note that exponentials became a softmax."""

@@ -93,7 +93,8 @@ class Plan:
     uses : dict of (str, int)
         What else is made of the scores of a call, as by a softmax with another temperature.
     twice : dict of (str, int)
-        The softmaxes that a module takes twice, and the number of the one that meets the values.
+        The softmaxes that a module takes twice: the number of the one that meets the values, and
+        that of its call.
     turned : collection of str
         The modules whose rows are heads and a leading dimension queries, though sizes do not tell.
     exchangeable : list of str
@@ -146,7 +147,7 @@ class Plan:
     altered: dict[Place, str] = field(default_factory=dict)
     early: dict[Place, EarlyCall] = field(default_factory=dict)
     uses: dict[Place, list[str]] = field(default_factory=dict)
-    twice: dict[Place, int] = field(default_factory=dict)
+    twice: dict[Place, tuple[int, int]] = field(default_factory=dict)
     turned: Collection[str] = ()
     exchangeable: list[str] = field(default_factory=list)
     is_nested: bool = False

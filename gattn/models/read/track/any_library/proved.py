@@ -84,8 +84,8 @@ class Proved(Protocol):
         """What else is made of the scores of calls, by module and number."""
 
     @property
-    def twice(self) -> Mapping[tuple[str, int], int]:
-        """The softmaxes that are taken twice, and the number of the one that meets the values."""
+    def twice(self) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """The softmaxes taken twice: the number of the one that meets values, and its call's."""
 
     @property
     def altered(self) -> Mapping[tuple[str, int], str]:

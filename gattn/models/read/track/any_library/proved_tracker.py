@@ -12,7 +12,7 @@ from gattn.errors import CaptureError, EditError
 from gattn.models.read.on_graphs.numbers import UNKNOWN, NodeNumbers
 from gattn.models.read.track.any_library.any_modules import AnyModules
 from gattn.models.read.track.any_library.proved import FollowedCall, Proved
-from gattn.models.read.track.early_calls import EarlyCall
+from gattn.models.read.track.early_calls import SOFTMAX, EarlyCall
 from gattn.models.read.track.tracking import Tracker
 
 
@@ -182,12 +182,16 @@ class ProvedTracker(Tracker):
     def comes_again(self, module: nn.Module, number: int) -> int | None:
         """Return the number of a softmax that meets the values, where a module takes it twice."""
         place = self.modules.name(module), number
-        return None if self.plan is None else self.plan.twice.get(place)
+        return None if self.plan is None else self.plan.twice.get(place, (None, None))[0]
 
-    def beside(self, module: nn.Module, part: int) -> Collection[str]:
-        """Say what else the model makes of the scores of a call of attention."""
+    def beside(self, module: nn.Module, part: int, *, is_early: bool) -> Collection[str]:
+        """Say what else the model makes of the scores of a call, which its edits do not reach."""
+        if self.plan is None:
+            return ()
         name = self.modules.name(module)
-        return () if self.plan is None else self.plan.uses.get((name, part), ())
+        twice = {(of, call) for (of, _), (_, call) in self.plan.twice.items()}
+        again = [SOFTMAX] if (name, part) in twice and not is_early else []
+        return [*self.plan.uses.get((name, part), ()), *again]
 
     def forget_early(self, module: nn.Module, number: int) -> None:
         """Edit a softmax no more before it meets its values, as what was proved says."""
