@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -154,14 +154,17 @@ def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
     """Return runs whose inputs are tried besides that of a run around a call.
 
     They are those just before the next inner run, and embeddings of ids further back; for the
-    attending module, its first ones, and embeddings of ids and recurrent networks among all and
-    within them. What is given to a module like the inner one, such as the layer before it, is
-    arranged alike.
+    attending module, its first ones, embeddings of ids and recurrent networks among all and within
+    them, and the one that only made the weights. What is given to a module like the inner one, such
+    as the layer before it, is arranged alike.
     """
     if not level:
         found = [one for one in site.inside if one.looks_up is not False]
         further = [one for one in _giving(site.inside) if one not in found[:_BEFORE]]
-        return list(dict.fromkeys((*found[:_BEFORE], *further[:_BEFORE], *further[-_BEFORE:])))
+        weighs = [one for one in _all(site.inside) if one.name == site.name][-1:]
+        return list(
+            dict.fromkeys((*found[:_BEFORE], *further[:_BEFORE], *further[-_BEFORE:], *weighs))
+        )
     inner = site.chain[level - 1]
     of = type(model.get_submodule(inner.name))
     found = [
@@ -180,8 +183,14 @@ def recurrent(site: Site) -> list[Run]:
 
 def _giving(runs: Iterable[Run]) -> list[Run]:
     """List the runs, among some and within them, of which it counts what they give."""
-    inner = (one for run in runs for one in (run, *_giving(run.inner)))
-    return [one for one in inner if one.looks_up or one.recurs]
+    return [one for one in _all(runs) if one.looks_up or one.recurs]
+
+
+def _all(runs: Iterable[Run]) -> Iterator[Run]:
+    """List runs, and those within them."""
+    for run in runs:
+        yield run
+        yield from _all(run.inner)
 
 
 def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:

@@ -9,7 +9,7 @@ from math import prod
 from gattn.models.doors.proof.candidates import Candidate, Firsts, Inputs, Reader, near, recurrent
 from gattn.models.doors.proof.no_tokens import MOST_SOURCES, has_no_tokens
 from gattn.models.doors.proof.probing import UnprovedError
-from gattn.models.doors.proof.probing.dependence import Dependence, Probe
+from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.outlining import outlined, plainly, refine
@@ -92,7 +92,7 @@ def outlined_inputs(site: Site, level: int, run: Run, batch: int, reruns: Reruns
             is_reached[n] |= bool(side.depends.any())
         if queries is None and found.queries.tells_tokens:
             queries = Reader(number, found, probe, True)
-        if keys is None and found.keys.tells_tokens:
+        if keys is None and found.keys.tells_tokens and _has_read(site, found.keys):
             keys = Reader(number, found, probe, False)
         is_around = run is site.chain[level] or site.kind != "sum"  # Branches are no step.
         if is_around and queries and queries.dependence is found and _is_step(site, found):
@@ -125,6 +125,16 @@ def _dependence(
 def _is_one_of_several(site: Site, reruns: Reruns) -> bool:
     """Return whether a module attends several times, as in a loop."""
     return any(one.module is site.module for one in reruns.sites if one is not site)
+
+
+def _has_read(site: Site, keys: Side) -> bool:
+    """Return whether a key that some query reads depends on an input, if any is read at all.
+
+    Of others only the values are known, which may be of another input than what scores are made of.
+    """
+    if site.live is None or not bool(site.live.any()):
+        return True
+    return bool((keys.depends & site.live.any(1)).any())
 
 
 def _is_step(site: Site, found: Dependence) -> bool:

@@ -261,6 +261,8 @@ class Solver:
         is_last = is_last and one.is_around  # What made keys alone does not tell of queries.
         layout, is_good = self._by(site, one, inputs, batches, is_last=is_last)
         assert layout.tokens is not None
+        if inputs.keys is not None and inputs.keys.side.has_untold:
+            self.holds_once = True  # Another mask lets keys be read that had no place here.
         tokens = replace(layout.tokens, inputs=inputs.names, is_by_rows=inputs.is_by_rows)
         return replace(layout, tokens=tokens), is_good
 

@@ -146,6 +146,13 @@ def masked(
         return None
     most = max(1e-5, 4 * torch.finfo(result.dtype).eps)
     rows = (after.float().sum(followed.key, keepdim=True) - 1).abs() > most
+    if found[0] is not result and bool((is_nan := found[0].detach().isnan()).any()):
+        # Numbers of a row with NaN do not tell what a mask takes of it; a mask that is made by
+        # values takes any, but not the marks. Where zeros replace all of a row, they replace NaN.
+        taken = is_nan & ((others[0] == 0) if func in MULTIPLIES else (after == 0))
+        taken = taken & ~followed.scores.isnan() & after.isnan().any(followed.key, keepdim=True)
+        is_lost = is_lost | taken
+        rows = rows | (taken & (followed.scores != -torch.inf)).any(followed.key, keepdim=True)
     is_empty = (after == 0).all(followed.key, keepdim=True)
     is_lost = is_lost | (is_empty & is_lost.any(followed.key, keepdim=True))
     followed = replace(followed, spread=None)

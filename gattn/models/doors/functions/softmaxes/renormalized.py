@@ -97,7 +97,8 @@ def renormalized(
     if followed.dropped is not None:
         return None
     others = [x for x in given[1:] if isinstance(x, Tensor)]
-    if any(isinstance(x, nn.Parameter) or x.numel() == 1 for x in others):
+    has_one_row = before.numel() == before.shape[followed.key]
+    if any(isinstance(x, nn.Parameter) or (x.numel() == 1 and not has_one_row) for x in others):
         return None
     if len(others) != (func is not _F.normalize):
         return None

@@ -219,9 +219,22 @@ def _folded(lead: tuple[int, ...], element: Tensor) -> tuple[Layout, Tensor]:
 
 
 def _splits(lead: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """List sizes of leading dimensions: as they are, or one of them as two folded into one."""
+    """List sizes of leading dimensions: as they are, or one of them as two or three folded into it.
+
+    Heads may lie between texts and their windows.
+    """
     yield lead
-    for n, size in enumerate(lead):
-        for first in range(2, size):
-            if size % first == 0:
-                yield (*lead[:n], first, size // first, *lead[n + 1 :])
+    for parts in (2, 3):
+        for n, size in enumerate(lead):
+            for folded in _factors(size, parts):
+                yield (*lead[:n], *folded, *lead[n + 1 :])
+
+
+def _factors(size: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """List so many numbers above one whose product is a size."""
+    if parts == 1:
+        yield (size,)
+        return
+    for first in range(2, size):
+        if size % first == 0:
+            yield from ((first, *rest) for rest in _factors(size // first, parts - 1))

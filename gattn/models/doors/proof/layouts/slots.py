@@ -77,10 +77,21 @@ def is_settled(side: Side, source: Source) -> bool:
     if not side.is_exact:
         return True
     if owner.dim is not None and len(owner.elements.unique()) < len(owner.elements):
-        return False
+        return _has_all(side.index.get(owner.dim), owner.elements)
     if side.depends.shape[1] == 1:
         return True
     return all(dim == owner.dim or not side.is_batch(dim) for dim in side.index)
+
+
+def _has_all(index: Tensor | None, elements: Tensor) -> bool:
+    """Return whether leading indices have a slot for each index of their element of the batch."""
+    if index is None or bool((index < 0).any()):
+        return False
+    counts = elements.bincount()
+    own = elements[index]
+    is_each = index.sort(1).values.diff(dim=1) > 0
+    are_all = bool((counts[own] == index.shape[1]).all())
+    return are_all and bool(is_each.all()) and bool((own == own[:, :1]).all())
 
 
 def owner_by(side: Side, sequences: Tensor) -> Owner | None:
@@ -106,7 +117,7 @@ def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
         are_in_order = _are_in_order(side, source, dims, slots)
         names = [x.flatten(1).long() for x in side.marks]
         return Tokens(names, None, sequences, slots, (), are_in_order)
-    if owner.dim is not None and not side.is_batch(owner.dim):
+    if owner.dim is not None and not _are_of_one(side.index[owner.dim], owner.elements):
         raise AcrossBatchError(ACROSS)
     shape = source.shape
     count, positions = 1, torch.zeros_like(side.depends, dtype=torch.long)
@@ -122,6 +133,16 @@ def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     folded = [] if owner.dim is None or count == prod(shape[d] for d in dims) else [count]
     grid = tuple(shape[dim] for dim in dims) if len(dims) > 1 and not folded else ()
     return Tokens([positions], positions, sequences, count, grid)
+
+
+def _are_of_one(index: Tensor, elements: Tensor) -> bool:
+    """Return whether the slots of each leading index depend on one element of the batch, or none.
+
+    Its tokens may be indices of the same dimension, as in a view of (batch * tokens, channels).
+    """
+    own = torch.where(index == NONE, NONE, elements[index.clamp(min=0)])
+    is_told = bool((index >= NONE).all())
+    return is_told and bool(((own == own.amax(1, keepdim=True)) | (index == NONE)).all())
 
 
 def _are_in_order(side: Side, source: Source, dims: Sequence[int], slots: int) -> bool:

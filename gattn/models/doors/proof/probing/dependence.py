@@ -40,6 +40,8 @@ class Side:
     is_seen : bool
         Whether a run showed that a slot depends on it; it may depend on it unseen where nothing
         tells that it does not.
+    has_untold : bool
+        Whether it is not known where some keys stand since a mask takes them from all queries.
     """
 
     depends: Tensor
@@ -52,6 +54,7 @@ class Side:
     is_spread: bool = False
     is_one: bool = False
     is_seen: bool = False
+    has_untold: bool = False
 
     @property
     def tells_tokens(self) -> bool:
@@ -104,6 +107,13 @@ class Side:
             elif (alike := _alike(index.mT, unknown.mT)) is not None:
                 self.index[dim] = alike.mT
 
+    def fill_unread(self, unread: Tensor) -> None:
+        """Say where keys (lead, slots) stand that no query reads and whose values tell nothing."""
+        unread = unread & torch.stack([x == NONE for x in self.index.values()]).all(0)
+        self.fill(unread)
+        left = torch.stack([x == NONE for x in self.index.values()]).any(0)
+        self.has_untold = bool((unread & left).any())
+
     def has_own(self, dim: int, index: Tensor) -> bool:
         """Return whether slots depend on some indices (slots,) of a dimension, others aside."""
         place = list(self.index).index(dim)
@@ -128,18 +138,21 @@ class Dependence:
     def complete(self, probe: Probe) -> None:
         """Find the index that each slot depends on, dimension by dimension."""
         masked: Tensor | None = None
+        unread: Tensor | None = None
         for dim, size in enumerate(self.shape):
             if not any(dim in side.apart and dim not in side.index for side in self.sides):
                 continue
             code = words(size)
             some = [probe(self.along(dim, row)) for row in code]
-            runs, masked = [both(one) for one in some], some[0].masked
+            runs, masked, unread = [both(one) for one in some], some[0].masked, some[0].unread
             for n, side in enumerate(self.sides):
                 if dim in side.apart:
                     seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
                     side.learn(dim, seen, known, code)
         if masked is not None and bool(masked.any()):
             self.queries.fill(masked)
+        if unread is not None and self.keys.index:
+            self.keys.fill_unread(unread)
         for side in self.sides:
             if side.index:
                 # The runs along each dimension mark every position: what none reaches has none.

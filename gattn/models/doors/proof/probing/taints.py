@@ -130,7 +130,8 @@ class Reached:
 
     All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened. `values`
     are the keys whose values it reached, `parts` the numbers of the values of a sum (lead, keys,
-    value dim), `masked` the queries from which a mask takes all keys.
+    value dim), `masked` the queries from which a mask takes all keys, `unread` the keys that it
+    takes from all queries.
     """
 
     queries: Tensor
@@ -140,6 +141,7 @@ class Reached:
     values: Tensor
     parts: Tensor | None = None
     masked: Tensor | None = None
+    unread: Tensor | None = None
 
 
 def has_value_per_key(call: RawCall) -> bool:
@@ -171,8 +173,8 @@ def reached(call: RawCall, live: Tensor | None, *, is_ranked: bool = False) -> R
     if call.kind == "sum":
         sizes = call.value.shape[-2:]
         parts = call.value.isnan().expand(*lead, *sizes).reshape(-1, *sizes).cpu()
-    masked = ~live.any(2)
-    return Reached((nan & usable).any(2), columns, usable.any(2), known, told, parts, masked)
+    hidden = ~live.any(2), ~live.any(1)
+    return Reached((nan & usable).any(2), columns, usable.any(2), known, told, parts, *hidden)
 
 
 def _nan(x: Tensor) -> Tensor:
