@@ -71,3 +71,44 @@ def test_attention_that_is_sparse_is_refused(x):
         gattn.capturing(model.eval()),
     ):
         model(x)
+
+
+class Kept(nn.Module):
+    """Leaves small attention out, and then makes a sparse tensor of the rest."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.qkv, self.use = nn.Linear(WIDTH, 3 * WIDTH).double(), use
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        self.own = torch.softmax(q @ k.mT, -1)
+        return self.use(self.own, torch.where(self.own > 0.1, self.own, 0), v)
+
+
+def test_attention_that_is_counted_in_a_sparse_tensor_is_shown(x):
+    model = Kept(lambda own, some, v: own @ v * some.to_sparse().values().numel())
+    with torch.no_grad(), gattn.capturing(model.eval()) as run:
+        model(x)
+    torch.testing.assert_close(
+        torch.tensor(run.trace[0, 0].to_dense()), model.own[0], rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda own, some, v: torch.sparse.mm(some[0].to_sparse(), v[0])[None],
+        lambda own, some, v: some.to_sparse_csr().to_dense() @ v,
+    ],
+    ids=["product", "dense again"],
+)
+def test_masked_attention_that_is_sparse_is_refused(use, x):
+    model = Kept(use).eval()
+    with (
+        torch.no_grad(),
+        pytest.raises(gattn.errors.CaptureError, match="sparse"),
+        gattn.capturing(model),
+    ):
+        model(x)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import ref
 
-from torch import Tensor
+from torch import Tensor, strided
 from torch.overrides import TorchFunctionMode
 
 from gattn.errors import CaptureError, EditError
@@ -163,7 +163,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if not isinstance(result, Tensor):
             return _in_pieces(func, args, kwargs, followed, result)
         if followed.unnormalized:
-            made = made_of(func, args, kwargs, place, followed, result)
+            is_dense = result.layout is strided
+            made = made_of(func, args, kwargs, place, followed, result) if is_dense else None
             if isinstance(made, tuple):
                 return _seen(*made, result)
             if made is not None:
