@@ -246,6 +246,8 @@ def test_a_grid_of_another_form_than_the_proved_one_is_refused():
         gattn.capture(run, model, grid=other)
     with pytest.raises(CaptureError, match=r"grid=\(5, 3\) is not how the patches lie"):
         outputs(model, image, gattn.Cut(layer=1, key="1,2"), grid=other)
+    with pytest.raises(CaptureError, match=r"grid=\(4, 4\) is not how the patches lie"):
+        gattn.capture(run, model, grid=(4, 4))  # As many as patches and the class token.
     assert gattn.capture(run, model, grid=_GRID)[1, 0].labels()[-1] == "2,4"
 
 

@@ -41,6 +41,12 @@ OTHERS = {
     "list of a log_softmax": (lambda s: s.log_softmax(-1).tolist(), "log_softmax"),
     "logits": (lambda s: torch.distributions.Categorical(logits=s).logits, "log_softmax"),
     "logsumexp": (lambda s: s.logsumexp(-1), "logsumexp"),
+    "loss": (
+        lambda s: functional.cross_entropy(
+            s.flatten(0, 2), torch.zeros(s[..., 0].numel(), dtype=int)
+        ),
+        "cross_entropy",
+    ),
 }
 SAYS = r"the model computes {} of the scores of {} \(\w+\)\. Edits do not reach that"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import prod
 from numbers import Integral
 from typing import TypeAlias, cast
 
@@ -100,8 +99,8 @@ class Naming:
         for side, size in sizes.items():
             with suppress(ShapeError):
                 found[side] = Grid.regular(*self.grid, size if is_bipartite else sizes["key"])
-        if found and not is_bipartite:
-            self._check_grid(proved)
+        if not is_bipartite:
+            self._check_grid(proved, sizes["key"])
         return {} if is_bipartite and len(found) > 1 else found  # Either side may be meant.
 
     def _proved(self, proved: TokenMap | None, size: int) -> Grid | None:
@@ -116,11 +115,14 @@ class Naming:
         rows, columns = proved.grid
         return Grid(rows, columns, cells.numpy())
 
-    def _check_grid(self, proved: TokenMap | None) -> None:
-        """Refuse a grid of as many patches as one that was proved, but of another form."""
-        if self.grid is None or proved is None or len(proved.grid) != 2:
+    def _check_grid(self, proved: TokenMap | None, size: int) -> None:
+        """Refuse a grid that fits so many tokens, but is another than the proved one of these."""
+        if self.grid is None or proved is None or self.grid == proved.grid:
             return
-        if proved.grid != self.grid and prod(proved.grid) == prod(self.grid):
+        if _cells(proved, size) is None:
+            return
+        with suppress(ShapeError):
+            Grid.regular(*self.grid, size)
             raise CaptureError(
                 f"grid={self.grid} is not how the patches lie, which is {proved.grid} as the model "
                 "was proved to read them: leave grid= out."
@@ -149,8 +151,9 @@ class Naming:
             trace = self._named(trace, sequence, unnamed, own)
         done = set(unnamed)
         for stack in grids.keys() - set(unnamed):
-            self._check_grid(grids[stack])
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
+            for size in sizes:
+                self._check_grid(grids[stack], size)
             whole = self._proved(grids[stack], sizes.pop()) if len(sizes) == 1 else None
             if whole is not None:
                 trace = trace.on_grid(

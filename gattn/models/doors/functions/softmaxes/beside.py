@@ -30,6 +30,7 @@ _PRODUCTS = frozenset(
 )
 _DIFFERENCES = frozenset(("sub", "__sub__", "sub_", "__isub__", "subtract"))
 _LOGARITHMS = frozenset(("log_softmax", "logsumexp"))
+_LOSS = "cross_entropy"
 
 Family = frozenset[int]
 
@@ -77,7 +78,10 @@ class Uses:
         elif family:
             for x in made:
                 self._families.note(x, family | self._of(x))
-        if name in _LOGARITHMS and family and (module := owner()) is not None:
+        module = owner() if family and (name in _LOGARITHMS or name == _LOSS) else None
+        if module is not None and name == _LOSS:
+            self._found.append(_Use(module, name, family, -1, is_read=True))
+        elif module is not None:
             for x in made:
                 use = _Use(module, name, family, -1)
                 self._found.append(use)
