@@ -100,3 +100,59 @@ def test_keys_whose_pixels_overlap_are_on_no_grid():
         stack[0, 0].draw_image(image_of()[0], query=0)
     given = cross_of(Captioner(None, 0, 6), image_of(2), grid=(_ROWS, _COLUMNS))
     given[0, 0].draw_image(image_of()[0], query=0)
+
+
+class Reads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(memory).mT / 3
+        return x + scores.softmax(-1) @ self.value(memory)
+
+
+class Alternating(nn.Module):
+    """One list of layers, of which each second one reads other tokens, of which there are as many.
+
+    Learned queries read them; or they read themselves.
+    """
+
+    def __init__(self, second: str, *, is_cross: bool) -> None:
+        super().__init__()
+        self.second, self.is_cross = second, is_cross
+        self.patch, self.words = nn.Conv2d(3, 8, 4, 4), nn.Embedding(20, 8)
+        self.learned = nn.Parameter(torch.randn(3, 8))
+        self.layers = nn.ModuleList(Reads() for _ in range(4))
+        self.eval()
+
+    def forward(self, image: Tensor, words: Tensor) -> tuple[Tensor, ...]:
+        whole = self.patch(image)
+        patches = whole.flatten(2).mT
+        others = {
+            "patches": patches,
+            "words": self.words(words),
+            "flipped": patches.flip(1),
+            "by columns": whole.mT.flatten(2).mT,
+        }
+        memories = [patches, others[self.second]]
+        x = self.learned.expand(len(image), -1, -1)
+        for n, layer in enumerate(self.layers):
+            if self.is_cross:
+                x = layer(x, memories[n % 2])
+            else:
+                memories[n % 2] = layer(memories[n % 2], memories[n % 2])
+        return x, *memories
+
+
+@pytest.mark.parametrize("is_cross", [False, True])
+@pytest.mark.parametrize("second", ["patches", "words", "flipped", "by columns"])
+def test_layers_of_one_list_that_read_other_tokens_have_no_grid(second, is_cross):
+    model = Alternating(second, is_cross=is_cross)
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(torch.randn(2, 3, 16, 16), torch.randint(20, (2, 16)))
+    for trace in run.traces:
+        ((_, stack),) = trace.stacks.items()
+        is_named = second == "patches"
+        assert (stack[0, 0].tokens[:2] == ("0,0", "0,1")) == is_named
+        assert (stack[1, 0].geometry is not None) == is_named

@@ -26,30 +26,62 @@ def place_patches(
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]],
     reruns: Reruns,
 ) -> None:
-    """Find the patches of images that tokens are, by the first call with as many tokens.
+    """Find the patches of images that tokens are, of self-attention by its first call with as many.
 
-    The other layers of the same list have the same tokens. In cross-attention it is the keys that
-    may be patches, which later queries or words read.
+    The other layers of the same list have the same tokens, unless the halves of the image reach
+    others. In cross-attention it is the keys that may be patches, which later queries or words
+    read, in each layer perhaps others. Lists whose layers differ have no grid.
     """
-    known: dict[tuple[bool, int], tuple[str, TokenMap]] = {}
-    for site in sites:
-        found = layouts.get(site.place, [])
-        tokens = found[0][1].tokens if len(found) == 1 else None
-        if tokens is None or tokens.grid:
-            continue
-        layout, path = found[0][1], _NUMBER.sub("", site.place[0])
-        kind = tokens.is_cross, tokens.num_keys
-        if kind not in known:
-            reruns.ask(site.chain[-1], site)
-            layout = with_patches(site, layout, reruns)
-            known[kind] = path, layout.tokens or tokens
-        elif known[kind][0] == path:
-            first = known[kind][1]
-            layout = replace(layout, tokens=replace(tokens, grid=first.grid, cells=first.cells))
-        layouts[site.place] = [(site.lead, layout)]
+    some = {site: found[0][1] for site in sites if len(found := layouts.get(site.place, [])) == 1}
+    some = {site: one for site, one in some.items() if one.tokens and not one.tokens.grid}
+    for site in some:
+        reruns.ask(site.chain[-1], site)
+    known: dict[int, tuple[str, TokenMap]] = {}
+    lists: dict[object, list[tuple[Site, TokenMap]]] = {}
+    for site, layout in some.items():
+        assert layout.tokens is not None
+        tokens, path = layout.tokens, _NUMBER.sub("", site.place[0])
+        first_path, first = known.get(tokens.num_keys, (path, None))
+        if tokens.is_cross or first is None:
+            tokens = _with_patches(site, layout, tokens, reruns)
+        elif path == first_path and first.grid:
+            whole = replace(tokens, grid=first.grid, cells=first.cells)
+            is_alike = _may_be(site, layout, whole, reruns)
+            tokens = whole if is_alike else _with_patches(site, layout, tokens, reruns)
+        if not tokens.is_cross:
+            known.setdefault(tokens.num_keys, (path, tokens))
+        kind = path, tokens.is_cross, tokens.num_keys
+        lists.setdefault(kind, []).append((site, tokens))
+    for own in lists.values():
+        if all(_are_alike(own[0][1], tokens) for _, tokens in own):
+            for site, tokens in own:
+                layouts[site.place] = [(site.lead, replace(some[site], tokens=tokens))]
 
 
-def with_patches(site: Site, layout: Layout, reruns: Reruns) -> Layout:
+def _are_alike(one: TokenMap, other: TokenMap) -> bool:
+    """Return whether tokens lie in the same cells, or in none."""
+    if one.cells is None or other.cells is None:
+        return one.cells is other.cells
+    return one.grid == other.grid and torch.equal(one.cells, other.cells)
+
+
+def _may_be(site: Site, layout: Layout, tokens: TokenMap, reruns: Reruns) -> bool:
+    """Return whether the halves of the image reach the tokens that are said to lie there."""
+    image = _image(site, reruns)
+    assert tokens.cells is not None
+    if image is None:
+        return True
+    try:
+        halves = _halves(site, layout, reruns, image)
+    except UnprovedError:
+        return True
+    columns = tokens.grid[1]
+    at = torch.where(tokens.cells == NONE, NONE, tokens.cells % columns)
+    left, right = (at != NONE) & (at < columns // 2), at >= columns - columns // 2
+    return all(bool(half[own].all()) for half, own in zip(halves, (left, right), strict=True))
+
+
+def _with_patches(site: Site, layout: Layout, tokens: TokenMap, reruns: Reruns) -> TokenMap:
     """Find the grid of patches that the tokens of a call form, if they do: its keys.
 
     Parameters
@@ -58,12 +90,14 @@ def with_patches(site: Site, layout: Layout, reruns: Reruns) -> Layout:
         A call of attention, whose tokens are known and were not mixed before it.
     layout : Layout
         What was proved of it.
+    tokens : TokenMap
+        Its tokens.
     reruns : Reruns
         Runs the model again.
 
     Returns
     -------
-    Layout
+    TokenMap
         With the grid and each token's cell, if each cell's pixels reach exactly one token, and no
         token is reached by two; else as given.
 
@@ -74,19 +108,16 @@ def with_patches(site: Site, layout: Layout, reruns: Reruns) -> Layout:
     """
     image = _image(site, reruns)
     if image is None:
-        return layout
+        return tokens
     try:
         halves = _halves(site, layout, reruns, image)
         for rows, columns in _grids(*halves, *reruns.sources(site.chain[-1])[image].shape[-2:]):
             cells = _cells(site, layout, reruns, image, (rows, columns))
             if cells is not None:
-                assert layout.tokens is not None
-                return replace(
-                    layout, tokens=replace(layout.tokens, grid=(rows, columns), cells=cells)
-                )
+                return replace(tokens, grid=(rows, columns), cells=cells)
     except UnprovedError:
-        return layout
-    return layout
+        return tokens
+    return tokens
 
 
 def _image(site: Site, reruns: Reruns) -> int | None:
