@@ -230,3 +230,76 @@ def test_steps_of_a_decoder_read_the_rows_of_its_encoder(batch):
         head = trace[0, 0]
         np.testing.assert_allclose(head.to_dense(), own, atol=1e-12)
         assert (head.query_tokens, head.tokens) == (tuple("abcd"), tuple(_WORDS))
+
+
+class OfStates(nn.Module):
+    """Attends over the last states of its layers and directions, of which there are four."""
+
+    def __init__(self, *, has_ids, is_pooled):
+        super().__init__()
+        self.embed = nn.Embedding(40, _SIZE) if has_ids else nn.Identity()
+        self.rnn = nn.LSTM(_SIZE, 8, 2, batch_first=True, bidirectional=True)
+        self.scale, self.is_pooled = nn.Parameter(torch.randn(8, 1)), is_pooled
+        self.double().eval()
+
+    def forward(self, x):
+        states = self.rnn(self.embed(x))[1][0].transpose(0, 1)
+        scores = (states @ self.scale).mT if self.is_pooled else states @ states.mT
+        return scores.softmax(-1) @ states
+
+
+@pytest.mark.parametrize("is_pooled", [False, True])
+@pytest.mark.parametrize("has_ids", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_states_of_layers_are_no_tokens(batch, has_ids, is_pooled):
+    model = OfStates(has_ids=has_ids, is_pooled=is_pooled)
+    with pytest.raises(CaptureError, match="last state of a layer or a direction"):
+        captured(model, given(has_ids, batch)[:, :4], None)
+
+
+class Sentences(nn.Module):
+    """Reads each sentence by itself, and attends over their last states."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(_SIZE, 8, batch_first=True, bidirectional=True)
+        self.double().eval()
+
+    def forward(self, x):
+        states = self.rnn(x.flatten(0, 1))[1].transpose(0, 1).reshape(*x.shape[:2], -1)
+        self.kept = (states @ states.mT).softmax(-1)
+        return self.kept @ states
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_states_of_sentences_are_tokens(batch):
+    model = Sentences()
+    x = torch.randn(batch, 4, _COUNT, _SIZE, dtype=torch.double)
+    for head, own in zip(captured(model, x, list("abcd")), model.kept, strict=True):
+        np.testing.assert_allclose(head.to_dense(), own, atol=1e-12)
+        assert head.tokens == tuple("abcd")
+
+
+class StatesFirst(nn.GRU):
+    """Gives the states of all layers before its rows."""
+
+    def forward(self, x):
+        rows, states = super().forward(x)
+        return states.transpose(0, 1), rows
+
+
+class OfStatesFirst(OfStates):
+    def __init__(self, *, has_ids):
+        super().__init__(has_ids=has_ids, is_pooled=True)
+        self.rnn = StatesFirst(_SIZE, 8, 2, batch_first=True, bidirectional=True)
+        self.double()
+
+    def forward(self, x):
+        states, _ = self.rnn(self.embed(x))
+        return (states @ self.scale).mT.softmax(-1) @ states
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_what_a_recurrent_network_of_ones_own_gives_is_not_taken_for_rows(has_ids):
+    with pytest.raises(CaptureError, match="runs a recurrent network|depends on all tokens"):
+        captured(OfStatesFirst(has_ids=has_ids), given(has_ids, 2)[:, :4], None)

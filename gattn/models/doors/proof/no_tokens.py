@@ -44,6 +44,15 @@ def are_features(reader: Reader) -> bool:
     return side.apart - side.batch == {last} and prod(rows) > 1
 
 
+def are_states(run: Run, reader: Reader) -> bool:
+    """Return whether the slots are the last states of a recurrent network's layers or directions.
+
+    These come after its rows, along the first dimension.
+    """
+    side = reader.side
+    return run.recurs and reader.source > 0 and 0 in side.apart - side.batch
+
+
 def has_features(reader: Reader, images: Collection[tuple[int, ...]]) -> bool:
     """Return whether slots hold all of some dimension: those that tell them apart are no channels.
 

@@ -21,7 +21,12 @@ from gattn.models.doors.proof.layouts.alone import attends_to_itself, num_keys
 from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.slots import AcrossBatchError
-from gattn.models.doors.proof.no_tokens import MOST_SOURCES, are_channels, are_features
+from gattn.models.doors.proof.no_tokens import (
+    MOST_SOURCES,
+    are_channels,
+    are_features,
+    are_states,
+)
 from gattn.models.doors.proof.probing import (
     LearnedError,
     NoTokensError,
@@ -41,6 +46,7 @@ _CHANNELS = (
 )
 _MAPS = "each slot is a channel of images that the model convolves, so it attends over channels"
 _FEATURES = "each slot is a feature of all rows that an embedding or a recurrent network gives"
+_STATES = "each slot is the last state of a layer or a direction of a recurrent network"
 _MIXED = (
     "its scores do not tell its slots apart by the tokens of its input: these are mixed or pooled "
     "before it attends, or scores are made of queries alone, or of several scores"
@@ -117,6 +123,8 @@ class Solver:
             has_rows = one.run.recurs or one.run.looks_up
             if has_rows and inputs.keys is not None and are_features(inputs.keys):
                 raise NoTokensError(_FEATURES)
+            if inputs.keys is not None and are_states(one.run, inputs.keys):
+                raise NoTokensError(_STATES)
             if inputs.is_mixed:
                 reason = reason if others else _MIXED
             if inputs.is_mixed or (inputs.is_lost and any(map(self._may_depend, others))):

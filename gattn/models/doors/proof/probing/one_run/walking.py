@@ -16,6 +16,9 @@ from gattn.models.watch.hooks import Uncopied
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
+_RECURRENT = (nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward)
+"""Give rows first, and then states; classes of the user's own may give anything."""
+
 
 @dataclass(eq=False)
 class Run:
@@ -114,7 +117,7 @@ class Walk:
         self._counts[name] = number + 1
         is_embedding = isinstance(module, nn.Embedding)
         around = self.running[-1] if self.running else None
-        recurs = isinstance(module, nn.RNNBase) and around is not None
+        recurs = around is not None and getattr(module.forward, "__func__", None) in _RECURRENT
         run = Run(name, number, around, False if is_embedding else None, recurs)
         if around is not None:
             around.inner.append(run)
