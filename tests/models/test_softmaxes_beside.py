@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+from weakref import ref
 
 import pytest
 import torch
@@ -265,3 +267,51 @@ def test_a_softmax_that_is_taken_twice_is_warned_of_where_edits_wait_for_the_val
         with pytest.warns(UserWarning, match=SAYS.format("another softmax", r"blocks\.1")):
             model(large)
     assert bool((model.blocks[1].kept[:, 2, 4, 3] != 0).all())
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@torch.no_grad()
+def test_nothing_waits_for_a_second_softmax_that_does_not_come(breaks):
+    seen, stops = [], []
+
+    def way(q, k, v):
+        scores = q @ k.mT / ROOT
+        seen.append(ref(scores))
+        found = scores.softmax(-1) @ v
+        if stops and breaks:
+            raise RuntimeError("stopped")
+        if not stops:
+            scores.softmax(-1)
+        return found
+
+    model, x = made(way)
+    with edited(model, EDITS["cut"][0]):
+        model(x)
+        stops.append(True)
+        if breaks:
+            with pytest.raises(RuntimeError, match="stopped"):
+                model(x)
+        else:
+            model(x)
+    gc.collect()
+    assert all(one() is None for one in seen)
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_attention_that_is_read_before_it_meets_values_is_held_no_longer(with_gradients):
+    seen, kept = [], []
+
+    def way(q, k, v):
+        scores = q @ k.mT / ROOT
+        attention = scores.softmax(-1)
+        kept[:] = [attention.mean(1).detach()]
+        found = attention @ v
+        seen.extend((ref(scores), ref(attention)))
+        return found
+
+    model, x = made(way)
+    with torch.set_grad_enabled(with_gradients), edited(model, EDITS["cut"][0]):
+        model(x)
+        model(x)
+    gc.collect()
+    assert all(one() is None for one in seen)

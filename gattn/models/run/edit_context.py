@@ -13,6 +13,7 @@ from torch import nn
 from gattn.errors import EditError
 from gattn.models.doors.functions.calling.beside import forget_beside, warn_of_beside
 from gattn.models.doors.functions.calling.checkpoints import Backward, is_in_checkpoint, refuse
+from gattn.models.doors.functions.softmaxes.early import forget_firsts
 from gattn.models.doors.functions.softmaxes.unreached import forget_late, warn_of_unreached
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
@@ -179,6 +180,7 @@ class Editing(Context):
         """Refuse an edit that could be meant for several stacks, and gradients taken too late."""
         self._has_ended = True
         self._hearing.end(tracker)
+        forget_firsts(tracker)
         warn_of_beside(tracker)
         warn_of_unreached(tracker, result)
         if tracker in self._calls and self._calls[tracker].is_checkpointed:
@@ -194,6 +196,7 @@ class Editing(Context):
         """Forget a call that broke off."""
         self._broke = True
         self._hearing.end(tracker)
+        forget_firsts(tracker)
         forget_beside(tracker)
         forget_late(tracker)
 

@@ -8,10 +8,12 @@ where it meets the values.
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gattn.models.doors.functions.calling.beside import editing
 from gattn.models.doors.functions.calling.forms import FORMS, Form
 from gattn.models.doors.functions.calling.handing import (
     comes_again,
@@ -25,6 +27,7 @@ from gattn.models.doors.functions.softmaxes.beside import Same
 from gattn.models.doors.functions.softmaxes.following import Followed, are_equal
 from gattn.models.doors.functions.softmaxes.products import Product
 from gattn.models.doors.functions.softmaxes.source import Source
+from gattn.models.read.track.tracking import Tracker
 
 _is_batched = torch._C._functorch.is_batchedtensor
 
@@ -81,26 +84,43 @@ def without_values(source: Source, attention: Tensor, form: Form = FORMS[""]) ->
     )
 
 
-class _Firsts(threading.local):
-    """The first of two softmaxes that are the same, until the second comes."""
+class _First(NamedTuple):
+    """The first of two softmaxes that are the same, and what it was edited to, if it was.
 
+    It `awaits` the second, or the end of calls.
+    """
+
+    source: Source
+    same: Same
+    edited: Tensor | None
+    awaits: set[Tracker]
+
+
+class _Firsts(threading.local):
     def __init__(self) -> None:
-        self.known: dict[tuple[int, int], tuple[Source, Same]] = {}
+        self.known: dict[tuple[int, int], _First] = {}
 
 
 _firsts = _Firsts()
 
 
-def first_of(source: Source, same: Same) -> Source | None:
+def first_of(source: Source, same: Same) -> _First | None:
     """Return the softmax that a module takes once more, if it has begun."""
     number = comes_again(source.module, source.number)
-    first, was = _firsts.known.pop((id(source.module), number or 0), (None, None))
-    return first if number is not None and same.is_of(was) else None
+    first = None if number is None else _firsts.known.pop((id(source.module), number), None)
+    return first if first is not None and same.is_of(first.same) else None
 
 
-def as_first(first: Source, attention: Tensor) -> Tensor:
+def forget_firsts(tracker: Tracker) -> None:
+    """Wait no more for the second of two softmaxes in a call that ended."""
+    for name, first in list(_firsts.known.items()):
+        if tracker in first.awaits:
+            del _firsts.known[name]
+
+
+def as_first(first: _First, attention: Tensor) -> Tensor:
     """Return a softmax that is taken once more, as it was edited the first time."""
-    edited = first.edited_early
+    edited = first.edited
     return attention if edited is None else laid_as(edited.clone(), attention)
 
 
@@ -117,12 +137,13 @@ def begun_early(source: Source, attention: Tensor, same: Same) -> Tensor:
         return attention
     source.number = number
     source.begun = call = without_values(source, attention, form)
+    is_edited = edited_early(call) and call.weights is not None
+    edited = form.softmax(call.weights) if is_edited else None
+    call.weights = None  # It lives as long as the model holds it.
     if again is not None:
-        _firsts.known[id(source.module), number] = source, same
-    if not edited_early(call) or call.weights is None:
-        return attention
-    source.edited_early = form.softmax(call.weights)
-    return source.edited_early
+        awaits = editing(source.module)
+        _firsts.known[id(source.module), number] = _First(source, same, edited, awaits)
+    return attention if edited is None else edited
 
 
 def unedited(found: Product, dropout: float) -> tuple[Tensor, Tensor]:

@@ -97,7 +97,7 @@ def see(
     same = Same.of(scores, attention, key)
     with inside():
         if (first := first_of(source, same)) is not None:
-            source, attention = first, as_first(first, attention)
+            source, attention = first.source, as_first(first, attention)
         else:
             attention = begun_early(source, attention, same)
         attention = _put_out(kwargs, attention)
@@ -282,15 +282,16 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         first=source.begun,
     )
     note_met(call, [source])
+    is_done = is_early and bool(followed.dropout) and source.is_edited_for_good
     changed = handed(call)
     forget_scores(source)
+    source.begun = None
     if call.output is output:
         return result
     restored = laid_as(found.restored(call.output), result)
     if changed is None:  # A proof puts other numbers there.
         return restored
     if is_early:
-        is_done = bool(followed.dropout) and source.is_edited_for_good
         return result if is_done else restored
     source.is_edited = not changed.keeps_attention
     if source.read_by and source.is_edited:

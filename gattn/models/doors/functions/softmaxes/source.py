@@ -52,7 +52,7 @@ class Source:
     `parent`, and a `region` of its memory. Divided by its sums, it goes on as a softmax `again`.
     It `is_read` once any function reads its numbers, and these were `given_out` if Python got them,
     from some memory. All that was made of it is in `memories`. Where it is read early, its call has
-    `begun`, with what was `edited_early`.
+    `begun`.
     """
 
     module: nn.Module
@@ -77,7 +77,6 @@ class Source:
     given_out: list[StorageWeakRef | None] = field(default_factory=list)
     memories: set[StorageWeakRef | None] = field(default_factory=set)
     begun: RawCall | None = None
-    edited_early: Tensor | None = None
     _taken: dict[StorageWeakRef | None, Tensor] = field(default_factory=dict)
 
     def part(self, piece: Tensor, scores: Tensor, key: int) -> Source:
