@@ -301,5 +301,5 @@ class OfStatesFirst(OfStates):
 
 @pytest.mark.parametrize("has_ids", [False, True])
 def test_what_a_recurrent_network_of_ones_own_gives_is_not_taken_for_rows(has_ids):
-    with pytest.raises(CaptureError, match="runs a recurrent network|depends on all tokens"):
+    with pytest.raises(CaptureError, match=r"runs a recurrent network|depends on all tokens"):
         captured(OfStatesFirst(has_ids=has_ids), given(has_ids, 2)[:, :4], None)
