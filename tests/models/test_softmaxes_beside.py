@@ -91,6 +91,14 @@ def of_no_scores(second, kept):
     return way
 
 
+def anew(second, kept):
+    def way(q, k, v):
+        kept.append(second(q @ k.mT / ROOT))
+        return (q @ k.mT / ROOT).softmax(-1) @ v
+
+    return way
+
+
 def by_logarithms(second, kept):
     def way(q, k, v):
         scores = q @ k.mT / ROOT
@@ -130,8 +138,9 @@ BESIDE = {
     **{
         f"{name} {order.__name__}": (order, *OTHERS[name])
         for name in ("temperature", "written out", "log_softmax", "logsumexp")
-        for order in (before, last, of_no_scores, by_logarithms)
+        for order in (before, last, of_no_scores, anew, by_logarithms)
     },
+    "softmax anew": (anew, SAME["softmax"], "another softmax"),
 }
 
 

@@ -144,11 +144,21 @@ class Uses:
 
     def _shared(self, use: _Use, met: _Met) -> int:
         """Count what a softmax and an attention were both made of."""
-        if met.sides is None:
-            return 0 if use.number in met.way else len(use.family & met.family)
-        both = [self._factors[n] for n in use.family if len(self._factors.get(n, ())) == 2]
-        pairs = [(one & met.sides[0], two & met.sides[1]) for one, two in both]
-        return max((len(one) + len(two) for one, two in pairs if one and two), default=0)
+        if use.number in met.way:
+            return 0
+        pairs = self._sides(met.family) if met.sides is None else [met.sides]
+        same = [
+            (one & queries, two & keys)
+            for one, two in self._sides(use.family)
+            for queries, keys in pairs
+        ]
+        most = max((len(one) + len(two) for one, two in same if one and two), default=0)
+        return max(most, len(use.family & met.family))
+
+    def _sides(self, family: Family) -> list[tuple[Family, Family]]:
+        """List what products of two tensors that scores were made of were made of themselves."""
+        found = (self._factors.get(number, ()) for number in family)
+        return [(both[0], both[1]) for both in found if len(both) == 2]
 
     def _of(self, x: Tensor) -> Family:
         return self._families.of(x) or frozenset()
