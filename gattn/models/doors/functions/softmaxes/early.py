@@ -137,8 +137,8 @@ def begun_early(source: Source, attention: Tensor, same: Same) -> Tensor:
         return attention
     source.number = number
     source.begun = call = without_values(source, attention, form)
-    is_edited = edited_early(call) and call.weights is not None
-    edited = form.softmax(call.weights) if is_edited else None
+    weights = call.weights if edited_early(call) else None
+    edited = None if weights is None else form.softmax(weights)
     call.weights = None  # It lives as long as the model holds it.
     if again is not None:
         awaits = editing(source.module)

@@ -282,8 +282,8 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         first=source.begun,
     )
     note_met(call, [source])
-    is_done = is_early and bool(followed.dropout) and source.is_edited_for_good
     changed = handed(call)
+    is_done = is_early and bool(followed.dropout) and source.is_edited_for_good
     forget_scores(source)
     source.begun = None
     if call.output is output:

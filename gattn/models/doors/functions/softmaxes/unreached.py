@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -88,12 +88,17 @@ def warn_of_unreached(tracker: Tracker, result: Any) -> None:
     def held() -> Memories:
         return _held(tracker.model, result)
 
-    for one in _unreached.ended(tracker):
+    @cache
+    def kept() -> set[Source]:
+        return _kept([one for one in ended if one.takes_gradients])
+
+    ended = _unreached.ended(tracker)
+    for one in ended:
         left, given_out = one.left, one.source.given_out
         if any(memory is None or memory not in one.written for memory in given_out):
             found = "What Python got of its numbers before"
         elif left and not (
-            one.takes_gradients and left.isdisjoint(held()) and not _are_kept(one.source, left)
+            one.takes_gradients and left.isdisjoint(held()) and one.source not in kept()
         ):
             found = "What the model keeps or returns of it"
         else:  # Gradients may need what nobody holds.
@@ -102,17 +107,28 @@ def warn_of_unreached(tracker: Tracker, result: Any) -> None:
         warn(_WAITED.format(named(one.source.module), found, more))
 
 
-def _are_kept(source: Source, left: set[StorageWeakRef]) -> bool:
-    """Return whether Python holds tensors that were made of a softmax, as in lists or globals."""
+def _kept(some: Sequence[_Late]) -> set[Source]:
+    """List softmaxes of which Python holds tensors that were made of them, as in lists or globals.
+
+    All are looked for at once: it takes as long as there are objects.
+    """
+    left = {one.source: one.left for one in some}
     known = list(softmaxes.known.values())
-    made = (x() for x, followed, _ in known if followed.source.root is source)
-    some = [x for x in made if x is not None and memory_of(x) in left]
+    tensors, roots = [], []
+    for made, followed, _ in known:
+        root, x = followed.source.root, made()
+        if x is not None and memory_of(x) in left.get(root, ()):
+            tensors.append(x)
+            roots.append(root)
     late = (followed.late for _, followed, _ in known if followed.late is not None)
-    own = {id(some), *(id(one.args) for one in late)}
-    return any(
-        id(one) not in own and not type(one).__module__.startswith("gattn.")
-        for one in (gc.get_referrers(*some) if some else ())
-    )
+    own = {id(tensors), *(id(one.args) for one in late)}
+    holders = [
+        one
+        for one in (gc.get_referrers(*tensors) if tensors else ())
+        if id(one) not in own and not type(one).__module__.startswith("gattn.")
+    ]
+    found = {id(x) for x in gc.get_referents(*holders)}
+    return {root for x, root in zip(tensors, roots, strict=True) if id(x) in found}
 
 
 def _held(model: nn.Module, result: Any) -> Memories:
