@@ -62,6 +62,7 @@ class Forecaster(nn.Module):
         return self.head(x.unflatten(0, (-1, SERIES)).flatten(2))
 
 
+@pytest.mark.filterwarnings("ignore:Beside the softmax that meets the values")
 @pytest.mark.parametrize("is_kernel", [False, True])
 @pytest.mark.parametrize("is_scaled", [False, True])
 @torch.no_grad()

@@ -203,6 +203,7 @@ class SharedAttention(PooledInWindows):
         return scores.softmax(-1) @ v
 
 
+@pytest.mark.filterwarnings("ignore:Beside the softmax that meets the values")
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("kind", [PooledInWindows, Shared])
 def test_queries_that_are_no_tokens_are_numbered_window_by_window(kind, batch):
@@ -281,6 +282,7 @@ def test_learned_keys_belong_to_the_tokens_that_read_them(kind, batch):
     torch.testing.assert_close(found, model(x).detach())
 
 
+@pytest.mark.filterwarnings("ignore:Beside the softmax that meets the values")
 def test_keys_made_of_ids_that_a_module_embeds_itself_are_theirs():
     model, x, ids = Prompted().eval(), inputs(2, "vectors"), torch.randint(0, 20, (2, 3))
     with torch.no_grad(), capturing(model) as run:

@@ -153,7 +153,9 @@ def test_other_functions_of_products_are_told_whatever_the_class(way):
 
 @pytest.mark.parametrize("way", [key_by_key, by_mean, sigmoids, linear])
 def test_what_is_seen_nowhere_is_refused_with_what_is_expected(way):
-    says = r"expected .* a softmax of scores times values.* merged by their exponentials"
+    says = (
+        "has no attention that gattn sees: .* softmaxes of scores that are multiplied with values"
+    )
     model = Layer(way).eval()
     with pytest.raises(CaptureError, match=says), capturing(model):
         model(torch.randn(1, 6, WIDTH))

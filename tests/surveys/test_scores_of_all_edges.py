@@ -126,6 +126,7 @@ def attention(draw):
     return matrix * graph.mask().numpy(), graph, draw(st.integers(1, size))
 
 
+@pytest.mark.filterwarnings("ignore:The columns of the attention sum to 1")
 @settings(max_examples=60)
 @given(attention())
 def test_blocks_give_what_edges_give(given_attention):

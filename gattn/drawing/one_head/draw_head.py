@@ -40,7 +40,7 @@ from gattn.drawing.matrices.cells import Pool, check_pool
 from gattn.drawing.one_head import marks
 from gattn.drawing.one_head.arcs import draw_arcs
 from gattn.drawing.one_head.free import draw_free, given_positions
-from gattn.drawing.one_head.look import Look, Options, Wording, check_values
+from gattn.drawing.one_head.look import STORED_BY, Look, Options, Wording, check_values, lacking
 from gattn.drawing.one_head.matrix import beyond_end, draw_matrix
 from gattn.drawing.one_head.node_link import draw_circle, draw_columns
 from gattn.drawing.styles.figures import new_figure, within_page
@@ -111,11 +111,12 @@ def draw_with(
 ) -> Axes:
     """Draw one head; `wording` says what edges are called if they do not run from key to query."""
     wording, values = wording or Wording(), options.values
-    check_values(head, values)
-    if values != "attention" and layout != "matrix":
+    if values in STORED_BY and values != "attention" and layout != "matrix":
         raise SelectionError(
             f"Only attention is drawn as edges; {values} takes layout='matrix', values={values!r}."
+            f"{lacking(head, values)}"
         )
+    check_values(head, values)
     check_pool(options.pool)
     is_matrix = isinstance(layout, str) and layout == "matrix"
     pooled = "a pixel of layout='matrix' may hold several cells, of which it says what is shown"

@@ -102,8 +102,15 @@ def check_values(head: AttentionGraph, values: str) -> None:
     if values not in STORED_BY:
         known = ", ".join(map(repr, STORED_BY))
         raise SelectionError(f"values is one of {known}, not {values!r}.")
-    if values not in head.edge_values:
-        raise SelectionError(
-            f"This head has no {values}; compute its graph with {STORED_BY[values]}, as in "
-            f"gattn.capture(text, model, {STORED_BY[values]})."
-        )
+    if lacks := lacking(head, values):
+        raise SelectionError(lacks.strip())
+
+
+def lacking(head: AttentionGraph, values: str) -> str:
+    """Return a sentence that says how to compute values, if a head lacks them; else nothing."""
+    if values in head.edge_values:
+        return ""
+    return (
+        f" This head has no {values}; compute its graph with {STORED_BY[values]}, as in "
+        f"gattn.capture(text, model, {STORED_BY[values]})."
+    )
