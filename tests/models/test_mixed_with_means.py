@@ -128,3 +128,56 @@ def test_equal_tokens_are_told_apart(is_moved: bool) -> None:
         with pytest.warns(UserWarning, match="have no names") if is_moved else nullcontext():
             found = _tokens(model, x)
         assert found == (() if is_moved else tuple(f"t{n}" for n in range(6)))
+
+
+class _OneSide(nn.Module):
+    """Moves and mixes the queries or the keys in the module that attends."""
+
+    def __init__(self, side: str, mix: Change, move: Change, *, is_causal: bool) -> None:
+        super().__init__()
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.side, self.is_causal = side, is_causal
+        self.change: Change = lambda x: mix(move(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x) for layer in self.qkv)
+        q = self.change(q) if self.side == "queries" else q
+        k = self.change(k) if self.side == "keys" else k
+        scores = q[:, None] @ k[:, None].mT / WIDTH**0.5  # One head.
+        if self.is_causal:
+            scores = scores.masked_fill(torch.ones(scores.shape[2:]).triu(1).bool(), -torch.inf)
+        found: Tensor = (scores.softmax(-1) @ v[:, None])[:, 0]
+        return found
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("count", [3, 5, 10])
+@pytest.mark.parametrize("side", ["queries", "keys"])
+@pytest.mark.parametrize("move", ["stay", *MOVES])
+@pytest.mark.parametrize("mix", ["less the mean", "divided by norms", "by a gate"])
+def test_one_side_that_is_moved_and_mixed_has_no_names(
+    mix: str, move: str, side: str, count: int
+) -> None:
+    torch.manual_seed(0)
+    stays = move == "stay"
+    change = (lambda x: x) if stays else MOVES[move]
+    model = _OneSide(side, MIXES[mix], change, is_causal=False).double().eval()
+    names = [f"t{n}" for n in range(count)]
+    told = nullcontext() if stays else pytest.warns(UserWarning, match="moves and mixes")
+    with told, capturing(model, tokens=names) as run:
+        model(torch.randn(1, count, WIDTH, dtype=torch.float64))
+    assert bool(run.trace[0, 0].tokens) == stays
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["queries", "keys"])
+@pytest.mark.parametrize("move", ["stay", "roll"])
+def test_a_causal_mask_hides_no_move(side: str, move: str) -> None:
+    torch.manual_seed(0)
+    stays = move == "stay"
+    change = (lambda x: x) if stays else MOVES[move]
+    model = _OneSide(side, MIXES["less the mean"], change, is_causal=True).double().eval()
+    told = nullcontext() if stays else pytest.warns(UserWarning, match="moves and mixes")
+    with told, capturing(model, tokens=[f"t{n}" for n in range(10)]) as run:
+        model(torch.randn(1, 10, WIDTH, dtype=torch.float64))
+    assert bool(run.trace[0, 0].tokens) == stays

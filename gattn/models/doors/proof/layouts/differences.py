@@ -21,12 +21,16 @@ UNKNOWN = -1.0
 
 
 def changes(
-    one: Told, now: Sequence[Tensor], before: Sequence[Tensor]
+    one: Told, now: Sequence[Tensor], before: Sequence[Tensor], *, least: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Say how much each slot (elements, slots) of a side differs, and which token it is."""
+    """Say how much each slot (elements, slots) of a side differs, and which token it is.
+
+    First of the values. Where scores tell of a slot, its median one says how much it differs, or
+    that which differs `least`.
+    """
     lead, layout, tokens = one.site.lead, one.layout, one.tokens
     places = tokens.query_positions, tokens.key_positions
-    for n, sizes in _changes(one.site, now, before):
+    for n, sizes in _changes(one.site, now, before, least=least):
         positions = torch.stack(list(places[n]))
         is_told_otherwise = n == 0 and (tokens.is_cross or tokens.is_by_rows)
         if is_told_otherwise or sizes.shape[-1] != positions.shape[-1]:
@@ -44,12 +48,13 @@ def given(call: RawCall) -> list[Tensor]:
 
 
 def _changes(
-    site: Site, given: Sequence[Tensor], before: Sequence[Tensor]
+    site: Site, given: Sequence[Tensor], before: Sequence[Tensor], *, least: bool
 ) -> Iterator[tuple[int, Tensor]]:
     """Say how much each slot (lead, slots) of queries, 0, and of keys, 1, differs.
 
     Another query changes its whole row of scores, and one number in those of others: so the median
-    says how much a query differs, and that of a column how much a key does.
+    says how much a query differs, and that of a column how much a key does. If several differ, as
+    two that change places, some number of those of all others stays.
     """
     if site.live is None:
         for n, now, plain in zip((1, 0, 1), given, before, strict=True):
@@ -61,7 +66,8 @@ def _changes(
     apart = torch.where(is_known, apart, torch.nan)
     for n, dim in enumerate((2, 1)):
         is_told = is_known.sum(dim) > 1
-        yield n, torch.where(is_told, apart.nanmedian(dim).values, UNKNOWN).double()
+        sizes = apart.nan_to_num(torch.inf).amin(dim) if least else apart.nanmedian(dim).values
+        yield n, torch.where(is_told, sizes, UNKNOWN).double()
 
 
 def nudged(x: Tensor, marks: Tensor) -> Tensor:
@@ -77,7 +83,8 @@ def are_of_others(apart: Tensor, tokens: Tensor, places: Tensor, least: float) -
     """Return whether slots clearly are, one by one, those of other tokens than `places` say.
 
     `apart` says how much each of some tokens changes each slot (tokens, slots). Changes below
-    `least` may be rounding.
+    `least` may be rounding. As many tokens as there are slots of which nothing is known may be in
+    these.
     """
     if len(tokens) < 2:
         return False
@@ -85,4 +92,7 @@ def are_of_others(apart: Tensor, tokens: Tensor, places: Tensor, least: float) -
     is_clear = (most[0] > _CLEARLY * most[1]) & (most[0] > least)
     own = which[0] == torch.arange(len(tokens), device="cpu")[:, None]
     found, slots = torch.where(own & is_clear, apart, UNKNOWN).max(1)
-    return bool((found > UNKNOWN).all()) and bool((places[slots] != tokens).any())
+    is_found, untold = found > UNKNOWN, (apart == UNKNOWN).any(0)
+    if int((~is_found).sum()) > int(untold.sum()):
+        return False
+    return bool((is_found & (places[slots] != tokens)).any())

@@ -7,6 +7,7 @@ that changes holds one of the two, however strongly the pooled numbers reach it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
+
+_Found: TypeAlias = dict[Site, list[tuple[Tensor, Tensor]]]
+"""For each side of a call, how much its slots change, and which tokens they are."""
 
 _EVERY = torch.ones((), dtype=torch.bool, device="cpu")
 """Marks all numbers of a tensor."""
@@ -62,36 +66,35 @@ class Swaps:
         runs = [self._run(pair) for pair in pairs]
         return {site for site in self._known if self._is_moved(site, runs, tokens)}
 
-    def _is_moved(
-        self, site: Site, runs: Sequence[dict[Site, tuple[Tensor, Tensor]]], tokens: Tensor
-    ) -> bool:
+    def _is_moved(self, site: Site, runs: Sequence[_Found], tokens: Tensor) -> bool:
         if not all(site in run for run in runs):
             return False
-        places = runs[0][site][1]
-        sizes = torch.stack([run[site][0] for run in runs])
-        apart = torch.minimum(sizes, sizes.roll(1, 0))
-        value = self._given[site][0]
-        least = float(value.double().norm(dim=-1).max()) * torch.finfo(value.dtype).eps ** 0.7
+        known = (x[x.isfinite()].double().abs() for x in self._given[site])
+        most = max((float(x.max()) for x in known if x.numel()), default=0.0)
+        least = most * torch.finfo(self._given[site][0].dtype).eps ** 0.7
         sequences = torch.tensor(self._known[site].tokens.sequences, device="cpu")
-        return any(
-            are_of_others(apart[:, own].flatten(1), tokens, places[own].flatten(), least)
-            for own in (sequences == sequence for sequence in sequences.unique())
-        )
+        for sides in zip(*(run[site] for run in runs), strict=True):
+            places, sizes = sides[0][1], torch.stack([sizes for sizes, _ in sides])
+            apart = torch.minimum(sizes, sizes.roll(1, 0))
+            for own in (sequences == sequence for sequence in sequences.unique()):
+                if are_of_others(apart[:, own].flatten(1), tokens, places[own].flatten(), least):
+                    return True
+        return False
 
-    def _run(self, pair: tuple[int, int]) -> dict[Site, tuple[Tensor, Tensor]]:
+    def _run(self, pair: tuple[int, int]) -> _Found:
         """Let two tokens change places; return how much slots change, and which tokens they are."""
         row = torch.zeros(self._count, dtype=torch.bool, device="cpu")
         row[list(pair)] = True
-        found: dict[Site, tuple[Tensor, Tensor]] = {}
+        found: _Found = {}
 
         def see(site: Site, call: RawCall) -> None:
             with torch._C.DisableTorchFunction():
                 one, before = self._known.get(site), self._outputs.get(site)
                 if before is None:
                     return
-                if one is not None:
-                    for sizes in changes(one, given(call), self._given[site]):
-                        found.setdefault(site, sizes)
+                if one is not None and site not in found:
+                    before_it = self._given[site]
+                    found[site] = list(changes(one, given(call), before_it, least=True))
                 if not self._reruns.carries(site):
                     call.output.copy_(before if one is None else _rows_swapped(one, before, pair))
                 elif one is not None and site is self._first and not self._inputs.are_any:
