@@ -59,6 +59,7 @@ class Model(nn.Module):
         return (query @ key.mT).softmax(-1) * factors @ value
 
 
+@pytest.mark.filterwarnings("ignore:Beside the softmax that meets the values")  # For backward.
 @pytest.mark.parametrize("function", [Attend, AttendApart])
 def test_what_is_edited_without_gradients_is_right(function):
     model, x = Model(function).double().eval(), torch.randn(2, 5, WIDTH).double()
@@ -87,6 +88,7 @@ def test_gradients_without_edits_are_the_functions_own():
     torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.filterwarnings("ignore:Beside the softmax that meets the values")  # For backward.
 @pytest.mark.parametrize("function", [Attend, AttendApart])
 def test_gradients_of_leaves_are_refused_unless_none_are_taken(function):
     class Bare(nn.Module):
