@@ -35,7 +35,7 @@ class EditNames:
     brief : list of str
         The same without the end that all rows share, and with short names of stacks.
     shared : str
-        That end in words; "" if there is none.
+        What that end is called; "" if there is none.
     said : str
         What the edits are if all are of one kind, and no cuts; otherwise "".
     """

@@ -25,8 +25,8 @@ def changes(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Say how much each slot (elements, slots) of a side differs, and which token it is.
 
-    First of the values. Where scores tell of a slot, its median one says how much it differs, or
-    that which differs `least`.
+    The values come first. Where a slot is known by its scores, their median change says how much it
+    differs, or, if `least`, the smallest.
     """
     lead, layout, tokens = one.site.lead, one.layout, one.tokens
     places = tokens.query_positions, tokens.key_positions
@@ -53,8 +53,8 @@ def _changes(
     """Say how much each slot (lead, slots) of queries, 0, and of keys, 1, differs.
 
     Another query changes its whole row of scores, and one number in those of others: so the median
-    says how much a query differs, and that of a column how much a key does. If several differ, as
-    two that change places, some number of those of all others stays.
+    says how much a query differs, and that of a column how much a key does. If two tokens change
+    places, some score of every other token stays as it is.
     """
     if site.live is None:
         for n, now, plain in zip((1, 0, 1), given, before, strict=True):
