@@ -10,7 +10,7 @@ import gattn
 from gattn.analysis import alti
 from gattn.errors import CaptureError
 from gattn.models.decompose.decomposing import decompose
-from gattn.models.stream.parts import Growing, Stream, Writer
+from gattn.models.stream.writers.parts import Growing, Stream, Writer
 
 
 class Reading(nn.Module):

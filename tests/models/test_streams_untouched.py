@@ -15,8 +15,8 @@ from gattn.analysis import alti
 from gattn.errors import CaptureError
 from gattn.models.doors.proof import plans
 from gattn.models.doors.proof.copying.copies import copied
-from gattn.models.stream import twins
-from gattn.models.stream.twins import Twin
+from gattn.models.stream.again import twins
+from gattn.models.stream.again.twins import Twin
 
 WIDTH, HEADS, TOKENS = 8, 2, 5
 Answer = namedtuple("Answer", ["hidden", "rest"])

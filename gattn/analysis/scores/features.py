@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gattn.errors import SelectionError, ShapeError
-from gattn.models.stream.dictionaries import Dictionary
-from gattn.models.stream.parts import Stream, Writer
+from gattn.models.stream.writers.dictionaries import Dictionary
+from gattn.models.stream.writers.parts import Stream, Writer
 
 _DEPENDENT = 1e-4
 

@@ -12,7 +12,7 @@ from gattn.errors import CaptureError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.models.decompose.sides import sum_of_parts
-from gattn.models.stream.parts import Writer
+from gattn.models.stream.writers.parts import Writer
 
 _EXACT = 1e-5
 """How far the sum may be from a score, relative to the product of the vectors' lengths."""

@@ -14,7 +14,7 @@ from gattn.models.edit.applying import parts
 from gattn.models.edit.hear.without import Without
 from gattn.models.run.edit_context import Editing
 from gattn.models.run.prompt import Prompt
-from gattn.models.stream.parts import Stream
+from gattn.models.stream.writers.parts import Stream
 
 if TYPE_CHECKING:
     from gattn.models.read.places import Place

@@ -19,7 +19,7 @@ from gattn.analysis.scores.summed import summed
 from gattn.checks import whole
 from gattn.door import Pictured, drawn_by
 from gattn.errors import SelectionError
-from gattn.models.stream.parts import Writer
+from gattn.models.stream.writers.parts import Writer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from gattn.analysis.scores.why import Token, in_parts, places
 from gattn.analysis.subspaces.head_vectors import HeadVectors
 from gattn.door import DrawnByKind, Pictured
 from gattn.models.run.functions import Runnable
-from gattn.models.stream.parts import Writer
+from gattn.models.stream.writers.parts import Writer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,7 +27,7 @@ from gattn.drawing.canvas.sides import REACH, label_tokens
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.layers.layered import LayeredEdges, Line
 from gattn.errors import SelectionError
-from gattn.models.stream.parts import Writer
+from gattn.models.stream.writers.parts import Writer
 from gattn.names.text import numbered, visible
 
 Point: TypeAlias = tuple[float, float]

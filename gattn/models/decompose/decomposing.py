@@ -14,8 +14,8 @@ projection is the outermost module that takes the call's output, adapters includ
 linear map. Between it and the sum there may be norms or scales, which are read by probing them.
 The sum is what a later module of the layer reads or returns, and whether a norm of it is the stream
 is told by what is added to which. Where no module gives what is added, a copy of the layer runs
-again with other numbers (`gattn.models.stream.ways`). All of this is verified numerically in every
-run: if residual, vectors and bias do not sum to what the model has, it is refused.
+again with other numbers (`gattn.models.stream.adding.ways`). All of this is verified numerically in
+every run: if residual, vectors and bias do not sum to what the model has, it is refused.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.naming import Naming
 from gattn.models.run.prompt import Prompt
-from gattn.models.stream.between import Between
+from gattn.models.stream.adding.streams import RunningLayer
 from gattn.models.stream.layers import first_of, layers_of, several_groups
-from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
+from gattn.models.stream.writers.between import Between
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
 from gattn.names.choices import LayerChoice, no_such, numbers_of

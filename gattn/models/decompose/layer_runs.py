@@ -18,13 +18,13 @@ from gattn.models.decompose.sides import Columns
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.stream.between import Between
-from gattn.models.stream.embeddings import Embedded
 from gattn.models.stream.layers import first_of, layers_of, other_tokens, several_groups
 from gattn.models.stream.linear_maps import linear_modules, runs_its_weight
-from gattn.models.stream.parts import Stream
 from gattn.models.stream.probing import forward_of
 from gattn.models.stream.rounding import is_half
+from gattn.models.stream.writers.between import Between
+from gattn.models.stream.writers.embeddings import Embedded
+from gattn.models.stream.writers.parts import Stream
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import Hook, hooks_on
 from gattn.names.choices import no_such

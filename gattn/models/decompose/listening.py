@@ -26,8 +26,8 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
-from gattn.models.stream.parts import Growing, Stream
 from gattn.models.stream.sublayers import Sublayer
+from gattn.models.stream.writers.parts import Growing, Stream
 
 
 @dataclass(frozen=True, eq=False)

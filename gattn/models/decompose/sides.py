@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.stream.parts import Stream
 from gattn.models.stream.rounding import tolerance
+from gattn.models.stream.writers.parts import Stream
 
 _ROWS = 16
 """Rows of a matrix at a time: each reads all parts."""

@@ -16,8 +16,8 @@ from gattn.models.read.masks import taken
 if TYPE_CHECKING:
     from gattn.models.read.places import Place
     from gattn.models.read.reading import Reading
-    from gattn.models.stream.parts import Stream
     from gattn.models.stream.rows import Rows
+    from gattn.models.stream.writers.parts import Stream
 
 End = Literal["query", "key", "value"]
 SIDES: tuple[End, ...] = ("query", "key", "value")

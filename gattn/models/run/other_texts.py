@@ -18,8 +18,8 @@ from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.functions import prepared
 from gattn.models.run.hear.hearing import Hearing
 from gattn.models.run.hear.running import check_call
-from gattn.models.stream.parts import Stream
 from gattn.models.stream.rows import Rows
+from gattn.models.stream.writers.parts import Stream
 from gattn.models.watch.contexts import Context, without_contexts
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import Tensor
 from gattn.errors import EditError
 
 if TYPE_CHECKING:
-    from gattn.models.stream.parts import Stream
     from gattn.models.stream.rows import Rows
+    from gattn.models.stream.writers.parts import Stream
 
 By: TypeAlias = Any
 """What takes the place of parts: "zero", "mean", a text, a list of texts, `Parts`, or a tensor."""

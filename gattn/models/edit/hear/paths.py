@@ -15,8 +15,8 @@ from gattn.models.edit.heard import SIDES, End, Hears, Removed
 from gattn.models.read.places import Place
 
 if TYPE_CHECKING:
-    from gattn.models.stream.parts import Stream
     from gattn.models.stream.rows import Rows
+    from gattn.models.stream.writers.parts import Stream
 
 Path: TypeAlias = "tuple[str, int, int, End]"
 """The part, and the layer, head and side that hear of it."""

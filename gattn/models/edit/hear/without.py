@@ -25,8 +25,8 @@ from gattn.models.edit.where.heads import Numbers
 from gattn.models.read.places import Place
 
 if TYPE_CHECKING:
-    from gattn.models.stream.parts import Stream
     from gattn.models.stream.rows import Rows
+    from gattn.models.stream.writers.parts import Stream
 
 
 @edit_class

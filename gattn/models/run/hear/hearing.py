@@ -18,12 +18,12 @@ from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.hear.running import Running, check_call
-from gattn.models.stream.between import Between
-from gattn.models.stream.embeddings import Embedded
+from gattn.models.stream.adding.streams import RunningLayer
 from gattn.models.stream.layers import first_of, layers_of
-from gattn.models.stream.parts import Growing, Stream
 from gattn.models.stream.rows import Rows
-from gattn.models.stream.streams import RunningLayer
+from gattn.models.stream.writers.between import Between
+from gattn.models.stream.writers.embeddings import Embedded
+from gattn.models.stream.writers.parts import Growing, Stream
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
 from gattn.models.watch.listening import Sides

@@ -13,11 +13,11 @@ from gattn.errors import EditError
 from gattn.models.edit.heard import SIDES, Removed
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.stream.adding.streams import RunningLayer
+from gattn.models.stream.again.twins import is_cache
 from gattn.models.stream.layers import first_of
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
-from gattn.models.stream.streams import RunningLayer
-from gattn.models.stream.twins import is_cache
 from gattn.models.watch.contexts import without_contexts
 from gattn.models.watch.listening import Sides, first_call
 from gattn.normalizers.base import widened

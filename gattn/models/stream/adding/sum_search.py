@@ -9,13 +9,13 @@ from itertools import chain
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.stream.entries import Entries, of_entry
-from gattn.models.stream.events import Event
+from gattn.models.stream.adding.entries import Entries, of_entry
+from gattn.models.stream.adding.measured_sums import MeasuredSums
+from gattn.models.stream.adding.sums import Added, Sum
+from gattn.models.stream.adding.ways import lasts_of
+from gattn.models.stream.again.events import Event
 from gattn.models.stream.linear_maps import takes
-from gattn.models.stream.measured_sums import MeasuredSums
 from gattn.models.stream.rounding import factor_of, is_half
-from gattn.models.stream.sums import Added, Sum
-from gattn.models.stream.ways import lasts_of
 from gattn.normalizers.base import widened
 
 

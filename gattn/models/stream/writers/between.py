@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gattn.models.stream.adding.ways import is_same
 from gattn.models.stream.layers import first_of
 from gattn.models.stream.norms import FixedNorm
 from gattn.models.stream.probing import forward_of
-from gattn.models.stream.ways import is_same
 
 
 class Between:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from gattn.models.stream.norms import FixedNorm
-    from gattn.models.stream.parts import Writer
+    from gattn.models.stream.writers.parts import Writer
 
 
 @dataclass(frozen=True, eq=False)

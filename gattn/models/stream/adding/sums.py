@@ -8,11 +8,11 @@ from functools import cached_property
 
 from torch import Tensor
 
-from gattn.models.stream.events import Event, Key
+from gattn.models.stream.adding.ways import GIVEN, Entry, Noise, Source, followed
+from gattn.models.stream.again.events import Event, Key
+from gattn.models.stream.again.twins import Twin
 from gattn.models.stream.linear_maps import takes
 from gattn.models.stream.sublayers import Branch
-from gattn.models.stream.twins import Twin
-from gattn.models.stream.ways import GIVEN, Entry, Noise, Source, followed
 from gattn.normalizers.base import widened
 
 

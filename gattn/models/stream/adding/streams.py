@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept
 from gattn.models.edit.applying import parts
-from gattn.models.stream.events import Event
+from gattn.models.stream.adding.sum_search import SumSearch
+from gattn.models.stream.adding.sums import Added
+from gattn.models.stream.again.events import Event
+from gattn.models.stream.again.twins import Twin
 from gattn.models.stream.layers import first_of, other_tokens, with_first
 from gattn.models.stream.linear_maps import live_map, takes, weight_map
 from gattn.models.stream.rounding import tolerance
 from gattn.models.stream.rows import Rows
 from gattn.models.stream.sublayers import Branch, HeadOutputs, Sublayer
-from gattn.models.stream.sum_search import SumSearch
-from gattn.models.stream.sums import Added
-from gattn.models.stream.twins import Twin
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gattn.models.stream.events import Event, Key, own
+from gattn.models.stream.again.events import Event, Key, own
 from gattn.models.stream.layers import first_of, with_first
 
 _HELD = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "einsum", "tensordot"}

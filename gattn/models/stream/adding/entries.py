@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.stream.events import Event, Key
-from gattn.models.stream.held_runs import Spot
-from gattn.models.stream.moves import Moved
+from gattn.models.stream.adding.sums import Added, Sum
+from gattn.models.stream.adding.ways import Entry, is_same, norms_along, ways
+from gattn.models.stream.again.events import Event, Key
+from gattn.models.stream.again.held_runs import Spot
+from gattn.models.stream.again.moves import Moved
 from gattn.models.stream.norms import StreamNorm
-from gattn.models.stream.sums import Added, Sum
-from gattn.models.stream.ways import Entry, is_same, norms_along, ways
 from gattn.normalizers.base import widened
 
 

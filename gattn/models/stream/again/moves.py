@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.stream.held_runs import Spot
+from gattn.models.stream.again.held_runs import Spot
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.stream.events import Event
-from gattn.models.stream.held_runs import Spot
+from gattn.models.stream.adding.sums import Added, Sum
+from gattn.models.stream.adding.ways import lasts_of
+from gattn.models.stream.again.events import Event
+from gattn.models.stream.again.held_runs import Spot
+from gattn.models.stream.again.twins import Twin
 from gattn.models.stream.norms import FixedNorm
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
-from gattn.models.stream.sums import Added, Sum
-from gattn.models.stream.twins import Twin
-from gattn.models.stream.ways import lasts_of
 from gattn.normalizers.base import widened
 
 

@@ -15,18 +15,18 @@ from gattn.models.doors.proof.probing.failing import is_out_of_memory
 from gattn.models.doors.proof.probing.one_run.hooks import KINDS, held_by, is_users, keep_acting
 from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
 from gattn.models.doors.proof.probing.one_run.state import State
-from gattn.models.stream.events import Event, Key
-from gattn.models.stream.held_runs import HeldRun, Spot, is_of, rows_of, with_rows
+from gattn.models.stream.again.events import Event, Key
+from gattn.models.stream.again.held_runs import HeldRun, Spot, is_of, rows_of, with_rows
+from gattn.models.stream.again.moves import Moved, numbers_at
 from gattn.models.stream.layers import first_of
 from gattn.models.stream.linear_maps import takes
-from gattn.models.stream.moves import Moved, numbers_at
 from gattn.models.stream.rounding import tolerance
 from gattn.models.watch.contexts import without_contexts
 from gattn.models.watch.hooks import Uncopied
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
-    from gattn.models.stream.streams import RunningLayer
+    from gattn.models.stream.adding.streams import RunningLayer
 
 
 class Twin:

@@ -15,13 +15,13 @@ from functools import cached_property, partial
 
 from torch import Tensor
 
-from gattn.models.stream.events import Event, Key
+from gattn.models.stream.again.events import Event, Key
+from gattn.models.stream.again.moves import Moved
+from gattn.models.stream.again.twins import Twin
 from gattn.models.stream.linear_maps import takes
-from gattn.models.stream.moves import Moved
 from gattn.models.stream.norms import FixedNorm, StreamNorm
 from gattn.models.stream.rounding import factor_of
 from gattn.models.stream.sublayers import Branch
-from gattn.models.stream.twins import Twin
 from gattn.normalizers.base import widened
 
 Noise = Callable[[Moved], Tensor]

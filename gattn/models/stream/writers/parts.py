@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.stream.dictionaries import Dictionary
+from gattn.models.stream.adding.ways import is_same
 from gattn.models.stream.norms import StreamNorm
 from gattn.models.stream.rounding import tolerance
-from gattn.models.stream.ways import is_same
+from gattn.models.stream.writers.dictionaries import Dictionary
 
 if TYPE_CHECKING:
-    from gattn.models.stream.between import Between
     from gattn.models.stream.sublayers import Branch, Sublayer
+    from gattn.models.stream.writers.between import Between
 
 Kind = Literal["embedding", "head", "mlp", "bias", "given", "error"]
 

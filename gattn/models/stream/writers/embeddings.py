@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.stream.norms import FixedNorm
-from gattn.models.stream.parts import Stream, Writer
 from gattn.models.stream.probing import forward_of
 from gattn.models.stream.rounding import tolerance
+from gattn.models.stream.writers.parts import Stream, Writer
 from gattn.normalizers.base import widened
 
 

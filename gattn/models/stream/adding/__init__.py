@@ -1,0 +1,1 @@
+"""Where attention is added to the residual stream, and what it adds."""

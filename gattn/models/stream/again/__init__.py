@@ -1,0 +1,1 @@
+"""A layer runs again, and what its modules gave is held."""
