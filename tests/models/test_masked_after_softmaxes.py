@@ -20,13 +20,38 @@ def least(a):
     return a.kthvalue(a.shape[-1] - KEEPS + 1, -1, keepdim=True).values
 
 
+def put_zeros(a):
+    a[a <= LEAST] = 0
+    return a
+
+
+def put_in_columns(a):
+    a[..., 3:, 1] = 0
+    a[:, 0, :, 3:5] = 0.0
+    return a
+
+
+def multiplied_into(a):
+    a *= a > LEAST
+    return a
+
+
+BY_NUMBER = {
+    "above a number": lambda a: torch.where(a > LEAST, a, torch.zeros_like(a)),
+    "times above a number": lambda a: a * (a > LEAST),
+    "threshold": lambda a: functional.threshold(a, LEAST, 0.0),
+    "shrunk": lambda a: functional.hardshrink(a, LEAST),
+    "zeros put": put_zeros,
+    "multiplied into": multiplied_into,
+}
 MASKS = {
     "scattered": lambda a: torch.zeros_like(a).scatter(-1, *a.topk(KEEPS, -1)[::-1]),
     "times the largest": lambda a: a * top(a),
     "filled below the largest": lambda a: a.masked_fill(top(a) == 0, 0.0),
     "from the k-th": lambda a: torch.where(a >= least(a), a, torch.zeros_like(a)),
-    "above a number": lambda a: torch.where(a > LEAST, a, torch.zeros_like(a)),
-    "times above a number": lambda a: a * (a > LEAST),
+    "zeros put in columns": put_in_columns,
+    "filled in place": lambda a: a.masked_fill_(a <= LEAST, 0.0),
+    **BY_NUMBER,
 }
 SHARES = {
     "not divided": lambda a: a,
@@ -83,7 +108,7 @@ def test_what_a_mask_leaves_is_shown_and_edited(mask, share):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["above a number", "times above a number"])
+@pytest.mark.parametrize("name", BY_NUMBER)
 @pytest.mark.parametrize("share", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("is_padded", [False, True])
 def test_a_token_whose_attention_is_below_a_number_is_no_padding(name, share, is_padded):

@@ -26,7 +26,7 @@ class Twice(Layer):
             self.gate = gate.item()
             return self.out((attention @ v).transpose(1, 2).flatten(2)) * gate
         if self.way == "set":
-            attention[:, :, 1] = 0
+            attention[:, :, 1] = 0.1
         if self.way == "in place":
             attention[:, :, 1].mul_(0.5)
         other = attention.clone() if self.way == "copy" else attention

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from gattn.models.doors.functions.calling.dropouts import dropped_by, keeps_scale
 from gattn.models.doors.functions.softmaxes.following import (
@@ -62,9 +63,19 @@ _COPIES = frozenset(
     )
 ) | {Tensor.data.__get__, Tensor.requires_grad_}  # type: ignore[attr-defined]
 """Functions whose results hold the numbers that they take, in the same shape, perhaps elsewhere."""
-_FILLS = frozenset(
-    getattr(of, name) for of in (torch, Tensor) for name in ("masked_fill", "where", "nan_to_num")
-) | {Tensor.masked_fill_}
+SHRINKS: frozenset[Any] = frozenset(
+    getattr(of, name)
+    for of in (torch, functional, Tensor)
+    for name in ("threshold", "hardshrink")
+    if hasattr(of, name)
+)
+"""Functions that put zeros in place of small numbers."""
+_FILLS = SHRINKS | {
+    *(getattr(of, one) for of in (torch, Tensor) for one in ("masked_fill", "where", "nan_to_num")),
+    Tensor.masked_fill_,
+}
+_MULTIPLIES_INTO = frozenset((Tensor.mul_, Tensor.multiply_, Tensor.__imul__))
+_MULTIPLIES = MULTIPLIES | _MULTIPLIES_INTO
 _SAME_SHAPE = _COPIES | {
     *(Tensor.to, Tensor.type, Tensor.type_as, Tensor.clone, torch.clone),
     *(Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
@@ -131,17 +142,14 @@ def masked(
     others = [one for one in given if one is not found[0]] if found else []
     if len(found) != 1 or found[0].shape != result.shape:
         return None
-    if func in MULTIPLIES and not all(bool(((x == 0) | (x == 1)).all()) for x in others):
+    if func in _MULTIPLIES and not all(bool(((x == 0) | (x == 1)).all()) for x in others):
         return None  # Where attention is NaN, its product does not tell.
     if any(isinstance(x, nn.Parameter) or x.requires_grad for x in others):
         return None  # It is learned, as a gate is.
     after = result.detach()
-    if found[0] is not result:
-        is_lost = lost(found[0].detach(), after)
-    elif bool(torch.as_tensor(kwargs.get("value", args[-1])) != 0):
-        return None
-    else:  # In place: what is not masked stays.
-        is_lost = others[0].expand(result.shape)
+    is_lost = lost(found[0].detach(), after)
+    if found[0] is result:
+        is_lost = lost_in_place(func, args, kwargs, result)
     if is_lost is None:
         return None
     most = max(1e-5, 4 * torch.finfo(result.dtype).eps)
@@ -163,6 +171,35 @@ def masked(
     return replace(followed, scores=followed.scores.masked_fill(is_lost, -torch.inf))
 
 
+def lost_in_place(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
+) -> Tensor | None:
+    """Say which numbers a function replaced by zeros where they were; None if it does more."""
+    mask = next(
+        (x for x in operands(args, kwargs) if isinstance(x, Tensor) and x is not result), None
+    )
+    if func in _MULTIPLIES_INTO and mask is not None and bool(((mask == 0) | (mask == 1)).all()):
+        return (mask == 0).expand(result.shape)
+    if func is not Tensor.masked_fill_ or mask is None:
+        return None
+    is_zero = bool(torch.as_tensor(kwargs.get("value", args[-1])) == 0)
+    return mask.expand(result.shape) if is_zero else None
+
+
+def zeros_put(func: Any, args: tuple[Any, ...], followed: Followed) -> tuple[Any, ...] | None:
+    """Return what `masked_fill_` takes for `attention[index] = 0`; None if it is something else."""
+    if func is not Tensor.__setitem__ or not is_followed(args[0]) or followed.altered:
+        return None
+    attention, index, value = args
+    if not attention.is_floating_point() or not isinstance(value, (int, float)) or value != 0:
+        return None
+    if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape == attention.shape:
+        return attention, index, 0.0
+    mask = torch.zeros_like(attention, dtype=torch.bool)
+    mask[index] = True
+    return attention, mask, 0.0
+
+
 def keeps_numbers(func: Any, args: tuple[Any, ...]) -> bool:
     """Return whether a function gives the numbers that it takes, in another shape or precision."""
     return func in _SHAPES or func in _GETTERS or _adds_dimensions(func, args)
@@ -181,7 +218,7 @@ def _adds_dimensions(func: Any, args: tuple[Any, ...]) -> bool:
 
 def _masks_keys(func: Any, args: tuple[Any, ...], followed: Followed) -> bool:
     """Return whether a function multiplies the keys' numbers, each with another, as a mask does."""
-    if func not in MULTIPLIES or not all(isinstance(x, Tensor) for x in args):
+    if func not in _MULTIPLIES or not all(isinstance(x, Tensor) for x in args):
         return False
     at = followed.key - followed.scores.dim()
     return len(args) == 2 and all(at < 0 and x.dim() >= -at and x.shape[at] > 1 for x in args)

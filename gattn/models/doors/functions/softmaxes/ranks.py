@@ -92,14 +92,14 @@ def of_largest(now: Followed, before: Followed, attention: Tensor, result: Tenso
     return _ranked(before, now, is_less, result)
 
 
-def of_values(now: Followed, before: Followed, mask: Sequence[Any]) -> Followed:
-    """Note of attention of which some was taken if its numbers made the mask.
+def of_values(now: Followed, before: Followed, mask: Sequence[Any], *, shrinks: bool) -> Followed:
+    """Note of attention of which some was taken if its numbers made the mask, or it shrinks them.
 
     A key that is left to no query is no padding, then.
     """
     source, scores = before.source, before.scores
     masks = (seen_before(x) for x in mask if isinstance(x, Tensor) and not x.is_floating_point())
-    if all(one is None or one.source.root is not source.root for one in masks):
+    if not shrinks and all(one is None or one.source.root is not source.root for one in masks):
         return now
     if source.ranking is None or not source.ranking.keeps:
         source.ranking = Ranking(scores.detach() if is_observed() else None, keeps=True)

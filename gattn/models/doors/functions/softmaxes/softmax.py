@@ -26,7 +26,7 @@ from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.passing import passes_by_scores
 from gattn.models.doors.functions.calling.raw_call import RawCall, named
 from gattn.models.doors.functions.softmaxes.beside import Same, note_met, note_softmax
-from gattn.models.doors.functions.softmaxes.carrying import carried, masked
+from gattn.models.doors.functions.softmaxes.carrying import SHRINKS, carried, masked, zeros_put
 from gattn.models.doors.functions.softmaxes.early import (
     as_first,
     begun_early,
@@ -150,6 +150,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         args, kwargs = edited or (args, kwargs)
         return note_reading(func, func(*args, **kwargs), all_found_in(args, kwargs))
     with inside():
+        if (put := zeros_put(func, args, followed)) is not None:
+            func, args = Tensor.masked_fill_, put
         others = all_found_in(args, kwargs)  # Before it may write into them.
         with by_model():
             result = func(*args, **kwargs)
@@ -196,7 +198,8 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if now is None and (left := masked(func, args, kwargs, followed, result)):
                 now = of_largest(left, followed, operands(args, kwargs)[place], result)
                 if now is left:
-                    now = of_values(left, followed, operands(args, kwargs))
+                    mask = operands(args, kwargs)
+                    now = of_values(left, followed, mask, shrinks=func in SHRINKS)
             if now is None and len(others) == 1:
                 now = spread(func, args, place, followed, result)
             now = now or carried(func, args, kwargs, followed, result)

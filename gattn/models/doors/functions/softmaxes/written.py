@@ -20,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.softmaxes.beside import note_divided, note_softmax
-from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers, lost
+from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers, lost, lost_in_place
 from gattn.models.doors.functions.softmaxes.following import (
     Followed,
     Late,
@@ -168,8 +168,10 @@ def made_of(
         return replace(followed, scores=scores) if scores.shape == result.shape else None
     if (found := normalized(followed, result)) is not None:
         return found
-    if given[place] is not result and given[place].shape == result.shape:
+    if given[place].shape == result.shape:
         is_lost = lost(given[place].detach(), result.detach())
+        if given[place] is result:
+            is_lost = lost_in_place(func, args, kwargs, result)
         if is_lost is not None:
             return followed.without(is_lost, followed.unnormalized)
     if result.is_floating_point() and func not in SUMS:
