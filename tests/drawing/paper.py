@@ -164,10 +164,13 @@ def club():
 def column_of_cuts(ax):
     """Forty cuts of edges in a stack with a long name."""
     table = effects("arcs").query("layer == 2")[:40].copy()
-    table["edit"] = [
-        repr(gattn.Cut(stack="model.decoder.self_attn", layer=2, head=0, query=i, key=j))
+    stack = "model.decoder.self_attn"
+    cuts = [
+        gattn.Cut(stack=stack, layer=2, head=0, query=i, key=j)
         for i, j in zip(table["query"], table["key"], strict=True)
     ]
+    table["edit"] = list(map(repr, cuts))
+    table["record"] = [json.dumps([cut.told()]) for cut in cuts]
     table.draw("edits", ax=ax)
 
 

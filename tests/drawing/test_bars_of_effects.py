@@ -1,7 +1,10 @@
 """Bars of what edits change: how they are named, and the numbers below them."""
 
+import json
+
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from meeting import problems
@@ -17,10 +20,11 @@ PLACES = ("stack", "layer", "head", "query", "key")
 def table(edits, tokens=(), **places):
     """A row per edit, with the columns that `gattn.effect` gives it."""
     rows = [
-        {"edit": str(edit), "kind": type(edit).__name__}
-        | {name: _single(getattr(edit, name, None)) for name in PLACES}
-        | {"stack": edit.stack}
-        for edit in edits
+        {"edit": ", ".join(map(str, some)), "kind": type(some[0]).__name__}
+        | {name: _single(getattr(some[0], name, None), len(some)) for name in PLACES}
+        | {"stack": some[0].stack if len(some) == 1 else None}
+        | {"record": json.dumps([edit.told() for edit in some])}
+        for some in (edit if isinstance(edit, list) else [edit] for edit in edits)
     ]
     found = Effects(rows).astype(dict.fromkeys(PLACES[1:], "Int64")).assign(**places)
     found["effect"] = np.linspace(-0.5, 0.25, len(rows))
@@ -28,8 +32,8 @@ def table(edits, tokens=(), **places):
     return found
 
 
-def _single(value):
-    return value if isinstance(value, int) else None
+def _single(value, edits):
+    return value if isinstance(value, int) and edits == 1 else None
 
 
 def named(found, size=(6.75, 4), **options):
@@ -116,3 +120,103 @@ def test_estimates_are_named_though_they_have_no_text():
     found = table([gattn.Cut(layer=0, head=1, query=2, key=k) for k in range(2)], SOURCE)
     found = found.drop(columns="edit").assign(estimate=found["effect"])
     assert named(found)[1] == ["le → noir", "chat → noir"]
+
+
+def test_the_record_of_edits_survives_what_pandas_does_and_files(tmp_path):
+    scales = [gattn.Scale(layer=n, head=n, factor=f) for n in range(2) for f in (0.5, 2.0)]
+    found = gattn.effect("The dog chased the cat", scales, progress=False)
+    assert json.loads(found["record"][1]) == [
+        {"text": str(scales[1]), "kind": "Scale", "factor": 2.0, "layer": 0, "head": 0}
+    ]
+    names = [f"{n}.{n} · factor {f}" for n in range(2) for f in (0.5, 2.0)]
+    assert named(found)[1] == names
+    last = found.sort_values(["layer", "edited"], ascending=False)[:2]
+    factors = [scales[n].factor for n in last.index]
+    assert named(last)[1] == [f"factor {factor}" for factor in factors]
+    assert named(pd.concat([found[2:], found[:2]]))[1] == names[2:] + names[:2]
+    found.to_csv(tmp_path / "table.csv", index=False)
+    read = Effects(pd.read_csv(tmp_path / "table.csv"))
+    assert named(read)[1] == names
+    found.to_parquet(tmp_path / "table.parquet")
+    assert named(Effects(pd.read_parquet(tmp_path / "table.parquet")))[1] == names
+
+
+def test_names_that_a_user_gives_edits_are_those_of_the_bars():
+    found = table([gattn.Cut(layer=0, head=head) for head in range(3)])
+    found["edit"] = ["my head", "Cut(layer=0, head=1)", "another"]
+    assert named(found)[1] == ["my head", "0.1", "another"]
+
+
+@pytest.mark.parametrize("stack", [None, "model.decoder.layers.encoder_attn"])
+def test_forty_bars_are_told_apart_in_a_column(stack):
+    edits = [
+        gattn.Cut(stack=stack, layer=n, head=h, query=12, key=key)
+        for n in range(2) for h in range(4) for key in range(5)
+    ]  # fmt: skip
+    with mpl.rc_context({"font.size": 7}):
+        title, names, said = named(table(edits), (3.3, 4.5))
+    assert len(set(names)) == 40
+    assert names[:6] == [f"0.0: {key} → 12" for key in range(5)] + ["0.1: 0 → 12"]
+    assert title.count("…") == 0
+    assert "rows in the table" not in said
+
+
+def test_edits_that_differ_in_more_than_places_are_named_in_words():
+    edits = [
+        gattn.Without("0.1", side="query", layer=2, head=0),
+        gattn.Without(["0.1", "mlp 0"], side="value", layer=2, head=[0, 1]),
+        gattn.Cut(layer=[1, 2], query=slice(2, 4), renormalize=False),
+        gattn.Cut(layer=[(1, 0), (2, 3)], renormalize=False),
+        gattn.Cut(key=[0, 2], renormalize=False),
+        gattn.Cut(renormalize=False),
+        gattn.Patch("le chat", layer=1, head=0, what="outputs"),
+    ]
+    title, names, said = named(table(edits, SOURCE))
+    assert title == "edits"
+    assert [" ".join(name.split()) for name in names] == [
+        "2.0 · Without, 0.1, query side",
+        "layer 2, heads 0, 1 · Without, 0.1, mlp 0, value side",
+        "layers 1, 2: to 2:4 · Cut",
+        "1.0, 2.3 · Cut",
+        "from le, noir · Cut",
+        "all heads · Cut",
+        "1.0 · Patch, from le chat, outputs",
+    ]
+    assert "all: Cut, not renormalized" in said
+
+
+def test_what_edits_share_is_said_once_even_of_cuts():
+    cuts = [gattn.Cut(layer=1, head=head, renormalize=False) for head in range(3)]
+    title, names, said = named(table(cuts))
+    assert (title, names) == ("cutting heads", ["1.0", "1.1", "1.2"])
+    assert "each: Cut, not renormalized" in said
+
+
+def test_one_place_is_in_the_title_if_values_tell_edits_apart():
+    edits = [gattn.Ablate(by, layer=2, head=1) for by in ("zero", "mean")]
+    title, names, said = named(table(edits))
+    assert (title, names) == ("layer 2 · head 1 · edits of heads", ["by zero", "by mean"])
+    assert "each: Ablate" in said
+
+
+def test_several_edits_in_a_row_are_named_without_those_that_all_rows_have():
+    scale = gattn.Scale(layer=2, head=0, factor=0.5)
+    pairs = [[scale, gattn.Cut(layer=n, head=0), gattn.Cut(layer=n, head=1)] for n in range(3)]
+    title, names, said = named(table(pairs))
+    assert names == [f"{n}.0 + {n}.1" for n in range(3)]
+    assert "all with 2.0 · Scale, factor 0.5" in said
+    assert title == "edits"
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.4), (6.75, 3)])
+def test_bars_of_several_stacks_do_not_show_calls(size):
+    stacks = ["model.encoder.layers.self_attn", "model.decoder.layers.encoder_attn"]
+    edits = [
+        gattn.Ablate(by, stack=stack, layer=n, head=0)
+        for stack in stacks for n in range(2) for by in ("zero", "mean")
+    ]  # fmt: skip
+    with gattn.style("paper"):
+        _, names, said = named(table(edits), size)
+    assert len(set(names)) == 8
+    assert not any("(" in name or "=" in name for name in names)
+    assert "rows in the table" not in said

@@ -124,7 +124,7 @@ def test_batches_agree_with_one_by_one(tiny, name):
 def test_a_table_says_which_edit_and_where(llama):
     found = gattn.effect(IDS, EDITS, llama)
     places = ["stack", "layer", "head", "query", "key"]
-    assert list(found) == ["edit", "kind", *places, "plain", "edited", "effect"]
+    assert list(found) == ["edit", "kind", *places, "plain", "edited", "effect", "record"]
     assert found["edit"][0] == "Cut(layer=1, head=2, query=5, key=3)"
     assert found["edit"][1] == "Cut(layer=0, head=0), Scale(factor=2.0, layer=1, head=1, key=0)"
     assert found["edit"][2] == "Cut(query=4, renormalize=False)"

@@ -98,13 +98,19 @@ class Edit(Described):
 
     def __repr__(self) -> str:
         """Show the fields that differ from their defaults."""
-        given: Any = self.as_given()
-        shown = [
-            f"{one.name}={_shown(value)}"
-            for one in fields(given)
-            if (value := getattr(given, one.name)) is not one.default
-        ]
+        shown = [f"{name}={_shown(value)}" for name, value in self._named_fields().items()]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _named_fields(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults."""
+        given: Any = self.as_given()
+        values = {one: getattr(given, one.name) for one in fields(given)}
+        return {one.name: value for one, value in values.items() if value is not one.default}
+
+    def told(self) -> dict[str, Any]:
+        """Return what tables hold of it as JSON: its text, its class, and the fields it names."""
+        fields_told = {name: _as_json(value) for name, value in self._named_fields().items()}
+        return {"text": repr(self), "kind": type(self).__name__, **fields_told}
 
     @property
     def record(self) -> EditRecord:
@@ -233,6 +239,19 @@ def _shown(value: object) -> str:
     if type(value) is tuple:
         return f"({', '.join(map(_shown, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
+
+
+def _as_json(value: Any) -> Any:
+    """Return numbers, texts, and lists of them; spans are "2:5", and all else is its text."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 1 and len(value) <= _MOST_SHOWN:
+        return value.tolist()
+    if isinstance(value, (list, tuple, range)):
+        return list(map(_as_json, value))
+    if isinstance(value, slice):
+        return ":".join("" if one is None else str(one) for one in (value.start, value.stop))
+    return _shown(value)
 
 
 def _is_plain(value: object) -> bool:

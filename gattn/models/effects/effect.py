@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -101,8 +102,8 @@ def effect(
     Effects
         A `pandas.DataFrame` that draws itself, one row per edit: ``edit``; ``kind``, such as
         "Cut"; ``stack``, ``layer``, ``head``, ``query`` and ``key`` if it names a single one;
-        ``plain`` and ``edited``, the metric without and with the edit; and their difference
-        ``effect``.
+        ``plain`` and ``edited``, the metric without and with the edit; their difference ``effect``;
+        and ``record``, each edit's text, class and fields as JSON, by which pictures name it.
 
     Raises
     ------
@@ -149,7 +150,9 @@ def effect(
         ],
         "stack": [row["stack"] for row in rows],
     }
-    found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
+    records = [json.dumps([edit.told() for edit in some]) for some in together]
+    measures = {"plain": plain, "edited": edited, "effect": edited - plain}
+    found = Effects({**named, **places, **measures, "record": records})
     found.attrs = measure.facts | {"tokens": runner.texts} | told_edits(runner.model)
     return found
 

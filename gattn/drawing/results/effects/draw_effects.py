@@ -10,7 +10,7 @@ from matplotlib.colors import Colormap
 
 from gattn.drawing.canvas.frame import describe, shown_text
 from gattn.drawing.results.effects.layouts import LAYOUTS, Changes
-from gattn.drawing.results.effects.names import edits_title
+from gattn.drawing.results.effects.names import TableEdits
 from gattn.drawing.results.effects.sides import Sides, stacks_of
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
@@ -130,7 +130,7 @@ def effects_title(table: pd.DataFrame, layout: str) -> str:
     """Say what was edited, and in which head if it is one."""
     is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
     if layout == "edits":
-        return edits_title(table, are_cuts=is_cut)
+        return TableEdits(table).title(are_cuts=is_cut)
     parts = list(map(shown_text, stacks_of(table)))
     if layout in ("arcs", "matrix"):
         parts += [f"layer {table['layer'].iloc[0]}", f"head {table['head'].iloc[0]}"]

@@ -36,7 +36,6 @@ from gattn.drawing.layers.numbered import layered_axes
 from gattn.drawing.matrices.heatmaps import aspect_of, draw_heatmap, size_of_squares, write_cells
 from gattn.drawing.results.effects.names import EditNames
 from gattn.drawing.results.effects.sides import Sides
-from gattn.names.forms import in_form
 from gattn.names.text import wrapped
 
 MOST_EDGES = 300
@@ -92,7 +91,7 @@ def _draw_edits(
     name_side(ax, "x", changes.pen.name)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    return ax, [*strongest_said(changes, shown, "edits"), *filter(None, [names.said])]
+    return ax, [*strongest_said(changes, shown, "edits"), *names.said]
 
 
 def _name_edits(ax: Axes, names: EditNames, rows: NDArray[np.int64]) -> None:
@@ -115,14 +114,12 @@ def _told_apart(
         fit = widest_of(line for text in texts for line in text.split("\n")) <= room
         if fit and all(text.count("\n") < max(1, lines) for text in texts):
             return texts, said
-    form, values = in_form(names.brief)
-    texts = shortened(values, room)
+    texts = shortened(names.brief, room)
     if len(set(texts)) == len(set(names.whole)):
-        return texts, f"bars are named by the values in {form}" if form else names.shared
+        return texts, names.shared
     widest = max(width_of(f"{row}: ") for row in rows)
-    texts = [
-        f"{row}: {text}" for row, text in zip(rows, shortened(values, room - widest), strict=True)
-    ]
+    shorter = shortened(names.brief, room - widest)
+    texts = [f"{row}: {text}" for row, text in zip(rows, shorter, strict=True)]
     return texts, "bars are named by their rows in the table, from 0"
 
 

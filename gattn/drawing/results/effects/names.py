@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 
 from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.results.effects.rows import ENDS, PLACES, Edited, Row, rows_of
 from gattn.drawing.results.effects.sides import Sides
+from gattn.drawing.results.effects.words import edge_said, heads_said, is_everywhere, kind_said
 from gattn.names.pieces import spelled
 from gattn.names.shortening import short_names
 from gattn.names.text import numbered
 
-_PLACES = ("stack", "layer", "head")
-_ENDS = ("query", "key")
 _WHOLE = 400
 """The most letters of an edit that are read to tell it from others."""
 _SHORT = 6.0
@@ -31,130 +31,170 @@ class EditNames:
     Parameters
     ----------
     whole : list of str
-        Their names: "2.0: lamp → river" without what the title says of all rows.
+        Their names: "2.0: lamp → river" without what the title and caption say of all rows.
     brief : list of str
         The same without the end that all rows share, and with short names of stacks.
     shared : str
         What that end is called; "" if there is none.
-    said : str
-        What the edits are if all are of one kind, and no cuts; otherwise "".
+    said : list of str
+        What names leave out and the title does not say.
     """
 
     whole: list[str]
     brief: list[str]
-    shared: str = ""
-    said: str = ""
+    shared: str
+    said: list[str]
 
     @classmethod
-    def of(cls, table: pd.DataFrame, rows: Iterable[int]) -> EditNames:
-        """Name some rows, by number: in words if all can be, or else as they are in Python."""
-        some = table.iloc[list(rows)]
-        texts = [shown_text(str(one), limit=_WHOLE) for one in some.get("edit", some.index)]
-        edits = [_read({str(name): row[name] for name in row}) for row in some.to_dict("records")]
-        known = [edit for edit in edits if edit is not None]
-        if len(known) < len(texts):
-            return cls(texts, texts)
-        return _Words(table, known).names()
+    def of(cls, table: pd.DataFrame, shown: Iterable[int]) -> EditNames:
+        """Name some rows, by number: in words, or by their text if that is all they have."""
+        edits = TableEdits(table)
+        rows = [edits.rows[n] for n in shown]
+        names = edits.stacks
+        short = dict(zip(names, short_names(names, _SHORT), strict=True))
+        whole = [edits.name(row, {one: shown_text(one) for one in names}) for row in rows]
+        side, end = edits.shared_end(rows)
+        brief = [edits.name(row, short, but=side) for row in rows]
+        ends = dict.fromkeys(ENDS, "") | {side: end}
+        return cls(whole, brief, f"each edge {edge_said(ends)}" if side else "", edits.said())
 
 
 @dataclass(frozen=True)
-class _Edit:
-    """An edit of one place: its kind, where it is, and its other values."""
-
-    kind: str
-    where: Mapping[str, Any]
-    others: Mapping[str, str]
-
-
-def _read(row: Mapping[str, Any]) -> _Edit | None:
-    """Read one row; None if it does not name a layer, or is no single edit."""
-    numbers = {name: row.get(name) for name in (*_PLACES, *_ENDS)}
-    where = {name: None if pd.isna(x) else x for name, x in numbers.items()}
-    if where["layer"] is None:
-        return None
-    if "edit" not in row:
-        return _Edit("Cut", where, {})
-    try:
-        call = ast.parse(str(row["edit"]), mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-    if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
-        return None
-    given = {str(one.arg): one.value for one in call.keywords}
-    for name in (*_PLACES, *_ENDS):
-        value = given.pop(name, None)
-        if value is not None and where[name] is None:
-            where[name] = _plain(value)
-    return _Edit(call.func.id, where, {name: _plain(value) for name, value in given.items()})
-
-
-def _plain(value: ast.expr) -> str:
-    """Write a value without Python's quotes."""
-    items = value.elts if isinstance(value, (ast.List, ast.Tuple)) else [value]
-    is_text = [isinstance(one, ast.Constant) and isinstance(one.value, str) for one in items]
-    return ", ".join(
-        shown_text(str(ast.literal_eval(one))) if plain else ast.unparse(one)
-        for one, plain in zip(items, is_text, strict=True)
-    )
-
-
-@dataclass(frozen=True)
-class _Words:
-    """Writes edits in words."""
+class TableEdits:
+    """The edits of a table, and what all of them share."""
 
     table: pd.DataFrame
-    edits: Sequence[_Edit]
-
-    def names(self) -> EditNames:
-        """Name all edits."""
-        ends = [{side: self._token(edit, side) for side in _ENDS} for edit in self.edits]
-        shared = _shared_end(ends)
-        kinds = {(edit.kind, *edit.others.items()) for edit in self.edits}
-        is_one = len(kinds) == 1
-        stacks = (edit.where["stack"] for edit in self.edits)
-        named = list(dict.fromkeys(str(stack) for stack in stacks if stack is not None))
-        short = dict(zip(named, short_names(named, _SHORT), strict=True))
-        whole, brief = (
-            [
-                _joined(self._head(edit, names), _edge(end, but), "" if is_one else _kind(edit))
-                for edit, end in zip(self.edits, ends, strict=True)
-            ]
-            for names, but in (({one: shown_text(one) for one in named}, ""), (short, shared))
-        )
-        said = f"each edge {_edge({shared: ends[0][shared]})}" if shared else ""
-        kind = _kind(self.edits[0]) if is_one and self.edits[0].kind != "Cut" else ""
-        return EditNames(whole, brief, said, f"each: {kind}" if kind else "")
 
     @cached_property
-    def _said_of_all(self) -> set[str]:
-        """What the title says of all rows, the layer with the head."""
+    def rows(self) -> list[Row]:
+        """The edits of each row, without those that all rows have besides others."""
+        return [row.but(self._base) for row in self._every]
+
+    @cached_property
+    def _every(self) -> list[Row]:
+        return rows_of(self.table)
+
+    @cached_property
+    def _base(self) -> list[Edited]:
+        """The edits that all rows have, if each has others, too."""
+        rows = self._every
+        base = [edit for edit in rows[0].edits if all(edit in row.edits for row in rows)]
+        return base if all(len(row.edits) > len(base) for row in rows) else []
+
+    @cached_property
+    def edits(self) -> list[Edited]:
+        """All edits of these rows."""
+        return [edit for row in self.rows for edit in row.edits]
+
+    @cached_property
+    def stacks(self) -> list[str]:
+        """The stacks that edits name."""
+        named = (edit.where["stack"] for edit in self.edits)
+        return list(dict.fromkeys(str(stack) for stack in named if stack is not None))
+
+    @cached_property
+    def _shared(self) -> Mapping[str, Mapping[str, Any]]:
+        """The values that all edits of a kind have, if there are several."""
+        found: dict[str, dict[str, Any]] = {}
+        counts = Counter(edit.kind for edit in self.edits)
+        for edit in self.edits:
+            before = found.setdefault(edit.kind, dict(edit.others) if counts[edit.kind] > 1 else {})
+            found[edit.kind] = {
+                name: value for name, value in before.items() if edit.others.get(name) == value
+            }
+        return found
+
+    def said(self) -> list[str]:
+        """Say what names leave out and the title does not say."""
+        is_one = len(self._shared) == 1
+        kinds = [kind_said(*one) for one in self._shared.items() if one[1] or is_one]
+        names = {name: shown_text(name) for name in self.stacks}
+        return [
+            *(f"{'each' if is_one else 'all'}: {kind}" for kind in kinds if kind != "Cut"),
+            *(f"all with {self._name(edit, names, is_whole=True)}" for edit in self._base),
+        ]
+
+    def title(self, *, are_cuts: bool) -> str:
+        """Say what all rows edit, and where."""
+        shared = shared_places(self.table)
+        parts = [shown_text(str(shared["stack"]))] if "stack" in shared else []
+        parts += [
+            f"{name} {shared[name]}"
+            for name in ("layer", "head")
+            if name in shared and name in self._in_title
+        ]
+        what = _what(self.table)
+        doing = f"cutting {what}" if are_cuts else f"edits of {what}"
+        return " · ".join([*parts, doing if what else "cuts" if are_cuts else "edits"])
+
+    @cached_property
+    def _in_title(self) -> set[str]:
+        """What the title says of all rows, the layer with the head, if names are left."""
         found = set(shared_places(self.table))
         is_one = self.table["head"].isna().all() or "head" in found
-        return found if is_one and _have_ends(self.table) else found & {"stack"}
+        are_told = all(
+            row.edits and all(edit.has(*ENDS) or self._own(edit) for edit in row.edits)
+            for row in self.rows
+        )
+        return found if is_one and are_told else found & {"stack"}
 
-    def _head(self, edit: _Edit, stacks: Mapping[str, str]) -> str:
-        """Name the heads of an edit, unless the title does: "2.0", "layer 2", "encoder: 2.0"."""
-        stack, layer, head = (edit.where[name] for name in _PLACES)
-        found = f"layer {layer}" if head is None else f"{layer}.{head}"
-        is_named = stack is not None and "stack" not in self._said_of_all
-        named = [stacks[stack]] if is_named else []
-        return " ".join(filter(None, [*named, found * ("layer" not in self._said_of_all)]))
+    def _own(self, edit: Edited) -> Mapping[str, Any]:
+        """Return the values that not all edits of its kind share."""
+        shared = self._shared[edit.kind]
+        return {name: value for name, value in edit.others.items() if name not in shared}
 
-    def _token(self, edit: _Edit, side: str) -> str:
-        """Name a token by its text, after its position if texts repeat; "" if there is none."""
+    def name(self, row: Row, stacks: Mapping[str, str], but: str = "") -> str:
+        """Name a row, without one end; `stacks` are their names."""
+        names = [self._name(edit, stacks, but) for edit in row.edits]
+        return " + ".join(names) or shown_text(row.text, limit=_WHOLE)
+
+    def _name(
+        self, edit: Edited, stacks: Mapping[str, str], but: str = "", *, is_whole: bool = False
+    ) -> str:
+        ends = {side: self.token(edit, side) for side in ENDS}
+        left = (ends[side] for side in ENDS if side != but)
+        edge = "".join(left) if but else edge_said(ends)
+        in_title = set() if is_whole else self._in_title
+        stack = stacks.get(edit.where["stack"], "") * ("stack" not in in_title)
+        heads = heads_said(edit.where) * ("layer" not in in_title)
+        place = ": ".join(filter(None, [" ".join(filter(None, [stack, heads])), edge]))
+        is_told = is_whole or len(self._shared) > 1
+        others = edit.others if is_whole else self._own(edit)
+        kind = kind_said(edit.kind * is_told, others)
+        if is_everywhere(edit):
+            place = "all heads" if not place else f"{place}: all heads"
+        return shown_text(" · ".join(filter(None, [place, kind])), limit=_WHOLE)
+
+    def shared_end(self, rows: Sequence[Row]) -> tuple[str, str]:
+        """Return the side on which all edges have one token, and that, if the other differs."""
+        if all(len(row.edits) == 1 for row in rows):
+            ends = [{side: self.token(row.edits[0], side) for side in ENDS} for row in rows]
+            if all(all(end.values()) for end in ends):
+                for side, other in (ENDS, ENDS[::-1]):
+                    if len({end[side] for end in ends}) == 1 < len({end[other] for end in ends}):
+                        return side, ends[0][side]
+        return "", ""
+
+    def token(self, edit: Edited, side: str) -> str:
+        """Name tokens by their texts, after their position if texts repeat; "" if none is named."""
         at = edit.where[side]
-        if at is None or isinstance(at, str):
-            return at or ""
         texts = self._texts[edit.where["stack"]][side]
-        text = texts.get(int(at), str(int(at)))
-        is_told = len(set(texts.values())) == len(texts)
-        return shown_text(text) if is_told else numbered(int(at), shown_text(text))
+        are_told = len(set(texts.values())) == len(texts)
+
+        def named(one: Any) -> str:
+            if isinstance(one, str) or one not in texts:
+                return shown_text(str(one))
+            return shown_text(texts[one]) if are_told else numbered(one, shown_text(texts[one]))
+
+        if at is None:
+            return ""
+        return ", ".join(map(named, at)) if isinstance(at, list) else named(at)
 
     @cached_property
     def _texts(self) -> dict[Any, dict[str, Mapping[int, str]]]:
         """The texts of tokens by stack, side and position."""
         found: dict[Any, dict[str, Mapping[int, str]]] = {}
-        for stack in {edit.where["stack"] for edit in self.edits}:
+        for stack in {edit.where["stack"] for row in self._every for edit in row.edits}:
             own = self.table
             if "stack" in own:
                 own = own[own["stack"].isna() if stack is None else own["stack"] == stack]
@@ -166,40 +206,10 @@ class _Words:
         return found
 
 
-def _shared_end(ends: Sequence[Mapping[str, str]]) -> str:
-    """Return the side on which all edges have one token, if they differ on the other."""
-    if all(all(end.values()) for end in ends):
-        for side, other in (_ENDS, _ENDS[::-1]):
-            if len({end[side] for end in ends}) == 1 < len({end[other] for end in ends}):
-                return side
-    return ""
-
-
-def _edge(end: Mapping[str, str], but: str = "") -> str:
-    """Write an edge as information flows: "lamp → river", or "from lamp" to all queries."""
-    query, key = (end.get(side, "") for side in _ENDS)
-    if but:
-        return query if but == "key" else key
-    if query and key:
-        return f"{key} → {query}"
-    return f"to {query}" if query else f"from {key}" if key else ""
-
-
-def _kind(edit: _Edit) -> str:
-    """Write what an edit does: "Scale factor 0.5"."""
-    return ", ".join([edit.kind, *(f"{name} {value}" for name, value in edit.others.items())])
-
-
-def _joined(head: str, edge: str, kind: str) -> str:
-    """Put the parts of a name together."""
-    place = ": ".join(filter(None, [head, edge]))
-    return " · ".join(filter(None, [place, kind]))
-
-
 def shared_places(table: pd.DataFrame) -> dict[str, Any]:
     """Give the stack, the layer and the head that all rows have, each only within those before."""
     found: dict[str, Any] = {}
-    for name in _PLACES:
+    for name in PLACES:
         values = list(table[name].drop_duplicates()) if name in table else []
         if len(values) > 1:
             break
@@ -208,21 +218,10 @@ def shared_places(table: pd.DataFrame) -> dict[str, Any]:
     return found
 
 
-def edits_title(table: pd.DataFrame, *, are_cuts: bool) -> str:
-    """Say what all rows of a table edit, and where."""
-    shared = shared_places(table)
-    parts = [shown_text(str(shared["stack"]))] if "stack" in shared else []
-    if _have_ends(table):
-        parts += [f"{name} {shared[name]}" for name in ("layer", "head") if name in shared]
-    what = _what(table)
-    doing = f"cutting {what}" if are_cuts else f"edits of {what}"
-    return " · ".join([*parts, doing if what else "cuts" if are_cuts else "edits"])
-
-
 def _what(table: pd.DataFrame) -> str:
     """Say what is edited, if all rows edit the same."""
-    layer, head, query, key = (table[name].notna() for name in ("layer", "head", *_ENDS))
-    if _have_ends(table):
+    layer, head, query, key = (table[name].notna() for name in ("layer", "head", *ENDS))
+    if table[list(ENDS)].notna().any(axis=1).all():
         return (
             "edges to tokens" * (not key.any())
             or "edges from tokens" * (not query.any())
@@ -231,7 +230,3 @@ def _what(table: pd.DataFrame) -> str:
     if (query | key).any() or not layer.all():
         return ""
     return "heads" if head.all() else "layers" * (not head.any())
-
-
-def _have_ends(table: pd.DataFrame) -> bool:
-    return bool(table[list(_ENDS)].notna().any(axis=1).all())
