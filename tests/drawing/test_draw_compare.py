@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from meeting import problems
 from sample_heads import SHAPES, causal_head, signed_head
 from test_draw_heads import box, images, lines, overlaps, said, words
 
@@ -320,3 +321,27 @@ def test_fonts_are_looked_up_again_where_settings_change():
     with mpl.rc_context({"font.family": ["serif"], "font.serif": ["STIXGeneral"]}):
         assert fonts.families(text)[-2:] == ["serif", "DejaVu Sans"]
     assert fonts.families(text) == usual
+
+
+@pytest.mark.parametrize(
+    ("inches", "least"),
+    [((6.75, 4), 0.55), ((6.75, 3), 0.45), ((3.3, 3), 0.25), ((3.3, 2.4), 0.18)],
+)
+def test_three_heads_fill_a_figure_and_are_named(inches, least):
+    with style("paper"):
+        before, after = (trace(n, layers=2, heads=3, size=13) for n in (1, 2))
+        chosen = [(0, 1), (1, 0), (1, 2)]
+        figure = draw_compare(before, after, heads=chosen, figsize=inches)
+        assert not problems(figure)
+    assert min(box(image)[2] - box(image)[0] for image in images(figure)) > least
+    assert "have room" not in said(figure)
+    names = " ".join(text.get_text() for text in figure.findobj(mpl.text.Text))
+    assert all(name in names for name in ("0.1", "1.0", "1.2"))
+
+
+def test_no_token_is_named_rather_than_one_and_matrices_have_its_room():
+    with style("paper"):
+        before, after = (trace(n, layers=2, heads=3, size=13) for n in (1, 2))
+        figure = draw_compare(before, after, heads=[(0, 1), (1, 0), (1, 2)], figsize=(3.3, 2.4))
+    tokens = {f"{n} {text}" for n, text in enumerate(before[0, 0].labels())}
+    assert not tokens & {text.get_text() for text in figure.findobj(mpl.text.Text)}

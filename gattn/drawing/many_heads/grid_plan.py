@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import inf
 
-from gattn.drawing.canvas import layouts
 from gattn.drawing.canvas.keys import bar_name
 from gattn.drawing.canvas.labels import (
     COARSEST,
@@ -18,6 +17,7 @@ from gattn.drawing.canvas.labels import (
 )
 from gattn.drawing.many_heads.grid import Grid
 from gattn.drawing.many_heads.panel_names import PanelNames
+from gattn.drawing.many_heads.panel_tokens import are_few, fit_tokens
 from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height
 from gattn.drawing.matrices.cells import COARSE, pooling_said, sink_columns
 from gattn.drawing.matrices.minus import MARKED, marked_said
@@ -44,8 +44,8 @@ _MOST_APART = 0.6
 _NO_LABELS = Labels([], 0, 0)
 _TRIES = 6
 """How often panels are measured again to fill a height."""
-_MOST_LINES = 2
-"""How many lines a name may have, where there is room for them."""
+_MOST_LINES, _LINED = 2, 0.4
+"""How many lines a name may have, where there is room for them; inches of a matrix below them."""
 _APART = 1.0
 """The least distance between the names of two panels, in font sizes."""
 _REACH = 0.18
@@ -73,7 +73,11 @@ class Plan:
             self._reach = _REACH * width / as_inches(1), _REACH * height / as_inches(1)
             self.between = min(BETWEEN, _GAP * width)
         self.has_keys_below = height is not None and len(grid.keys) > 1
+        self.is_labelled = grid.is_labelled
         self._plan_all(width, height)
+        if self.is_labelled and height is not None and are_few(self.keys, self.queries):
+            self.is_labelled = False
+            self._plan_all(width, height)
         if self.has_keys_below and not self._have_keys_room_below():
             self.has_keys_below = False
             self._plan_all(width, height)
@@ -83,7 +87,7 @@ class Plan:
 
     def _plan_all(self, width: float | None, height: float | None) -> None:
         self._plan(width, height, self._left())
-        for _ in range(_TRIES if height is not None and self.grid.is_labelled else 0):
+        for _ in range(_TRIES if height is not None and self.is_labelled else 0):
             left = MARGIN + as_inches(self.queries.widest + 6)
             if abs(left - self.left) < as_inches(1):
                 break
@@ -96,7 +100,7 @@ class Plan:
         across = grid.shape[0]
         count, usual = columns * len(grid.blocks), _usual_side(grid)
         self.left = left
-        self.beside = MARGIN if grid.is_labelled and height is not None else left
+        self.beside = MARGIN if self.is_labelled and height is not None else left
         around = self.left + self.between * (len(grid.blocks) - 1)
         around += self._key_width * (1 if self.has_keys_below else len(grid.keys)) + MARGIN
         if width is None:
@@ -110,6 +114,8 @@ class Plan:
             self._measure(side if height else min(side, usual))
             if height is None or (self._fill(height, side) and self.has_names):
                 break
+        if height is not None and self._lines > 1 and max(self.panel) < _LINED:
+            self._write_in_a_line(height, side)
         is_large = max(self.panel) >= _LEAST
         if height is not None:
             self._move_apart(width - around, height)
@@ -143,6 +149,14 @@ class Plan:
             side = min(side, fitting)
             self._measure(side)
         return max(self.panel) >= _LEAST
+
+    def _write_in_a_line(self, height: float, side: float) -> None:
+        """Let names above small matrices have one line, if some form of all is whole in it."""
+        lines, whole = self._lines, self.whole_names
+        for self._lines in (1, lines):
+            self._measure(side)
+            if self._fill(height, side) and self.has_names and self.whole_names >= whole:
+                break
 
     def _move_apart(self, wide: float, height: float) -> None:
         """Move panels apart, where they leave room on a figure: matrices keep their shape."""
@@ -188,8 +202,18 @@ class Plan:
 
     def _has_block_names(self, room: float) -> bool:
         """Whether what stands above a block ends before the next one's name."""
+        return self._widest_block <= room
+
+    @property
+    def _widest_block(self) -> float:
+        """The inches that the name of a block takes, but for the last, which ends the line."""
         *some, _ = (block.name for block in self.grid.blocks)
-        return not some or as_inches((widest_of(some) + _APART) * font_size()) <= room
+        return as_inches((widest_of(some) + _APART) * font_size()) if some else 0.0
+
+    @property
+    def _pitch_of_blocks(self) -> float:
+        """How far panels must stand apart, in inches, for the names of blocks."""
+        return 1.01 * (self._widest_block - self.between) / self.grid.size[1]
 
     @property
     def has_names(self) -> bool:
@@ -208,7 +232,7 @@ class Plan:
         if grid.rows:
             names = [*grid.rows, "head", *["key-value"] * bool(grid.groups)]
             widest = widest_of(names) * small_size()
-        if grid.is_labelled:
+        if self.is_labelled:
             named = dict(enumerate(grid.head.query_labels()))
             tokens = fit(named, 99, rotations=(90,), reach=self._reach[0])
             widest = tokens.widest + width_of("0000 ") * tokens.size
@@ -226,7 +250,8 @@ class Plan:
             PanelNames.fitting(block, self._room_of_names(size), size, self._lines, grid.measure)
             for block in grid.blocks
         ]
-        self.step = max(self.step, min(self._pitch, self._pitch_of_names))
+        apart = max(self._pitch_of_names, self._pitch_of_blocks)
+        self.step = max(self.step, min(self._pitch, apart))
         plain, pooled = self._said(), self.pooled()
         self.plain_caption, self.caption = (
             wrapped(said, room / small_size(), grid.measure)
@@ -241,14 +266,17 @@ class Plan:
         self.groups = self.under_title + 1.1 * line_height(font_size()) * bool(grid.blocks[0].name)
         self.columns = self.groups + 1.6 * line * bool(grid.groups)
         self.top = self.columns + 1.1 * line * bool(grid.blocks[0].columns)
-        self.keys, self.queries = self._labels() if grid.is_labelled else (_NO_LABELS, _NO_LABELS)
+        self.keys = self.queries = _NO_LABELS
+        if self.is_labelled:
+            sizes = self.panel[0], self.token(grid.head)
+            self.keys, self.queries = fit_tokens(grid, *sizes, self.step, self._reach)
         below = line * (1.6 + self.caption.count("\n")) if self.caption else 0.0
         self.bottom = MARGIN + as_inches(self.keys.extent) + below
         self.under_caption = MARGIN + below
 
     def _room_of_names(self, size: float) -> float:
         """Return the inches that a name above a panel may take, away from the next one's."""
-        if self.grid.size[1] == 1:
+        if self.grid.size[1] == len(self.grid.blocks) == 1:
             return self.panel[0]
         return (max(self.step, self._pitch) - as_inches(_APART * size)) / COARSEST
 
@@ -282,27 +310,6 @@ class Plan:
             return ""
         shape = grid.head.graph.num_queries, grid.head.graph.num_keys
         return pooling_said(shape, (tall, wide), grid.pool, dots)
-
-    def _labels(self) -> tuple[Labels, Labels]:
-        """Fit the tokens of keys, with a sink, and of queries."""
-        head, (across, down) = self.grid.head, self.token(self.grid.head)
-        keys, queries = layouts.ends(head)
-        named = dict(zip(keys, head.labels(), strict=False))
-        if head.sink is not None:
-            named["sink"] = "<sink>"
-        apart = across / as_inches(1)
-        reach = self._reach[1]
-        fitted = fit(named, apart, rotations=(0, 90), reach=reach)
-        if self.grid.size[1] > 1:
-            between = (self.step - self.panel[0]) / as_inches(1)
-            if fitted.rotation == 0 and not fitted.is_clear_of_next(apart, between):
-                fitted = fit(named, apart, rotations=(90,), reach=reach)
-            fitted = fitted.clear_of_next(apart, between)
-        if head.sink is not None:
-            fitted.texts[-1] = "<sink>"
-        named = dict(zip(queries, head.query_labels(), strict=True))
-        beside = fit(named, down / as_inches(1), rotations=(90,), reach=self._reach[0])
-        return fitted, beside
 
     def token(self, head: AttentionGraph) -> tuple[float, float]:
         """Measure the width of a key and the height of a query."""
