@@ -339,3 +339,18 @@ def test_the_directions_of_arcs_are_no_wider_than_their_axes():
     assert room.x0 - 1 <= found.x0
     assert found.x1 <= room.x1 + 1
     assert found.y0 >= 0
+
+
+@pytest.mark.parametrize("layout", ["heads", "edits", "arcs", "matrix", "layered"])
+def test_a_picture_of_effects_that_are_all_0_says_so(layout):
+    table = cuts() if layout in ("heads", "edits") else edges(column="effect")
+    what = layout if layout in ("heads", "edits") else "edges"
+    assert "are 0" not in caption(table.draw(layout))
+    table["effect"] = 0.0
+    assert caption(table.draw(layout)).startswith(f"all {len(table)} {what} are 0")
+    table.loc[0, "effect"] = np.nan
+    assert f"all {len(table)} {what} are 0 or not measured" in caption(table.draw(layout))
+    table["effect"] = np.nan
+    assert f"no {what} are measured" in caption(table.draw(layout))
+    table["effect"] = 0.0
+    assert caption(table[:1].draw(layout)).startswith("the change is 0")

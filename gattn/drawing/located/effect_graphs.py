@@ -14,7 +14,7 @@ from gattn.drawing.canvas.labels import font_size, small_size, width_of
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.located.on_layout import NOT_KNOWN, axes_with, draw_on_layout
 from gattn.drawing.results.effects.draw_effects import around, check_effects, effects_title
-from gattn.drawing.results.effects.layouts import MOST_EDGES, Changes, strongest_said
+from gattn.drawing.results.effects.layouts import MOST_EDGES, Changes, none_said, strongest_said
 from gattn.drawing.results.effects.sides import stacks_of, told_apart, told_texts
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Layout
@@ -67,7 +67,7 @@ def draw_effects_graph(
     chosen = changes.strongest(MOST_EDGES)
     pairs = list(zip(table["key"].astype(int), table["query"].astype(int), strict=True))
     sizes = {pairs[n]: float(changes.values[n]) for n in chosen}  # the strongest comes last
-    notes = strongest_said(changes, chosen)
+    notes = [*none_said(changes), *strongest_said(changes, chosen)]
     if len(sizes) < len(chosen):
         notes.append("of several heads or layers with an edge the largest change")
     ax, is_own = axes_with(len(names), ax, figsize, legend=legend)

@@ -12,7 +12,7 @@ from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.chosen.queries import Tokens
 from gattn.drawing.over_image.patches import Patches, grid_of
 from gattn.drawing.results.effects.draw_effects import around, check_effects, effects_title
-from gattn.drawing.results.effects.layouts import Changes
+from gattn.drawing.results.effects.layouts import Changes, none_said
 from gattn.drawing.results.effects.sides import stacks_of, told_apart, told_texts
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
@@ -81,7 +81,11 @@ def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
         found,
         changes.pen.name,
         effects_title(table, "matrix" if is_head else "layered"),
-        tuple(shown_text(text, limit=400) for text in [*said, *around(table)] if text),
+        tuple(
+            shown_text(text, limit=400)
+            for text in [*said, *none_said(changes, "patches"), *around(table)]
+            if text
+        ),
         outlined,
     )
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
 from gattn.drawing.canvas.frame import describe, shown_text
-from gattn.drawing.results.effects.layouts import LAYOUTS, Changes
+from gattn.drawing.results.effects.layouts import LAYOUTS, Changes, none_said
 from gattn.drawing.results.effects.names import TableEdits
 from gattn.drawing.results.effects.sides import Sides, stacks_of
 from gattn.edit_records import in_words
@@ -58,7 +58,9 @@ def draw_effects(
     sides = Sides.of(table)
     changes = Changes.of(table, len(sides), cmap)
     ax, notes = LAYOUTS[layout](table, changes, sides, ax)
-    describe(ax, {}, effects_title(table, layout), [*notes, *around(table)])
+    what = layout if layout in ("edits", "heads") else "edges"
+    said = [*none_said(changes, what), *notes, *around(table)]
+    describe(ax, {}, effects_title(table, layout), said)
     return ax
 
 

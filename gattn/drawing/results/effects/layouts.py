@@ -250,14 +250,24 @@ def _both(bands: Mapping[str, Band]) -> tuple[Band, Band]:
 def strongest_said(changes: Changes, chosen: NDArray[np.int64], what: str = "edges") -> list[str]:
     """Say how many changes are shown of how many, if these are not all, and what the others do."""
     count, every = len(chosen), len(changes.values)
-    if count == every:
+    if count in (0, every):
         return []
     zeros, unknown = int((changes.values == 0).sum()), int((~np.isfinite(changes.values)).sum())
     if count < every - zeros - unknown:
         said = f"the {count:,} strongest of {every:,} {what}"
         return [said + f", {zeros:,} {'is' if zeros == 1 else 'are'} 0" * bool(zeros)]
-    said = f"{count:,} of {every:,} {what}, the others" if count else f"all {every:,} {what} are"
-    return [said + " 0" + " or not measured" * bool(unknown)]
+    return [f"{count:,} of {every:,} {what}, the others 0" + " or not measured" * bool(unknown)]
+
+
+def none_said(changes: Changes, what: str = "edges") -> list[str]:
+    """Say that nothing changes, if so."""
+    is_known = np.isfinite(changes.values)
+    if changes.values[is_known].any():
+        return []
+    every, others = len(changes.values), " or not measured" * (not is_known.all())
+    if every == 1:
+        return ["the change is 0" if is_known.all() else "the change is not measured"]
+    return [f"all {every:,} {what} are 0{others}" if is_known.any() else f"no {what} are measured"]
 
 
 def _add_bar(ax: Axes, pen: Pen) -> None:
