@@ -318,3 +318,32 @@ def test_the_query_is_named_before_all_others_and_then_what_it_reads_most(query)
     assert {query, *np.argsort(-given)[:3].tolist()} <= named
     assert given[sorted(named)].sum() > 0.8
     assert f"labels of {len(named)} of 120 nodes have room" in caption(ax)
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.3), (3.3, 3), (6.75, 5)])
+@pytest.mark.parametrize("seed", range(2))
+def test_labels_of_a_graph_of_34_nodes_lie_on_no_loops(size, seed):
+    graph = nx.karate_club_graph()
+    reads = nx.DiGraph(graph.to_directed())
+    reads.add_edges_from((node, node) for node in graph)
+    for _, node, edge in reads.edges(data=True):
+        edge["weight"] = 1 / reads.in_degree(node)
+    places = nx.spring_layout(graph, seed=seed)
+    head = AttentionGraph.from_networkx(reads)
+    with gattn.style("paper"):
+        drawn = (
+            head.with_layout(places).draw_graph(figsize=size),
+            head.draw(lambda _: places, figsize=size),
+        )
+        for ax in drawn:
+            ax.figure.canvas.draw()
+            found = [path for lines in ax.collections for path in lines.get_paths()]
+            loops = [
+                ax.transData.transform_path(path) for path in found
+                if len(path.vertices) > 3 and np.allclose(path.vertices[0], path.vertices[-1])
+                and path.vertices[0].tolist() in np.array(list(places.values())).tolist()
+            ]  # fmt: skip
+            assert len(loops) >= 20
+            labels = [text for text in ax.texts if text.get_gid() == "gattn-label"]
+            boxes = [text.get_window_extent() for text in labels if text.get_text()]
+            assert not [box for box in boxes for loop in loops if loop.intersects_bbox(box)]

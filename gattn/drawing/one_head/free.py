@@ -43,6 +43,10 @@ _MANY = 100
 """From how many nodes on all labels stand beside their nodes, or nowhere."""
 _SMALLEST, _LARGEST = 1.5, 6.0
 """The radius of nodes in points."""
+_SHORTEST_LOOP = 7.0
+"""How far loops lead from nodes at least, in points."""
+_NESTED = 14
+"""By how many loops, one within the other, the place that one takes is looked at."""
 _POINTS = 120
 """How many points of an edge are looked at, to place labels where few edges lead."""
 _WAYS = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
@@ -128,11 +132,11 @@ class FreeGraph:
         radius = radius_of(self._places / unit, self._lengths / unit) if self._sized else 0.0
         for drawn, size in self._sized:
             drawn.set_sizes([size(radius)])
-        length = min(_LOOP, 0.1 * min(slot(self._ax)))
+        length = min(_LOOP, 0.1 * min(slot(self._ax)), _loop_length(self._places / unit))
         wide, high = 0.6 * length * unit, (length + radius) * unit
         loops = [
             curves.loops(self._loops.start, self._opens, (share * wide, share * high))
-            for share in np.linspace(1, 0, 6, endpoint=False)
+            for share in np.linspace(1, 0, _NESTED, endpoint=False)
         ]
         self._drawn.set_paths(loops[0])
         places = map(tuple, self._loops.start.tolist())
@@ -258,11 +262,22 @@ def radius_of(places: Points, lengths: NDArray[np.float64]) -> float:
 
     Edges have these `lengths`; for one that is very short, nodes are not less than half as large.
     """
-    from scipy.spatial import cKDTree
-
     if len(places) < 2:
         return _LARGEST
-    nearest = np.asarray(cKDTree(places).query(places, k=2)[0])[:, 1]
-    usual = np.clip(0.3 * np.quantile(nearest, 0.3), _SMALLEST, _LARGEST)
+    usual = np.clip(0.3 * np.quantile(_nearest(places), 0.3), _SMALLEST, _LARGEST)
     seen = _SEEN * lengths.min(initial=np.inf)
     return float(max(min(usual, seen), usual / 2, _SMALLEST))
+
+
+def _loop_length(places: Points) -> float:
+    """Choose how far loops lead from nodes, in points: not beyond most of their neighbours."""
+    if len(places) < 2:
+        return _LOOP
+    return max(_SHORTEST_LOOP, 0.7 * float(np.median(_nearest(places))))
+
+
+def _nearest(places: Points) -> NDArray[np.float64]:
+    """Return how far each place is from the nearest other one."""
+    from scipy.spatial import cKDTree
+
+    return np.asarray(cKDTree(places).query(places, k=2)[0])[:, 1]
