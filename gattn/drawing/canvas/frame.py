@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox, ScaledTranslation
 
 from gattn.drawing.canvas import fonts
+from gattn.drawing.canvas.captions import TitleAndCaption
 from gattn.drawing.canvas.fitting import Fitting, fitted, is_titled, points
 from gattn.drawing.canvas.labels import font_size, larger, small_size, text_style, width_of
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
@@ -133,68 +131,7 @@ def write_texts(ax: Axes, title: str, caption: str, *, is_whole: bool = False) -
         **text_style([caption]),
     )
     fitting = Fitting.of(ax)
-    fitting.write(_Texts(fitting, ax, heading, below, title, caption, is_whole).place)
-
-
-@dataclass
-class _Texts:
-    """A title and a caption, and what was last written; what the user writes instead stays."""
-
-    fitting: Fitting
-    ax: Axes
-    heading: Text
-    below: Text
-    title: str
-    caption: str
-    is_whole: bool
-
-    def __post_init__(self) -> None:
-        self.usual = self.heading.get_transform()
-        self.written = {id(self.heading): self.title, id(self.below): self.caption}
-
-    def place(self) -> None:
-        """Break both into lines, and place them around the rest."""
-        around, own = self.fitting.around(), self.ax.bbox
-        scale = POINTS_PER_INCH / self.ax.figure.dpi
-        notes = [] if self.is_whole else self.fitting.notes.values()
-        caption = "; ".join(filter(None, [self.caption, *notes]))
-        for text, plain in ((self.heading, self.title), (self.below, caption)):
-            if text.get_text() != self.written[id(text)]:
-                continue
-            wide = around.x1 - around.x0
-            room = wide * scale / float(text.get_fontsize())
-            lines = wrapped(plain, room, width_of)
-            text.set_text(lines)
-            text.set_visible(bool(lines))
-            if lines and (drawn := self._extent(text).width) > wide:  # fitted to pixels
-                lines = wrapped(plain, room * wide / drawn, width_of)
-                text.set_text(lines)
-            self.written[id(text)] = lines
-            half = self._extent(text).width / 2
-            middle = (own.x0 + own.x1) / 2
-            moved = max(min(middle, around.x1 - half), around.x0 + half) - middle
-            if text is self.heading:
-                text.set_x(0.5 + moved / own.width)
-                self._lift()
-            else:
-                text.set_position((moved * scale, (around.y0 - own.y0) * scale - 4))
-
-    def _lift(self) -> None:
-        """Move the title above the texts of the picture that it would meet."""
-        ax, heading = self.ax, self.heading
-        heading.set(transform=self.usual, y=1.0)
-        own = self._extent(heading)
-        others = [text for text in ax.texts if text is not self.below and text.get_visible()]
-        boxes = [self._extent(text) for text in others if text.get_text()]
-        rise = max((box.y1 - own.y0 for box in boxes if box.overlaps(own)), default=0.0)
-        inches = ax.figure.dpi_scale_trans
-        heading.set_transform(self.usual + ScaledTranslation(0, rise / ax.figure.dpi, inches))
-
-    def _extent(self, text: Text) -> Bbox:
-        """Measure a text for the file that is written now: texts remember the one before."""
-        figure: Any = self.ax.figure
-        found: Bbox = text.get_window_extent(figure.figure._get_renderer())
-        return found
+    fitting.write(TitleAndCaption(fitting, ax, heading, below, title, caption, is_whole).place)
 
 
 def name_side(ax: Axes, side: str, text: str) -> None:
