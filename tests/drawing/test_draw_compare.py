@@ -235,7 +235,9 @@ def test_two_weight_functions_are_named():
 
 def test_two_models_are_named():
     one, other = (causal_head(5, seed=seed, model=name) for seed, name in ((0, "a"), (1, "b")))
-    assert {"a", "b", "difference"} <= set(words(draw_compare(one, other)))
+    found = words(draw_compare(one, other))
+    assert {"a", "b", "difference"} <= set(found)
+    assert "5 tokens" in found  # the title names neither model, as it is of both
 
 
 @pytest.mark.parametrize("size", [6, 18])

@@ -484,3 +484,21 @@ def test_it_is_drawn_on_axes_of_ones_own():
     ax = axes()
     assert HEAD.draw_image(landscape(), ax=ax, legend=False) is ax
     assert not bars(ax)
+
+
+def test_panels_of_several_queries_say_what_they_show():
+    said = [
+        words(picture_trace().draw_image(landscape(), **asked).axes[0])
+        for asked in ({"query": [(1, 2), (2, 3)]}, {"key": [(1, 2), (2, 3)]}, {"query": (1, 2)})
+    ]
+    assert "what each query reads; " in said[0]
+    assert "who reads each key" in said[1]
+    assert "what patch (1, 2) reads; " in said[2]
+
+
+def test_the_heads_of_one_layer_fill_a_figure_in_rows():
+    one = picture_trace(layers=1, heads=4)
+    figure = one.draw_image(landscape(), figsize=(3.3, 3))
+    wide = [image.get_extent()[1] - image.get_extent()[0] for image in figure.axes[0].images]
+    assert min(wide) > 0.9
+    assert {f"head {n}" for n in range(4)} <= {text.get_text() for text in figure.axes[0].texts}

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from sample_heads import causal_head
-from seen import bars, texts, words
+from seen import bars, caption, texts, words
 
 import gattn
 from gattn.analysis import best_edges, communities, graph_frequencies
@@ -393,3 +393,17 @@ def test_heads_of_stacks_with_long_names_are_told_apart_in_a_column():
     assert len(set(found)) == 12
     assert {name.split(" ")[-1] for name in found} == {"0.0", "0.1", "1.0", "1.1"}
     assert len({name.rsplit(" ", 1)[0] for name in found}) == 3
+
+
+def test_rows_whose_names_have_no_room_are_told():
+    heads = gattn.AttentionTrace(
+        {"decoder": Stack("decoder", {(n, h): causal_head(5, seed=9 * n + h, layer=n, head=h)
+                                      for n in range(12) for h in range(12)})}, "tiny"
+    )  # fmt: skip
+    with gattn.style("paper"):
+        ax = heads.summary().draw(figsize=(3.3, 3))
+        ax.figure.canvas.draw()
+        shown = sum(bool(label.get_text()) for label in ax.get_yticklabels())
+        assert shown < 144
+        assert f"one row in {round(144 / shown)} is named" in caption(ax)
+        assert "is named" not in caption(heads.summary()[:8].draw(figsize=(3.3, 3)))

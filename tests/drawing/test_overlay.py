@@ -3,11 +3,13 @@
 import dataclasses
 from itertools import combinations
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
+from meeting import problems
 from sample_heads import bipartite_head, causal_head
 from seen import axes, caption, drawn_edges
 
@@ -147,3 +149,15 @@ def test_heads_are_told_apart_in_grey_and_the_key_shows_it(background):
         for colour, (_, dash) in zip(one.get_edgecolors(), one.get_linestyles(), strict=True)
     }
     assert drawn == {(to_hex(line.get_color()), line._dash_pattern[1] is None) for line in key}
+
+
+@pytest.mark.parametrize("layout", ["arcs", "columns", "circle"])
+@pytest.mark.parametrize("font", [7, 10])
+def test_a_long_caption_has_smaller_letters_rather_than_be_cut(layout, font):
+    with mpl.rc_context({"font.size": font}):
+        heads = [causal_head(13, seed=n, layer=2, head=n) for n in range(3)]
+        ax = draw_overlay(heads, layout, threshold=0.1, figsize=(3.3, 2.3))
+        assert not problems(ax.figure)
+        (below,) = [text for text in ax.texts if text.get_gid() == "gattn-caption"]
+        assert 5 <= below.get_fontsize() <= 0.75 * font
+        assert ax.bbox.height > 0.35 * ax.figure.bbox.height

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator
 
-from gattn.drawing.canvas.fitting import fitted, pitch, points, room
+from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, points, room
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import (
     fit,
@@ -54,6 +54,8 @@ def _label_tokens(
     labels = fit(named, apart, rotations=[0, 45, 90] if side == "x" else [90], reach=reach)
     shown = [i for i, text in enumerate(labels.texts) if text]
     texts = [labels.texts[i] for i in shown]
+    if positions is None:
+        _note_skipped(ax, shown, side)
     if positions is None and labels.rotation:
         texts = shortened([shown_text(tokens[i]) for i in shown], reach / labels.size)
     style: dict[str, Any] = {"size": labels.size, **text_style(texts)}
@@ -65,6 +67,13 @@ def _label_tokens(
         ax.set_xticks(shown, texts, **style, **turned)
     else:
         ax.set_yticks(shown, texts, **style)
+
+
+def _note_skipped(ax: Axes, shown: Sequence[int], side: str) -> None:
+    """Say in the caption if only some rows or columns are named: names do not show it."""
+    step = shown[1] - shown[0] if len(shown) > 1 else 1
+    what = "column" if side == "x" else "row"
+    Fitting.of(ax).note(f"{what}s", f"one {what} in {step} is named" * (step > 1))
 
 
 def space_numbers(ax: Axes) -> None:
@@ -117,6 +126,7 @@ def _label_rows(ax: Axes, names: Sequence[str], stacks: Sequence[str]) -> None:
     reach = REACH * room(ax)[0]
     labels = fit(dict(enumerate(names)), pitch(ax, len(names), "y"), rotations=[90])
     shown = [i for i, text in enumerate(labels.texts) if text]
+    _note_skipped(ax, shown, "y")
     limit = reach / labels.size
     if stacks:
         limit -= widest_of([f" {name}" for name in names])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.colors import Colormap
@@ -126,7 +127,8 @@ def draw_compare(
         sides = _Sides(graphs, {place: afters[place] for place in graphs})
         said = [shown_text(sides.edits(edits), limit=200), *sides.caption(), *order.said, beyond]
         blocks = sides.blocks(order, arranged, plain, change)
-        above, below = texts_of(options, chosen.title(graphs), said)
+        named = replace(chosen, model="") if sides.are_models else chosen
+        above, below = texts_of(options, named.title(graphs), said)
         return Grid(
             above, below, blocks, arranged.rows, groups, chosen.is_strip, pool,
             said_by_user=caption is not None,
@@ -166,6 +168,8 @@ class _Sides:
     def __init__(self, befores: Graphs, afters: Graphs) -> None:
         self._befores, self._afters = befores, afters
         self._names = _side_names(list(befores.values()), list(afters.values()))
+        models = {one.model for side in (befores, afters) for one in side.values()}
+        self.are_models = set(self._names) == models
 
     def blocks(
         self, order: Order, arranged: Arranged, plain: Pen, change: Pen

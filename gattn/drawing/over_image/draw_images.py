@@ -110,7 +110,12 @@ def draw_images(
     read = read_image(image).fitted(first.grid, fit)
     pen = ImagePen.of(found.values(), vmax=vmax, cmap=cmap)
     ways = _arranged(found, stacks[0], several, side, is_strip=chosen.is_strip)
-    said = [_said(list(found.values()), several), pen.said, pen.beyond(found.values()), read.said]
+    said = [
+        _said(list(found.values()), several, side),
+        pen.said,
+        pen.beyond(found.values()),
+        read.said,
+    ]
     title = chosen.title(stacks[0])
     if len(stacks[0]) == 1:
         title = f"{title} · {heads_title(list(stacks[0].values()))}".strip(" ·")
@@ -165,6 +170,7 @@ def _arranged(
         return _in_rows([("image", None, outlined), *shown])
     layers = sorted({place[1] for place in places})
     heads = sorted({place[2] for place in places})
+    in_rows = [(f"head {place[2]}", one, one.outlined) for (place, _), one in found.items()]
     return [
         [
             Panel(
@@ -173,7 +179,8 @@ def _arranged(
                 f"layer {place[1]}",
             )
             for (place, _), one in found.items()
-        ]
+        ],
+        *(_in_rows(in_rows) if len(layers) == 1 < len(heads) else []),
     ]  # fmt: skip
 
 
@@ -196,10 +203,12 @@ def _names(head: AttentionGraph, several: Sequence[Any], side: str) -> list[str]
     return [tokens.short(tokens.find(one)[0]) for one in several]
 
 
-def _said(found: Sequence[Patches], several: Sequence[Any]) -> str:
-    """Say what all panels show: the one query, and how much of the attention is on the image."""
+def _said(found: Sequence[Patches], several: Sequence[Any], side: str) -> str:
+    """Say what all panels show: of which query, and how much of the attention is on the image."""
     shares = [one.on_image for one in found if one.on_image is not None]
-    text = found[0].said[0].partition(":")[0] if len(several) == 1 else ""
+    text = "what each query reads" if side == "query" else "who reads each key"
+    if len(several) == 1:
+        text = found[0].said[0].partition(":")[0]
     if shares:
         least, most = map(in_percent, (min(shares), max(shares)))
         span = least if least == most else f"{least} to {most}"
