@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.landing import SUMS
+from gattn.models.doors.proof.normalizers import Normalizers
 from gattn.models.doors.proof.probing.one_run.parameters import Parameters
-from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.state import place_of
 
 _EXPONENTIALS = frozenset(("exp", "exp_", "exp2", "exp2_"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
-_LOGARITHMS = frozenset(("log", "log2", "log10", "log_", "log1p"))
-_DIVISIONS = frozenset(("div", "div_", "mul", "mul_"))
-_DIFFERENCES = frozenset(("sub", "sub_"))
 _NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
 _PUTS = frozenset(("index_put", "index_put_", "_index_put_impl_"))  # They may add, if told.
@@ -35,14 +32,13 @@ class Products:
     `multiplying` names these modules; `written_out` those that do so with exponentials of which
     sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
     pairs of a softmax's numbers and others, and then take sums; `by_node` those that
-    divide by sums of exponentials that were taken by a list of nodes. `normalizing` holds the
-    modules that use a softmax's normalizer by itself, as to merge softmaxes of chunks, and of how
-    many queries and keys. `looking_up` names those that multiply a softmax with the parameter that
-    its scores were made with, as a codebook. `linear` holds those that multiply what a softmax gave
+    divide by sums of exponentials that were taken by a list of nodes. `normalizers` follows what is
+    made of such sums. `looking_up` names those that multiply a softmax with the parameter that its
+    scores were made with, as a codebook. `linear` holds those that multiply what a softmax gave
     with numbers that are no softmax, as linear attention does; `factored` those that multiply it
-    with another softmax, as efficient attention does. `chained`
-    names those that multiply what such a product gave, its numbers changed one by one, again: as
-    attention by any other function of scores, or none, does.
+    with another softmax, as efficient attention does. `chained` names those that multiply what such
+    a product gave, its numbers changed one by one, again: as attention by any other function of
+    scores, or none, does.
 
     Parameters
     ----------
@@ -58,7 +54,7 @@ class Products:
         self.written_out: list[str] = []
         self.spreading: set[str] = set()
         self.by_node: set[str] = set()
-        self.normalizing: set[tuple[str, tuple[int, ...]]] = set()
+        self.normalizers = Normalizers()
         self.looking_up: set[str] = set()
         self.linear: set[str] = set()
         self.factored: set[str] = set()
@@ -71,12 +67,12 @@ class Products:
         self._outputs: Any = WeakTensorKeyDictionary()
         self._products: Any = WeakTensorKeyDictionary()
         self._outer: Any = WeakTensorKeyDictionary()
-        self._totals: Any = WeakTensorKeyDictionary()
         self._node_sums: Any = WeakTensorKeyDictionary()
 
     def note(self, where: str, kernel: str, given: Sequence[Any], result: Any) -> None:
         """Look at a kernel that ran in a module."""
         tensors = [x for x in given if isinstance(x, Tensor)]
+        self.normalizers.note(kernel, given, result, self._exponentials)
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
         self._note_node_sum(where, kernel, given, tensors, result)
@@ -84,9 +80,8 @@ class Products:
             self._matrices.difference_update(map(place_of, tensors[:1]))
         self._look_up(where, kernel, tensors, result)
         self._chain(where, kernel, tensors, result)
-        self._note_total(kernel, tensors_in((given,)), result)
         if kernel == "logsumexp":
-            self._totals[result] = _Total(where, tuple(tensors[0].shape[-2:]), True)
+            self.normalizers.total(result, where, tensors[0], is_logarithm=True)
         if kernel in _NORMALIZED or (
             kernel == "sub" and any(x in self._normalized for x in tensors)
         ):
@@ -142,7 +137,7 @@ class Products:
                 self._exponentials[result] = found
         elif found is not None:
             if is_sum or (result.shape[-1:] == (1,) and result.numel() < found.size):
-                self._totals[result] = _Total(where, tuple(tensors[0].shape[-2:]))
+                self.normalizers.total(result, where, tensors[0], is_logarithm=False)
             found.is_summed |= is_sum and not is_product
             found.is_multiplied |= is_product
             if found.is_summed and found.is_multiplied and not found.is_noted:
@@ -150,29 +145,6 @@ class Products:
                 self.written_out.append(where)
             elif result.numel() == found.size and not is_product:
                 self._exponentials[result] = found
-
-    def _note_total(self, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
-        """Follow the sums of exponentials to what is divided by them; note any other use.
-
-        Logarithms of such sums may be taken away from scores.
-        """
-        tensors = [x for x in tensors if x.is_floating_point()]
-        total = next((self._totals[x] for x in tensors if x in self._totals), None)
-        if total is None:
-            return
-        totals = [x for x in tensors if x in self._totals]
-        if kernel == "add" and len(totals) == 1 and result.numel() == totals[0].numel():
-            self._totals[result] = total  # A sink takes its share, too.
-            return
-        is_alone = len([x for x in tensors if x.dim()]) == 1 and kernel not in _LOGARITHMS
-        if is_alone and not result.numel() % max(tensors[0].numel(), 1):
-            self._totals[result] = total
-            return
-        normalizes = kernel in (_DIFFERENCES if total.is_logarithm else _DIVISIONS)
-        of_one_key = tensors[0] in self._exponentials and tensors[0] not in self._totals
-        if not normalizes or (result.numel() <= _stored(tensors[-1]) and not of_one_key):
-            where, sizes = total.where, total.sizes
-            self.normalizing |= {(where, sizes), (where, sizes[::-1])}
 
     def _note_outputs(
         self,
@@ -188,6 +160,7 @@ class Products:
             direct = {one.where for one in taken if one.is_direct}
             self.factored |= direct & {found.where}
             self._outputs[result] = _Output(found.where, result.numel())
+            self.normalizers.attend(result)
         elif is_product:
             self.linear |= {one.where for one in taken if one.is_direct}
         elif taken and not result.numel() % taken[0].size:  # Perhaps once for each head.
@@ -258,14 +231,6 @@ class _Exponential:
     where: str = ""
 
 
-class _Total(NamedTuple):
-    """Sums of exponentials, or their logarithms: where they were taken, of which sizes."""
-
-    where: str
-    sizes: tuple[int, ...]
-    is_logarithm: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class _Scores:
     """Numbers made of a product with parameters, perhaps by a softmax."""
@@ -325,14 +290,6 @@ def silent(
         if not any(one != name and holds(name, one) for one in found)
         and not any(holds(name, one) or holds(one, name) for one in others)
     ]
-
-
-def _stored(tensor: Tensor) -> int:
-    """Count the numbers of a tensor that is perhaps expanded."""
-    count = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= size if stride else 1
-    return count
 
 
 def holds(name: str, other: str) -> bool:

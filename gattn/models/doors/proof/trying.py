@@ -28,8 +28,9 @@ from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout
 
 _MERGED = (
-    "it uses its softmax's normalizer by itself, too, such as its logarithm, as where softmaxes "
-    "over chunks of keys are merged, so the softmax alone is not what a head attends to"
+    "what it makes of its softmax's normalizer, such as a logarithm, weighs what attention gives "
+    "(or is a number of Python's, so that its use is unknown), as where softmaxes over chunks of "
+    "keys are merged, so the softmax alone is not what a head attends to"
 )
 _LEARNED_ONCE = (
     "it attends to tokens in one run, and in another to keys and values that are the same whatever "

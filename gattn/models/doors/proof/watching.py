@@ -12,7 +12,6 @@ from gattn.models.doors.functions.calling.owners import innermost
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.functions.softmaxes.beside import Uses
-from gattn.models.doors.functions.softmaxes.sums import pairs
 from gattn.models.doors.graphs.observing import observed_edges
 from gattn.models.doors.interface import is_routed, reads_given
 from gattn.models.doors.proof.by_inputs import Noticed
@@ -35,6 +34,7 @@ _CALLS_ORIGINAL = (
     "a copy of it calls {} of the model itself, as a function does that was made with a module in "
     "it (a lambda in a list, a hook): hold the module, and call what it has"
 )
+_SUMS = "sums of exponentials"
 
 
 class Watching:
@@ -101,8 +101,6 @@ class Watching:
     def __call__(self, run: Callable[[], Any]) -> tuple[list[Site], Any]:
         """Run the model; return its calls of attention, and its output."""
         kernels = self.kernels
-        for module in self._model.modules():
-            pairs.pop(module, None)
         running, seen = self._walk.following(self._entered), observed(self._see)
         nodes, hooked = observed_edges(kernels.nodes), kernels.nodes.hooked()
         noting, self._uses = self.reads.noting(), Uses()
@@ -194,8 +192,10 @@ class Watching:
         kernels, plan, sites = self.kernels, self._plan, self._sites.found
         for site in sites:
             where = site.chain[0].name, (site.queries, site.keys)
-            if where in kernels.products.normalizing:
+            if where in kernels.products.normalizers.merging:
                 self.merged.add(site.place)
+            elif where in kernels.products.normalizers.aside:
+                plan.uses.setdefault(site.place, [_SUMS])
             if where in kernels.ranking and not site.is_ranked:
                 self.ranked.add(site.place)
         if kernels.missed:
@@ -203,8 +203,7 @@ class Watching:
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
         shown = others.layers.shown
         mixing = {name for name, _ in plan.altered}  # Of heads, which is shown.
-        unread = [module for module in self._model.modules() if pairs.pop(module, None)]
-        across = (kernels.across | set(map(self._walk.name, unread))) - mixing
+        across = (kernels.across | set(map(self._walk.name, self._uses.unread()))) - mixing
         kernels.products.by_node -= kernels.nodes.choosing
         plan.silent = silent(self._model, self._ran, sites, shown, kernels.products, across)
         takings = kernels.takings

@@ -49,6 +49,7 @@ class Uses:
         self._found: list[_Use] = []
         self._met: list[_Met] = []
         self._written: set[Source] = set()
+        self._pairs: list[Source] = []
         self._count = 0
 
     def __enter__(self) -> Uses:
@@ -102,6 +103,12 @@ class Uses:
         number = self._number(result)
         self._found.append(_Use(source.module, SOFTMAX, self._of(scores), number, source, same))
 
+    def weigh_pairs(self, source: Source, other: Tensor) -> None:
+        """Note a softmax that weighs one number of each pair, perhaps one made of its scores."""
+        scores = next((use.family for use in self._found if use.source is source), None)
+        if not scores or not scores <= self._of(other):
+            self._pairs.append(source)
+
     def divided(self, source: Source) -> None:
         """Note that exponentials became a softmax."""
         self._written.add(source)
@@ -121,6 +128,14 @@ class Uses:
             sides = self._of(call.query), self._of(call.key)
             none: Family = frozenset()
             self._met.append(_Met(call.module, call.ordinal, none, [], none, sides))
+
+    def unread(self) -> set[nn.Module]:
+        """Return the modules that weigh numbers of pairs with a softmax that does nothing else.
+
+        It may be divided by these sums, and meet values then.
+        """
+        some = (one for one in self._pairs if not one.has_met and one.again is None)
+        return {one.module for one in some}
 
     def beside(self) -> list[Beside]:
         """Return which softmaxes of scores met no values, while others of these did."""
@@ -258,6 +273,12 @@ def note_softmax(source: Source, scores: Tensor, result: Tensor, same: Same | No
     """Show them a softmax, or exponentials that may become one."""
     for uses in observers:
         uses.note(source, scores, result, same)
+
+
+def note_pairs(source: Source, other: Tensor) -> None:
+    """Show them a softmax that weighs one number of each pair."""
+    for uses in observers:
+        uses.weigh_pairs(source, other)
 
 
 def note_divided(source: Source) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.functions.calling.dropouts import dropped_by, keeps_scale
 from gattn.models.doors.functions.softmaxes.following import (
@@ -142,19 +143,32 @@ def masked(
     others = [one for one in given if one is not found[0]] if found else []
     if len(found) != 1 or found[0].shape != result.shape:
         return None
-    if func in _MULTIPLIES and not all(bool(((x == 0) | (x == 1)).all()) for x in others):
-        return None  # Where attention is NaN, its product does not tell.
     if any(isinstance(x, nn.Parameter) or x.requires_grad for x in others):
         return None  # It is learned, as a gate is.
+    with _disable_current_modes():  # What follows is no part of the model.
+        return _left(func, args, kwargs, followed, found[0], others, result)
+
+
+def _left(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    followed: Followed,
+    before: Tensor,
+    others: list[Tensor],
+    result: Tensor,
+) -> Followed | None:
+    if func in _MULTIPLIES and not all(bool(((x == 0) | (x == 1)).all()) for x in others):
+        return None  # Where attention is NaN, its product does not tell.
     after = result.detach()
-    is_lost = lost(found[0].detach(), after)
-    if found[0] is result:
+    is_lost = lost(before.detach(), after)
+    if before is result:
         is_lost = lost_in_place(func, args, kwargs, result)
     if is_lost is None:
         return None
     most = max(1e-5, 4 * torch.finfo(result.dtype).eps)
     rows = (after.float().sum(followed.key, keepdim=True) - 1).abs() > most
-    if found[0] is not result and bool((is_nan := found[0].detach().isnan()).any()):
+    if before is not result and bool((is_nan := before.detach().isnan()).any()):
         # Numbers of a row with NaN do not tell what a mask takes of it; a mask that is made by
         # values takes any, but not the marks. Where zeros replace all of a row, they replace NaN.
         taken = is_nan & ((others[0] == 0) if func in MULTIPLIES else (after == 0))
@@ -226,9 +240,10 @@ def _masks_keys(func: Any, args: tuple[Any, ...], followed: Followed) -> bool:
 
 def lost(before: Tensor, result: Tensor) -> Tensor | None:
     """Say which numbers became zeros; None if any became another one."""
-    is_empty = before.isnan() & (result.isnan() | (result == 0))
-    is_lost = (result == 0) & (before != 0) & ~before.isnan()
-    return is_lost if bool(((result == before) | is_empty | is_lost).all()) else None
+    with _disable_current_modes():
+        is_empty = before.isnan() & (result.isnan() | (result == 0))
+        is_lost = (result == 0) & (before != 0) & ~before.isnan()
+        return is_lost if bool(((result == before) | is_empty | is_lost).all()) else None
 
 
 def _key(

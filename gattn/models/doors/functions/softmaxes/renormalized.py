@@ -21,7 +21,7 @@ from gattn.models.doors.functions.calling.raw_call import named
 from gattn.models.doors.functions.softmaxes.following import Followed, operands
 from gattn.models.doors.functions.softmaxes.known import OfTensors
 from gattn.models.doors.functions.softmaxes.source import Source
-from gattn.models.doors.functions.softmaxes.sums import SUMS, pairs
+from gattn.models.doors.functions.softmaxes.sums import SUMS
 from gattn.models.doors.functions.softmaxes.written import tolerance
 from gattn.normalizers.base import widened
 
@@ -106,7 +106,6 @@ def renormalized(
         key = _key(followed, result)
         if key is None or not _are_shares(before, result, key, *others):
             return None
-        pairs.get(source.module, set()).discard(source.number)
         if followed.altered or followed.key != key:
             made = _of_weights(before, source, key, result)
             if followed.key == key:

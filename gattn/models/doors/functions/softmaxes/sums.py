@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from string import ascii_letters
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from gattn.models.doors.functions.softmaxes.beside import note_pairs
 from gattn.models.doors.functions.softmaxes.following import Followed, Spread, is_learned, operands
 from gattn.models.doors.functions.softmaxes.products import Product, einsum_product
 
@@ -19,8 +19,6 @@ MULTIPLIES = frozenset(
 )
 _WEIGHS = MULTIPLIES | {Tensor.mul_, Tensor.__imul__, torch.einsum}
 SUMS = frozenset((torch.sum, Tensor.sum))
-pairs: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
-"""Which softmaxes of a module weigh one number of each pair, by which nothing was divided yet."""
 
 
 def spread(
@@ -77,9 +75,8 @@ def summed(
         found = _of_picked(found, dim % rank, rank)
     if found is None or dim % rank != found.key:
         return None
-    if (kwargs.get("keepdim") or args[2:3] == (True,)) and _weighs_pairs(found):
-        source = found.followed.source
-        pairs.setdefault(source.module, set()).add(source.number)
+    if _weighs_pairs(found):
+        note_pairs(found.followed.source, found.other)
         return None
     product = _product(found, rank, result)
     if product is None:
@@ -89,9 +86,9 @@ def summed(
 
 
 def _weighs_pairs(found: Spread) -> bool:
-    """Return whether each pair has one number of its own: its sum may be what pairs are divided by.
+    """Return whether each pair has one number of its own, as a gate has, or a logarithm.
 
-    Values have one per key, or several.
+    Its sum may be what pairs are divided by, or an entropy. Values have one per key, or several.
     """
     query, _ = found.followed.sides
     at = None if query is None else query - found.operand.dim()
