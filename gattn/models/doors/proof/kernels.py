@@ -124,7 +124,7 @@ class Kernels(TorchDispatchMode):
         elif name in _SOFTMAXES and not is_empty:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
-            self._follow(name, tensors, result)
+            self._follow(name, args, tensors, result)
         if name in _RANKS and tensors:
             self.ranking.add((self._walk.innermost, tuple(tensors[0].shape[-2:])))
         if name == "convolution":
@@ -169,10 +169,11 @@ class Kernels(TorchDispatchMode):
             dim = rest[0] if rest else given.get("dim", -1)
             is_last = dim % scores.dim() == scores.dim() - 1
             event = Event(self._walk.innermost, is_last, _is_known())
-            memory = StorageWeakRef(result.untyped_storage())
-            self._softmaxes[result] = _Softmax(event, result.numel(), memory, result.stride(dim))
+            self._softmaxes[result] = _softmax(event, result, result.stride(dim))
 
-    def _follow(self, name: str, tensors: Sequence[Tensor], result: Any) -> None:
+    def _follow(
+        self, name: str, args: Sequence[Any], tensors: Sequence[Tensor], result: Any
+    ) -> None:
         softmax = next((self._softmaxes[x] for x in tensors if x in self._softmaxes), None)
         if softmax is None:
             return
@@ -188,10 +189,19 @@ class Kernels(TorchDispatchMode):
                 softmax.is_counted = True
                 self._last = softmax.event
                 return
+        if name == "sum" and not self._sums_keys_up(*args[:2]):
+            event = Event(self._walk.innermost, softmax.event.is_attention, _is_known())
+            self._softmaxes[result] = _softmax(event, result, softmax.stride)
+            return
         for x in tensors_in((result,)):
             size = x.numel() if x.is_floating_point() else 0
             if size == softmax.size or (name in _PARTS and 0 < size < softmax.size):
                 self._softmaxes[x] = softmax
+
+    def _sums_keys_up(self, x: Tensor, dims: Any = ()) -> bool:
+        """Return whether a sum is over the keys of a softmax: of all numbers, it is."""
+        known = self._softmaxes.get(x)
+        return known is None or not dims or any(x.stride(dim) == known.stride for dim in dims)
 
     def _is_summed_over_keys(self, x: Tensor, dim: int) -> bool:
         """Return whether a product sums over the keys of a softmax, or may: of a copy."""
@@ -223,6 +233,10 @@ class _Softmax:
     memory: StorageWeakRef
     stride: int
     is_counted: bool = False
+
+
+def _softmax(event: Event, x: Tensor, stride: int) -> _Softmax:
+    return _Softmax(event, x.numel(), StorageWeakRef(x.untyped_storage()), stride)
 
 
 def _summed(tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -252,6 +252,41 @@ def _arranged(
     )
 
 
+def _of_all_rows(
+    weights: tuple[Sequence[str], Tensor],
+    values: tuple[Sequence[str], Tensor],
+    given: tuple[Sequence[str], Tensor],
+    summed: set[str],
+    followed: Followed,
+) -> Product | None:
+    """Read an einsum that also sums rows or columns up, as where queries are pooled."""
+    (mine, operand), (its, other), (out, result) = weights, values, given
+    columns = [n for n, one in enumerate(its) if one in summed and one not in mine]
+    kept = [one for n, one in enumerate(its) if n not in columns]
+    rows = [n for n in mine if n in summed]
+    equation = f"{''.join(mine)},{''.join(kept)}->{''.join((*out, *rows))}"
+    dims = tuple(range(-len(rows), 0))
+    with _disable_current_modes():  # What follows is no part of the model.
+        value = other.sum(columns) if columns else other
+        if all(operand.shape[mine.index(n)] == 1 for n in rows):
+            bare = result[(..., *[None] * len(rows))]
+        else:
+            bare = torch.einsum(equation, operand, value)
+    found = einsum_product(equation, operand, value, 1, followed, bare)
+    if found is None:
+        return None
+    before, back = bare.clone(), found.restored
+
+    def restored(x: Tensor) -> Tensor:
+        apart = back(x)
+        now = apart.sum(dims) if dims else apart
+        same = result.detach() + (now - now.detach()) if now.requires_grad else result
+        is_same = apart == before
+        return torch.where(is_same.all(dims) if dims else is_same, same, now)
+
+    return replace(found, other=other, restored=restored)
+
+
 def einsum_product(
     equation: str, operand: Tensor, other: Tensor, place: int, followed: Followed, result: Tensor
 ) -> Product | None:
@@ -262,9 +297,12 @@ def einsum_product(
     first, second, out = labels
     mine, its = (first, second) if place == 1 else (second, first)
     key = mine[followed.key]
-    summed = (set(mine) | set(its)) - set(out)
-    if key not in its or summed != {key}:
+    summed = {n for n in (*mine, *its) if n not in out} - {key}
+    if key not in its or key in out or (summed and followed.altered):
         return None
+    if summed:
+        ends = (mine, operand), (its, other), (out, result)
+        return _of_all_rows(*ends, summed, followed)
     rows = [n for n in mine if n in out and n not in its]
     query = rows[-1:]
     lead = [n for n in mine if n != key and n not in query]

@@ -51,6 +51,7 @@ from gattn.models.doors.functions.softmaxes.following import (
     note_learned,
     note_reading,
     operands,
+    version_of,
     with_edits,
 )
 from gattn.models.doors.functions.softmaxes.products import Product, product
@@ -285,11 +286,12 @@ def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softm
         first=source.begun,
     )
     note_met(call, [source])
+    version = version_of(output)
     changed = handed(call)
     is_done = is_early and bool(followed.dropout) and source.is_edited_for_good
     forget_scores(source)
     source.begun = None
-    if call.output is output:
+    if call.output is output and (version_of(output) == version or _share(output, result)):
         return result
     restored = laid_as(found.restored(call.output), result)
     if changed is None:  # A proof puts other numbers there.
