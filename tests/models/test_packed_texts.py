@@ -1,5 +1,8 @@
 """Attention to what a recurrent network gives that is given texts packed, without their padding."""
 
+import re
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -89,3 +92,81 @@ def test_memories_that_are_shifted_are_refused(shift):
         capturing(model := Translator(shift)),
     ):
         model(*texts(7, 5))
+
+
+class Tagger(nn.Module):
+    """Attends from each word of a text to all of it, once a recurrent network has read it."""
+
+    def __init__(self, both_ways, move=lambda x, lengths: x):
+        super().__init__()
+        torch.manual_seed(0)
+        width = WIDTH // (1 + both_ways)
+        self.embed, self.move = nn.Embedding(20, WIDTH), move
+        self.encode = nn.LSTM(WIDTH, width, bidirectional=both_ways, batch_first=True)
+        self.attend, self.cut = (
+            nn.MultiheadAttention(WIDTH, 2, batch_first=True),
+            torch.tensor([], dtype=int),
+        )
+        self.double().eval()
+
+    def forward(self, ids, lengths):
+        packed = pack_padded_sequence(
+            self.embed(ids), lengths, batch_first=True, enforce_sorted=False
+        )
+        states = pad_packed_sequence(self.encode(packed)[0], True)[0]
+        states = self.move(states, lengths)
+        padding = (ids == 0)[:, : states.shape[1]].index_fill(1, self.cut, True)
+        return self.attend(states, states, states, key_padding_mask=padding)
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("lengths", [(7, 3, 4), (4, 6, 2, 5), (2, 6)])
+def test_padding_that_packed_texts_lose_is_no_moved_token(both_ways, lengths):
+    model, given = Tagger(both_ways), texts(*lengths)
+    others = texts(*reversed(lengths))
+    with torch.no_grad(), capturing(model) as run:
+        wanted = [model(*one)[1] for one in (given, others, given)]
+    sizes = [*lengths, *reversed(lengths), *lengths]
+    found = [trace[0, 0].to_dense() for trace in run.traces]
+    assert [len(x) for x in found] == sizes
+    for trace, dense, size in zip(run.traces, torch.cat(wanted), sizes, strict=True):
+        mean = (trace[0, 0].to_dense() + trace[0, 1].to_dense()) / 2
+        assert mean == pytest.approx(dense[:size, :size].numpy(), rel=0, abs=1e-12)
+    with torch.no_grad(), edited(model, Cut(key=1)):
+        cut = model(*given)[0]
+    model.cut = torch.tensor([1])
+    with torch.no_grad():
+        by_hand = model(*given)[0]
+    for row, (one, other) in enumerate(zip(cut, by_hand, strict=True)):
+        torch.testing.assert_close(one[: lengths[row]], other[: lengths[row]])
+
+
+def _reversed(states, lengths):
+    """Let each text be read from its end, its padding apart."""
+    steps = torch.arange(states.shape[1])
+    index = torch.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)
+    return states.gather(1, index[..., None].expand_as(states))
+
+
+MOVES = {
+    "rolled": lambda x, _: x.roll(1, 1),
+    "flipped": lambda x, _: x.flip(1),
+    "reversed": _reversed,
+}
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("move", MOVES)
+def test_states_of_packed_texts_that_move_are_refused_or_have_no_names(both_ways, move):
+    model, given = Tagger(both_ways, MOVES[move]), texts(7, 3, 4)
+    names, says = list("abcdefg"), "moves.* and mixes them"
+    with warnings.catch_warnings(record=True) as told, torch.no_grad():
+        warnings.simplefilter("always")
+        try:
+            with capturing(model, tokens=[names, names[:3], names[:4]]) as run:
+                model(*given)
+        except CaptureError as error:
+            assert re.search(says, str(error))
+        else:
+            assert re.search(says, str(told[0].message))
+            assert "a" not in {str(x) for trace in run.traces for x in trace[0, 0].tokens}

@@ -167,6 +167,9 @@ class Agreement:
             try:
                 yield one.site, one.renumbered(code, origin, are_joined=are_joined)
             except UnprovedError as error:
+                if not one.has_moved(code, are_joined=are_joined, without_padding=True):
+                    self.holds_once = True
+                    continue
                 self.switched |= {one.site} if are_joined else set()
                 failed[one] = str(error), one.lost(code)
         if failed and not are_joined:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -112,14 +113,18 @@ class Told:
                 return True
         return False
 
-    def has_moved(self, code: Tensor, *, are_joined: bool = False) -> bool:
+    def has_moved(
+        self, code: Tensor, *, are_joined: bool = False, without_padding: bool = False
+    ) -> bool:
         """Return whether some slot depends on other tokens than its own.
 
         If tokens `are_joined` from several inputs, some may be new in each layer, as prompts are:
-        what depends on none has not moved.
+        what depends on none has not moved. Slots of padding are left out, as masks tell them.
         """
         for n, positions in self.sides(code.shape[1]):
             is_token = (positions >= 0) & (positions < code.shape[1])
+            if without_padding:
+                is_token &= ~self._padding(n)
             own = code[:, positions.clamp(0, code.shape[1] - 1)]
             seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
             is_missing = own & known & ~seen & is_token
@@ -128,6 +133,18 @@ class Told:
             if bool(is_missing.any()) and bool((seen & known & is_token).any()):
                 return True
         return False
+
+    def _padding(self, n: int) -> Tensor:
+        """Say which slots of queries, 0, or of keys, 1, are padding (elements, slots).
+
+        Masks take it from all queries; of cross-attention, they tell nothing of queries.
+        """
+        site, slots = self.site, (self.site.queries, self.site.keys)
+        tells_queries = not self.tokens.is_cross and slots[0] == slots[1]
+        if site.live is None or not (n or tells_queries):
+            return torch.zeros(1, slots[n], dtype=torch.bool, device="cpu")
+        unread = ~site.live.any(1).expand(prod(site.lead), -1)
+        return self.layout.fold(unread.reshape(*site.lead, -1, 1), site.lead)[..., 0].all(1)
 
     def lost(self, code: Tensor) -> Tensor:
         """Find the tokens on which not even their own slots depend, booleans (elements, tokens).
