@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
@@ -73,6 +74,68 @@ def test_losses_of_scores_are_beside_the_attention(name: str, heads: int, layers
     assert not torch.allclose(cut, plain)
     if name == "probabilities":
         torch.testing.assert_close(losses, wanted_losses)
+
+
+class Pooling(nn.Module):
+    """Pools states by one query, and returns the entropy of its attention."""
+
+    def __init__(self, dims: int) -> None:
+        super().__init__()
+        self.score, self.dims = nn.Linear(12, 1), dims
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.score(x.tanh())
+        scores, dim = (scores, 1) if self.dims == 3 else (scores[..., 0], -1)
+        weights = scores.softmax(dim)
+        entropy = -(weights * functional.log_softmax(scores, dim)).sum(dim)
+        weights = weights if self.dims == 3 else weights[..., None]
+        return (weights * x).sum(1), entropy
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_the_entropy_of_pooling_is_no_value(dims: int) -> None:
+    torch.manual_seed(0)
+    model, x = Pooling(dims), torch.randn(3, 5, 12)
+    with torch.no_grad(), capturing(model) as run:
+        model(x)
+    wanted = model.score(x.tanh())[..., 0].softmax(1)
+    for text, trace in zip(wanted, run.traces, strict=True):
+        found = torch.tensor(trace[0, 0].to_dense())[0]
+        torch.testing.assert_close(found, text, check_dtype=False)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (3, 5, 1), (3, 2, 5)])
+def test_numbers_that_are_pooled_are_values(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model, x = Numbers(shape), torch.randn(3, 5, 12)
+    with torch.no_grad(), capturing(model) as run:
+        model(x)
+    wanted, _ = model.parts(x)
+    wanted = wanted.movedim(shape.index(5), -1).reshape(3, -1, 5)
+    for text, trace in zip(wanted, run.traces, strict=True):
+        for head, one in enumerate(text):
+            found = torch.tensor(trace[0, head].to_dense())[0]
+            torch.testing.assert_close(found, one, check_dtype=False)
+
+
+class Numbers(nn.Module):
+    """Pools one number of each token and head."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        heads = shape[1] if shape[2:] == (5,) else 1
+        self.score, self.value = nn.Linear(12, heads), nn.Linear(12, heads)
+        self.dim = shape.index(5)
+        self.shape = shape
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return attention and values."""
+        score, value = (part(x).mT.reshape(self.shape) for part in (self.score, self.value))
+        return score.softmax(self.dim), value
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, value = self.parts(x)
+        return (weights * value).sum(self.dim)
 
 
 class Several(nn.Module):

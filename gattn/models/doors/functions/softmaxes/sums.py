@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gattn.models.doors.functions.softmaxes.beside import note_pairs
 from gattn.models.doors.functions.softmaxes.following import Followed, Spread, is_learned, operands
+from gattn.models.doors.functions.softmaxes.origins import origin_of
 from gattn.models.doors.functions.softmaxes.products import Product, einsum_product
 
 MULTIPLIES = frozenset(
@@ -75,7 +76,8 @@ def summed(
         found = _of_picked(found, dim % rank, rank)
     if found is None or dim % rank != found.key:
         return None
-    if _weighs_pairs(found):
+    has_kept = bool(kwargs.get("keepdim") or args[2:3] == (True,))
+    if _weighs_pairs(found, has_kept=has_kept) or _weighs_scores(found):
         note_pairs(found.followed.source, found.other)
         return None
     product = _product(found, rank, result)
@@ -85,19 +87,27 @@ def summed(
     return found.followed, product
 
 
-def _weighs_pairs(found: Spread) -> bool:
-    """Return whether each pair has one number of its own, as a gate has, or a logarithm.
+def _weighs_pairs(found: Spread, *, has_kept: bool) -> bool:
+    """Return whether each pair has one number of its own, as a gate has.
 
-    Its sum may be what pairs are divided by, or an entropy. Values have one per key, or several.
+    Its sum may be what pairs are divided by, if it `has_kept` their dimension. Values have one per
+    key, or several. Where there are few dimensions, these may be texts and heads.
     """
+    operand, other, shape = found.operand, found.other, found.followed.source.scores.shape
     query, _ = found.followed.sides
-    at = None if query is None else query - found.operand.dim()
-    return (
-        at is not None
-        and found.other.dim() <= found.operand.dim()
-        and found.other.dim() >= -at
-        and found.other.shape[at] == found.operand.shape[at] > 1
-    )
+    at = None if query is None else query - operand.dim()
+    if at is None or other.dim() > operand.dim() or other.dim() < -at:
+        return False
+    is_of_pairs = other.shape[at] == operand.shape[at] > 1
+    are_queries = len(shape) > 3 or (len(shape) == 3 and shape[-1] == shape[-2])
+    sizes = zip(other.shape[::-1], operand.shape[::-1], strict=False)
+    has_columns = any(one > size for one, size in sizes)
+    return is_of_pairs and (has_kept or (are_queries and not has_columns))
+
+
+def _weighs_scores(found: Spread) -> bool:
+    """Return whether attention weighs logarithms of itself, or differences of its scores."""
+    return origin_of(found.other)[0] is found.followed.source.scores
 
 
 def _of_picked(found: Spread, dim: int, rank: int) -> Spread | None:

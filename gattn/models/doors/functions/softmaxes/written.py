@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
@@ -26,8 +25,8 @@ from gattn.models.doors.functions.softmaxes.following import (
     Late,
     note,
     operands,
-    version_of,
 )
+from gattn.models.doors.functions.softmaxes.origins import Origin, origin_of, remember
 from gattn.models.doors.functions.softmaxes.products import Product, product, summed_dim
 from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS
@@ -40,15 +39,6 @@ Finish = Callable[[Any], None]
 Begin = Callable[[tuple[Any, ...], Mapping[str, Any]], Finish | None]
 
 
-class _Origin(NamedTuple):
-    """The scores that a tensor was made of, and the dimension of their keys, if that is known."""
-
-    scores: Tensor
-    key: int | None
-    version: int = 0
-
-
-_origins: Any = WeakTensorKeyDictionary()
 _keys: WeakKeyDictionary[nn.Module, dict[int, int]] = WeakKeyDictionary()
 """Over which dimension each softmax of a module was taken, by its number."""
 
@@ -62,20 +52,8 @@ def _differs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
         return None
     shape = (1,) * (scores.dim() - less.dim()) + tuple(less.shape)
     one = [n for n, size in enumerate(shape) if size < scores.shape[n]]
-    origin = _Origin(scores, one[0] if len(one) == 1 else None)
-    return lambda result: _remember(result, origin)
-
-
-def _remember(tensor: Any, origin: _Origin) -> None:
-    _origins[tensor] = origin._replace(version=version_of(tensor))
-
-
-def _origin_of(given: Tensor) -> tuple[Tensor, int | None]:
-    """Return the scores that a tensor was made of, or itself where it was changed since."""
-    origin = _origins.get(given)
-    if origin is None or origin.version != version_of(given):
-        return given, None
-    return origin.scores, origin.key
+    origin = Origin(scores, one[0] if len(one) == 1 else None)
+    return lambda result: remember(result, origin)
 
 
 def _differs_in_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
@@ -90,8 +68,8 @@ def _logarithm(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | Non
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if not isinstance(scores, Tensor) or not isinstance(dim, int) or scores.dim() < 2:
         return None
-    origin = _Origin(scores, dim % scores.dim())
-    return lambda result: _remember(result, origin)
+    origin = Origin(scores, dim % scores.dim())
+    return lambda result: remember(result, origin)
 
 
 def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
@@ -102,7 +80,7 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
     module = owner() if given.numel() and not given.is_meta else None
     if module is None:
         return None
-    scores, key = _origin_of(given)
+    scores, key = origin_of(given)
 
     def finish(result: Any) -> None:
         with inside():
@@ -122,7 +100,7 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
 
 def _exponential_in_place(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | None:
     given = args[0]
-    if _origin_of(given)[0] is not given:
+    if origin_of(given)[0] is not given:
         return _exponential(args, kwargs)
     return _exponential((given.clone(),), kwargs)
 
