@@ -161,9 +161,11 @@ def _left(
     if func in _MULTIPLIES and not all(bool(((x == 0) | (x == 1)).all()) for x in others):
         return None  # Where attention is NaN, its product does not tell.
     after = result.detach()
-    is_lost = lost(before.detach(), after)
-    if before is result:
-        is_lost = lost_in_place(func, args, kwargs, result)
+    is_lost = (
+        lost_in_place(func, args, kwargs, result)
+        if before is result
+        else lost(before.detach(), after)
+    )
     if is_lost is None:
         return None
     most = max(1e-5, 4 * torch.finfo(result.dtype).eps)
@@ -189,15 +191,16 @@ def lost_in_place(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
 ) -> Tensor | None:
     """Say which numbers a function replaced by zeros where they were; None if it does more."""
-    mask = next(
-        (x for x in operands(args, kwargs) if isinstance(x, Tensor) and x is not result), None
-    )
-    if func in _MULTIPLIES_INTO and mask is not None and bool(((mask == 0) | (mask == 1)).all()):
-        return (mask == 0).expand(result.shape)
-    if func is not Tensor.masked_fill_ or mask is None:
+    others = [x for x in operands(args, kwargs) if isinstance(x, Tensor) and x is not result]
+    if not others:
         return None
-    is_zero = bool(torch.as_tensor(kwargs.get("value", args[-1])) == 0)
-    return mask.expand(result.shape) if is_zero else None
+    mask = others[0]
+    with _disable_current_modes():
+        if func in _MULTIPLIES_INTO and bool(((mask == 0) | (mask == 1)).all()):
+            return (mask == 0).expand(result.shape)
+        is_fill = func is Tensor.masked_fill_
+        is_zero = is_fill and bool(torch.as_tensor(kwargs.get("value", args[-1])) == 0)
+        return mask.expand(result.shape) if is_zero else None
 
 
 def zeros_put(func: Any, args: tuple[Any, ...], followed: Followed) -> tuple[Any, ...] | None:
@@ -209,8 +212,9 @@ def zeros_put(func: Any, args: tuple[Any, ...], followed: Followed) -> tuple[Any
         return None
     if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape == attention.shape:
         return attention, index, 0.0
-    mask = torch.zeros_like(attention, dtype=torch.bool)
-    mask[index] = True
+    with _disable_current_modes():
+        mask = torch.zeros_like(attention, dtype=torch.bool)
+        mask[index] = True
     return attention, mask, 0.0
 
 

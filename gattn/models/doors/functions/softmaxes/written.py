@@ -147,9 +147,11 @@ def made_of(
     if (found := normalized(followed, result)) is not None:
         return found
     if given[place].shape == result.shape:
-        is_lost = lost(given[place].detach(), result.detach())
-        if given[place] is result:
-            is_lost = lost_in_place(func, args, kwargs, result)
+        is_lost = (
+            lost_in_place(func, args, kwargs, result)
+            if given[place] is result
+            else lost(given[place].detach(), result.detach())
+        )
         if is_lost is not None:
             return followed.without(is_lost, followed.unnormalized)
     if result.is_floating_point() and func not in SUMS:
