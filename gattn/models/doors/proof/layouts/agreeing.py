@@ -126,7 +126,9 @@ class Agreement:
         elements = max(n for one in some for n in one.tokens.sequences) + 1
         sizes = elements, count
         given = () if are_joined else self._reruns.sources(root)
+        half = torch.rand(count, generator=torch.Generator().manual_seed(0), device="cpu") < 0.5
         inputs = TokenInputs(root, given, sizes, self._batches)
+        inputs = self._without_masks(some, inputs, half)
         attending = {one.site.chain[0].name for one in some}
         begin = -1 if inputs.are_any else order[0]
         if begin == order[-1]:
@@ -134,7 +136,6 @@ class Agreement:
         if not inputs.are_any and not _are_all(_first(some), count, elements):
             return
         is_few = count <= _FEW
-        half = torch.rand(count, generator=torch.Generator().manual_seed(0), device="cpu") < 0.5
         code = words(count) if is_few else torch.stack((half, ~half))
         self._run(some, inputs, code)
         if inputs.may_be_last and _are_blind(some, code):
@@ -179,12 +180,25 @@ class Agreement:
                 if not one.has_lost(lost, rows):
                     yield one.site, reason
 
+    def _without_masks(self, some: list[Told], inputs: TokenInputs, half: Tensor) -> TokenInputs:
+        """Leave out what reaches no more than scores, as masks do: no token moves with it."""
+        masks = []
+        for n in inputs.flat:
+            for one in some:
+                one.is_told = False
+            self._run(some, inputs, half[None], only=n)
+            if any(one.is_known for one in some) and not any(one.is_told for one in some):
+                masks.append(n)
+        return inputs.without(masks) if masks else inputs
+
     def _outer(self, some: list[Told], inputs: TokenInputs) -> Run:
         if inputs.are_any:
             return some[0].site.chain[-1]
         return self._reruns.common([one.site for one in some])
 
-    def _run(self, some: list[Told], inputs: TokenInputs, code: Tensor) -> None:
+    def _run(
+        self, some: list[Told], inputs: TokenInputs, code: Tensor, only: int | None = None
+    ) -> None:
         """Run the model with NaN in marked tokens, by a code, and read what reaches each call."""
         known, first = {one.site: one for one in some}, _first(some)
         outer = self._outer(some, inputs)
@@ -202,10 +216,11 @@ class Agreement:
                 self._reruns.silence(site, call)
                 if one in first and one is not None and not inputs.are_any:
                     rows = one.marked(row)
-                if rows is not None:  # What has no residual stream carries positions, too.
+                if rows is not None and only is None:  # Without a residual stream, it carries them.
                     call.output.masked_fill_(rows.to(call.output.device), torch.nan)
 
-            self._reruns.through(outer, see, inputs.marking(row), some[-1].site, switching)
+            entered = inputs.marking(row, only=only)
+            self._reruns.through(outer, see, entered, some[-1].site, switching)
             if any(len(one.runs) != before + 1 for one in some):
                 for one in some:  # It failed on NaN.
                     one.runs = [*one.runs[:before], _unknown(one)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -18,7 +18,8 @@ class TokenInputs:
 
     If there is none of these, it may be (elements, channels, tokens); if there are as many channels
     as tokens, these or the pixels of an image `may_be_last`. `are_any` says whether there is any.
-    Masks, such as adjacency matrices, hold no tokens, unless there is nothing else.
+    Masks, such as adjacency matrices, hold no tokens, unless there is nothing else; nor does what
+    is `left_out` of what is given, by its number.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class TokenInputs:
         batches: Batches,
         *,
         are_last: bool = False,
+        left_out: Collection[int] = (),
     ) -> None:
         self._sizes, self._root, self._batches, self._given = sizes, root, batches, given
+        self._left_out = left_out
         self._are_last = self._may_be_pixels = are_last
         lookups = [run for run in _inner(root) if run.looks_up]
         self._ids = {run.place: run for run in lookups if self.form(run, _shape(run)) is not None}
@@ -48,7 +51,21 @@ class TokenInputs:
 
     def last(self) -> TokenInputs:
         """Take what comes after the channels of what the model is given for tokens."""
-        return TokenInputs(self._root, self._given, self._sizes, self._batches, are_last=True)
+        return self._other(self._left_out, are_last=True)
+
+    def without(self, some: Collection[int]) -> TokenInputs:
+        """Leave out some of what the model is given."""
+        return self._other({*self._left_out, *some}, are_last=False)
+
+    def _other(self, left_out: Collection[int], *, are_last: bool) -> TokenInputs:
+        root, given, sizes, batches = self._root, self._given, self._sizes, self._batches
+        return TokenInputs(root, given, sizes, batches, are_last=are_last, left_out=left_out)
+
+    @property
+    def flat(self) -> list[int]:
+        """The numbers of what is given without channels, numbers of tokens or masks."""
+        some = ((n, x) for n, x in enumerate(self._given) if x.dim() == 2 or may_be_mask(x))
+        return [n for n, x in some if self.form(self._root, x.shape, n) is not None]
 
     def _some(self, given: Sequence[Tensor]) -> list[Tensor]:
         return [x for n, x in enumerate(given) if self.form(self._root, x.shape, n) is not None]
@@ -59,6 +76,8 @@ class TokenInputs:
         Sizes do not tell them from the batch where there are as many elements as tokens.
         """
         elements, count = self._sizes
+        if number in self._left_out and run.place == self._root.place:
+            return None
         if self._are_last:
             are_pixels = len(shape) == 3 or (len(shape) > 3 and self._may_be_pixels)
             is_last = are_pixels and (shape[0], prod(shape[2:])) == (elements, count)
@@ -80,9 +99,14 @@ class TokenInputs:
         return known if known.place == run.place else None
 
     def marking(
-        self, row: Tensor, change: Callable[[Tensor, Tensor], Tensor] = with_nan
+        self,
+        row: Tensor,
+        change: Callable[[Tensor, Tensor], Tensor] = with_nan,
+        only: int | None = None,
     ) -> Entered:
         """Make what changes marked tokens as the model runs, to NaN if nothing else is said.
+
+        That is in all that the model is given of them, or `only` in what has this number.
 
         A row of a recurrent network that reads both ways holds what each way reads: as far as NaN
         tells, all of the row does.
@@ -94,10 +118,10 @@ class TokenInputs:
                     given = replaced(given, x, with_nan(x, x.isnan().any(-1, keepdim=True)))
                 return given
             known = self.given_to(run)
-            if known is None:
+            if known is None or (only is not None and run.place != self._root.place):
                 return None
             for n, x in enumerate(sources(given)):
-                if self._has_others and may_be_mask(x):
+                if only not in (None, n) or (only is None and self._has_others and may_be_mask(x)):
                     continue
                 if (form := self.form(known, x.shape, n)) is not None:
                     given = replaced(given, x, change(x, row.reshape(form)))

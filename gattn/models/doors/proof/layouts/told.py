@@ -28,11 +28,20 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(eq=False)
 class Told:
-    """A call whose tokens are known, and which slots of queries and keys NaN reached in `runs`."""
+    """A call whose tokens are known, and which slots of queries and keys NaN reached in `runs`.
+
+    In some of these it `is_told`: NaN reached more than scores, to which masks are added, too.
+    """
 
     site: Site
     layout: Layout
     runs: list[tuple[Pair, Pair]] = field(default_factory=list)
+    is_told: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the last run shows of some slot whether NaN reached it; not if the run failed."""
+        return any(bool(known.any()) for _, known in self.runs[-1])
 
     @property
     def tokens(self) -> TokenMap:
@@ -64,7 +73,10 @@ class Told:
         site, lead = self.site, self.site.lead
         found = reached(call, site.live, is_ranked=site.is_ranked)
         queries = self._pair(found.queries, found.queries_known)
-        self.runs.append((queries, self._pair(found.keys, found.keys_known)))
+        keys = self._pair(found.keys, found.keys_known)
+        self.runs.append((queries, keys))
+        is_reached = bool(queries[0].any()) and bool(keys[0].any())
+        self.is_told |= bool(found.values.any()) or (is_reached and call.scores is None)
         if self.tokens.is_by_rows:
             return self.marked(row)
         seen, known = (x.reshape(*lead, -1, 1) for x in (found.queries, found.queries_known))
