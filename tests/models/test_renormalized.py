@@ -78,6 +78,8 @@ class Slots(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.slots = nn.Parameter(torch.randn(1, SLOTS, WIDTH))
+        self.spread = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.drawn = torch.randn(1, SLOTS, WIDTH).double()
         self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
         self.cell, self.are_last, self.is_added = nn.GRUCell(WIDTH, WIDTH), are_last, is_added
         self.change: After = lambda a: a
@@ -85,7 +87,8 @@ class Slots(nn.Module):
         self.double().eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        slots, self.seen = self.slots.expand(len(x), -1, -1), []
+        slots, self.seen = self.slots + self.spread.exp().expand(1, SLOTS, -1) * self.drawn, []
+        slots = slots.expand(len(x), -1, -1)
         for _ in range(2):
             scores = self.k(x) @ self.q(slots).mT
             scores = scores if self.are_last else scores.mT

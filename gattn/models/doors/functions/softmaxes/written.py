@@ -93,7 +93,9 @@ def _exponential(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Finish | N
             is_told = scores.shape[-1] > 1 and bool(result.isfinite().all())
             is_told |= key is not None
             shift = _rounding(scores, key) if is_told and given is not scores else 0.0
-            note(result, (normalized(followed, result, shift) if is_told else None) or followed)
+            known = normalized(followed, result, shift) if is_told else None
+            is_one = known is not None and key is None and scores.shape[known.key] == 1
+            note(result, followed if known is None or is_one else known)
 
     return finish
 
