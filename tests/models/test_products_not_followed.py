@@ -69,9 +69,9 @@ def _buffer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return a @ v
 
 
-def _repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _stacked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     a = _scores(q, k).softmax(-1)
-    return (a[..., None].repeat(1, 1, 1, 1, _DIM) * v[:, :, None]).sum(-2)
+    return (torch.stack([a] * _DIM, -1) * v[:, :, None]).sum(-2)
 
 
 def _vecdot(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ _WAYS = [
     _one_by_one,
     _custom,
     _buffer,
-    _repeated,
+    _stacked,
     _causal_and_linear,
 ]
 

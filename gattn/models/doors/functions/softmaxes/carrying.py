@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gattn.models.doors.functions.calling.dropouts import dropped_by, keeps_scale
 from gattn.models.doors.functions.softmaxes.following import (
     Followed,
+    Repeated,
     all_found_in,
     is_followed,
     operands,
@@ -56,6 +57,13 @@ _SHAPES: frozenset[Any] = frozenset(
     )
     if hasattr(of, name)
 )
+_REPEATS = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in ("repeat", "tile", "repeat_interleave", "broadcast_to")
+    if hasattr(of, name)
+)
+_EXPANDS = frozenset((Tensor.expand, Tensor.expand_as))
 _GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
 _COPIES = frozenset(
     (
@@ -87,7 +95,7 @@ def carried(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
 ) -> Followed:
     """Say what a function made of a softmax: the same numbers in another shape, or others."""
-    followed = replace(followed, spread=None)
+    followed = replace(followed, spread=None, repeated=None)
     p = dropped_by(func, args, kwargs)
     if p == 0.0 or (p is not None and keeps_scale(func)):
         return replace(followed, dropout=1 - (1 - followed.dropout) * (1 - p))
@@ -95,6 +103,8 @@ def carried(
     if func in _SAME_SHAPE and result.shape == scores.shape:
         return followed
     name = getattr(func, "__name__", str(func))
+    if func in _REPEATS and not followed.altered and _is_expanded(scores, result):
+        func, args, kwargs = Tensor.expand, (args[0], *result.shape), {}
     if not followed.altered and (index := index_of(func, args, kwargs)) is not None:
         return sliced(index, followed, result) or followed.altered_by(name, result)
     if not followed.is_mixture:
@@ -113,6 +123,9 @@ def carried(
         placed = _placed(func, args, kwargs, followed, result)
         altered = followed.altered_by(name, result, result.dim() - 1, placed)
         return replace(altered, folded=folded)
+    if key is None and func in _EXPANDS and not followed.altered:
+        before = Repeated(args[0], followed, followed.source.read_by)
+        return replace(followed.altered_by(name, result), repeated=before)
     if key is None or (not followed.altered and scores.shape != result.shape):
         return followed.altered_by(name, result)
     followed = replace(followed, placed=_placed(func, args, kwargs, followed, result))
@@ -221,6 +234,13 @@ def zeros_put(func: Any, args: tuple[Any, ...], followed: Followed) -> tuple[Any
 def keeps_numbers(func: Any, args: tuple[Any, ...]) -> bool:
     """Return whether a function gives the numbers that it takes, in another shape or precision."""
     return func in _SHAPES or func in _GETTERS or _adds_dimensions(func, args)
+
+
+def _is_expanded(before: Tensor, result: Tensor) -> bool:
+    """Return whether only dimensions of one number were repeated."""
+    sizes = result.shape[result.dim() - before.dim() :] if result.dim() >= before.dim() else ()
+    pairs = zip(before.shape, sizes, strict=False)
+    return len(sizes) == before.dim() and all(one in (1, now) for one, now in pairs)
 
 
 def _adds_dimensions(func: Any, args: tuple[Any, ...]) -> bool:

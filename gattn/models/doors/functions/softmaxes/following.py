@@ -76,7 +76,8 @@ class Followed:
     was turned round. A mixture `is_across` a leading dimension if it adds up its places: heads,
     where that is none of texts.
     Divided by sums over another dimension than its own, it is `otherwise` a softmax that was
-    changed: a product tells which, by what it sums over.
+    changed: a product tells which, by what it sums over. Where each number was `repeated` along
+    other dimensions, as often as there are channels, that is what it was before.
     """
 
     source: Source
@@ -99,6 +100,7 @@ class Followed:
     is_across: bool = False
     whole: Followed | None = None
     otherwise: Followed | None = None
+    repeated: Repeated | None = None
 
     @property
     def sides(self) -> tuple[int | None, int | None]:
@@ -142,7 +144,7 @@ class Followed:
             self.source.read(what)
         sizes = torch.empty(result.shape, device="meta")
         now = replace(self, altered=altered, scores=sizes, key=where, is_mixture=is_mixture)
-        return replace(now, placed=placed)
+        return replace(now, placed=placed, repeated=None)
 
     def write(self, found: Product, weights: Tensor) -> list[Tensor]:
         """Put edited attention into the tensors that hold it, which the model may read or return.
@@ -182,6 +184,15 @@ class Spread:
     other: Tensor
     place: int
     key: int
+    followed: Followed
+    read_by: str
+
+
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """Attention before its numbers were repeated, and the `read_by` of its source then."""
+
+    operand: Tensor
     followed: Followed
     read_by: str
 

@@ -26,17 +26,20 @@ def spread(
     func: Any, args: tuple[Any, ...], place: int, followed: Followed, result: Tensor
 ) -> Followed | None:
     """Follow the product of each number of attention with values, until these are summed up."""
-    if func not in MULTIPLIES or followed.altered or followed.columns or len(args) != 2:
+    repeated = followed.repeated
+    whole = followed if repeated is None else repeated.followed
+    if func not in MULTIPLIES or whole.altered or whole.columns or len(args) != 2:
         return None
     if not all(isinstance(x, Tensor) for x in args):
         return None
-    operand, other = args[place], args[1 - place]
+    operand, other = args[place] if repeated is None else repeated.operand, args[1 - place]
+    before = followed.source.read_by if repeated is None else repeated.read_by
+    followed = whole
     key = followed.key - operand.dim() + result.dim()
     at = key - result.dim()
     is_value = other.dim() >= -at and other.shape[at] == operand.shape[at] > 1
     if not is_value or is_learned(other) or not other.is_floating_point():
         return None
-    before = followed.source.read_by
     made = followed.altered_by("mul", result)
     return replace(made, spread=Spread(operand, other, place, key, followed, before))
 

@@ -65,7 +65,10 @@ def join(
 
 
 def _may_be_steps(own: Sequence[Site], layouts_of: Layouts) -> bool:
-    """Return whether all calls of a module have one query, and read the same keys."""
+    """Return whether all calls of a module have one query, and read the same keys.
+
+    Each query may depend on the same one of these, as where a decoder begins with the last.
+    """
     count = Counter(site.place for site in own)
     if len(own) < 2:
         return False
@@ -78,9 +81,12 @@ def _may_be_steps(own: Sequence[Site], layouts_of: Layouts) -> bool:
     of_tokens = {(one.sequences, one.num_queries, one.num_keys) for one in tokens}
     if len(said) > 1 or len(of_tokens) > 1 or len(tokens) < len(layouts):
         return False
-    if any(x is not None for one in tokens for x in (one.queries, one.keys, one.joined)):
+    if any(x is not None for one in tokens for x in (one.keys, one.joined)):
         return False
-    return tokens[0].num_queries == 1 < tokens[0].num_keys
+    told = [one.queries for one in tokens if one.queries is not None]
+    if told and (len(told) < len(tokens) or any(not torch.equal(x, told[0]) for x in told)):
+        return False
+    return all(site.queries == 1 for site in own) and tokens[0].num_keys > 1
 
 
 def _read_the_same(own: Sequence[Site], reruns: Reruns) -> bool:
@@ -142,9 +148,8 @@ def _join_steps(own: Sequence[Site], plan: Plan) -> None:
         lead, layout = plan.layouts[site.place][done[site.place]]
         assert layout.tokens is not None
         joined = Joined(own[0].place[1], step, step > 0)
-        tokens = replace(
-            layout.tokens, num_queries=len(own), is_cross=True, has_own_rows=False, joined=joined
-        )
+        known = replace(layout.tokens, queries=None, is_cross=True, has_own_rows=False)
+        tokens = replace(known, num_queries=len(own), joined=joined)
         plan.layouts[site.place][done[site.place]] = lead, replace(layout, tokens=tokens)
         done[site.place] += 1
 
