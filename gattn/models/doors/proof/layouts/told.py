@@ -170,8 +170,9 @@ class Told:
             is_token = (positions >= 0) & (positions < code.shape[1])
             places = positions.clamp(0, code.shape[1] - 1)
             seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
-            is_none = known.all(0) & ~seen.any(0) & is_token
-            if bool((~is_none & is_token & (code[:, places] & known & ~seen).any(0)).any()):
+            is_missing = (code[:, places] & known & ~seen).any(0) & is_token
+            is_none = is_missing & ~(seen & known).any(0)
+            if bool((is_missing & ~is_none).any()):
                 return torch.zeros_like(found)
             found |= torch.zeros_like(found).scatter(1, places, is_none)
         return found
