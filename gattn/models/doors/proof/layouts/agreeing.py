@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.proof.layouts import influence
+from gattn.models.doors.proof.layouts import holding, influence
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Pair, Told
@@ -135,7 +135,8 @@ class Agreement:
             return
         if not inputs.are_any and not _are_all(_first(some), count, elements):
             return
-        is_few = count <= _FEW
+        may_move = self._moves.between(begin, order[-1], attending)
+        is_few = count <= _FEW or may_move
         code = words(count) if is_few else torch.stack((half, ~half))
         self._run(some, inputs, code)
         if inputs.may_be_last and _are_blind(some, code):
@@ -156,7 +157,12 @@ class Agreement:
             outer = self._outer(some, inputs)
             asked = [one for one in some if one not in moved or one.site in blind]
             self.switched |= blind & influence.moved(asked, inputs, count, outer, self._reruns)
-        if self._moves.between(begin, order[-1], attending):
+        if mixed := [one for one in some if one.mixes(code) and one not in moved]:
+            mixed = [one for one in mixed if one.site not in blind | self.switched]
+        if mixed:
+            outer = self._outer(some, inputs)
+            self.switched |= holding.exchanged(mixed, inputs, count, outer, self._reruns)
+        if may_move:
             picks = [pick for one in some for pick in one.site.picks]
             self.holds_once |= any(pick.kernel in _TAKES for pick in picks)
         if moved and not is_few:

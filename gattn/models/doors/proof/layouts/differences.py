@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,25 +13,29 @@ from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.sites import Site, scores_of
 from gattn.models.doors.proof.probing.taints import flat
 
+Found: TypeAlias = dict[Site, list[tuple[Tensor, Tensor]]]
+"""For each side of a call, how much its slots differ, and which tokens they are."""
+
 LEAST = 0.1
 """A slot changes at least by this share of what its token changes most."""
 _CLEARLY = 1.2
 """A slot shows whose it is where one token changes it by so many times what any other does."""
 UNKNOWN = -1.0
 """Where it is not known how much a slot changes."""
+MEDIAN = 0.5
 
 
 def changes(
-    one: Told, now: Sequence[Tensor], before: Sequence[Tensor], *, least: bool = False
+    one: Told, now: Sequence[Tensor], before: Sequence[Tensor], rank: float = MEDIAN
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Say how much each slot (elements, slots) of a side differs, and which token it is.
 
-    The values come first. Where a slot is known by its scores, their median change says how much it
-    differs, or, if `least`, the smallest.
+    The values come first. Where a slot is known by its scores, the change of one of them says how
+    much it differs: from the smallest, whose `rank` is 0, to the largest, 1.
     """
     lead, layout, tokens = one.site.lead, one.layout, one.tokens
     places = tokens.query_positions, tokens.key_positions
-    for n, sizes in _changes(one.site, now, before, least=least):
+    for n, sizes in _changes(one.site, now, before, rank):
         positions = torch.stack(list(places[n]))
         is_told_otherwise = n == 0 and (tokens.is_cross or tokens.is_by_rows)
         if is_told_otherwise or sizes.shape[-1] != positions.shape[-1]:
@@ -48,7 +53,7 @@ def given(call: RawCall) -> list[Tensor]:
 
 
 def _changes(
-    site: Site, given: Sequence[Tensor], before: Sequence[Tensor], *, least: bool
+    site: Site, given: Sequence[Tensor], before: Sequence[Tensor], rank: float
 ) -> Iterator[tuple[int, Tensor]]:
     """Say how much each slot (lead, slots) of queries, 0, and of keys, 1, differs.
 
@@ -63,11 +68,12 @@ def _changes(
     yield 1, flat((given[0] - before[0]).double().norm(dim=-1).cpu(), site.lead)
     apart = (given[1] - before[1]).abs().cpu()
     is_known = site.live & apart.isfinite()
-    apart = torch.where(is_known, apart, torch.nan)
+    apart = torch.where(is_known, apart, torch.inf)
     for n, dim in enumerate((2, 1)):
-        is_told = is_known.sum(dim) > 1
-        sizes = apart.nan_to_num(torch.inf).amin(dim) if least else apart.nanmedian(dim).values
-        yield n, torch.where(is_told, sizes, UNKNOWN).double()
+        counts = is_known.sum(dim, keepdim=True)
+        place = ((counts - 1).clamp(min=0) * rank).long()
+        sizes = apart.sort(dim).values.gather(dim, place)
+        yield n, torch.where(counts > 1, sizes, UNKNOWN).squeeze(dim).double()
 
 
 def nudged(x: Tensor, marks: Tensor) -> Tensor:

@@ -7,22 +7,24 @@ that changes holds one of the two, however strongly the pooled numbers reach it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.copying.random_numbers import seed
-from gattn.models.doors.proof.layouts.differences import are_of_others, changes, given, nudged
+from gattn.models.doors.proof.layouts.differences import (
+    Found,
+    are_of_others,
+    changes,
+    given,
+    nudged,
+)
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
-
-_Found: TypeAlias = dict[Site, list[tuple[Tensor, Tensor]]]
-"""For each side of a call, how much its slots change, and which tokens they are."""
 
 _EVERY = torch.ones((), dtype=torch.bool, device="cpu")
 """Marks all numbers of a tensor."""
@@ -66,7 +68,7 @@ class Swaps:
         runs = [self._run(pair) for pair in pairs]
         return {site for site in self._known if self._is_moved(site, runs, tokens)}
 
-    def _is_moved(self, site: Site, runs: Sequence[_Found], tokens: Tensor) -> bool:
+    def _is_moved(self, site: Site, runs: Sequence[Found], tokens: Tensor) -> bool:
         if not all(site in run for run in runs):
             return False
         known = (x[x.isfinite()].double().abs() for x in self._given[site])
@@ -81,11 +83,11 @@ class Swaps:
                     return True
         return False
 
-    def _run(self, pair: tuple[int, int]) -> _Found:
+    def _run(self, pair: tuple[int, int]) -> Found:
         """Let two tokens change places; return how much slots change, and which tokens they are."""
         row = torch.zeros(self._count, dtype=torch.bool, device="cpu")
         row[list(pair)] = True
-        found: _Found = {}
+        found: Found = {}
 
         def see(site: Site, call: RawCall) -> None:
             with torch._C.DisableTorchFunction():
@@ -94,7 +96,7 @@ class Swaps:
                     return
                 if one is not None and site not in found:
                     before_it = self._given[site]
-                    found[site] = list(changes(one, given(call), before_it, least=True))
+                    found[site] = list(changes(one, given(call), before_it, 0.0))
                 if not self._reruns.carries(site):
                     call.output.copy_(before if one is None else _rows_swapped(one, before, pair))
                 elif one is not None and site is self._first and not self._inputs.are_any:

@@ -112,9 +112,19 @@ class Told:
         is_token = (positions >= 0) & (positions < code.shape[1])
         own = code[:, positions.clamp(0, code.shape[1] - 1)].all(0)
         seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
-        alike = (seen & known).all(0) | ~known.any(0)
+        alike = (seen | ~known).all(0)
         told = is_token & ~own
         return 2 * int((alike & told).sum()) > int(told.sum())
+
+    def mixes(self, code: Tensor) -> bool:
+        """Return whether some slot depends on several tokens."""
+        for n, positions in self.sides(code.shape[1]):
+            is_token = (positions >= 0) & (positions < code.shape[1])
+            seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
+            are_several = (seen & known).sum(0) > int(code[:, 0].sum())
+            if bool((are_several & is_token).any()):
+                return True
+        return False
 
     def is_out_of_reach(self, count: int) -> bool:
         """Return whether no NaN came to a side in any run."""

@@ -1,0 +1,65 @@
+"""Runs a model in which some tokens are slightly different, to see how much each slot differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.functions.calling.raw_call import RawCall
+from gattn.models.doors.proof.copying.random_numbers import seed
+from gattn.models.doors.proof.layouts.differences import Found, changes, given, nudged
+from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
+from gattn.models.doors.proof.layouts.told import Told
+from gattn.models.doors.proof.probing.one_run.sites import Site
+from gattn.models.doors.proof.probing.one_run.walking import Run
+from gattn.models.doors.proof.probing.rerunning import Reruns
+
+class Nudging:
+    """A run of a model as it is, and others in which some tokens are slightly different.
+
+    What attention gives stays the same, so that only the stream brings the difference to slots.
+    """
+
+    def __init__(
+        self, some: Sequence[Told], inputs: TokenInputs, outer: Run, reruns: Reruns
+    ) -> None:
+        self._known = {one.site: one for one in some}
+        self._inputs, self._outer, self._reruns = inputs, outer, reruns
+        self._last = some[-1].site
+        self._outputs: dict[Site, Tensor] = {}
+        self._given: dict[Site, list[Tensor]] = {}
+
+        def note(site: Site, call: RawCall) -> None:
+            self._outputs[site] = call.output.clone()
+            self._given[site] = [x.clone() for x in given(call)]
+
+        seed()
+        reruns.through(outer, note, None, self._last, is_plain=True)
+
+    def run(self, row: Tensor, rank: float) -> Found:
+        """Change marked tokens in all elements of the batch; `rank` is that of `changes`."""
+        found: Found = {}
+        first = next(iter(self._known.values()))
+
+        def see(site: Site, call: RawCall) -> None:
+            with torch._C.DisableTorchFunction():
+                one, plain = self._known.get(site), self._outputs.get(site)
+                if one is not None and plain is not None:
+                    known = self._given[site]
+                    found[site] = list(changes(one, given(call), known, rank=rank))
+                if plain is not None and not self._reruns.carries(site):
+                    call.output.copy_(plain)
+                if one is first and not self._inputs.are_any:
+                    marks = one.marked(row).to(call.output.device)
+                    call.output.copy_(nudged(call.output, marks))
+
+        seed()
+        entered = self._inputs.marking(row, nudged)
+        self._reruns.through(self._outer, see, entered, self._last, is_plain=True)
+        return found
+
+    def lacks(self, site: Site, found: Found) -> bool:
+        """Return whether a call is missing from a run, though it ran in the first."""
+        return site in self._outputs and site not in found
