@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.proof.layouts import holding, influence
+from gattn.models.doors.proof.layouts import holding, swaps
 from gattn.models.doors.proof.layouts.batches import Batches
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Pair, Told
@@ -153,15 +153,12 @@ class Agreement:
             for one in some
             if one.has_moved(code, are_joined=are_joined) and one.site not in self.switched
         ]
-        if blind := {one.site for one in some if one.is_blind(code)}:
-            outer = self._outer(some, inputs)
-            asked = [one for one in some if one not in moved or one.site in blind]
-            self.switched |= blind & influence.moved(asked, inputs, count, outer, self._reruns)
-        if mixed := [one for one in some if one.mixes(code) and one not in moved]:
-            mixed = [one for one in mixed if one.site not in blind | self.switched]
-        if mixed:
-            outer = self._outer(some, inputs)
-            self.switched |= holding.exchanged(mixed, inputs, count, outer, self._reruns)
+        blind = {one.site for one in some if one.is_blind(code)}
+        asked = [one for one in some if one.site in blind or (one.mixes(code) and one not in moved)]
+        if asked:
+            where = inputs, count, self._outer(some, inputs), self._reruns
+            self.switched |= holding.exchanged(asked, *where)
+            self.switched |= swaps.moved([one for one in asked if one.site in blind], *where)
         if may_move:
             picks = [pick for one in some for pick in one.site.picks]
             self.holds_once |= any(pick.kernel in _TAKES for pick in picks)

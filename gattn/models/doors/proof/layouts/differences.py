@@ -76,11 +76,10 @@ def _changes(
         yield n, torch.where(counts > 1, sizes, UNKNOWN).squeeze(dim).double()
 
 
-def nudged(x: Tensor, marks: Tensor) -> Tensor:
-    """Change marked numbers slightly, more than they are rounded."""
-    noise = torch.randn(
-        x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double, device="cpu"
-    )
+def nudged(x: Tensor, marks: Tensor, draw: int = 0) -> Tensor:
+    """Change marked numbers slightly, more than they are rounded, by a draw of random numbers."""
+    random = torch.Generator().manual_seed(draw)
+    noise = torch.randn(x.shape, generator=random, dtype=torch.double, device="cpu")
     size = x.detach().double().square().mean().sqrt() * torch.finfo(x.dtype).eps ** 0.4
     return torch.where(marks.to(x.device), x + (noise.to(x.device) * size).to(x.dtype), x.detach())
 
@@ -90,15 +89,14 @@ def are_of_others(apart: Tensor, tokens: Tensor, places: Tensor, least: float) -
 
     `apart` says how much each of some tokens changes each slot (tokens, slots). Changes below
     `least` may be rounding. As many tokens as there are slots of which nothing is known may be in
-    these.
+    these. A token that is elsewhere hardly changes its own slot.
     """
-    if len(tokens) < 2:
-        return False
     most, which = apart.topk(2, dim=0)
     is_clear = (most[0] > _CLEARLY * most[1]) & (most[0] > least)
-    own = which[0] == torch.arange(len(tokens), device="cpu")[:, None]
-    found, slots = torch.where(own & is_clear, apart, UNKNOWN).max(1)
+    of = which[0] == torch.arange(len(tokens), device="cpu")[:, None]
+    found, slots = torch.where(of & is_clear, apart, UNKNOWN).max(1)
     is_found, untold = found > UNKNOWN, (apart == UNKNOWN).any(0)
     if int((~is_found).sum()) > int(untold.sum()):
         return False
-    return bool((is_found & (places[slots] != tokens)).any())
+    own = apart.where(places == tokens[:, None], UNKNOWN).amax(1)
+    return bool((is_found & (places[slots] != tokens) & (own < LEAST * found)).any())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
+
 
 class Nudging:
     """A run of a model as it is, and others in which some tokens are slightly different.
@@ -38,9 +40,10 @@ class Nudging:
         seed()
         reruns.through(outer, note, None, self._last, is_plain=True)
 
-    def run(self, row: Tensor, rank: float) -> Found:
+    def run(self, row: Tensor, rank: float, draw: int) -> Found:
         """Change marked tokens in all elements of the batch; `rank` is that of `changes`."""
         found: Found = {}
+        change = partial(nudged, draw=draw)
         first = next(iter(self._known.values()))
 
         def see(site: Site, call: RawCall) -> None:
@@ -53,13 +56,9 @@ class Nudging:
                     call.output.copy_(plain)
                 if one is first and not self._inputs.are_any:
                     marks = one.marked(row).to(call.output.device)
-                    call.output.copy_(nudged(call.output, marks))
+                    call.output.copy_(change(call.output, marks))
 
         seed()
-        entered = self._inputs.marking(row, nudged)
+        entered = self._inputs.marking(row, change)
         self._reruns.through(self._outer, see, entered, self._last, is_plain=True)
         return found
-
-    def lacks(self, site: Site, found: Found) -> bool:
-        """Return whether a call is missing from a run, though it ran in the first."""
-        return site in self._outputs and site not in found

@@ -30,7 +30,23 @@ _EVERY = torch.ones((), dtype=torch.bool, device="cpu")
 """Marks all numbers of a tensor."""
 
 
-class Swaps:
+_MOST = 16
+"""How many tokens change places with others, two in each run."""
+
+
+def moved(
+    some: Sequence[Told], inputs: TokenInputs, count: int, outer: Run, reruns: Reruns
+) -> set[Site]:
+    """List calls whose slots clearly follow other tokens, and those that come after them."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
+    if count < 3 or not some:
+        return set()
+    found = _Swaps(some, inputs, outer, reruns, count).moved(order[:_MOST])
+    first = next((n for n, one in enumerate(some) if one.site in found), len(some))
+    return {one.site for one in some[first:]}
+
+
+class _Swaps:
     """Runs of a model in which tokens change places, in what it is given and what attention gives.
 
     All tokens are slightly changed before, so that no two are equal.
@@ -62,8 +78,6 @@ class Swaps:
         Each token changes places with the one before it and with the one after it: the slot that
         holds it changes both times.
         """
-        if len(tokens) < 3:
-            return set()
         pairs = zip(tokens.tolist(), tokens.roll(-1).tolist(), strict=True)
         runs = [self._run(pair) for pair in pairs]
         return {site for site in self._known if self._is_moved(site, runs, tokens)}
