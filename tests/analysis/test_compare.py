@@ -318,3 +318,15 @@ def test_a_head_alone_is_compared_with_the_only_stack():
     trace = gattn.capture("The dog chased the cat", layers=[2], heads=[0])
     for before, after in ((trace, trace[2, 0]), (trace[2, 0], trace)):
         assert compare(before, after)["distance"].tolist() == [0]
+
+
+def test_what_was_compared_is_said_once_if_only_edits_differ():
+    text = "The dog chased the cat"
+    model, tokenizer = gattn.load_model()
+    before = gattn.capture(text, model, tokenizer)
+    with gattn.edited(model, gattn.Cut(layer=1, head=1)):
+        after = gattn.capture(text, model, tokenizer)
+    for other, said in ((before, ""), (after, ", after edited by Cut(layer=1, head=1)")):
+        found = gattn.analysis.compare(before, other).computed_from
+        assert found.count("embedded") == 1
+        assert found.endswith(f"tokens{said}")

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from meeting import problems
 
 import gattn
 
@@ -23,3 +24,16 @@ def test_labels_around_a_circle_stay_apart(count):
     angles = np.sort([np.arctan2(y, x) for x, y in places.values()])
     apart = np.diff([*angles, angles[0] + 2 * np.pi])
     assert apart.min() > 0.6 * np.median(apart)
+
+
+@pytest.mark.parametrize("sizes", [(30, 50), (50, 30), (12, 60)])
+def test_labels_of_more_keys_than_queries_stay_apart(sizes):
+    graph = gattn.TokenGraph.bipartite(*sizes)
+    attention = np.full(sizes, 1 / sizes[1])
+    words = [["captain", "of", "the", "Danube"][n % 4] for n in range(60)]
+    head = gattn.AttentionGraph.from_dense(
+        attention, graph, tokens=words[: sizes[1]], query_tokens=words[: sizes[0]]
+    )
+    with plt.rc_context({"font.size": 7}):
+        for size in ((3.3, 2.6), (6.75, 3.6)):
+            assert not problems(head.draw("circle", figsize=size).figure)

@@ -12,8 +12,10 @@ import torch
 from gattn.analysis.heads.divergences import Joined, distance_notes, dropped_distance
 from gattn.analysis.heads.summed.of_edges import mean_entropy
 from gattn.analysis.reading.attention import Heads, named
-from gattn.analysis.reading.heads import Place, by_place, described
+from gattn.analysis.reading.heads import Place, by_place, source_of
 from gattn.analysis.reading.results import Table, column
+from gattn.analysis.reading.sources import Source
+from gattn.edit_records import between
 from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.heads.head import AttentionGraph
@@ -79,16 +81,23 @@ def compare(
         dict(zip(index, place, strict=True)) | compare_head(one, other)
         for place, one, other in walk(found, "comparing", "head", progress=progress)
     ]
-    sides = (described(side) for side in ([one for _, one, _ in found], [x for *_, x in found]))
+    sides = (source_of(side) for side in ([one for _, one, _ in found], [x for *_, x in found]))
     compared = Table.of(
         columns_of(rows) if rows else dict.fromkeys(index, ()),
         name="comparison",
-        computed_from=" and ".join(dict.fromkeys(sides)),
+        computed_from=_compared(*sides),
         notes=_notes(found),
         index=index,
         drawn=["distance", "entropy_before", "entropy_after", "edge_change"],
     )
     return compared.astype({"query": "Int64", "key": "Int64"} if rows else {})
+
+
+def _compared(before: Source, after: Source) -> str:
+    """Say what was compared, once where only edits differ."""
+    if replace(before, edits=()) == (same := replace(after, edits=())):
+        return ", ".join(filter(None, [str(same), between(before.edits, after.edits)]))
+    return " and ".join(dict.fromkeys((str(before), str(after))))
 
 
 def _notes(found: Sequence[tuple[Place, AttentionGraph, AttentionGraph]]) -> list[str]:

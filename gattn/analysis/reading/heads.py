@@ -66,8 +66,13 @@ def are_graphs(attention: object) -> TypeGuard[Sequence[AttentionGraph]]:
 
 def described(heads: Sequence[AttentionGraph]) -> str:
     """Say in words what heads these are."""
+    return str(source_of(heads))
+
+
+def source_of(heads: Sequence[AttentionGraph]) -> Source:
+    """Say what heads these are, and what the model was edited by."""
     if not heads:
-        return "no heads"
+        return Source(text="no heads")
     graphs = [head.graph for head in heads]
     sizes = dict.fromkeys(
         size_of(
@@ -80,7 +85,7 @@ def described(heads: Sequence[AttentionGraph]) -> str:
     )
     size = ", ".join([counted(len(heads), "head"), *sizes])
     edits = union(head.edits for head in heads)
-    return str(Source(heads[0].model, size=size, kept_by=heads[0].kept_by, edits=edits))
+    return Source(heads[0].model, size=size, kept_by=heads[0].kept_by, edits=edits)
 
 
 def _placed(stack: Stack) -> list[tuple[Place, AttentionGraph]]:

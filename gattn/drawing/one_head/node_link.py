@@ -13,6 +13,7 @@ from matplotlib.transforms import blended_transform_factory
 
 from gattn.drawing.canvas import curves, layouts
 from gattn.drawing.canvas.colours import ground
+from gattn.drawing.canvas.curves import Points
 from gattn.drawing.canvas.fitting import Texts, fitted, lifted, points, slot
 from gattn.drawing.canvas.frame import clear, note_style
 from gattn.drawing.canvas.keys import add_line_key
@@ -188,9 +189,9 @@ class _Circle:
         ring = largest_ring(self.places, gaps, widths, size, (wide, high), radial=False)
         if ring.is_apart and ring.radius >= 0.25 * least:
             return upright, ring
-        radius = 0.3 * least
+        radius, apart = 0.3 * least, _least_angle(self.places)
         for tries in range(_TRIES):
-            pitch = (radius + _GAP) * math.tau / (len(self.named) + 1)
+            pitch = (radius + _GAP) * apart
             labels = fit(self.named, pitch, rotations=(90,), reach=0.22 * least).closed(pitch)
             widths = widths_of(labels.texts) * labels.size
             ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=True)
@@ -198,6 +199,12 @@ class _Circle:
                 break
             radius = ring.radius
         return labels, ring
+
+
+def _least_angle(places: Points) -> float:
+    """Return the least angle between neighbours on a circle: keys may be more than queries."""
+    angles = np.sort(np.arctan2(*places.T))
+    return float(np.diff(angles, append=angles[:1] + math.tau).min(initial=math.tau))
 
 
 def _upright(x: float, y: float) -> dict[str, Any]:
