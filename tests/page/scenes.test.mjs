@@ -266,7 +266,7 @@ test("a saved picture has its title and its caption, wrapped", () => {
 test("heads are chosen where they are drawn, by layer or by score", () => {
   const cell = (layer, head) => ({ layer, head, rows: 1, columns: 1, pixels: new Uint8ClampedArray(4), said: "0.5" });
   const cells = [cell(0, 0), cell(0, 1), cell(1, 0), cell(1, 1)];
-  const base = { cells, layerNames: [0, 1], headNames: [0, 1], look: LOOKS.dark, width: 300, scale: new viewer.Scale("attention", 0, 1, true), chosen: 3, brackets: [{ name: 0, from: 0, to: 1 }] };
+  const base = { cells, layerNames: [0, 1], headNames: [0, 1], look: LOOKS.dark, width: 300, height: 500, scale: new viewer.Scale("attention", 0, 1, true), chosen: 3, brackets: [{ name: 0, from: 0, to: 1 }] };
   for (const isSorted of [false, true]) {
     const grid = viewer.headGrid({ ...base, isSorted });
     const boxes = flat(grid.marks).filter(({ mark }) => mark === "cells");
@@ -357,12 +357,18 @@ test("panels stand in rows", () => {
 });
 
 test("sorted heads fill the height that there is, in whole rows", () => {
-  const base = { size: 384, headNames: [...Array(16).keys()], width: 340, height: 500, brackets: [] };
+  const base = { size: 384, headNames: [...Array(16).keys()], layerNames: [...Array(24).keys()], width: 340, height: 500, brackets: [] };
   const sorted = viewer.gridSize({ ...base, isSorted: true });
   assert.equal(sorted.shown, sorted.rows * sorted.across);
   assert.ok(sorted.top + sorted.rows * sorted.down <= 500 && sorted.rows >= 4);
   assert.equal(viewer.gridSize({ ...base, isSorted: false }).shown, 384);
   assert.equal(viewer.gridSize({ ...base, size: 3, isSorted: true }).shown, 3);
+  const wide = { ...base, isSorted: false, width: 2000 };
+  assert.ok(viewer.gridSize(wide).side > viewer.gridSize({ ...wide, width: 300 }).side);
+  for (const height of [200, 600, 900]) {
+    const { top, step, side } = viewer.gridSize({ ...wide, height });
+    assert.ok(side === 24 || top + wide.layerNames.length * step <= height + 1, `${side} in ${height}`);
+  }
 });
 
 const wordsOf = (all, words) => tokens(all, { words });

@@ -8,8 +8,8 @@ import { drawInPlace } from "../scenes/drawing.js";
 import { $, canvasIn } from "./elements.js";
 import { headText } from "./describing.js";
 
-/** The room for sorted heads: what is left of the window beside them, or some of a phone's. */
-const roomOf = () => Math.max(220, Math.min(innerHeight, 1000) - (innerWidth > 820 ? 270 : 460));
+/** The room for heads: for sorted ones what is left of the window beside them, or some of a phone's; for layers most of it. */
+const roomOf = (isSorted) => Math.max(220, isSorted ? Math.min(innerHeight, 1000) - (innerWidth > 820 ? 270 : 460) : 0.7 * innerHeight);
 
 /** Show sorted heads further down or up, by rows. */
 export function scrollHeads(page, rows) {
@@ -68,7 +68,7 @@ export function drawGrid(page) {
   const isChange = show === "difference";
   const isSigned = isChange || graphs.some((graph) => graph.values.attention[0] < 0);
   const key = [stack.name, show, look.name, state.sort].join("|");
-  const places = { size: order.length, headNames: stack.heads, layerNames: stack.layers, width, height: roomOf(), brackets: bracketsOf(page), isSorted: Boolean(state.sort) };
+  const places = { size: order.length, headNames: stack.heads, layerNames: stack.layers, width, height: roomOf(Boolean(state.sort)), brackets: bracketsOf(page), isSorted: Boolean(state.sort) };
   const { shown } = gridSize(places);
   const first = page.firstShown;
   const drawn = `${key} ${state.layer}.${state.head} ${state.pins} ${first}+${shown} ${width} ${devicePixelRatio}`;

@@ -23,12 +23,16 @@ export function shadeOf(byte, isChange) {
   return signedSquare(isChange ? (byte - 128) / 127 : byte / 255);
 }
 
+/** The smallest pictures that are made smaller so that all layers fit the height. */
+const LEAST = 24;
+
 /** Measure a grid: layers down and heads across, or sorted heads, of which `rows` rows fit the height. */
-export function gridSize({ size, headNames, width, height, brackets, isSorted }) {
+export function gridSize({ size, headNames, layerNames, width, height, brackets, isSorted }) {
   const [left, top] = [isSorted ? 4 : 26, isSorted ? 4 : brackets.length ? 38 : 20];
   const across = isSorted ? Math.max(1, Math.floor((width - left) / 66)) : headNames.length;
   const gap = across > 16 ? 2 : 4;
-  const side = Math.max(8, Math.min(96, (width - left - 2) / across - gap));
+  const most = isSorted ? 96 : Math.max(LEAST, Math.min(96, (height - top) / layerNames.length - gap));
+  const side = Math.max(8, Math.min(most, (width - left - 2) / across - gap));
   const down = side + gap + (isSorted ? 26 : 0);
   const rows = Math.max(2, Math.floor((height - top) / down));
   return { left, top, across, side, step: side + gap, down, rows, shown: isSorted ? Math.min(size, rows * across) : size };
