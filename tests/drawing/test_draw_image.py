@@ -502,3 +502,17 @@ def test_the_heads_of_one_layer_fill_a_figure_in_rows():
     wide = [image.get_extent()[1] - image.get_extent()[0] for image in figure.axes[0].images]
     assert min(wide) > 0.9
     assert {f"head {n}" for n in range(4)} <= {text.get_text() for text in figure.axes[0].texts}
+
+
+def test_144_heads_have_room_over_an_image_in_a_column_of_a_paper():
+    with gattn.style("paper"):
+        heads = picture_trace(layers=12, heads=12)
+        figure = heads.draw_image(landscape(), figsize=(3.3, 3.3))
+        assert not problems(figure)
+        assert {"head", "11", "layer 11"} <= {text.get_text() for text in figure.axes[0].texts}
+        with pytest.raises(ShapeError, match=r"give one of about \d\.\d × \d\.\d") as told:
+            heads.draw_image(landscape(), figsize=(2, 2))
+        size = [
+            float(side) for side in str(told.value).split("about ")[1].split(",")[0].split(" × ")
+        ]
+        heads.draw_image(landscape(), figsize=[side + 0.1 for side in size])

@@ -94,10 +94,10 @@ class Sheet:
             collection = LineCollection(found, gid=gid, **plain | style)
             self._axes.add_collection(collection, autolim=False)
 
-    def add_outline(self, corners: Sequence[tuple[float, float]]) -> None:
-        """Draw a line, white and black, that shows on any image."""
+    def add_outline(self, corners: Sequence[tuple[float, float]], share: float = 1.0) -> None:
+        """Draw a line, white and black, that shows on any image, in a share of its width."""
         for colour, wide in (("white", 1.8), ("black", 0.8)):
-            style = {"colors": colour, "linewidths": wide, "zorder": 3}
+            style = {"colors": colour, "linewidths": wide * min(share, 1.0), "zorder": 3}
             self.add_lines([corners], "gattn-outline", **style)
 
     def add_key(self, x: float, y: float, long: float, pen: Pen) -> None:

@@ -176,7 +176,7 @@ def _arranged(
             Panel(
                 layers.index(place[1]), heads.index(place[2]),
                 f"head {place[2]}" * (place[1] == layers[0]), one, one.outlined,
-                f"layer {place[1]}",
+                f"layer {place[1]}", str(place[2]) * (place[1] == layers[0]),
             )
             for (place, _), one in found.items()
         ],

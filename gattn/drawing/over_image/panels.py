@@ -38,12 +38,21 @@ IN_A_ROW = 6
 _LARGE, _SMALL = 1.7, 1.05
 """The longer side of a panel in inches, of a few and of many."""
 _GAP, _MARGIN = 0.06, 0.12
-_LEAST = 0.25
+"""Inches between panels, and around all."""
+_NARROW = 0.15
+"""The most that lies between panels, as a share of the distance from one to the next."""
+_OUTLINED = 4.0
+"""The size of patches in points from which their outline has its usual width."""
+_LEAST = 0.14
+"""Inches of the width of a panel, at least."""
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One small image: its place, its names, and its colours, or none for the image itself."""
+    """One small image: its place, its names, and its colours, or none for the image itself.
+
+    `short` is the end of the name that stands above it where there is no room for more.
+    """
 
     row: int
     column: int
@@ -51,6 +60,7 @@ class Panel:
     found: Patches | None
     outlined: tuple[tuple[int, int], ...] = ()
     aside: str = ""
+    short: str = ""
 
 
 class Panels:
@@ -73,13 +83,20 @@ class Panels:
         """Draw on a figure, or on a new one of a given or of fitting size."""
         size = self._planned(figsize if figure is None else inches_of(figure))
         if self._side < _LEAST:
-            raise ShapeError(
-                f"{self._rows} × {self._columns} images have no room on a figure of "
-                f"{size[0]:.1f} × {size[1]:.1f} inches: give a larger one, or fewer heads."
-            )
+            self._refuse(size)
         figure = new_figure(size) if figure is None else figure
         self._draw(Sheet(figure))
         return figure.figure
+
+    def _refuse(self, size: tuple[float, float]) -> None:
+        """Say how large a figure must be."""
+        wide, tall = size
+        while self.side_on((wide, tall)) < _LEAST:
+            wide, tall = 1.05 * wide, 1.05 * tall
+        raise ShapeError(
+            f"{self._rows} × {self._columns} images have no room on a figure of {size[0]:.1f} × "
+            f"{size[1]:.1f} inches: give one of about {wide:.1f} × {tall:.1f}, or fewer heads."
+        )
 
     def side_on(self, given: tuple[float, float]) -> float:
         """Return how wide a panel is on a figure of a size."""
@@ -93,13 +110,16 @@ class Panels:
         aside = widest_of(panel.aside for panel in self._panels)
         self._left = _MARGIN + as_inches(aside * small_size() + 5)
         around = self._left + key_width() + _MARGIN
+        self._gap = _GAP
         if given is None:
             wide = max(around + self._columns * (side + _GAP), 3.0 * larger())
             wide, most = within_page(wide, inf)[0], within_page(inf, inf)[1]
             side = min(side, (wide - around) / self._columns - _GAP)
         else:
             wide, tall = given
-            side = min((wide - around) / self._columns - _GAP, large * 2)
+            pitch = (wide - around) / self._columns
+            self._gap = min(_GAP, max(_NARROW * pitch, 0.0))
+            side = min(pitch - self._gap, large * 2)
         self._measure(wide, side)
         if given is None:
             tall = min(self._height, most)
@@ -118,6 +138,11 @@ class Panels:
             wrapped(said, room / small_size(), width_of),
         )
         self._names = {panel: self._fitting(panel.name) for panel in self._panels}
+        widest = widest_of(line for name in self._names.values() for line in name.split("\n"))
+        self._kind, first = "", self._panels[0]
+        if first.short and as_inches(widest * small_size()) > side + self._gap:
+            self._names = {panel: panel.short for panel in self._panels}
+            self._kind = first.name.removesuffix(first.short).strip()
         lines = [
             max((1 + n.count("\n")) * bool(n) for p, n in self._names.items() if p.row == row)
             for row in range(self._rows)
@@ -127,7 +152,7 @@ class Panels:
         for count in lines:
             y += count * line_height(small_size()) + 0.03 * bool(count)
             self._tops.append(y)
-            y += self._tall + _GAP
+            y += self._tall + self._gap
         self._under = y + 0.04
         below = 1 + self._texts[1].count("\n") if self._texts[1] else 0
         self._height = self._under + below * line_height(small_size()) + _MARGIN
@@ -143,7 +168,7 @@ class Panels:
         small = self._image.no_larger(max(64, int(self._side * 200)))
         ground = faded(small)
         for panel in self._panels:
-            x = self._left + panel.column * (self._side + _GAP)
+            x = self._left + panel.column * (self._side + self._gap)
             y = self._tops[panel.row]
             box = (x, y, self._side, self._tall)
             sheet.add_pixels(box, small.pixels if panel.found is None else ground)
@@ -160,7 +185,10 @@ class Panels:
             if panel.aside and panel.column == 0:
                 aside = self._left - as_inches(4), y + self._tall / 2
                 sheet.write(*aside, panel.aside, ha="right", va="center")
-        x = self._left + self._columns * (self._side + _GAP) + 0.06
+        if self._kind:
+            aside = self._left - as_inches(4), self._tops[0] - 0.04
+            sheet.write(*aside, self._kind, ha="right", va="bottom", linespacing=1.2)
+        x = self._left + self._columns * (self._side + self._gap) + 0.06
         long = min(self._tops[-1] + self._tall - self._tops[0], 2.4 * larger())
         bar = ScalarMappable(self._pen.norm, over_grey(self._pen.cmap))
         name = next(panel.found for panel in self._panels if panel.found).name
@@ -191,4 +219,4 @@ class Panels:
             left, upper = x + column * across, y + row * down
             corners = [(left, upper), (left + across, upper), (left + across, upper + down)]
             corners += [(left, upper + down), (left, upper)]
-            sheet.add_outline(corners)
+            sheet.add_outline(corners, min(across, down) / as_inches(_OUTLINED))
