@@ -187,7 +187,6 @@ def test_logs_whose_sizes_attention_decides_decide_nothing(log, layers):
 PICKS = {
     "index": lambda a: a[a > 0.1],
     "masked_select": lambda a: a.masked_select(a > 0.1),
-    "place": lambda a: a.argmax().item(),
 }
 OF_ARRAYS = {
     "index": lambda a: a[a > 0.1],

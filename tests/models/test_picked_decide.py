@@ -128,7 +128,7 @@ _DECIDES = [
     *(by_length_of_mask, by_rows_of_mask, by_masked_select, by_rows_at_nonzero, by_rows_at_where),
     *(by_unique_of_picked, by_nonzero_of_picked, by_counts_of_picked, by_sum_of_picked),
     *(by_number_of_picked, by_any_of_picked, by_equal_picked, by_list_of_picked),
-    *(by_numpy_of_picked, by_number_of_masked, by_number_of_topk, by_sliced_at_argmax),
+    *(by_numpy_of_picked, by_number_of_masked, by_number_of_topk),
     *(by_size_of_full, by_put_in_place, by_loop_over_picked),
 ]
 
@@ -141,3 +141,17 @@ def test_what_code_decides_by_what_it_picked_is_refused(decides: Callable[[Tenso
         x = torch.randn(2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed))
         with pytest.raises(CaptureError, match="picks or orders"), capturing(model):
             model(x)
+
+
+@torch.no_grad()
+def test_code_may_decide_by_the_place_of_the_largest_number() -> None:
+    model, turned = Turning(by_sliced_at_argmax).eval(), set()
+    for seed in range(6):
+        x = torch.randn(2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed))
+        turned.add(by_sliced_at_argmax(x))
+        with capturing(model) as run:
+            model(x)
+        q, k, _ = model.qkv(x).chunk(3, -1)
+        for trace, wanted in zip(run.traces, (q @ k.mT / WIDTH**0.5).softmax(-1), strict=True):
+            assert trace[0, 0].to_dense() == pytest.approx(wanted.numpy(), abs=1e-5)
+    assert turned == {True, False}

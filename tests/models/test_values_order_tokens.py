@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from gattn import Ablate, All, capturing, edited
+from gattn import Ablate, All, Cut, capturing, edited
+from gattn.errors import EditError
 
 NAMES = list("abcdefgh")
 WIDTH = 6  # Not as many as tokens: what is square may be a mask.
@@ -123,10 +124,35 @@ def test_names_are_left_out_after_a_sort(kind, who):
     assert f"({who}) picks or orders tokens" in told
 
 
-def test_names_are_left_out_where_values_decide_on_a_number_that_moves_tokens():
-    names, told = shown(Turned())
-    assert names == ["abcdefgh", ""]
-    assert told
+def test_names_follow_tokens_that_code_moves_by_a_number_that_values_decide():
+    model = Turned()
+    assert shown(model) == (["abcdefgh", "abcdefgh"], [])
+    with torch.no_grad(), capturing(model) as run:
+        model(X)
+    y, second = model.first(X), model.second
+    wanted = (second.query(y) @ second.key(y).mT / 3).softmax(-1)[0].detach().numpy()
+    assert run.trace.stacks["second"][0, 0].to_dense() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_an_edit_that_changes_such_a_number_is_refused():
+    model, seen = Turned(), set()
+    model.first.value.weight.data *= 12
+    model.first.query.weight.data *= 6
+    before = model.first(X)
+    for key in range(8):
+        scores = (model.first.query(X) @ model.first.key(X).mT / 3).detach()
+        scores[..., key] = -torch.inf
+        after = X + scores.softmax(-1) @ model.first.value(X)
+        moved = [int(x[0, :, 0].argmax()) % 7 for x in (before, after)]
+        found = ""
+        try:
+            with torch.no_grad(), edited(model, Cut(stack="first", key=key)), capturing(model):
+                model(X)
+        except EditError as error:
+            found = str(error)
+        assert ("decides by numbers" in found) == (moved[0] != moved[1])
+        seen.add(found == "")
+    assert seen == {True, False}
 
 
 def test_tokens_that_experts_put_back_have_their_names():

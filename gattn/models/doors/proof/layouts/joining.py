@@ -21,6 +21,7 @@ from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.rerunning import Reruns
+from gattn.models.doors.proof.probing.taints import along_dim
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import Joined, TokenMap
 
@@ -133,7 +134,7 @@ def _reached(answer: Sequence[Tensor], least: int) -> Iterator[tuple[object, lis
     for n, x in enumerate(answer):
         for dim in range(x.dim() if bool(x.isnan().any()) else 0):
             if x.shape[dim] >= least:
-                yield (n, dim), x.isnan().movedim(dim, 0).flatten(1).any(1).tolist()
+                yield (n, dim), along_dim(x.isnan()[None], dim + 1)[0].tolist()
     at = 0
     for _, some in groupby(answer, lambda x: x.shape):
         rows = [bool(x.isnan().any()) for x in some]

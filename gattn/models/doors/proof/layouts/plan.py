@@ -23,6 +23,12 @@ Place = tuple[str, int]
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
 
 
+_RUNS_ON = (
+    " If an edit lets a loop run on that had ended by what it wrote, give it the words, or a "
+    "number of steps."
+)
+
+
 @dataclass(eq=False)
 class Plan:
     """What was proved of a model with one kind of inputs.
@@ -195,7 +201,7 @@ class Plan:
             raise CaptureError(
                 f"{shown} attends in another way than when the model was proved on such inputs: "
                 f"call {run} with the leading sizes {lead} did not run then. Call it again, and it "
-                "is proved anew."
+                f"is proved anew.{_RUNS_ON if self.steps else ''}"
             )
         if not are_alike:
             if run < len(known) and known[run][0] == lead:

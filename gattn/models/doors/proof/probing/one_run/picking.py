@@ -85,6 +85,7 @@ class Picks:
         """The picks that memory depends on; at None those that Python may know of, as by sizes."""
         self._is_told = False
         """Whether values decided sizes."""
+        self._before = 0
         self.count_told = 0
         """How many of the model's kernels told Python of numbers, or of sizes that these decide."""
 
@@ -187,6 +188,20 @@ class Picks:
         elif kernel in _WHERE and by is None:
             by = By.INPUTS
         self._label(result, by)
+
+    def begin_function(self) -> None:
+        """Note that the model's code calls a function."""
+        self._before = len(self.found)
+
+    def repeat(self) -> bool:
+        """Return whether the function read a number that values decide, which others runs repeat.
+
+        In these, code does with it what it did; so it moves no token elsewhere.
+        """
+        new = self.found[self._before :]
+        read = [one for one in new if one.by is By.VALUES and one.kernel in _READS]
+        self.found = [one for one in self.found if one not in read]
+        return bool(read)
 
     def forgive(self, memory: StorageWeakRef | None) -> None:
         """Forget what put the largest scores, or the largest attention, back where they were."""

@@ -104,6 +104,10 @@ class Reads:
         """How many kernels told Python of numbers, or of sizes that these decide."""
         return self._picks.count_told
 
+    def begin_function(self) -> None:
+        """Note that the model's code calls a function."""
+        self._picks.begin_function()
+
     def learn(self, func: Any, given: Sequence[Tensor]) -> None:
         """Note that a function takes integers for plain numbers, or that they decide a size."""
         numbers = [x for x in given if not x.is_floating_point()]
@@ -172,6 +176,8 @@ class Reads:
                 self._learn(given)
             return
         self._found[name] = result
+        if not are_floats and self._picks.repeat():
+            self._learn(given)
         if are_floats and not is_constant:
             self.numbers.add(name)
         are_integers = not are_floats and all(x.dtype != torch.bool for x in given)
@@ -254,6 +260,7 @@ class _Noting(Reading):
     ) -> Any:
         """Run a function, and note what it gives code to read."""
         self._reads.look()
+        self._reads.begin_function()
         count = self._reads.count_told
         result = func(*args, **(kwargs or {}))
         is_told = self._reads.count_told > count or getattr(func, "__name__", "") in _BY_LENGTHS
