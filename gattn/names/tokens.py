@@ -19,6 +19,7 @@ _BEFORE, _AFTER = ("##", "Ġ", "▁"), ("</w>", "@@")
 _SHOWN = {"␣": " ", "↵": "\n", "\\t": "\t", "\\r": "\r"}
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 _PATCH = re.compile(r"(\d+),(\d+)")
+_SPACED = re.compile(r"\(?\s*(\d+)\s*,\s*(\d+)\s*\)?")
 _TWO_NUMBERS = re.compile(r"\D*\d+\D+\d+\D*")
 _LISTED = 20
 
@@ -88,7 +89,9 @@ def _find(wanted: str, tokens: Sequence[str], spellings: Iterable[Sequence[str]]
     found = [n for n, token in enumerate(tokens) if _plain(token).casefold() == plain.casefold()]
     if len({tokens[n] for n in found}) > 1:
         raise _unclear(wanted, found, tokens)
-    return found
+    if found or (patch := _SPACED.fullmatch(wanted)) is None:
+        return found
+    return [n for n, token in enumerate(tokens) if token == ",".join(patch.groups())]
 
 
 def _plain(token: str) -> str:

@@ -387,3 +387,14 @@ def test_reads_before_one_answer_are_layers():
         assert len(stack.layers) == model.length
         for layer, shown in enumerate(model.attention.shown):
             np.testing.assert_allclose(stack[layer, 0].to_dense(), shown[n, None], atol=1e-6)
+
+
+@torch.no_grad()
+def test_padded_keys_of_steps_need_names():
+    torch.manual_seed(0)
+    model, words = _Greedy().double().eval(), [f"t{n}" for n in range(5)]
+    ids, target = _ids(2)
+    named = [{"attention": {"query": words, "key": list("abcdefgh")[:n]}} for n in (TOKENS, 2)]
+    says = f"gives 2 texts, but .* has {TOKENS} keys.* reads padded keys step by step"
+    with pytest.raises(CaptureError, match=says), capturing(model, tokens=named):
+        model(ids, target)

@@ -46,6 +46,8 @@ def test_an_edit_finds_a_patch_by_its_name(order, prefix):
         other = outputs(model, image, gattn.Cut(layer=1, key=cells.index(cell) - 1))
         assert torch.equal(found, expected)
         assert not torch.equal(found, other)
+        spaced = outputs(model, image, gattn.Cut(layer=1, key=name.replace(",", ", ")))
+        assert torch.equal(spaced, expected)
     if prefix == 1:
         by_name = outputs(model, image, gattn.Cut(layer=0, query="class", key=["0,1", -1]))
         expected = gattn.Cut(layer=0, query=0, key=[cells.index(1), _SHUFFLED.numel()])

@@ -175,11 +175,12 @@ def test_a_text_in_another_case_names_each_token_of_one_text():
 _PATCHES = ["class", *(f"{row},{column}" for row in range(3) for column in range(12))]
 
 
-@pytest.mark.parametrize("wanted", ["3,1", "1,12", "2, 4", "(2,4)", "9 9"])
+@pytest.mark.parametrize("wanted", ["3,1", "1,12", "2, 14", "(3,4)", "9 9"])
 def test_a_patch_that_is_not_there_says_which_rows_and_columns_are(wanted):
     with pytest.raises(SelectionError, match=r"rows 0 \.\. 2 and columns 0 \.\. 11"):
         find_tokens(wanted, range(37), _PATCHES)
-    assert find_tokens("2,11", range(37), _PATCHES) == [36]
+    for spelled in ("2,11", "2, 11", "(2, 11)"):
+        assert find_tokens(spelled, range(37), _PATCHES) == [36]
 
 
 def test_only_the_names_of_patches_make_a_grid():

@@ -34,10 +34,16 @@ def misfit(
             f"has {sizes[0]} tokens: give one flat list for all graphs of the batch."
         )
     sides = {"query": "queries", "key": "keys"}[side] if len(names) == 1 else "tokens"
+    padding = "without padding"
+    if not are_queries and any(one.is_bipartite for one, _ in graphs):
+        padding = (
+            "without padding; where a decoder reads padded keys step by step, these count, and "
+            "need names, too, such as '<pad>'"
+        )
     return CaptureError(
         f"tokens= gives {len(given)} texts, but the stack {stack!r} has "
         f"{', '.join(map(str, sizes))} {sides}: give one text per token, or for a batch one list "
-        "per sequence, without padding."
+        f"per sequence, {padding}."
     )
 
 
