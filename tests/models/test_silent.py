@@ -263,11 +263,20 @@ def test_several_are_counted_and_edits_tell_them_too():
         model(x)
 
 
-def test_errors_name_the_module_by_its_path():
-    model = nn.Sequential(Layer(), Other(lambda q, k, v: (q @ k.mT).softmax(-1) ** 2 @ v)).eval()
-    says = r"In 1 \(Other\) the attention is changed by pow|The attention of 1 cannot be read"
-    with pytest.raises(CaptureError, match=says), capturing(model):
-        model(torch.randn(1, 6, WIDTH))
+def test_a_module_that_changes_its_attention_is_named_by_its_path_beside_others():
+    changed = [Other(lambda q, k, v: (q @ k.mT).softmax(-1) ** 2 @ v) for _ in range(2)]
+    model, x = nn.Sequential(Layer(), *changed, Layer()).eval(), torch.randn(1, 6, WIDTH)
+    says = r"1 \(Other\) .* and so does 1 more module: it is changed by pow"
+    with pytest.warns(UserWarning, match=says), torch.no_grad(), capturing(model) as run:
+        model(x)
+    assert len(run.trace.only_stack) == 2 * HEADS
+    for n, given in enumerate((x, model[:3](x))):
+        q, k, _ = model[3 * n].qkv(given).unflatten(-1, (3, HEADS, DIM)).permute(2, 0, 3, 1, 4)
+        for head, wanted in enumerate((q @ k.mT / DIM**0.5).softmax(-1)[0].detach().numpy()):
+            assert run.trace[n, head].to_dense() == pytest.approx(wanted, abs=1e-6)
+    alone = model[1:3]
+    with pytest.raises(CaptureError, match="is changed by pow"), capturing(alone):
+        alone(x)
 
 
 def test_a_sequence_of_padding_has_no_attention():

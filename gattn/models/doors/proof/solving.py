@@ -95,7 +95,7 @@ class Solver:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
         if not site.altered:
             return self._layout(site, batches)
-        raise UnprovedError(
+        raise UntoldError(
             f"it is changed by {site.altered} between its softmax and its values, so what a "
             "head attends to is not the softmax alone (if it is a router's softmax, over experts "
             "or heads, its weights are no attention between tokens)"

@@ -101,6 +101,18 @@ class Trial:
         """Whether nothing is left to be proved with another dimension."""
         return not (self.reasons or self.untold or self.unsettled or self.windows_of_one)
 
+    def leave_changed(self, sites: Collection[Site]) -> None:
+        """Show nothing of modules that change some of their attention before it meets values.
+
+        What they show may be a part of what they change.
+        """
+        own = [site for site in sites if site.altered and site.place in self.reasons]
+        reasons = {site.place[0]: self.reasons[site.place] for site in own}
+        for place in [place for place in self.layouts if place[0] in reasons]:
+            del self.layouts[place]
+            self.reasons[place] = reasons[place[0]]
+            self.alone.add(place)
+
     @property
     def rank(self) -> tuple[int, int]:
         """Rank what was proved: the more calls the better."""
@@ -186,6 +198,7 @@ class Trying:
             is_worse = self._tried and _rank(left, trial.reasons) <= self._tried[0].rank
             if is_worse and not trial.is_good:
                 break
+        trial.leave_changed(sites)
         for place in trial.untold.keys() & trial.layouts.keys():  # It differs from run to run.
             trial.reasons[place] = trial.untold.pop(place)
             del trial.layouts[place]
