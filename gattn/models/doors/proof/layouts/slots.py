@@ -115,7 +115,7 @@ def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     sequences = _sequences(side, owner)
     if not side.is_exact:
         are_in_order = _are_in_order(side, source, dims, slots)
-        names = [x.flatten(1).long() for x in side.marks]
+        names = [x.flatten(1).long() for x in (*side.marks, *side.ends)]
         return Tokens(names, None, sequences, slots, (), are_in_order)
     if owner.dim is not None and not _are_of_one(side.index[owner.dim], owner.elements):
         raise AcrossBatchError(ACROSS)

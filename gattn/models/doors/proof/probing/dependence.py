@@ -11,6 +11,8 @@ from torch import Tensor
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.taints import Reached
 
+_FEWEST = 3
+"""With fewer indices, each is marked by itself anyway."""
 Probe = Callable[[Tensor], Reached]
 """Runs a module with NaN where booleans, which broadcast to its input, are true."""
 
@@ -32,6 +34,9 @@ class Side:
         The slots that were marked in the runs of a code.
     hidden : list of Tensor (lead, runs, slots)
         The slots of which it is not known whether they were marked.
+    ends : list of Tensor (lead, runs, slots)
+        Where slots mix several positions, those that the first and the last index of a dimension
+        reach: half of all may reach all slots.
     is_spread : bool
         Whether one position reaches several slots of an element.
     is_one : bool
@@ -50,6 +55,7 @@ class Side:
     index: dict[int, Tensor] = field(default_factory=dict)
     marks: list[Tensor] = field(default_factory=list)
     hidden: list[Tensor] = field(default_factory=list)
+    ends: list[Tensor] = field(default_factory=list)
     _codes: dict[int, Tensor] = field(default_factory=dict)
     is_spread: bool = False
     is_one: bool = False
@@ -95,6 +101,10 @@ class Side:
         self.index[dim], self._codes[dim] = decoded(seen, known, code), code
         self.marks.append((seen & known).movedim(0, 1))
         self.hidden.append((~known).movedim(0, 1))
+
+    def mixes(self, dim: int) -> bool:
+        """Return whether some slot depends on several indices of a dimension."""
+        return bool((self.index[dim] == SEVERAL).any())
 
     def fill(self, unknown: Tensor) -> None:
         """Say where slots (lead, slots) stand that no run shows, since a mask takes all they read.
@@ -153,11 +163,23 @@ class Dependence:
             self.queries.fill(masked)
         if unread is not None and self.keys.index:
             self.keys.fill_unread(unread)
+        self._mark_ends(probe)
         for side in self.sides:
             if side.index:
                 # The runs along each dimension mark every position: what none reaches has none.
                 side.depends = torch.stack([x != NONE for x in side.index.values()]).all(0)
                 side.index = {n: x.where(side.depends, NONE) for n, x in side.index.items()}
+
+    def _mark_ends(self, probe: Probe) -> None:
+        for dim, size in enumerate(self.shape):
+            some = [side for side in self.sides if dim in side.index and side.mixes(dim)]
+            if not some or size < _FEWEST:
+                continue
+            rows = torch.arange(size, device="cpu") == torch.tensor([[0], [size - 1]], device="cpu")
+            runs = [both(probe(self.along(dim, row))) for row in rows]
+            for side in some:
+                n = self.sides.index(side)
+                side.ends.append(torch.stack([run[n][0] & run[n][1] for run in runs], 1))
 
     def along(self, dim: int, marked: Tensor) -> Tensor:
         """Shape marks of one dimension's indices so that they broadcast to the input."""
