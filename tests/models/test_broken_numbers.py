@@ -54,6 +54,29 @@ def test_inputs_that_are_not_finite_are_told_and_no_refusal_is_kept():
         assert trace[0, 0].to_dense() == pytest.approx(oracle.numpy(), abs=1e-6)
 
 
+class Masked(Layer):
+    """Makes a mask of ids, (1 - real) * -inf, which is NaN where a token is real."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids = nn.Embedding(10, WIDTH)
+
+    def forward(self, ids):
+        q, k, v = self.qkv(self.ids(ids)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        real = (ids > 0)[:, None, None].float()
+        attention = (q @ k.mT + (1 - real) * -torch.inf).softmax(-1)
+        return (attention @ v).transpose(1, 2).flatten(2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [TOKENS, TOKENS - 2])
+def test_a_mask_of_nan_is_told(length):
+    ids = torch.arange(1, TOKENS + 1).expand(2, -1) * (torch.arange(TOKENS) < length)
+    model = Masked().eval()
+    with pytest.raises(CaptureError, match="is NaN or infinite at"), capturing(model):
+        model(ids)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
 def test_weights_that_are_not_finite_are_told(value):

@@ -54,11 +54,11 @@ class Mask:
 
     @cached_property
     def present(self) -> Tensor:
-        """Where an edge is, booleans of the shape of `values`."""
+        """Where an edge is, booleans of the shape of `values`: NaN takes none."""
         assert self.values is not None
         if self.values.dtype == torch.bool:
             return self.values
-        return self.values.detach() > self.least
+        return ~(self.values.detach() <= self.least)
 
     @cached_property
     def readable(self) -> Tensor:
