@@ -157,7 +157,7 @@ class Agreement:
         asked = [one for one in some if one.site in blind or (one.mixes(code) and one not in moved)]
         if asked:
             where = inputs, count, self._outer(some, inputs), self._reruns
-            self.switched |= holding.exchanged(asked, *where)
+            self.switched |= holding.exchanged(asked, *where, blind)
             self.switched |= swaps.moved([one for one in asked if one.site in blind], *where)
         if may_move:
             picks = [pick for one in some for pick in one.site.picks]

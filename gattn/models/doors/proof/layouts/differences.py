@@ -26,16 +26,25 @@ MEDIAN = 0.5
 
 
 def changes(
-    one: Told, now: Sequence[Tensor], before: Sequence[Tensor], rank: float = MEDIAN
+    one: Told, apart: Sequence[Tensor], rank: float = MEDIAN
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Say how much each slot (elements, slots) of a side differs, and which token it is.
 
     The values come first. Where a slot is known by its scores, the change of one of them says how
     much it differs: from the smallest, whose `rank` is 0, to the largest, 1.
+
+    Parameters
+    ----------
+    one : Told
+        The call.
+    apart : sequence of Tensor
+        How much the numbers that it is given differ.
+    rank : float
+        Which change of its scores a slot has.
     """
     lead, layout, tokens = one.site.lead, one.layout, one.tokens
     places = tokens.query_positions, tokens.key_positions
-    for n, sizes in _changes(one.site, now, before, rank):
+    for n, sizes in _changes(one.site, apart, rank):
         positions = torch.stack(list(places[n]))
         is_told_otherwise = n == 0 and (tokens.is_cross or tokens.is_by_rows)
         if is_told_otherwise or sizes.shape[-1] != positions.shape[-1]:
@@ -52,9 +61,12 @@ def given(call: RawCall) -> list[Tensor]:
     return [call.value, call.query, call.key]
 
 
-def _changes(
-    site: Site, given: Sequence[Tensor], before: Sequence[Tensor], rank: float
-) -> Iterator[tuple[int, Tensor]]:
+def difference(now: Sequence[Tensor], before: Sequence[Tensor]) -> list[Tensor]:
+    """Say how much the numbers that a call is given differ between two runs."""
+    return [(x - y).abs().double().cpu() for x, y in zip(now, before, strict=True)]
+
+
+def _changes(site: Site, apart: Sequence[Tensor], rank: float) -> Iterator[tuple[int, Tensor]]:
     """Say how much each slot (lead, slots) of queries, 0, and of keys, 1, differs.
 
     Another query changes its whole row of scores, and one number in those of others: so the median
@@ -62,18 +74,17 @@ def _changes(
     places, some score of every other token stays as it is.
     """
     if site.live is None:
-        for n, now, plain in zip((1, 0, 1), given, before, strict=True):
-            yield n, flat((now - plain).double().norm(dim=-1).cpu(), site.lead)
+        for n, numbers in zip((1, 0, 1), apart, strict=True):
+            yield n, flat(numbers.norm(dim=-1), site.lead)
         return
-    yield 1, flat((given[0] - before[0]).double().norm(dim=-1).cpu(), site.lead)
-    apart = (given[1] - before[1]).abs().cpu()
-    is_known = site.live & apart.isfinite()
-    apart = torch.where(is_known, apart, torch.inf)
+    yield 1, flat(apart[0].norm(dim=-1), site.lead)
+    is_known = site.live & apart[1].isfinite()
+    scores = torch.where(is_known, apart[1], torch.inf)
     for n, dim in enumerate((2, 1)):
         counts = is_known.sum(dim, keepdim=True)
         place = ((counts - 1).clamp(min=0) * rank).long()
-        sizes = apart.sort(dim).values.gather(dim, place)
-        yield n, torch.where(counts > 1, sizes, UNKNOWN).squeeze(dim).double()
+        sizes = scores.sort(dim).values.gather(dim, place)
+        yield n, torch.where(counts > 1, sizes, UNKNOWN).squeeze(dim)
 
 
 def nudged(x: Tensor, marks: Tensor, draw: int = 0) -> Tensor:

@@ -5,8 +5,7 @@ In `x.flip(1) + 0.1 * x`, each slot depends on its own token and mostly holds an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -26,58 +25,71 @@ _CLEARLY = 1.2
 """A slot shows what it holds where that changes it by so many times what any other token does."""
 _TIMES = 6.0
 """Tokens changed places if all in a circle hold so many times more of others than of their own."""
+_RUNS = 16
+"""How many runs tell which tokens slots hold that depend on all of them, if not more."""
 _DRAWS = 4
 """How many times tokens are changed by other numbers, if they seem to have changed places."""
-Side: TypeAlias = tuple[Tensor, Tensor]
 _RANK = 0.25
 """Half of the tokens change: so a query that does not leaves half of its scores as they are."""
 
 
 def exchanged(
-    some: Sequence[Told], inputs: TokenInputs, count: int, outer: Run, reruns: Reruns
+    some: Sequence[Told],
+    inputs: TokenInputs,
+    count: int,
+    outer: Run,
+    reruns: Reruns,
+    blind: Collection[Site],
 ) -> set[Site]:
-    """List calls some of whose tokens clearly changed places, and those that come after them."""
+    """List calls some of whose tokens clearly changed places, and those that come after them.
+
+    More numbers are drawn where calls are `blind`, whose slots depend on all tokens, and where they
+    seem to have changed places. Two tokens that nothing tells apart may have.
+    """
     nudging = Nudging(some, inputs, outer, reruns)
     code = words(count) if count > _FEW else torch.eye(count, dtype=torch.bool, device="cpu")
-    sums: list[dict[Site, list[Side]]] = []
-    found = {one.site for one in some}
-    for draw in range(_DRAWS):
-        runs = [nudging.run(row, _RANK, draw) for row in code]
-        sums.append({one.site: _sides(one.site, runs) for one in some})
-        times = _TIMES if draw else 1.0
-        found = {
-            one.site
-            for one in some
-            if one.site in found and _is_exchanged(one, [x[one.site] for x in sums], code, times)
-        }
-        if not found:
-            break
-    first = next((n for n, one in enumerate(some) if one.site in found), len(some))
-    return {one.site for one in some[first:]}
+    fewest = max(_RUNS // len(code), 1) if blind else 1
+    left, drawn = list(some), 0
+    for draws, times in ((fewest, 1.0), (_DRAWS, _TIMES)):
+        numbers = range(drawn, drawn + draws)
+        runs = [nudging.run(row, numbers, _RANK) for row in code]
+        drawn += draws
+        left = [
+            one
+            for one in left
+            if _is_exchanged(one, runs, code, times)
+            or (count == 2 and one.site in blind and not _are_own(one, runs))
+        ]
+        if not left:
+            return set()
+    return {one.site for one in some[some.index(left[0]) :]}
 
 
-def _sides(site: Site, runs: Sequence[Found]) -> list[Side]:
-    """For each side of a call, list how much its slots differ in each run, and their tokens."""
-    if not all(site in run for run in runs):
-        return []
-    sides = zip(*(run[site] for run in runs), strict=True)
-    return [(torch.stack([sizes for sizes, _ in side]), side[0][1]) for side in sides]
-
-
-def _is_exchanged(one: Told, draws: Sequence[list[Side]], code: Tensor, least: float) -> bool:
-    if not all(draws):
+def _is_exchanged(one: Told, runs: Sequence[Found], code: Tensor, least: float) -> bool:
+    if not all(one.site in run for run in runs):
         return True
     sequences = torch.tensor(one.tokens.sequences, device="cpu")
-    for side in zip(*draws, strict=True):
-        places = side[0][1]
-        sizes = torch.stack([sizes for sizes, _ in side])
-        sizes = sizes.square().mean(0).sqrt().where((sizes != UNKNOWN).all(0), UNKNOWN)
-        held, times = _held(sizes, code)
+    for side in zip(*(run[one.site] for run in runs), strict=True):
+        held, times = _held(torch.stack([sizes for sizes, _ in side]), code)
         for own in (sequences == sequence for sequence in sequences.unique()):
-            slots = (x[own].flatten() for x in (places, held, times))
+            slots = (x[own].flatten() for x in (side[0][1], held, times))
             if have_changed_places(*slots, code.shape[1], least):
                 return True
     return False
+
+
+def _are_own(one: Told, runs: Sequence[Found]) -> bool:
+    """Return whether the slots of two tokens hold more of their own than of the other."""
+    for side in zip(*(run[one.site] for run in runs), strict=True):
+        sizes, places = torch.stack([sizes for sizes, _ in side]), side[0][1]
+        is_told = ((places == 0) | (places == 1)) & (sizes[0] != UNKNOWN)
+        own = sizes.gather(0, places.clamp(0, 1)[None])[0]
+        other = sizes.gather(0, 1 - places.clamp(0, 1)[None])[0]
+        if not bool(is_told.any()):
+            continue
+        if not float(own[is_told].prod()) > _CLEARLY**2 * float(other[is_told].prod()):
+            return False
+    return True
 
 
 def _held(sizes: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,9 +111,9 @@ def _held(sizes: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
 def have_changed_places(
     places: Tensor, held: Tensor, times: Tensor, count: int, least: float
 ) -> bool:
-    """Return whether some tokens hold each other's places, in a circle.
+    """Return whether some tokens hold each other's places, in a circle, clearly at `least`.
 
-    At least so many times more of others than of their own. Only a token that a single slot holds counts, and so a convolution, whose slots hold neighbours,
+    Only a token that a single slot holds counts, and so a convolution, whose slots hold neighbours,
     changes no places, nor what reads one way: its first slot holds its own token alone.
     """
     is_told = (places >= 0) & (places < count) & (held >= 0)

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.copying.random_numbers import seed
-from gattn.models.doors.proof.layouts.differences import Found, changes, given, nudged
+from gattn.models.doors.proof.layouts.differences import (
+    Found,
+    changes,
+    difference,
+    given,
+    nudged,
+)
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -40,18 +46,30 @@ class Nudging:
         seed()
         reruns.through(outer, note, None, self._last, is_plain=True)
 
-    def run(self, row: Tensor, rank: float, draw: int) -> Found:
-        """Change marked tokens in all elements of the batch; `rank` is that of `changes`."""
-        found: Found = {}
-        change = partial(nudged, draw=draw)
-        first = next(iter(self._known.values()))
+    def run(self, row: Tensor, draws: Sequence[int], rank: float) -> Found:
+        """Change marked tokens in all elements of the batch, by several draws of numbers.
+
+        Returns how much slots differ on average, by the `rank` of `changes`.
+        """
+        sums: dict[Site, list[Tensor]] = {}
+        for draw in draws:
+            for site, apart in self._run(row, draw).items():
+                known = sums.get(site, [torch.zeros_like(x) for x in apart])
+                sums[site] = [x + y.square() for x, y in zip(known, apart, strict=True)]
+        return {
+            site: list(changes(self._known[site], [x.sqrt() for x in some], rank))
+            for site, some in sums.items()
+        }
+
+    def _run(self, row: Tensor, draw: int) -> dict[Site, list[Tensor]]:
+        found: dict[Site, list[Tensor]] = {}
+        first, change = next(iter(self._known.values())), partial(nudged, draw=draw)
 
         def see(site: Site, call: RawCall) -> None:
             with torch._C.DisableTorchFunction():
                 one, plain = self._known.get(site), self._outputs.get(site)
                 if one is not None and plain is not None:
-                    known = self._given[site]
-                    found[site] = list(changes(one, given(call), known, rank=rank))
+                    found[site] = difference(given(call), self._given[site])
                 if plain is not None and not self._reruns.carries(site):
                     call.output.copy_(plain)
                 if one is first and not self._inputs.are_any:

@@ -6,7 +6,8 @@ that changes holds one of the two, however strongly the pooled numbers reach it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from gattn.models.doors.proof.layouts.differences import (
     Found,
     are_of_others,
     changes,
+    difference,
     given,
     nudged,
 )
@@ -30,6 +32,8 @@ _EVERY = torch.ones((), dtype=torch.bool, device="cpu")
 """Marks all numbers of a tensor."""
 
 
+_FEW = 6
+"""How many tokens change places with all others."""
 _MOST = 16
 """How many tokens change places with others, two in each run."""
 
@@ -75,23 +79,27 @@ class _Swaps:
     def moved(self, tokens: Tensor) -> set[Site]:
         """List calls whose slots clearly follow other tokens than their own.
 
-        Each token changes places with the one before it and with the one after it: the slot that
-        holds it changes both times.
+        Each token changes places with several others: the slot that holds it changes each time.
         """
-        pairs = zip(tokens.tolist(), tokens.roll(-1).tolist(), strict=True)
-        runs = [self._run(pair) for pair in pairs]
+        order = tokens.tolist()
+        pairs = list(combinations(order, 2))
+        if len(order) > _FEW:
+            pairs = list(zip(order, [*order[1:], order[0]], strict=True))
+        runs = {pair: self._run(pair) for pair in pairs}
         return {site for site in self._known if self._is_moved(site, runs, tokens)}
 
-    def _is_moved(self, site: Site, runs: Sequence[Found], tokens: Tensor) -> bool:
-        if not all(site in run for run in runs):
+    def _is_moved(self, site: Site, runs: Mapping[tuple[int, int], Found], tokens: Tensor) -> bool:
+        if not all(site in run for run in runs.values()):
             return False
         known = (x[x.isfinite()].double().abs() for x in self._given[site])
         most = max((float(x.max()) for x in known if x.numel()), default=0.0)
         least = most * torch.finfo(self._given[site][0].dtype).eps ** 0.7
         sequences = torch.tensor(self._known[site].tokens.sequences, device="cpu")
-        for sides in zip(*(run[site] for run in runs), strict=True):
-            places, sizes = sides[0][1], torch.stack([sizes for sizes, _ in sides])
-            apart = torch.minimum(sizes, sizes.roll(1, 0))
+        for sides in zip(*(run[site] for run in runs.values()), strict=True):
+            places = sides[0][1]
+            sizes = {pair: side[0] for pair, side in zip(runs, sides, strict=True)}
+            some = [[x for pair, x in sizes.items() if n in pair] for n in tokens.tolist()]
+            apart = torch.stack([torch.stack(x).amin(0) for x in some])
             for own in (sequences == sequence for sequence in sequences.unique()):
                 if are_of_others(apart[:, own].flatten(1), tokens, places[own].flatten(), least):
                     return True
@@ -110,7 +118,7 @@ class _Swaps:
                     return
                 if one is not None and site not in found:
                     before_it = self._given[site]
-                    found[site] = list(changes(one, given(call), before_it, 0.0))
+                    found[site] = list(changes(one, difference(given(call), before_it), 0.0))
                 if not self._reruns.carries(site):
                     call.output.copy_(before if one is None else _rows_swapped(one, before, pair))
                 elif one is not None and site is self._first and not self._inputs.are_any:
