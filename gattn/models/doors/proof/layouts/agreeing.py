@@ -158,7 +158,10 @@ class Agreement:
         if asked:
             where = inputs, count, self._outer(some, inputs), self._reruns
             self.switched |= holding.exchanged(asked, *where, blind)
-            self.switched |= swaps.moved([one for one in asked if one.site in blind], *where)
+        if blind:
+            asked = [one for one in some if one not in moved or one.site in blind]
+            where = inputs, count, self._outer(some, inputs), self._reruns
+            self.switched |= blind & swaps.moved(asked, *where)
         if may_move:
             picks = [pick for one in some for pick in one.site.picks]
             self.holds_once |= any(pick.kernel in _TAKES for pick in picks)

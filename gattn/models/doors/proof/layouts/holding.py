@@ -72,8 +72,8 @@ def _is_exchanged(one: Told, runs: Sequence[Found], code: Tensor, least: float) 
     for side in zip(*(run[one.site] for run in runs), strict=True):
         held, times = _held(torch.stack([sizes for sizes, _ in side]), code)
         for own in (sequences == sequence for sequence in sequences.unique()):
-            slots = (x[own].flatten() for x in (side[0][1], held, times))
-            if have_changed_places(*slots, code.shape[1], least):
+            places, tokens, clear = (x[own].flatten() for x in (side[0][1], held, times))
+            if have_changed_places(places, tokens, clear, code.shape[1], least):
                 return True
     return False
 

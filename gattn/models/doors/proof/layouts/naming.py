@@ -164,8 +164,8 @@ class _Exchange:
 
     def _compare(self, one: Told, call: RawCall, token: int | slice) -> None:
         site, sequences = one.site, torch.tensor(one.tokens.sequences, device="cpu")
-        apart = differences.difference(differences.given(call), self._given[site])
-        found = differences.changes(one, apart)
+        numbers = differences.difference(differences.given(call), self._given[site])
+        found = differences.changes(one, numbers)
         # Scores of cross-attention also change with queries, which may be ids, too.
         for apart, positions in islice(found, 1) if one.tokens.is_cross else found:
             for sequence in sequences.unique():

@@ -30,8 +30,6 @@ from gattn.models.doors.proof.probing.rerunning import Reruns
 
 _EVERY = torch.ones((), dtype=torch.bool, device="cpu")
 """Marks all numbers of a tensor."""
-
-
 _FEW = 6
 """How many tokens change places with all others."""
 _MOST = 16
@@ -43,7 +41,7 @@ def moved(
 ) -> set[Site]:
     """List calls whose slots clearly follow other tokens, and those that come after them."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
-    if count < 3 or not some:
+    if count < 3:
         return set()
     found = _Swaps(some, inputs, outer, reruns, count).moved(order[:_MOST])
     first = next((n for n, one in enumerate(some) if one.site in found), len(some))

@@ -1,0 +1,167 @@
+"""Tokens that a model moves where each slot keeps a share of its own, and those it only mixes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gattn import capturing
+
+WIDTH = 16
+Change = Callable[[Tensor], Tensor]
+
+
+class _Attends(nn.Module):
+    def __init__(self, *, is_fused: bool, is_causal: bool = False) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.is_fused, self.is_causal = is_fused, is_causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / WIDTH**0.5
+        mask = torch.ones(scores.shape[1:], dtype=torch.bool).tril()
+        if self.is_causal:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        self.shown = scores.softmax(-1)
+        if self.is_fused:
+            return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+        return self.shown @ v
+
+
+class _Model(nn.Module):
+    """Attends, or attends twice, after a change."""
+
+    def __init__(self, change: Change, *, is_later: bool, is_fused: bool, is_causal: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        how = {"is_fused": is_fused, "is_causal": is_causal}
+        self.change, self.attends = change, _Attends(**how)
+        self.first = _Attends(**how) if is_later else None
+        self.double().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.first is not None:
+            x = x + self.first(x)
+        found: Tensor = self.attends(self.change(x))
+        return found
+
+
+def _given(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(count)
+    return torch.randn(1, count, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def _head(model: nn.Module, count: int) -> tuple[tuple[str, ...], np.ndarray]:
+    """Give the tokens of the last layer, and its attention."""
+    with torch.no_grad(), capturing(model, tokens=[f"t{n}" for n in range(count)]) as run:
+        model(_given(count))
+    stack = run.trace.stacks["attends"]
+    head = stack[stack.layers[-1], 0]
+    return tuple(head.tokens), head.to_dense()
+
+
+MOVES: dict[str, Change] = {
+    "flip": lambda x: x.flip(1),
+    "roll": lambda x: x.roll(1, 1),
+    "two": lambda x: x[:, [1, 0, *range(2, x.shape[1])]],
+}
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("share", [-0.1, 0.1, 0.3])
+def test_tokens_that_moved_have_no_names_though_slots_keep_a_share(
+    share: float, move: str, is_later: bool, is_fused: bool, is_causal: bool
+) -> None:
+    how = {"is_later": is_later, "is_fused": is_fused, "is_causal": is_causal}
+    model = _Model(lambda x: MOVES[move](x) + share * x, **how)
+    for count in (2, 3, 6, 20):
+        with pytest.warns(UserWarning, match="moves and mixes"):
+            assert _head(model, count)[0] == ()
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("pair", [(0, 3), (4, 11), (8, 19), (10, 13), (16, 15)])
+def test_two_of_many_tokens_that_change_places_keep_their_names(
+    pair: tuple[int, int], is_later: bool
+) -> None:
+    order = list(range(20))
+    order[pair[0]], order[pair[1]] = pair[1], pair[0]
+    how = {"is_later": is_later, "is_fused": True, "is_causal": False}
+    model = _Model(lambda x: x[:, order], **how)
+    names, found = _head(model, 20)
+    assert names == tuple(f"t{n}" for n in range(20))
+    own = model.attends.shown[0].numpy()
+    np.testing.assert_allclose(found[np.ix_(order, order)], own, atol=1e-9)
+
+
+class _Mixed(nn.Module):
+    """Mixes the tokens of a text, in place of them or beside them."""
+
+    def __init__(self, kind: str, count: int, *, has_stream: bool) -> None:
+        super().__init__()
+        self.kind, self.has_stream = kind, has_stream
+        conv = {"padding": 1} | ({"groups": WIDTH} if kind == "depthwise" else {})
+        self.inner: nn.Module = {
+            "conv": lambda: nn.Conv1d(WIDTH, WIDTH, 3, **conv),
+            "depthwise": lambda: nn.Conv1d(WIDTH, WIDTH, 3, **conv),
+            "circular": lambda: nn.Conv1d(WIDTH, WIDTH, 3, padding=1, padding_mode="circular"),
+            "causal": lambda: nn.Sequential(
+                nn.ConstantPad1d((2, 0), 0), nn.Conv1d(WIDTH, WIDTH, 3)
+            ),
+            "pool": lambda: nn.AvgPool1d(3, 1, 1),
+            "mixer": lambda: nn.Sequential(nn.Linear(count, 32), nn.GELU(), nn.Linear(32, count)),
+            "lstm": lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True),
+            "cumulative": nn.Identity,
+            "shift": nn.Identity,
+        }[kind]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "lstm":
+            y = self.inner(x)[0]
+        elif self.kind == "cumulative":
+            y = x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+        elif self.kind == "shift":  # By half of the channels, as some language models do.
+            y = torch.cat([nn.functional.pad(x[..., :8], (0, 0, 1, -1)), x[..., 8:]], -1)
+        else:
+            y = self.inner(x.mT).mT
+        return x + y if self.has_stream else y
+
+
+MIXERS = ["conv", "depthwise", "circular", "causal", "pool", "mixer", "lstm", "cumulative", "shift"]
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.parametrize("has_stream", [False, True])
+@pytest.mark.parametrize("kind", MIXERS)
+def test_tokens_that_are_only_mixed_keep_their_names(
+    kind: str, has_stream: bool, is_fused: bool
+) -> None:
+    for count in (5, 9, 20, 50):
+        torch.manual_seed(count)
+        change = _Mixed(kind, count, has_stream=has_stream)
+        model = _Model(change, is_later=False, is_fused=is_fused, is_causal=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            names, found = _head(model, count)
+        assert names == tuple(f"t{n}" for n in range(count))
+        np.testing.assert_allclose(found, model.attends.shown[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("move", [lambda x: x, MOVES["flip"]])
+def test_two_tokens_that_a_norm_makes_alike_have_no_names(move: Change) -> None:
+    def normed(x: Tensor) -> Tensor:
+        x = move(x)
+        return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
+
+    model = _Model(normed, is_later=False, is_fused=True, is_causal=False)
+    with pytest.warns(UserWarning, match="moves and mixes"):
+        assert _head(model, 2)[0] == ()
