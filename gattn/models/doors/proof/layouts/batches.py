@@ -17,6 +17,7 @@ from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.failing import Stop, failing
+from gattn.models.doors.proof.probing.integers import Lookups
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run, Walk
 from gattn.models.doors.proof.probing.rerunning import kept
@@ -287,7 +288,7 @@ class Batches:
         if places:
             seed()
             running, again = self._walk.following(entered), self._reads.repeated({})
-            with FunctionMode(), running, inside(), again, suppress(Stop):
+            with FunctionMode(), running, inside(), again, Lookups(), suppress(Stop):
                 self._model(*args, **kwargs)
         return found
 

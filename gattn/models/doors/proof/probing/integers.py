@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -110,3 +111,22 @@ class Integers:
 
 def _is_integer(x: Tensor) -> bool:
     return not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+
+
+class Lookups(TorchFunctionMode):
+    """Lets embeddings give NaN for ids that code made of NaN, as of the hour of a number."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, an embedding without ids that it does not have."""
+        given = kwargs or {}
+        if func is not nn.functional.embedding or len(args) < 2:
+            return func(*args, **given)
+        ids, weight = args[:2]
+        with torch._C.DisableTorchFunction():
+            is_missing = (ids < 0) | (ids >= len(weight))
+            if bool(is_missing.any()):
+                found = func(ids.masked_fill(is_missing, 0), *args[1:], **given)
+                return found.masked_fill(is_missing[..., None], torch.nan)
+        return func(*args, **given)

@@ -16,6 +16,7 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.failing import Stop, failing
+from gattn.models.doors.proof.probing.integers import Lookups
 from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -40,7 +41,7 @@ def _quietly(*, is_plain: bool = False) -> Iterator[None]:
     The functions are watched from outside: what a hook begins would not end where a run stops.
     """
     with FunctionMode(), ExitStack() as stack:
-        for mode in () if is_plain else (Pointwise(), Zeros()):
+        for mode in () if is_plain else (Pointwise(), Zeros(), Lookups()):
             stack.enter_context(mode)
         yield
 
