@@ -26,6 +26,9 @@ _LOOSE, _MORE = 6.0, 0.12
 """From which width in font sizes on a token's box leaves more room, and which share: letters that
 are fitted to pixels take more than the space between words makes up for."""
 
+_WIDE = 0.05
+"""The room that a Chinese, Japanese or Korean letter takes more where it is fitted to pixels."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -87,6 +90,7 @@ class Words:
         ends_line = [token.rstrip(" ").endswith("\n") for token in tokens]
         widths = widths_of(texts)
         widths = widths / HINTED + _MORE * np.maximum(widths - _LOOSE, 0.0)
+        widths += [_WIDE * sum(map(_is_wide, text)) for text in texts]
         return cls(texts, widths.tolist(), _spaces(tokens, words), ends_line)
 
     @property
@@ -146,3 +150,7 @@ def _spaces(tokens: Sequence[str], words: Sequence[int | None]) -> list[int]:
 
 def _is(character: str, *categories: str) -> bool:
     return bool(character) and unicodedata.category(character) in categories
+
+
+def _is_wide(letter: str) -> bool:
+    return unicodedata.east_asian_width(letter) in "WF"
