@@ -103,6 +103,37 @@ def test_two_of_many_tokens_that_change_places_keep_their_names(
     np.testing.assert_allclose(found[np.ix_(order, order)], own, atol=1e-9)
 
 
+class _OfImages(nn.Module):
+    """Attends to patches, changes them, and attends again."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = nn.Conv2d(3, WIDTH, 4, 4)
+        self.layers = nn.ModuleList(_Attends(is_fused=False) for _ in range(2))
+        self.change = change
+        self.double().eval()
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).mT
+        x = self.change(x + self.layers[0](x))
+        found: Tensor = self.layers[1](x)
+        return found
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("share", [-0.1, 0.1, 0.3])
+def test_moves_of_patches_that_keep_a_share_are_noticed_after_the_first_layer(
+    share: float, move: str
+) -> None:
+    model = _OfImages(lambda x: MOVES[move](x) + share * x)
+    for rows, columns in ((1, 2), (2, 3), (4, 5)):
+        image = torch.randn(1, 3, 4 * rows, 4 * columns).double()
+        with torch.no_grad(), pytest.warns(UserWarning, match="moves and mixes"):
+            with capturing(model):
+                model(image)
+
+
 class _Mixed(nn.Module):
     """Mixes the tokens of a text, in place of them or beside them."""
 
@@ -154,6 +185,19 @@ def test_tokens_that_are_only_mixed_keep_their_names(
             names, found = _head(model, count)
         assert names == tuple(f"t{n}" for n in range(count))
         np.testing.assert_allclose(found, model.attends.shown[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_patches_that_are_only_mixed_after_the_first_layer_are_not_moved(kind: str) -> None:
+    for rows, columns in ((2, 3), (4, 5)):
+        torch.manual_seed(rows)
+        model = _OfImages(_Mixed(kind, rows * columns, has_stream=True).double())
+        image = torch.randn(1, 3, 4 * rows, 4 * columns).double()
+        with torch.no_grad(), warnings.catch_warnings(), capturing(model) as run:
+            warnings.simplefilter("error")
+            model(image)
+        wanted = model.layers[1].shown[0].numpy()
+        np.testing.assert_allclose(run.trace[1, 0].to_dense(), wanted, atol=1e-9)
 
 
 @pytest.mark.parametrize("move", [lambda x: x, MOVES["flip"]])

@@ -157,7 +157,7 @@ class Agreement:
         asked = [one for one in some if one.site in blind or (one.mixes(code) and one not in moved)]
         if asked:
             where = inputs, count, self._outer(some, inputs), self._reruns
-            self.switched |= holding.exchanged(asked, *where, blind)
+            self.switched |= holding.exchanged(asked, _first(some), *where, blind)
         if blind:
             asked = [one for one in some if one not in moved or one.site in blind]
             where = inputs, count, self._outer(some, inputs), self._reruns

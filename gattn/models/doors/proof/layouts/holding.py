@@ -35,6 +35,7 @@ _RANK = 0.25
 
 def exchanged(
     some: Sequence[Told],
+    first: Sequence[Told],
     inputs: TokenInputs,
     count: int,
     outer: Run,
@@ -46,7 +47,7 @@ def exchanged(
     More numbers are drawn where calls are `blind`, whose slots depend on all tokens, and where they
     seem to have changed places. Two tokens that nothing tells apart may have.
     """
-    nudging = Nudging(some, inputs, outer, reruns)
+    nudging = Nudging(some, first, inputs, outer, reruns)
     code = words(count) if count > _FEW else torch.eye(count, dtype=torch.bool, device="cpu")
     fewest = max(_RUNS // len(code), 1) if blind else 1
     left, drawn = list(some), 0

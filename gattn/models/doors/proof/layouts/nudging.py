@@ -27,13 +27,20 @@ from gattn.models.doors.proof.probing.rerunning import Reruns
 class Nudging:
     """A run of a model as it is, and others in which some tokens are slightly different.
 
-    What attention gives stays the same, so that only the stream brings the difference to slots.
+    What attention gives stays the same, so that only the stream brings the difference to slots;
+    where the inputs have no tokens, what the `first` calls give has those that are changed.
     """
 
     def __init__(
-        self, some: Sequence[Told], inputs: TokenInputs, outer: Run, reruns: Reruns
+        self,
+        some: Sequence[Told],
+        first: Sequence[Told],
+        inputs: TokenInputs,
+        outer: Run,
+        reruns: Reruns,
     ) -> None:
         self._known = {one.site: one for one in some}
+        self._first = {} if inputs.are_any else {one.site: one for one in first}
         self._inputs, self._outer, self._reruns = inputs, outer, reruns
         self._last = some[-1].site
         self._outputs: dict[Site, Tensor] = {}
@@ -63,7 +70,7 @@ class Nudging:
 
     def _run(self, row: Tensor, draw: int) -> dict[Site, list[Tensor]]:
         found: dict[Site, list[Tensor]] = {}
-        first, change = next(iter(self._known.values())), partial(nudged, draw=draw)
+        change = partial(nudged, draw=draw)
 
         def see(site: Site, call: RawCall) -> None:
             with torch._C.DisableTorchFunction():
@@ -72,8 +79,8 @@ class Nudging:
                     found[site] = difference(given(call), self._given[site])
                 if plain is not None and not self._reruns.carries(site):
                     call.output.copy_(plain)
-                if one is first and not self._inputs.are_any:
-                    marks = one.marked(row).to(call.output.device)
+                if plain is not None and (first := self._first.get(site)) is not None:
+                    marks = first.marked(row).to(call.output.device)
                     call.output.copy_(change(call.output, marks))
 
         seed()
