@@ -194,12 +194,21 @@ class Chunk(nn.Module):
         return scores.softmax(-1) @ v, scores.logsumexp(-1)
 
 
+class FusedChunk(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        heads = [x[:, None] for x in (q, k, v)]  # With heads, it is one kernel.
+        out = functional.scaled_dot_product_attention(*heads, scale=1.0)
+        return out[:, 0], (q @ k.mT).logsumexp(-1)
+
+
 class Chunks(nn.Module):
     """Attends to two chunks of keys, and merges what they give by their normalizers."""
 
-    def __init__(self, merged: Callable[[list[Tensor], list[Tensor]], Tensor]) -> None:
+    def __init__(
+        self, merged: Callable[[list[Tensor], list[Tensor]], Tensor], chunk: nn.Module
+    ) -> None:
         super().__init__()
-        self.qkv, self.chunk, self.merged = nn.Linear(12, 36), Chunk(), merged
+        self.qkv, self.chunk, self.merged = nn.Linear(12, 36), chunk, merged
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).chunk(3, -1)
@@ -213,8 +222,9 @@ class Chunks(nn.Module):
     [_weighed, _stacked, _in_buffers, _packed, _lerped, _by_number],
     ids=lambda x: x.__name__,
 )
-def test_softmaxes_of_chunks_are_refused_however_they_are_merged(merged) -> None:
+@pytest.mark.parametrize("chunk", [Chunk, FusedChunk])
+def test_softmaxes_of_chunks_are_refused_however_they_are_merged(merged, chunk) -> None:
     torch.manual_seed(0)
-    model = Chunks(merged)
+    model = Chunks(merged, chunk())
     with pytest.raises(CaptureError, match="normalizer"), torch.no_grad(), capturing(model):
         model(torch.randn(2, 6, 12))

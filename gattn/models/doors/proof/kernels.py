@@ -119,6 +119,8 @@ class Kernels(TorchDispatchMode):
             self._last = Event(self._walk.innermost, is_seen=_is_known())
             self.events.append(self._last)
             self.takings.forget()
+            for x in tensors_in((result,))[:1]:
+                self.products.normalizers.attend(x)
         elif name == _SPARSE:
             self.events.append(Event(self._walk.innermost))
         elif name in _SOFTMAXES and not is_empty:
