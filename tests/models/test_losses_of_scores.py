@@ -188,6 +188,11 @@ def _by_number(outs: list[Tensor], sums: list[Tensor]) -> Tensor:
     return share * outs[0] + (1 - share) * outs[1]
 
 
+def _by_list(outs: list[Tensor], sums: list[Tensor]) -> Tensor:
+    share = torch.tensor(torch.sigmoid(sums[0] - sums[1]).tolist())[..., None]
+    return share * outs[0] + (1 - share) * outs[1]
+
+
 class Chunk(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         scores = q @ k.mT
@@ -219,7 +224,7 @@ class Chunks(nn.Module):
 
 @pytest.mark.parametrize(
     "merged",
-    [_weighed, _stacked, _in_buffers, _packed, _lerped, _by_number],
+    [_weighed, _stacked, _in_buffers, _packed, _lerped, _by_number, _by_list],
     ids=lambda x: x.__name__,
 )
 @pytest.mark.parametrize("chunk", [Chunk, FusedChunk])

@@ -129,9 +129,9 @@ def test_moves_of_patches_that_keep_a_share_are_noticed_after_the_first_layer(
     model = _OfImages(lambda x: MOVES[move](x) + share * x)
     for rows, columns in ((1, 2), (2, 3), (4, 5)):
         image = torch.randn(1, 3, 4 * rows, 4 * columns).double()
-        with torch.no_grad(), pytest.warns(UserWarning, match="moves and mixes"):
-            with capturing(model):
-                model(image)
+        told = pytest.warns(UserWarning, match="moves and mixes")
+        with torch.no_grad(), told, capturing(model):
+            model(image)
 
 
 class _Mixed(nn.Module):

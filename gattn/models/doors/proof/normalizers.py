@@ -51,6 +51,11 @@ class Normalizers:
         if (memory := memory_of(output)) is not None:
             self._attended.add(memory)
 
+    def give_out(self, tensors: Sequence[Tensor]) -> None:
+        """Note of what code makes lists or arrays."""
+        for one in filter(None, map(memory_of, tensors)):
+            self.merging |= self._made.get(one, set())
+
     def note(
         self, kernel: str, given: Sequence[Any], result: Any, exponentials: Container[Tensor]
     ) -> None:

@@ -85,7 +85,8 @@ class Watching:
         self._model, self._walk, self._given, self._plan = model, walk, given, plan
         self._is_open, self._originals = is_open, originals
         self.kernels = Kernels(model, walk)
-        self.reads = Reads(walk, self.kernels.picks, self.kernels.origins, kept)
+        give_out = self.kernels.products.normalizers.give_out
+        self.reads = Reads(walk, self.kernels.picks, self.kernels.origins, give_out, kept)
         self.numbers = Numbers(given)
         self.open: list[Site] = []
         self.crossing: list[Site] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -70,19 +70,26 @@ class Reads:
         Learns where code may pick or order tokens itself.
     origins : Origins
         Knows of what numbers were made.
+    give_out : callable
+        Is told of what code makes arrays or lists that it does more with than keep.
     kept : collection of Name
         Where code makes arrays or lists that it only keeps.
     """
 
     def __init__(
-        self, walk: Walk, picks: Picks, origins: Origins, kept: Collection[Name] = ()
+        self,
+        walk: Walk,
+        picks: Picks,
+        origins: Origins,
+        give_out: Callable[[Sequence[Tensor]], None],
+        kept: Collection[Name] = (),
     ) -> None:
         self.are_by_values = self.is_decided = self.may_branch = False
         self._has_learned = self._has_attended = False
         self.inputs: set[int] = set()
         self.given_out: set[Name] = set()
         self.numbers: set[Name] = set()
-        self._kept = kept
+        self._kept, self._give_out = kept, give_out
         self._walk, self._picks, self._origins = walk, picks, origins
         self._running: Sequence[Run] = ()
         self._last: Run | None = None
@@ -172,6 +179,7 @@ class Reads:
             if are_floats and not is_constant:
                 self._picks.saw(func.__name__, By.VALUES, self._running)
                 self.given_out.add(name)
+                self._give_out(given)
             elif not are_floats:
                 self._learn(given)
             return
