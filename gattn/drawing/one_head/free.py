@@ -273,7 +273,7 @@ def _loop_length(places: Points) -> float:
     """Choose how far loops lead from nodes, in points: not beyond most of their neighbours."""
     if len(places) < 2:
         return _LOOP
-    return max(_SHORTEST_LOOP, 0.7 * float(np.median(_nearest(places))))
+    return max(_SHORTEST_LOOP, 0.8 * float(np.median(_nearest(places))))
 
 
 def _nearest(places: Points) -> NDArray[np.float64]:
