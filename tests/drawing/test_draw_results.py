@@ -19,7 +19,7 @@ from gattn.analysis.faithfulness.agreement import Agreement
 from gattn.analysis.reading.results import Table, array
 from gattn.drawing.canvas.colours import KINDS_OF_AREAS, REST_OF_KINDS, Scale
 from gattn.drawing.matrices import heatmaps
-from gattn.drawing.matrices.heatmaps import cell_text
+from gattn.drawing.matrices.heatmaps import cell_text, decimals_of
 from gattn.drawing.results.of_heads.tables import draw_head_table
 from gattn.errors import SelectionError
 from gattn.heads.stack import Stack
@@ -120,6 +120,21 @@ def test_a_table_is_named_and_what_is_missing_is_hatched():
 )
 def test_numbers_in_cells_are_short(number, text):
     assert cell_text(number) == text
+
+
+@pytest.mark.parametrize(
+    ("largest", "texts"),
+    [
+        (0.3, ["0.30", "0.00"]),
+        (0.0025, ["0.0025", "0.0013"]),
+        (2e-7, ["2e−07", "0"]),
+        (0.0, ["0.00", "0.00"]),
+    ],
+)
+def test_small_numbers_in_cells_are_not_all_zero(largest, texts):
+    values = np.array([[largest, 0.00125 if largest == 0.0025 else 0.0, np.nan]])
+    found = [cell_text(value, decimals_of(values)) for value in values[0, :2]]
+    assert found == texts
 
 
 def agreement():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -168,8 +169,11 @@ def _written(ax: Axes, values: NDArray[Any], painted: NDArray[Any], lift: float)
     if size < smallest():
         return []
     whole = [are_whole(column) for column in values.T]
+    decimals = decimals_of(values)
     texts = {
-        (i, j): in_digits(value, ".0f") if whole[j] and abs(value) < 1e6 else cell_text(value)
+        (i, j): in_digits(value, ".0f")
+        if whole[j] and abs(value) < 1e6
+        else cell_text(value, decimals)
         for (i, j), value in np.ndenumerate(values)
         if np.isfinite(value)
     }
@@ -192,12 +196,24 @@ def _written(ax: Axes, values: NDArray[Any], painted: NDArray[Any], lift: float)
     ]
 
 
+_NEARLY_NONE, _MOST_DECIMALS = 0.02, 5
+
+
 def are_whole(values: NDArray[np.float64]) -> bool:
     """Return whether all numbers are whole."""
     finite = values[np.isfinite(values)]
     return bool(finite.size) and bool((finite == np.round(finite)).all())
 
 
-def cell_text(value: float) -> str:
+def decimals_of(values: NDArray[np.float64]) -> int:
+    """Return how many decimals numbers have: 2, or more where all would be near to 0.00."""
+    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    return 1 - math.floor(math.log10(largest)) if 0 < largest < _NEARLY_NONE else 2
+
+
+def cell_text(value: float, decimals: int = 2) -> str:
     """Write a number so that it fits a cell."""
-    return in_digits(value, ".2f" if abs(value) < 100 else ".0f" if abs(value) < 1e5 else ".1e")
+    if decimals > _MOST_DECIMALS:
+        return in_digits(value, ".0e") if value else "0"
+    small = f".{decimals}f"
+    return in_digits(value, small if abs(value) < 100 else ".0f" if abs(value) < 1e5 else ".1e")
