@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 Numbers: TypeAlias = int | str | slice | tuple[Any, ...] | None
 
 _SHOWN = 2
-_FIELDS = ("text", "kind", "stack", "layer", "head", "query", "key", "factor", "digest")
+_FIELDS = ("text", "kind", "stack", "layer", "head", "query", "key", "others", "digest")
 
 
 class Described:
@@ -43,8 +43,9 @@ class EditRecord(Described):
         Its class, such as "Cut".
     stack, layer, head, query, key : optional
         Where, as in the edit; None for all, or if it is not a number, text or span.
-    factor : float, optional
-        The factor of a `Scale`.
+    others : dict
+        Its other fields that are not as by default, such as the factor of a `Scale`: numbers,
+        texts, lists of these, or else the text of what they hold.
     digest : str
         Tells a graph, or a function's parameters, from others with the same text.
     """
@@ -56,7 +57,7 @@ class EditRecord(Described):
     head: Numbers = None
     query: Numbers = None
     key: Numbers = None
-    factor: float | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
 
     @property
@@ -150,7 +151,7 @@ def written(edit: Described) -> dict[str, Any]:
     return {
         name: {"slice": _bounds(value)} if isinstance(value, slice) else value
         for name, value in values.items()
-        if value not in (None, "")
+        if value not in (None, "", {})
     }
 
 
@@ -162,14 +163,14 @@ def read(found: Any) -> EditRecord:
     """Read what `written` wrote; anything else is a ValueError."""
     if not isinstance(found, dict) or not set(found) <= set(_FIELDS):
         raise ValueError(f"an edit has the fields {', '.join(_FIELDS)}, not {found!r:.200}")
-    values = {name: _value(value) for name, value in found.items()}
+    others = found.get("others", {})
+    values = {name: _value(value) for name, value in found.items() if name != "others"}
     texts = [values.get(name, "") for name in ("text", "kind", "stack", "digest")]
     if not {"text", "kind"} <= set(values) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"an edit has a text and a kind, not {found!r:.200}")
-    factor = values.get("factor", 0.0)
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
-        raise ValueError(f"an edit's factor is a number, not {factor!r:.60}")
-    return EditRecord(**values)
+    if not isinstance(others, dict):
+        raise ValueError(f"an edit's other fields are named, not {others!r:.60}")
+    return EditRecord(**values, others=others)
 
 
 def _value(value: Any) -> Any:

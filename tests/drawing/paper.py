@@ -14,6 +14,7 @@ from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
 
 import gattn
 from gattn import AttentionGraph, AttentionTrace, TokenGraph
+from gattn.edit_records import to_text
 from gattn.heads.stack import Stack
 
 TEXT = "The river tall green lamp river tall green lamp river tall green ."
@@ -170,7 +171,7 @@ def column_of_cuts(ax):
         for i, j in zip(table["query"], table["key"], strict=True)
     ]
     table["edit"] = list(map(repr, cuts))
-    table["record"] = [json.dumps([cut.told()]) for cut in cuts]
+    table["record"] = [to_text([cut]) for cut in cuts]
     table.draw("edits", ax=ax)
 
 

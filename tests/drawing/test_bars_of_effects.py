@@ -11,6 +11,7 @@ from meeting import problems
 from seen import caption
 
 import gattn
+from gattn.edit_records import to_text
 from gattn.models.effects.effect_tables import Effects
 
 SOURCE, TARGET = ["le", "chat", "noir", "dort"], ["the", "black", "cat"]
@@ -23,7 +24,7 @@ def table(edits, tokens=(), **places):
         {"edit": ", ".join(map(str, some)), "kind": type(some[0]).__name__}
         | {name: _single(getattr(some[0], name, None), len(some)) for name in PLACES}
         | {"stack": some[0].stack if len(some) == 1 else None}
-        | {"record": json.dumps([edit.told() for edit in some])}
+        | {"record": to_text(some)}
         for some in (edit if isinstance(edit, list) else [edit] for edit in edits)
     ]
     found = Effects(rows).astype(dict.fromkeys(PLACES[1:], "Int64")).assign(**places)
@@ -126,7 +127,7 @@ def test_the_record_of_edits_survives_what_pandas_does_and_files(tmp_path):
     scales = [gattn.Scale(layer=n, head=n, factor=f) for n in range(2) for f in (0.5, 2.0)]
     found = gattn.effect("The dog chased the cat", scales, progress=False)
     assert json.loads(found["record"][1]) == [
-        {"text": str(scales[1]), "kind": "Scale", "factor": 2.0, "layer": 0, "head": 0}
+        {"text": str(scales[1]), "kind": "Scale", "layer": 0, "head": 0, "others": {"factor": 2.0}}
     ]
     names = [f"{n}.{n} · factor {f}" for n in range(2) for f in (0.5, 2.0)]
     assert named(found)[1] == names

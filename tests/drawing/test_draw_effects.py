@@ -1,7 +1,6 @@
 """Pictures of what edits change."""
 
 import io
-import json
 
 import matplotlib as mpl
 import numpy as np
@@ -12,6 +11,7 @@ from meeting import problems
 from seen import bars, caption
 
 import gattn
+from gattn.edit_records import to_text
 from gattn.errors import SelectionError
 from gattn.models.effects.effect_tables import Effects
 
@@ -41,7 +41,7 @@ def cuts(layers=2, heads=3):
     table = Effects(
         [
             {"edit": f"Cut(layer={n}, head={h})", "kind": "Cut", "stack": None}
-            | {"record": json.dumps([gattn.Cut(layer=n, head=h).told()])}
+            | {"record": to_text([gattn.Cut(layer=n, head=h)])}
             | {"layer": n, "head": h, "query": None, "key": None}
             for n in range(layers)
             for h in range(heads)

@@ -122,7 +122,9 @@ def test_a_record_equals_its_edit_and_shows_the_same(edit):
     assert hash(record) == hash(edit)
     assert re.sub(r" at 0x\w+", "", repr(edit)) == repr(record)
     assert record.kind == type(edit).__name__
-    for name in ("head", "query", "key", "factor", "stack"):
+    assert record.others == edit.record.others
+    assert record.others.get("factor") == getattr(edit, "factor", None)
+    for name in ("head", "query", "key", "stack"):
         value = getattr(edit, name, None)
         if value is None or isinstance(value, (int, float, str, slice)):
             assert getattr(record, name) == value
@@ -163,7 +165,15 @@ def test_files_keep_edits(tmp_path, cut):
     ]
     nx.write_gexf(graph, tmp_path / "head.gexf")
     assert gattn.AttentionGraph.from_networkx(graph).edits == (CUT,)
-    for wrong in ("{}", "[1]", '[{"kind": "Cut"}]', "nonsense", 3, '[{"text": 1, "kind": "Cut"}]'):
+    for wrong in (
+        "{}",
+        "[1]",
+        '[{"kind": "Cut"}]',
+        "nonsense",
+        3,
+        '[{"text": 1, "kind": "Cut"}]',
+        '[{"text": "Scale()", "kind": "Scale", "others": 2}]',
+    ):
         graph.graph["edits"] = wrong
         with pytest.raises(GraphError, match="edits"):
             gattn.AttentionGraph.from_networkx(graph)

@@ -107,11 +107,6 @@ class Edit(Described):
         values = {one: getattr(given, one.name) for one in fields(given)}
         return {one.name: value for one, value in values.items() if value is not one.default}
 
-    def told(self) -> dict[str, Any]:
-        """Return what tables hold of it as JSON: its text, its class, and the fields it names."""
-        fields_told = {name: _as_json(value) for name, value in self._named_fields().items()}
-        return {"text": repr(self), "kind": type(self).__name__, **fields_told}
-
     @property
     def record(self) -> EditRecord:
         """What files and graphs keep of it."""
@@ -119,12 +114,13 @@ class Edit(Described):
         values = {one.name: getattr(given, one.name) for one in fields(given)}
         held = [value for value in values.values() if not _is_plain(value)]
         where = ("layer", "head", "query", "key")
+        others = self._named_fields().items()
         return EditRecord(
             ADDRESS.sub("", repr(self)),
             type(self).__name__,
             self.stack,
             **{name: _recorded(values.get(name)) for name in where},
-            factor=values.get("factor"),
+            others={x: _as_json(value) for x, value in others if x not in ("stack", *where)},
             digest=digest_of(held) if held else "",
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.checks import whole
-from gattn.edit_records import identities
+from gattn.edit_records import identities, to_text
 from gattn.errors import EditError, ModelError
 from gattn.models.doors.proof.probing.failing import is_out_of_memory
 from gattn.models.edit.base import Edit
@@ -143,16 +142,16 @@ def effect(
 
     plain, edited = measured(runner, measure, with_runs, batch_size, progress, fewer, look)
     places = {name: pd.array([row[name] for row in rows], dtype="Int64") for name in _PLACES}
+    records = [[edit.record for edit in some] for some in together]
     named = {
-        "edit": [", ".join(repr(edit) for edit in some) for some in together],
+        "edit": [", ".join(edit.text for edit in some) for some in records],
         "kind": [
             ", ".join(dict.fromkeys(type(edit).__name__ for edit in some)) for some in together
         ],
         "stack": [row["stack"] for row in rows],
     }
-    records = [json.dumps([edit.told() for edit in some]) for some in together]
     measures = {"plain": plain, "edited": edited, "effect": edited - plain}
-    found = Effects({**named, **places, **measures, "record": records})
+    found = Effects({**named, **places, **measures, "record": list(map(to_text, records))})
     found.attrs = measure.facts | {"tokens": runner.texts} | told_edits(runner.model)
     return found
 

@@ -188,7 +188,7 @@ class TableEdits:
 
         if at is None:
             return ""
-        return ", ".join(map(named, at)) if isinstance(at, list) else named(at)
+        return ", ".join(map(named, at)) if isinstance(at, tuple) else named(at)
 
     @cached_property
     def _texts(self) -> dict[Any, dict[str, Mapping[int, str]]]:

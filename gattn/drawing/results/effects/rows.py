@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
+
+from gattn.edit_records import EditRecord, from_text
 
 PLACES = ("stack", "layer", "head")
 ENDS = ("query", "key")
@@ -49,24 +50,32 @@ def _row(row: Mapping[str, Any]) -> Row:
     if "edit" not in row:
         return Row((Edited("Cut", where, {}),))
     text, record = str(row["edit"]), row.get("record")
-    told = json.loads(record) if isinstance(record, str) else []
-    if text != ", ".join(one.pop("text") for one in told):
+    edits = from_text(record) if isinstance(record, str) else ()
+    if text != ", ".join(edit.text for edit in edits):
         return Row((), text)
-    if len(told) > 1:
+    if len(edits) > 1:
         where = {}
-    return Row(tuple(_edited(one, where) for one in told), text)
+    return Row(tuple(_edited(one, where) for one in edits), text)
 
 
 def _known(value: Any) -> Any:
-    """Return a number as a whole one, as files may not hold it; None if there is none."""
+    """Return the whole number that a file may hold as another one; None if there is none."""
     if value is None or pd.isna(value):
         return None
     return value if isinstance(value, str) else int(value)
 
 
-def _edited(told: dict[str, Any], found: Mapping[str, Any]) -> Edited:
+def _edited(edit: EditRecord, found: Mapping[str, Any]) -> Edited:
     """Read an edit: its places are those that the run found, or else as it names them."""
-    kind, named = told.pop("kind"), {name: told.pop(name, None) for name in _WHERE}
-    places = {name: found.get(name) for name in _WHERE}
-    where = {name: named[name] if place is None else place for name, place in places.items()}
-    return Edited(kind, where, told)
+    where = {}
+    for name in _WHERE:
+        place = found.get(name)
+        where[name] = _plain(getattr(edit, name)) if place is None else place
+    return Edited(edit.kind, where, edit.others)
+
+
+def _plain(place: Any) -> Any:
+    """Write a span as "2:5"."""
+    if isinstance(place, slice):
+        return ":".join("" if end is None else str(end) for end in (place.start, place.stop))
+    return place

@@ -24,7 +24,7 @@ def value_said(name: str, value: Any) -> str:
 
 def listed(value: Any) -> str:
     """Write a number, a text or a list of them."""
-    return ", ".join(map(listed, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(listed, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def heads_said(where: Mapping[str, Any]) -> str:
@@ -32,10 +32,10 @@ def heads_said(where: Mapping[str, Any]) -> str:
     layer, head = where["layer"], where["head"]
     if isinstance(layer, int) and isinstance(head, int):
         return f"{layer}.{head}"
-    if isinstance(layer, list) and all(isinstance(place, list) for place in layer):
+    if isinstance(layer, tuple) and all(isinstance(place, tuple) for place in layer):
         return ", ".join(f"{one}.{other}" for one, other in layer)
     return ", ".join(
-        f"{name}{'s' * isinstance(value, list)} {listed(value)}"
+        f"{name}{'s' * (not isinstance(value, int))} {listed(value)}"
         for name, value in (("layer", layer), ("head", head))
         if value is not None
     )
