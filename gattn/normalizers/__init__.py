@@ -1,4 +1,4 @@
-"""Normalizers: how the scores of a neighbourhood become attention, one idea per file."""
+"""Totals: how the scores of a neighbourhood become attention, one idea per file."""
 
 from gattn.normalizers.base import Normalizer
 from gattn.normalizers.entrywise import Identity, ReLU, Sigmoid

@@ -1,4 +1,4 @@
-"""Normalizers that look at one edge at a time."""
+"""Totals that look at one edge at a time."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Chunks(nn.Module):
 def test_softmaxes_of_chunks_that_are_merged_are_refused():
     torch.manual_seed(0)
     model = Chunks().eval()
-    with pytest.raises(CaptureError, match="normalizer"), capturing(model):
+    with pytest.raises(CaptureError, match="by which its softmax divides"), capturing(model):
         model(torch.randn(1, 6, 16))
 
 

@@ -120,7 +120,7 @@ class Kernels(TorchDispatchMode):
             self.events.append(self._last)
             self.takings.forget()
             for x in tensors_in((result,))[:1]:
-                self.products.normalizers.attend(x)
+                self.products.totals.attend(x)
         elif name == _SPARSE:
             self.events.append(Event(self._walk.innermost))
         elif name in _SOFTMAXES and not is_empty:

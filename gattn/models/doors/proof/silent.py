@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.landing import SUMS
-from gattn.models.doors.proof.normalizers import Normalizers
 from gattn.models.doors.proof.probing.one_run.parameters import Parameters
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.state import place_of
+from gattn.models.doors.proof.totals import Totals
 
 _EXPONENTIALS = frozenset(("exp", "exp_", "exp2", "exp2_"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
@@ -32,7 +32,7 @@ class Products:
     `multiplying` names these modules; `written_out` those that do so with exponentials of which
     sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
     pairs of a softmax's numbers and others, and then take sums; `by_node` those that
-    divide by sums of exponentials that were taken by a list of nodes. `normalizers` follows what is
+    divide by sums of exponentials that were taken by a list of nodes. `totals` follows what is
     made of such sums. `looking_up` names those that multiply a softmax with the parameter that its
     scores were made with, as a codebook. `linear` holds those that multiply what a softmax gave
     with numbers that are no softmax, as linear attention does; `factored` those that multiply it
@@ -54,7 +54,7 @@ class Products:
         self.written_out: list[str] = []
         self.spreading: set[str] = set()
         self.by_node: set[str] = set()
-        self.normalizers = Normalizers()
+        self.totals = Totals()
         self.looking_up: set[str] = set()
         self.linear: set[str] = set()
         self.factored: set[str] = set()
@@ -72,7 +72,7 @@ class Products:
     def note(self, where: str, kernel: str, given: Sequence[Any], result: Any) -> None:
         """Look at a kernel that ran in a module."""
         tensors = [x for x in given if isinstance(x, Tensor)]
-        self.normalizers.note(kernel, given, result, self._exponentials)
+        self.totals.note(kernel, given, result, self._exponentials)
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
         self._note_node_sum(where, kernel, given, tensors, result)
@@ -81,7 +81,7 @@ class Products:
         self._look_up(where, kernel, tensors, result)
         self._chain(where, kernel, tensors, result)
         if kernel == "logsumexp":
-            self.normalizers.total(result, where, tensors[0], is_logarithm=True)
+            self.totals.total(result, where, tensors[0], is_logarithm=True)
         if kernel in _NORMALIZED or (
             kernel == "sub" and any(x in self._normalized for x in tensors)
         ):
@@ -137,7 +137,7 @@ class Products:
                 self._exponentials[result] = found
         elif found is not None:
             if is_sum or (result.shape[-1:] == (1,) and result.numel() < found.size):
-                self.normalizers.total(result, where, tensors[0], is_logarithm=False)
+                self.totals.total(result, where, tensors[0], is_logarithm=False)
             found.is_summed |= is_sum and not is_product
             found.is_multiplied |= is_product
             if found.is_summed and found.is_multiplied and not found.is_noted:
@@ -160,7 +160,7 @@ class Products:
             direct = {one.where for one in taken if one.is_direct}
             self.factored |= direct & {found.where}
             self._outputs[result] = _Output(found.where, result.numel())
-            self.normalizers.attend(result)
+            self.totals.attend(result)
         elif is_product:
             self.linear |= {one.where for one in taken if one.is_direct}
         elif taken and not result.numel() % taken[0].size:  # Perhaps once for each head.

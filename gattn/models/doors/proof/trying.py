@@ -28,9 +28,9 @@ from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout
 
 _MERGED = (
-    "what it makes of its softmax's normalizer, such as a logarithm, weighs what attention gives "
-    "(or is a number of Python's, so that its use is unknown), as where softmaxes over chunks of "
-    "keys are merged, so the softmax alone is not what a head attends to"
+    "what it makes of the sum by which its softmax divides, such as a logarithm, weighs what "
+    "attention gives (or becomes a Python number, whose use is unknown), as where softmaxes over "
+    "chunks of keys are merged, so the softmax alone is not what a head attends to"
 )
 _LEARNED_ONCE = (
     "it attends to tokens in one run, and in another to keys and values that are the same whatever "
@@ -129,7 +129,7 @@ class Trying:
     gates : Gates
         What proves that they weigh no tokens.
     merged : collection of (str, int)
-        The calls whose softmaxes are merged by their normalizers.
+        The calls whose softmaxes are merged by the sums that they divide by.
     ranked : collection of (str, int)
         The calls whose modules rank as many numbers as there are scores.
     spreading : collection of str

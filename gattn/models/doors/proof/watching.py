@@ -66,8 +66,8 @@ class Watching:
     mixed : dict
         The calls whose softmaxes are mixed into the same tensor, by its identity.
     merged, ranked, across : set of (str, int)
-        The calls whose softmaxes are merged by their normalizers; whose modules rank as many
-        numbers as there are scores; that are mixed over another dimension than heads.
+        The calls whose softmaxes are merged by the sums that they divide by; whose modules rank as
+        many numbers as there are scores; that are mixed over another dimension than heads.
     ids : list of Tensor
         The integers among the inputs that look like ids of tokens.
     """
@@ -85,7 +85,7 @@ class Watching:
         self._model, self._walk, self._given, self._plan = model, walk, given, plan
         self._is_open, self._originals = is_open, originals
         self.kernels = Kernels(model, walk)
-        give_out = self.kernels.products.normalizers.give_out
+        give_out = self.kernels.products.totals.give_out
         self.reads = Reads(walk, self.kernels.picks, self.kernels.origins, give_out, kept)
         self.numbers = Numbers(given)
         self.open: list[Site] = []
@@ -193,9 +193,9 @@ class Watching:
         kernels, plan, sites = self.kernels, self._plan, self._sites.found
         for site in sites:
             where = site.chain[0].name, (site.queries, site.keys)
-            if where in kernels.products.normalizers.merging:
+            if where in kernels.products.totals.merging:
                 self.merged.add(site.place)
-            elif where in kernels.products.normalizers.aside:
+            elif where in kernels.products.totals.aside:
                 plan.uses.setdefault(site.place, [_SUMS])
             if where in kernels.ranking and not site.is_ranked:
                 self.ranked.add(site.place)

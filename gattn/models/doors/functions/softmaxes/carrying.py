@@ -223,12 +223,17 @@ def zeros_put(func: Any, args: tuple[Any, ...], followed: Followed) -> tuple[Any
     attention, index, value = args
     if not attention.is_floating_point() or not isinstance(value, (int, float)) or value != 0:
         return None
-    if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape == attention.shape:
+    if _is_mask(index, attention):
         return attention, index, 0.0
     with _disable_current_modes():
         mask = torch.zeros_like(attention, dtype=torch.bool)
         mask[index] = True
     return attention, mask, 0.0
+
+
+def _is_mask(index: Any, attention: Tensor) -> bool:
+    like = (torch.bool, attention.shape, attention.device)
+    return isinstance(index, Tensor) and (index.dtype, index.shape, index.device) == like
 
 
 def keeps_numbers(func: Any, args: tuple[Any, ...]) -> bool:

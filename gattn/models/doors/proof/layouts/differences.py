@@ -18,16 +18,15 @@ Found: TypeAlias = dict[Site, list[tuple[Tensor, Tensor]]]
 
 LEAST = 0.1
 """A slot changes at least by this share of what its token changes most."""
-_CLEARLY = 1.2
+CLEARLY = 1.2
 """A slot shows whose it is where one token changes it by so many times what any other does."""
 UNKNOWN = -1.0
 """Where it is not known how much a slot changes."""
 MEDIAN = 0.5
+"""The rank of the change that is in the middle."""
 
 
-def changes(
-    one: Told, apart: Sequence[Tensor], rank: float = MEDIAN
-) -> Iterator[tuple[Tensor, Tensor]]:
+def changes(one: Told, apart: Sequence[Tensor], rank: float) -> Iterator[tuple[Tensor, Tensor]]:
     """Say how much each slot (elements, slots) of a side differs, and which token it is.
 
     The values come first. Where a slot is known by its scores, the change of one of them says how
@@ -103,7 +102,7 @@ def are_of_others(apart: Tensor, tokens: Tensor, places: Tensor, least: float) -
     these. A token that is elsewhere hardly changes its own slot.
     """
     most, which = apart.topk(2, dim=0)
-    is_clear = (most[0] > _CLEARLY * most[1]) & (most[0] > least)
+    is_clear = (most[0] > CLEARLY * most[1]) & (most[0] > least)
     of = which[0] == torch.arange(len(tokens), device="cpu")[:, None]
     found, slots = torch.where(of & is_clear, apart, UNKNOWN).max(1)
     is_found, untold = found > UNKNOWN, (apart == UNKNOWN).any(0)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from gattn.models.doors.proof.layouts.differences import UNKNOWN, Found
+from gattn.models.doors.proof.layouts.differences import CLEARLY, UNKNOWN, Found
 from gattn.models.doors.proof.layouts.nudging import Nudging
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Told
@@ -21,8 +21,6 @@ from gattn.models.doors.proof.probing.rerunning import Reruns
 
 _FEW = 8
 """How many tokens are changed each in a run of its own."""
-_CLEARLY = 1.2
-"""A slot shows what it holds where that changes it by so many times what any other token does."""
 _TIMES = 6.0
 """Tokens changed places if all in a circle hold so many times more of others than of their own."""
 _RUNS = 16
@@ -88,7 +86,7 @@ def _are_own(one: Told, runs: Sequence[Found]) -> bool:
         other = sizes.gather(0, 1 - places.clamp(0, 1)[None])[0]
         if not bool(is_told.any()):
             continue
-        if not float(own[is_told].prod()) > _CLEARLY**2 * float(other[is_told].prod()):
+        if not float(own[is_told].prod()) > CLEARLY**2 * float(other[is_told].prod()):
             return False
     return True
 
@@ -104,7 +102,7 @@ def _held(sizes: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
     least, most = order[weight - 1], order[weight]
     seen = sizes > most
     found = decoded(seen, torch.ones_like(seen), code)
-    is_clear = (least > _CLEARLY * most.clamp(min=0)) & (least > 0)
+    is_clear = (least > CLEARLY * most.clamp(min=0)) & (least > 0)
     times = least / most.clamp(min=torch.finfo(sizes.dtype).tiny)
     return torch.where(is_clear, found, NONE), times
 

@@ -114,12 +114,12 @@ def _is_integer(x: Tensor) -> bool:
 
 
 class Lookups(TorchFunctionMode):
-    """Lets embeddings give NaN for ids that code made of NaN, as of the hour of a number."""
+    """Lets embeddings give NaN for ids that code made of NaN, as `(hour * 24).long()` may be."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run a function, an embedding without ids that it does not have."""
+        """Run a function; an embedding gives NaN for ids that it does not have."""
         given = kwargs or {}
         if func is not nn.functional.embedding or len(args) < 2:
             return func(*args, **given)

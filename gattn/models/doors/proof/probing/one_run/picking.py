@@ -194,7 +194,7 @@ class Picks:
         self._before = len(self.found)
 
     def repeat(self) -> bool:
-        """Return whether the function read a number that values decide, which others runs repeat.
+        """Return whether the function read a number that values decide, which other runs repeat.
 
         In these, code does with it what it did; so it moves no token elsewhere.
         """

@@ -1,4 +1,4 @@
-"""Follows the sums that normalize softmaxes, to tell those that are merged from those logged."""
+"""Follows the sums by which softmaxes divide, to tell those that are merged from those logged."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Softmax = tuple[str, tuple[int, ...]]
 """The module that took a softmax, and of how many queries and keys."""
 
 
-class Normalizers:
-    """The modules that use a softmax's normalizer by itself, and of how many queries and keys.
+class Totals:
+    """The modules that use a softmax's sums by themselves, and of how many queries and keys.
 
-    Those in `merging` weigh with it what attention gave, or make a number of Python's of it, as
-    where softmaxes of chunks are merged; those `aside` make something else of it, as a loss.
+    Those in `merging` weigh with them what attention gave, or make Python numbers of them, as where
+    softmaxes of chunks are merged; those `aside` make something else of them, such as a loss.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Normalizers:
 
     @property
     def aside(self) -> set[Softmax]:
-        """The softmaxes whose normalizers are used, but weigh nothing that attention gave."""
+        """The softmaxes whose sums are used, but weigh nothing that attention gave."""
         return self._used - self.merging
 
     def total(self, sums: Tensor, where: str, scores: Tensor, *, is_logarithm: bool) -> None:
@@ -52,7 +52,7 @@ class Normalizers:
             self._attended.add(memory)
 
     def give_out(self, tensors: Sequence[Tensor]) -> None:
-        """Note of what code makes lists or arrays."""
+        """Note what code makes lists or arrays of."""
         for one in filter(None, map(memory_of, tensors)):
             self.merging |= self._made.get(one, set())
 
@@ -66,7 +66,7 @@ class Normalizers:
             self._use(kernel, tensors, result, exponentials)
 
     def _follow(self, kernel: str, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Follow what is made of normalizers, and of attention, to where one weighs the other."""
+        """Follow what is made of sums, and of attention, to where one weighs the other."""
         if not (self._made or self._attended):
             return
         memories = [memory_of(x) for x in tensors]
