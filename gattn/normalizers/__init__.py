@@ -1,4 +1,4 @@
-"""Totals: how the scores of a neighbourhood become attention, one idea per file."""
+"""Normalizers: how the scores of a neighbourhood become attention, one idea per file."""
 
 from gattn.normalizers.base import Normalizer
 from gattn.normalizers.entrywise import Identity, ReLU, Sigmoid

@@ -1,4 +1,4 @@
-"""Totals that look at one edge at a time."""
+"""Normalizers that look at one edge at a time."""
 
 from __future__ import annotations
 
