@@ -99,6 +99,21 @@ def test_tokens_that_are_moved_and_mixed_have_no_names(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("kind", [_Model, _Later])
+@pytest.mark.parametrize("pair", [(0, 1), (3, 9), (28, 29)])
+def test_two_of_many_tokens_that_change_places_before_a_gate_have_no_names(
+    pair: tuple[int, int], kind: Callable[..., nn.Module], is_fused: bool
+) -> None:
+    order = list(range(30))
+    order[pair[0]], order[pair[1]] = pair[::-1]
+    for mix in ("by a gate", "less the mean"):
+        model = _made(mix, lambda x: x[:, order], 0, is_fused=is_fused, kind=kind)
+        with pytest.warns(UserWarning, match="have no names"):
+            assert _tokens(model, torch.randn(1, 30, WIDTH).double()) == ()
+
+
+@torch.no_grad()
 def test_edits_of_moved_and_mixed_tokens_are_refused() -> None:
     model = _made("by a gate", MOVES["flip"], 0, kind=_Model)
     cut = edited(model, Cut(key="a"), tokens=list("abcde"))
@@ -170,7 +185,7 @@ def test_one_side_that_is_moved_and_mixed_has_no_names(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("count", [4, 5, 6, 8, 10])
+@pytest.mark.parametrize("count", [4, 5, 6, 8, 10, 17, 30])
 @pytest.mark.parametrize("side", ["queries", "keys"])
 @pytest.mark.parametrize("move", ["stay", *MOVES])
 def test_a_causal_mask_hides_no_move(move: str, side: str, count: int) -> None:

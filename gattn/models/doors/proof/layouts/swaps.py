@@ -1,12 +1,12 @@
-"""Exchanges pairs of tokens, to see which slots follow them.
+"""Lets some tokens change places, to see which slots follow them.
 
-Means, norms and gates that pool all tokens stay as they are if two tokens change places. So a slot
-that changes holds one of the two, however strongly the pooled numbers reach it.
+Means, norms and gates that pool all tokens stay as they are if tokens change places. So a slot that
+changes holds one of these, however strongly the pooled numbers reach it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 import torch
@@ -30,20 +30,19 @@ from gattn.models.doors.proof.probing.rerunning import Reruns
 
 _EVERY = torch.ones((), dtype=torch.bool, device="cpu")
 """Marks all numbers of a tensor."""
-_FEW = 6
-"""How many tokens change places with all others."""
-_MOST = 16
-"""How many tokens change places with others, two in each run."""
+_FEW, _RUNS = 6, 16
+"""How many tokens change places in pairs, each with all others; and in how many runs more do so."""
+_MOST = _RUNS * ((_RUNS - 1) // 2)
+"""How many tokens change places at most: those that so many runs tell apart."""
 
 
 def moved(
     some: Sequence[Told], inputs: TokenInputs, count: int, outer: Run, reruns: Reruns
 ) -> set[Site]:
     """List calls whose slots clearly follow other tokens, and those that come after them."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
     if count < 3:
         return set()
-    found = _Swaps(some, inputs, outer, reruns, count).moved(order[:_MOST])
+    found = _Swaps(some, inputs, outer, reruns, count).moved()
     first = next((n for n, one in enumerate(some) if one.site in found), len(some))
     return {one.site for one in some[first:]}
 
@@ -74,39 +73,34 @@ class _Swaps:
         entered = inputs.marking(_EVERY.expand(count), nudged)
         reruns.through(outer, note, entered, self._last, is_plain=True)
 
-    def moved(self, tokens: Tensor) -> set[Site]:
+    def moved(self) -> set[Site]:
         """List calls whose slots clearly follow other tokens than their own.
 
-        Each token changes places with several others: the slot that holds it changes each time.
+        Each token changes places with several others: the slot that holds it changes each time, and
+        that of any other token stays at least once.
         """
-        order = tokens.tolist()
-        pairs = list(combinations(order, 2))
-        if len(order) > _FEW:
-            pairs = list(zip(order, [*order[1:], order[0]], strict=True))
-        runs = {pair: self._run(pair) for pair in pairs}
-        return {site for site in self._known if self._is_moved(site, runs, tokens)}
+        code = _code(self._count)
+        runs = [self._run(row) for row in code]
+        return {site for site in self._known if self._is_moved(site, runs, code)}
 
-    def _is_moved(self, site: Site, runs: Mapping[tuple[int, int], Found], tokens: Tensor) -> bool:
-        if not all(site in run for run in runs.values()):
+    def _is_moved(self, site: Site, runs: Sequence[Found], code: Tensor) -> bool:
+        if not all(site in run for run in runs):
             return False
         known = (x[x.isfinite()].double().abs() for x in self._given[site])
         most = max((float(x.max()) for x in known if x.numel()), default=0.0)
         least = most * torch.finfo(self._given[site][0].dtype).eps ** 0.7
         sequences = torch.tensor(self._known[site].tokens.sequences, device="cpu")
-        for sides in zip(*(run[site] for run in runs.values()), strict=True):
-            places = sides[0][1]
-            sizes = {pair: side[0] for pair, side in zip(runs, sides, strict=True)}
-            some = [[x for pair, x in sizes.items() if n in pair] for n in tokens.tolist()]
-            apart = torch.stack([torch.stack(x).amin(0) for x in some])
+        tokens = code.any(0).nonzero()[:, 0]
+        for sides in zip(*(run[site] for run in runs), strict=True):
+            places, sizes = sides[0][1], torch.stack([size for size, _ in sides])
+            apart = torch.stack([sizes[code[:, n]].amin(0) for n in tokens])
             for own in (sequences == sequence for sequence in sequences.unique()):
                 if are_of_others(apart[:, own].flatten(1), tokens, places[own].flatten(), least):
                     return True
         return False
 
-    def _run(self, pair: tuple[int, int]) -> Found:
-        """Let two tokens change places; return how much slots change, and which tokens they are."""
-        row = torch.zeros(self._count, dtype=torch.bool, device="cpu")
-        row[list(pair)] = True
+    def _run(self, row: Tensor) -> Found:
+        """Let tokens change places; return how much slots change, and which tokens they are."""
         found: Found = {}
 
         def see(site: Site, call: RawCall) -> None:
@@ -118,38 +112,55 @@ class _Swaps:
                     before_it = self._given[site]
                     found[site] = list(changes(one, difference(given(call), before_it), 0.0))
                 if not self._reruns.carries(site):
-                    call.output.copy_(before if one is None else _rows_swapped(one, before, pair))
+                    call.output.copy_(before if one is None else _rows_rolled(one, before, row))
                 elif one is not None and site is self._first and not self._inputs.are_any:
-                    call.output.copy_(_rows_swapped(one, before, pair))
+                    call.output.copy_(_rows_rolled(one, before, row))
 
         seed()
-        entered = self._inputs.marking(row, _swapped)
+        entered = self._inputs.marking(row, _rolled)
         self._reruns.through(self._outer, see, entered, self._last, is_plain=True)
         return found
 
 
-def _swapped(x: Tensor, marks: Tensor) -> Tensor:
-    """Change all tokens slightly, then let the two that are marked change places."""
+def _code(count: int) -> Tensor:
+    """Return which tokens change places in each run, booleans (runs, count).
+
+    Each does so in two runs or more, with few others: what attends to moved tokens alone changes.
+    """
+    if count <= _FEW:
+        rows = torch.tensor(list(combinations(range(count), 2)), device="cpu")
+        return torch.zeros(len(rows), count, dtype=torch.bool, device="cpu").scatter(1, rows, True)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0), device="cpu")
+    runs, own = min(count, _RUNS), torch.arange(min(count, _MOST), device="cpu")
+    both = torch.stack((own % runs, (own + 1 + own // runs) % runs))
+    found = torch.zeros(runs, count, dtype=torch.bool, device="cpu")
+    found[both, order[: len(own)].expand(2, -1)] = True
+    return found
+
+
+def _rolled(x: Tensor, marks: Tensor) -> Tensor:
+    """Change all tokens slightly, then put those that are marked in each other's places."""
     x = nudged(x, _EVERY)
     dim = next(n for n, size in enumerate(marks.shape) if size > 1)
+    count = int(marks.sum())
     marks = marks.to(x.device).expand(x.shape)
-    pairs = x[marks].reshape(*x.shape[:dim], 2, -1)
-    return x.masked_scatter(marks, pairs.flip(-2))
+    moving = x[marks].reshape(*x.shape[:dim], count, -1)
+    return x.masked_scatter(marks, moving.roll(1, -2))
 
 
-def _rows_swapped(one: Told, output: Tensor, pair: tuple[int, int]) -> Tensor:
-    """Let two tokens' rows of what a call gives change places, where a sequence has one of each."""
+def _rows_rolled(one: Told, output: Tensor, row: Tensor) -> Tensor:
+    """Put rows of what a call gives in each other's places, where a sequence has one of each."""
     tokens, layout, lead = one.tokens, one.layout, one.site.lead
     rows = layout.fold(output, lead).movedim(1, 2)
     positions = torch.stack(list(tokens.query_positions))
     sequences = torch.tensor(tokens.sequences, device="cpu")[:, None].expand_as(positions)
     order = torch.arange(positions.numel(), device="cpu")
+    moving = row.nonzero()[:, 0].tolist()
     for sequence in sequences.unique():
-        first, second = (
-            ((positions == token) & (sequences == sequence)).flatten().nonzero()[:, 0]
-            for token in pair
-        )
-        if len(first) == len(second) == 1:
-            order[first], order[second] = second, first
+        own = (sequences == sequence).flatten()
+        slots = [(own & (positions == token).flatten()).nonzero()[:, 0] for token in moving]
+        if all(len(slot) == 1 for slot in slots):
+            some = torch.cat(slots)
+            order[some] = some.roll(1)
     swapped = rows.flatten(0, 1)[order.to(rows.device)].reshape(rows.shape)
     return layout.unfold(swapped.movedim(2, 1), lead)
