@@ -224,7 +224,7 @@ def logged(q, k, v):
 @pytest.mark.parametrize("way", [merged, merged_by_products, merged_by_logarithms, logged])
 def test_sums_that_weigh_something_else_are_refused(way):
     model, x = made(way)
-    says = "its softmax's normalizer"
+    says = "the sum by which its softmax divides"
     with torch.no_grad(), pytest.raises(CaptureError, match=says), capturing(model):
         model(x)
 
@@ -257,7 +257,7 @@ class Merging(Layer):
 def test_chunks_that_are_merged_around_the_attending_module_are_refused():
     torch.manual_seed(0)
     model, x = Merging().double().eval(), torch.randn(2, 6, WIDTH).double()
-    says = "its softmax's normalizer"
+    says = "the sum by which its softmax divides"
     with torch.no_grad(), pytest.raises(CaptureError, match=says), capturing(model):
         model(x)
 
