@@ -22,15 +22,15 @@ CLEARLY = 1.2
 """A slot shows whose it is where one token changes it by so many times what any other does."""
 UNKNOWN = -1.0
 """Where it is not known how much a slot changes."""
-MEDIAN = 0.5
-"""The rank of the change that is in the middle."""
+HALF = 0.5
+"""Half of the scores of a slot."""
 
 
-def changes(one: Told, apart: Sequence[Tensor], rank: float) -> Iterator[tuple[Tensor, Tensor]]:
+def changes(one: Told, apart: Sequence[Tensor], share: float) -> Iterator[tuple[Tensor, Tensor]]:
     """Say how much each slot (elements, slots) of a side differs, and which token it is.
 
-    The values come first. Where a slot is known by its scores, the change of one of them says how
-    much it differs: from the smallest, whose `rank` is 0, to the largest, 1.
+    The values come first. Where a slot is known by its scores, those that change least say how much
+    it differs, by the root of the mean of their squares.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ def changes(one: Told, apart: Sequence[Tensor], rank: float) -> Iterator[tuple[T
         The call.
     apart : sequence of Tensor
         How much the numbers that it is given differ.
-    rank : float
-        Which change of its scores a slot has.
+    share : float
+        Which share of its scores these are, one of them at least.
     """
     lead, layout, tokens = one.site.lead, one.layout, one.tokens
     places = tokens.query_positions, tokens.key_positions
-    for n, sizes in _changes(one.site, apart, rank):
+    for n, sizes in _changes(one.site, apart, share):
         positions = torch.stack(list(places[n]))
         is_told_otherwise = n == 0 and (tokens.is_cross or tokens.is_by_rows)
         if is_told_otherwise or sizes.shape[-1] != positions.shape[-1]:
@@ -65,11 +65,11 @@ def difference(now: Sequence[Tensor], before: Sequence[Tensor]) -> list[Tensor]:
     return [(x - y).abs().double().cpu() for x, y in zip(now, before, strict=True)]
 
 
-def _changes(site: Site, apart: Sequence[Tensor], rank: float) -> Iterator[tuple[int, Tensor]]:
+def _changes(site: Site, apart: Sequence[Tensor], share: float) -> Iterator[tuple[int, Tensor]]:
     """Say how much each slot (lead, slots) of queries, 0, and of keys, 1, differs.
 
-    Another query changes its whole row of scores, and one number in those of others: so the median
-    says how much a query differs, and that of a column how much a key does. If two tokens change
+    Another query changes its whole row of scores, and one number in those of others: so most of a
+    row say how much a query differs, and most of a column how much a key does. If two tokens change
     places, some score of every other token stays as it is.
     """
     if site.live is None:
@@ -81,9 +81,9 @@ def _changes(site: Site, apart: Sequence[Tensor], rank: float) -> Iterator[tuple
     scores = torch.where(is_known, apart[1], torch.inf)
     for n, dim in enumerate((2, 1)):
         counts = is_known.sum(dim, keepdim=True)
-        place = ((counts - 1).clamp(min=0) * rank).long()
-        sizes = scores.sort(dim).values.gather(dim, place)
-        yield n, torch.where(counts > 1, sizes, UNKNOWN).squeeze(dim)
+        least = (counts * share).long().clamp(min=1)
+        sums = scores.sort(dim).values.square().cumsum(dim).gather(dim, least - 1)
+        yield n, torch.where(counts > 1, (sums / least).sqrt(), UNKNOWN).squeeze(dim)
 
 
 def nudged(x: Tensor, marks: Tensor, draw: int = 0) -> Tensor:

@@ -27,8 +27,6 @@ _RUNS = 16
 """How many runs tell which tokens slots hold that depend on all of them, if not more."""
 _DRAWS = 4
 """How many times tokens are changed by other numbers, if they seem to have changed places."""
-_RANK = 0.25
-"""Half of the tokens change: so a query that does not leaves half of its scores as they are."""
 
 
 def exchanged(
@@ -47,11 +45,12 @@ def exchanged(
     """
     nudging = Nudging(some, first, inputs, outer, reruns)
     code = words(count) if count > _FEW else torch.eye(count, dtype=torch.bool, device="cpu")
-    fewest = max(_RUNS // len(code), 1) if blind else 1
+    fewest = max(_RUNS // len(code), 1)
+    staying = 1 - float(code.double().mean(1).max())  # A query that stays leaves these scores.
     left, drawn = list(some), 0
     for draws, times in ((fewest, 1.0), (_DRAWS, _TIMES)):
         numbers = range(drawn, drawn + draws)
-        runs = [nudging.run(row, numbers, _RANK) for row in code]
+        runs = [nudging.run(row, numbers, staying) for row in code]
         drawn += draws
         left = [
             one
@@ -107,6 +106,18 @@ def _held(sizes: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(is_clear, found, NONE), times
 
 
+def _with_hidden(held: Tensor, times: Tensor, count: int) -> Tensor:
+    """Let the only slot of which nothing is known hold the only token that no other holds.
+
+    A causal mask hides the first query and the last key, as each has a single score.
+    """
+    hidden = times < 0
+    missing = sorted(set(range(count)) - set(held.tolist()))
+    if int(hidden.sum()) != 1 or len(missing) != 1:
+        return held
+    return held.masked_fill(hidden, missing[0])
+
+
 def have_changed_places(
     places: Tensor, held: Tensor, times: Tensor, count: int, least: float
 ) -> bool:
@@ -115,8 +126,11 @@ def have_changed_places(
     Only a token that a single slot holds counts, and so a convolution, whose slots hold neighbours,
     changes no places, nor what reads one way: its first slot holds its own token alone.
     """
-    is_told = (places >= 0) & (places < count) & (held >= 0)
-    places, held, times = places[is_told], held[is_told], times[is_told]
+    is_token = (places >= 0) & (places < count)
+    places, held, times = places[is_token], held[is_token], times[is_token]
+    held = _with_hidden(held, times, count)
+    is_told = held >= 0
+    places, held, times = places[is_told], held[is_told], times[is_told].clamp(min=1)
     alone = (places.bincount(minlength=count) == 1) & (held.bincount(minlength=count) == 1)
     own = torch.arange(count, device="cpu")
     of = own.scatter(0, places, held)

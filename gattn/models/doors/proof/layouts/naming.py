@@ -165,7 +165,7 @@ class _Exchange:
     def _compare(self, one: Told, call: RawCall, token: int | slice) -> None:
         site, sequences = one.site, torch.tensor(one.tokens.sequences, device="cpu")
         numbers = differences.difference(differences.given(call), self._given[site])
-        found = differences.changes(one, numbers, differences.MEDIAN)
+        found = differences.changes(one, numbers, differences.HALF)
         # Scores of cross-attention also change with queries, which may be ids, too.
         for apart, positions in islice(found, 1) if one.tokens.is_cross else found:
             for sequence in sequences.unique():

@@ -53,10 +53,10 @@ class Nudging:
         seed()
         reruns.through(outer, note, None, self._last, is_plain=True)
 
-    def run(self, row: Tensor, draws: Sequence[int], rank: float) -> Found:
+    def run(self, row: Tensor, draws: Sequence[int], share: float) -> Found:
         """Change marked tokens in all elements of the batch, by several draws of numbers.
 
-        Returns how much slots differ on average, by the `rank` of `changes`.
+        Returns how much slots differ on average, by a `share` of their scores as `changes` does.
         """
         sums: dict[Site, list[Tensor]] = {}
         for draw in draws:
@@ -64,7 +64,7 @@ class Nudging:
                 known = sums.get(site, [torch.zeros_like(x) for x in apart])
                 sums[site] = [x + y.square() for x, y in zip(known, apart, strict=True)]
         return {
-            site: list(changes(self._known[site], [x.sqrt() for x in some], rank))
+            site: list(changes(self._known[site], [x.sqrt() for x in some], share))
             for site, some in sums.items()
         }
 

@@ -117,11 +117,12 @@ class Told:
         return 2 * int((alike & told).sum()) > int(told.sum())
 
     def mixes(self, code: Tensor) -> bool:
-        """Return whether some slot depends on several tokens."""
+        """Return whether some slot depends on several tokens, or may do so in runs that hide it."""
         for n, positions in self.sides(code.shape[1]):
             is_token = (positions >= 0) & (positions < code.shape[1])
             seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
-            are_several = (seen & known).sum(0) > int(code[:, 0].sum())
+            may_be = torch.where(known, seen, known.any(0))
+            are_several = may_be.sum(0) > int(code[:, 0].sum())
             if bool((are_several & is_token).any()):
                 return True
         return False
