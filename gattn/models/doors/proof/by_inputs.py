@@ -122,7 +122,8 @@ def layout_by(
         rows = replace(layout.tokens, has_own_rows=True)
         return replace(layout, tokens=rows), is_good and is_settled
     queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
-    may_be_same = inputs.queries.dependence is not inputs.keys.dependence
+    is_one = batches.are_same(inputs.run, inputs.queries.source, inputs.keys.source)
+    may_be_same = inputs.queries.dependence is not inputs.keys.dependence and not is_one
     are_same = queries.are_in_order and keys.are_in_order
     are_same |= _are_same(inputs.queries.side, inputs.keys.side)
     is_cross = may_be_same or not are_same

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.copying.random_numbers import seed
+from gattn.models.doors.proof.layouts.sameness import is_given_twice
 from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.failing import Stop, failing
@@ -117,6 +118,15 @@ class Batches:
             return False
         # Some inputs have no such dimension, and may make it.
         return len(self._own) == len(self._all) or self.varies(run, source) is False
+
+    def are_same(self, run: Run, source: int, other: int) -> bool:
+        """Return whether two inputs of a run hold the same numbers, as two tensors may."""
+        if source == other:
+            return True
+        if run.around is None or run.place not in self._places:
+            return False
+        some = sources(self._places[run.place])
+        return is_given_twice(some[source], some[other], self._all)
 
     def varies(self, run: Run, source: int) -> bool | None:
         """Return whether an input of a run changes with the model's; None if that is not known."""

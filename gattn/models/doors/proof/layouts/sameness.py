@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -20,6 +22,21 @@ def are_same(one: Any, other: Any) -> bool:
         x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
         for x, y in zip(first, second, strict=True)
     )
+
+
+def is_given_twice(x: Tensor, other: Tensor, given: Sequence[Tensor]) -> bool:
+    """Return whether two inputs of a module hold the same numbers, as if one were given twice.
+
+    If all rows are alike, or inputs of the model are `given` twice, they may do so by chance.
+    """
+    has_tokens = x.dim() > 1 and bool((x != x[..., :1, :]).any())
+    by_chance = any(one.dim() > 1 and _are_equal(one, two) for one, two in combinations(given, 2))
+    return has_tokens and not by_chance and _are_equal(x, other)
+
+
+def _are_equal(x: Tensor, y: Tensor) -> bool:
+    are_alike = (x.dtype, x.device) == (y.dtype, y.device)
+    return are_alike and torch.equal(x, y)
 
 
 def is_same(one: Layout, other: Layout) -> bool:
