@@ -23,9 +23,12 @@ class Decoder(nn.Module):
         self.key, self.query = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.score, self.way = nn.Linear(WIDTH, 1), way
 
+    def begin(self, x, states, last):
+        return last[0][0], last[1][0], x[:, 0]
+
     def forward(self, x, way=None, cut=None):
-        states, (h, c) = self.encoder(x)
-        h, c, given = h[0], c[0], x[:, 0]
+        states, last = self.encoder(x)
+        h, c, given = self.begin(x, states, last)
         self.shown, found = [], []
         for step in range(STEPS):
             h, c = self.cell(given, (h, c))
