@@ -3,7 +3,7 @@
 import pytest
 import torch
 from hand_written import DIM, TOKENS, check, made
-from test_decoder_steps import STEPS, WIDTH, Decoder, dense
+from test_decoder_steps import WIDTH, Decoder, dense
 
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
