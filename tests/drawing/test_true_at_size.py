@@ -1,5 +1,7 @@
 """In figures of the size of a paper no text meets another, and none is cut."""
 
+import re
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
@@ -236,8 +238,8 @@ def test_the_scale_of_signed_numbers_is_labelled_alike_on_both_sides(high):
     plt.close(ax.figure)
 
 
-@pytest.mark.parametrize(("high", "said"), [(3.3, "are whole"), (1.7, "have room")])
-def test_a_caption_counts_the_names_that_are_seen_or_whole(high, said):
+@pytest.mark.parametrize(("high", "shown"), [(3.3, 56), (1.7, 0)])
+def test_a_caption_says_nothing_of_labels_that_have_no_room(high, shown):
     tokens = list("abcdefghij")
     attention = np.random.default_rng(0).dirichlet(np.ones(10), (8, 8, 10))
     whole = AttentionTrace.from_arrays(attention, tokens=tokens)
@@ -248,9 +250,27 @@ def test_a_caption_counts_the_names_that_are_seen_or_whole(high, said):
     figure = whole.draw(figsize=(3.3, high), sort=scores, label=labels)
     written = [" ".join(box.text.split()) for box in drawn_texts(figure)]
     named = [f"{layer}.{head}" for layer, head in places[8:]]  # 0.5 is a number of the scale, too
-    assert any(f"0 of 64 names {said}" in text for text in written)
-    assert sum(text in named for text in written) == (56 if said == "are whole" else 0)
+    (caption,) = [text for text in written if "sorted by" in text]
+    assert "from the largest on; no room to write each head's score above it" in caption
+    assert "above each head" not in caption
+    assert ("no room for names" in caption) == (shown == 0)
+    assert "names are whole" not in caption
+    assert sum(text in named for text in written) == shown
     plt.close(figure)
+
+
+@pytest.mark.parametrize("font", [7, 10])
+def test_a_caption_says_that_scores_are_written_only_where_they_are(font):
+    for layers, size in [(8, (3.3, 2.4)), (8, (6.75, 3)), (3, (3.3, 2.4)), (12, (3.3, 3.3))]:
+        with mpl.rc_context({"font.size": font}):
+            figure = trace(layers, layers).draw(sort="induction", figsize=size)
+            written = [" ".join(box.text.split()) for box in drawn_texts(figure)]
+        (caption,) = [text for text in written if "sorted by" in text]
+        scored = re.compile(r"\d+\.\d+:( induction)? 0\.\d\d")
+        scores = [text for text in written if scored.fullmatch(text)]
+        assert ("written above" in caption) == bool(scores)
+        assert ("no room to write each head's induction above it" in caption) == (not scores)
+        plt.close(figure)
 
 
 @pytest.mark.parametrize("size", [(3.3, 2.4), (6.75, 4.0), (9.0, 6.0)])

@@ -125,12 +125,12 @@ def draw_compare(
         arranged = order.arrange(graphs, columns=across)
         groups = key_value_groups(graphs) if arranged.columns else ()
         sides = _Sides(graphs, {place: afters[place] for place in graphs})
-        said = [shown_text(sides.edits(edits), limit=200), *sides.caption(), *order.said, beyond]
+        shown = [shown_text(sides.edits(edits), limit=200), *sides.caption()]
         blocks = sides.blocks(order, arranged, plain, change)
         named = replace(chosen, model="") if sides.are_models else chosen
-        above, below = texts_of(options, named.title(graphs), said)
+        above, *captions = texts_of(options, named.title(graphs), order, shown, [beyond])
         return Grid(
-            above, below, blocks, arranged.rows, groups, chosen.is_strip, pool,
+            above, *captions, blocks, arranged.rows, groups, chosen.is_strip, pool,
             said_by_user=caption is not None,
         )  # fmt: skip
 

@@ -171,10 +171,10 @@ def ways_of(
         groups = key_value_groups(graphs) if places.columns else ()
         edits = edits_said(union(head.edits for head in graphs.values()))
         beyond = scale.beyond(graphs.values())
-        said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said, beyond, edits]
-        title, caption = texts_of(options, chosen.title(graphs), said)
+        shown = [edges_shown(graphs.values()), *what_is_shown(graphs)]
+        title, *captions = texts_of(options, chosen.title(graphs), order, shown, [beyond, edits])
         return Grid(
-            title, caption, (block,), places.rows, groups, chosen.is_strip, options.pool,
+            title, *captions, (block,), places.rows, groups, chosen.is_strip, options.pool,
             said_by_user=options.caption is not None,
         )  # fmt: skip
 
@@ -192,10 +192,18 @@ def _heads_of_layers(graphs: Graphs) -> int:
     return len({head for *_, head in graphs})
 
 
-def texts_of(options: HeadOptions, title: str, said: Iterable[str]) -> tuple[str, str]:
-    """Return title and caption, the user's own if given."""
-    caption = "; ".join(filter(None, said)) if options.caption is None else options.caption
-    return writable(title if options.title is None else options.title), writable(caption)
+def texts_of(
+    options: HeadOptions, title: str, order: Order, before: Iterable[str], after: Iterable[str]
+) -> tuple[str, str, str]:
+    """Return title, caption, and caption where labels have no room; the user's own if given."""
+    said = ([*before, *order.said(has_room=has_room), *after] for has_room in (True, False))
+    captions = ["; ".join(filter(None, parts)) for parts in said]
+    own = [options.title, options.caption, options.caption]
+    title, caption, unlabelled = (
+        writable(usual if given is None else given)
+        for usual, given in zip([title, *captions], own, strict=True)
+    )
+    return title, caption, unlabelled
 
 
 def edges_shown(heads: Iterable[AttentionGraph]) -> str:

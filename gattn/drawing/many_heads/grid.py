@@ -63,6 +63,8 @@ class Grid:
     ----------
     title, caption : str
         What stands above, and below; the size of cells is added to the caption.
+    unlabelled : str
+        The caption where the labels of heads have no room.
     blocks : tuple of Block
         The blocks, with the same places of panels.
     rows : tuple of str
@@ -79,6 +81,7 @@ class Grid:
 
     title: str
     caption: str
+    unlabelled: str
     blocks: tuple[Block, ...]
     rows: tuple[str, ...] = ()
     groups: tuple[tuple[int, int, int], ...] = ()
@@ -154,6 +157,7 @@ class Grid:
                 blocks=self.blocks[end - count : end],
                 title="" if number else self.title,
                 caption=self.caption if end == ends[-1] else "",
+                unlabelled=self.unlabelled if end == ends[-1] else "",
             )
             for number, (count, end) in enumerate(zip(counts, ends, strict=True))
         ]

@@ -295,13 +295,15 @@ class Plan:
         count = sum(names.count for names in self.names)
         shown = sum(names.shown for names in self.names)
         whole = sum(names.whole for names in self.names)
-        lacks = f"{whole} of {count} names are whole" * (whole < count)
+        lacks = f"{whole} of {count} names are whole" * (0 < whole < count)
         if shown < count:
-            lacks = f"{shown} of {count} names have room"
+            lacks = f"{shown} of {count} names have room" if shown else "no room for names"
         top = grid.top_of_marked
         are_marked = top is not None and min(self.token(grid.head)) >= as_inches(MARKED)
         marked = marked_said(top) if top is not None and are_marked else ""
-        return "; ".join(filter(None, [grid.caption, marked, lacks]))
+        first = self.names[0]
+        caption = grid.caption if first.whole or not first.count else grid.unlabelled
+        return "; ".join(filter(None, [caption, marked, lacks]))
 
     def pooled(self, dots: float = COARSE) -> str:
         """Say what pixels show that several cells share, of so many per inch; "" if none do."""

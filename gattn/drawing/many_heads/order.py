@@ -77,16 +77,17 @@ class Order:
         written = by if label is None else Score.of(label, graphs, known)
         return cls(by, written, within_layers, is_strip)
 
-    @property
-    def said(self) -> list[str]:
-        """Return what heads are sorted and labelled by."""
+    def said(self, *, has_room: bool) -> list[str]:
+        """Return what heads are sorted by, and what is written above them if it has room."""
         said = []
         if self.sort:
             each = " in each layer" if self.within_layers else ""
-            above = ", written above," if self.label is self.sort else ""
+            above = ", written above," if has_room and self.label is self.sort else ""
             first = "" if self.sort.is_text else " from the largest on"
             said.append(f"sorted by {self.sort.name}{above}{each}{first}")
-        if self.label and self.label is not self.sort:
+        if self.label and not has_room:
+            said.append(f"no room to write each head's {self.label.name} above it")
+        elif self.label and self.label is not self.sort:
             said.append(f"above each head its {self.label.name}")
         return said
 
