@@ -11,15 +11,17 @@ from meeting import problems
 from sample_heads import SHAPES, causal_head, signed_head
 from test_draw_heads import box, images, lines, overlaps, said, words
 
+import gattn
 from gattn.analysis.heads.compare import compare, compare_head
 from gattn.analysis.heads.divergences import FARTHEST
+from gattn.analysis.reading.heads import by_place
 from gattn.drawing.canvas import fonts
 from gattn.drawing.many_heads.compare import distance_text, draw_compare
 from gattn.drawing.styles.style import style
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
-from gattn.keep import TopK
+from gattn.keep import Threshold, TopK
 from gattn.names.text import wrapped
 
 
@@ -347,3 +349,58 @@ def test_no_token_is_named_rather_than_one_and_matrices_have_its_room():
         figure = draw_compare(before, after, heads=[(0, 1), (1, 0), (1, 2)], figsize=(3.3, 2.4))
     tokens = {f"{n} {text}" for n, text in enumerate(before[0, 0].labels())}
     assert not tokens & {text.get_text() for text in figure.findobj(mpl.text.Text)}
+
+
+@pytest.mark.parametrize("size", [(6.75, 3.0), (6.75, 3.6)])
+@pytest.mark.parametrize("shape", [(1, 16), (16, 1), (8, 2), (2, 8), (3, 4), (4, 4)])
+def test_matrices_of_few_or_many_layers_fill_the_width_of_a_paper(shape, size):
+    from paper import FONT
+    from sample_heads import causal_head
+
+    def run(seed):
+        heads = {
+            (n, h): causal_head(9, seed=seed + 31 * n + h, layer=n, head=h)
+            for n in range(shape[0])
+            for h in range(shape[1])
+        }
+        return AttentionTrace({"decoder": Stack("decoder", heads)})
+
+    with mpl.rc_context(FONT):
+        figure = run(0).draw(other=run(500), figsize=size)
+        assert not problems(figure)
+    boxes = [image.get_window_extent() for image in figure.axes[0].images]
+    assert len(boxes) == 48 if shape != (3, 4) else 36
+    sides = [min(box.width, box.height) / figure.dpi for box in boxes]
+    assert min(sides) > 0.25
+    is_named = "heads are named layer.head" in said(figure)
+    has_rows = "layer 0" in words(figure)
+    assert is_named != has_rows
+    plt.close(figure)
+
+
+def test_a_head_of_which_no_edge_was_kept_is_not_said_to_have_none():
+    before, after = trace(1), trace(2)
+    heads = {place[1:]: head for place, head in by_place(after).items()}
+    heads[1, 0] = heads[1, 0].keep(Threshold(2.0))
+    dropped = AttentionTrace({"decoder": Stack("decoder", heads)}, "tiny")
+    assert "an empty matrix: none of its edges were kept" in said(draw_compare(before, dropped))
+    assert "empty matrix" not in said(draw_compare(before, after))
+    plt.close("all")
+
+
+@pytest.mark.parametrize("size", [None, (6.75, 3.0), (3.3, 2.4)])
+def test_a_head_without_edges_after_a_cut_is_said_to_have_none_left(size):
+    model, tokenizer = gattn.load_model()
+    before = gattn.capture("a b a b a", model, tokenizer)
+    with gattn.edited(model, gattn.Cut(layer=2, head=0)):
+        after = gattn.capture("a b a b a", model, tokenizer)
+    figure = before.draw(other=after, figsize=size)
+    assert "an empty matrix has no edges left" in said(figure)
+    assert "an empty matrix has no edges left" in said(after.draw(figsize=size))
+    plt.close("all")
+
+
+def test_the_caption_says_what_a_full_bar_is():
+    figure = draw_compare(trace(1), trace(2))
+    assert "empty at 0, full at 0.833 (√ln 2), where no attention is shared" in said(figure)
+    plt.close(figure)

@@ -26,8 +26,9 @@ from gattn.drawing.many_heads.draw_heads import (
 )
 from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
-from gattn.drawing.many_heads.order import Arranged, Graphs, Order, strip_columns, titled
+from gattn.drawing.many_heads.order import Arranged, Graphs, Order, titled
 from gattn.drawing.many_heads.scores import HeadScore
+from gattn.drawing.many_heads.sheet import inches_of
 from gattn.drawing.matrices.cells import Pool
 from gattn.drawing.styles.figures import check_one_size
 from gattn.edit_records import union
@@ -35,6 +36,8 @@ from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
 
 PLAIN = "before", "after"
+_BLOCKS = (3,), (2, 1), (1, 1, 1)
+"""How many of before, after and the change stand side by side, from the top to the bottom."""
 
 
 @checks_given
@@ -131,24 +134,28 @@ def draw_compare(
         above, *captions = texts_of(options, named.title(graphs), order, shown, [beyond])
         return Grid(
             above, *captions, blocks, arranged.rows, groups, chosen.is_strip, pool,
-            said_by_user=caption is not None,
+            has_places=not arranged.rows, said_by_user=caption is not None,
         )  # fmt: skip
 
-    def ways_of(graphs: Graphs) -> list[list[Grid]]:
-        """List the ways in which a stack may fill a figure, the usual one first."""
-        grid = grid_of(graphs, int(chosen.is_strip))
-        rows, columns = grid.size
-        ways = [grid.stacked(*counts) for counts in ((3,), (2, 1), (1, 1, 1))]
-        if columns > 3 * rows:
-            ways.reverse()
-        if chosen.is_strip:
-            wide = grid_of(graphs, strip_columns(graphs))
-            ways += [wide.stacked(3), wide.stacked(1, 1, 1)]
-        return ways
-
-    every = zip(*map(ways_of, chosen.stacks()), strict=True)
-    grids, *others = ([grid for way in some for grid in way] for some in every)
+    stacks = chosen.stacks()
+    size = figsize if figure is None else inches_of(figure)
+    ways = [_stacked(grid_of(graphs, int(chosen.is_strip))) for graphs in stacks]
+    every = [[grid for way in some for grid in way] for some in zip(*ways, strict=True)]
+    if size is not None:
+        counts, shape = list(map(len, stacks)), len(stacks) * size[0] / size[1]
+        for blocks in _BLOCKS:
+            for across in order.filling_columns(counts, shape * len(blocks) / max(blocks)):
+                grids = map(grid_of, stacks, across)
+                every.append([part for grid in grids for part in grid.stacked(*blocks)])
+    grids, *others = every
     return draw_grids(grids, figure, figsize=figsize, others=others)
+
+
+def _stacked(grid: Grid) -> list[list[Grid]]:
+    """List the ways in which before, after and the change may stand, the usual one first."""
+    rows, columns = grid.size
+    ways = [grid.stacked(*blocks) for blocks in _BLOCKS]
+    return ways[::-1] if columns > 3 * rows else ways
 
 
 def _compared(befores: Graphs, afters: Graphs) -> pd.DataFrame:
@@ -203,8 +210,8 @@ class _Sides:
             *named,
             *what_is_shown(self._befores, self._afters),
             *_kept({before: self._befores, after: self._afters}),
-            "the bar above a change is its Jensen-Shannon distance, mean over queries; a whole bar "
-            f"is {FARTHEST:.3f}, nothing in common",
+            "the bar above a change is its Jensen-Shannon distance, mean over queries: empty at 0, "
+            f"full at {FARTHEST:.3f} (√ln 2), where no attention is shared",
         ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -33,8 +32,6 @@ from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
 from gattn.names.text import writable
 
-_SPREADS = (1.0, math.floor), (1.0, math.ceil), (0.7, math.floor), (1.4, math.ceil)
-"""How many more columns than squares would have, where these are free, and how rounded."""
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 
 
@@ -175,21 +172,14 @@ def ways_of(
         title, *captions = texts_of(options, chosen.title(graphs), order, shown, [beyond, edits])
         return Grid(
             title, *captions, (block,), places.rows, groups, chosen.is_strip, options.pool,
-            said_by_user=options.caption is not None,
+            has_places=not places.rows, said_by_user=options.caption is not None,
         )  # fmt: skip
 
     stacks = chosen.stacks()
-    ways = [tuple(map(strip_columns if chosen.is_strip else _heads_of_layers, stacks))]
+    ways = [tuple(strip_columns(graphs) if chosen.is_strip else 0 for graphs in stacks)]
     if size is not None and order.is_free:
-        counts, shape = list(map(len, stacks)), len(stacks) * size[0] / size[1]
-        for wider, rounded in _SPREADS:
-            ideal = [rounded(wider * math.sqrt(count * shape)) for count in counts]
-            ways.append(tuple(min(max(a, 1), b) for a, b in zip(ideal, counts, strict=True)))
+        ways += order.filling_columns(list(map(len, stacks)), len(stacks) * size[0] / size[1])
     return [list(map(grid_of, stacks, across)) for across in dict.fromkeys(ways)]
-
-
-def _heads_of_layers(graphs: Graphs) -> int:
-    return len({head for *_, head in graphs})
 
 
 def texts_of(
@@ -230,7 +220,17 @@ def what_is_shown(*sides: Graphs) -> list[str]:
     is_grouped = any(head.key_value_head is not None for head in heads)
     if is_grouped and not key_value_groups(sides[0]):
         said.append("key-value heads differ between layers")
+    empty = [head for head in heads if head.sink is None and not head.graph.num_edges]
+    if 0 < len(empty) < len(heads):
+        said.append(_empty_said(empty))
     return said
+
+
+def _empty_said(heads: Sequence[AttentionGraph]) -> str:
+    """Say why the matrices of some heads are empty."""
+    if any(head.total_edges.any() for head in heads):
+        return "an empty matrix: none of its edges were kept"
+    return "an empty matrix has no edges" + " left" * any(head.edits for head in heads)
 
 
 def key_value_groups(graphs: Graphs) -> Groups:

@@ -75,6 +75,8 @@ class Grid:
         Whether matrices are large, with their tokens where all have the same.
     pool : {"mean", "max"}
         What a pixel shows that holds several cells.
+    has_places : bool
+        Whether heads stand in no row of their layer: their names say which it is.
     said_by_user : bool
         Whether the caption is the user's, to which nothing is added.
     """
@@ -87,6 +89,7 @@ class Grid:
     groups: tuple[tuple[int, int, int], ...] = ()
     is_strip: bool = False
     pool: Pool = "mean"
+    has_places: bool = False
     said_by_user: bool = False
 
     @cached_property

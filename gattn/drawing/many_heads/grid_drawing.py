@@ -28,6 +28,8 @@ _EVERY = (1, 2, 4, 5, 10, 20, 50)
 """Of how many columns one is numbered where not all numbers have room."""
 _EVENED = 3
 """How often the height of a figure is shared out among grids, so that their matrices are alike."""
+_IN_ROWS = 1.5
+"""How much more the area of matrices is worth whose rows are layers."""
 _STEPS = 16
 """In how many steps a figure without room is made larger, until it has some."""
 
@@ -92,9 +94,12 @@ def _largest(ways: Sequence[Sequence[Grid]], size: tuple[float, float]) -> list[
 def _how_large(plans: Sequence[Plan]) -> tuple[bool, bool, float]:
     """Return whether plans, and names, have room, and the area of their smallest matrices.
 
-    Where no name is whole, matrices are worth half of their area.
+    Where no name is whole, matrices are worth half of their area; those in rows of their layer are
+    worth more than others.
     """
     area = min(plan.panel[0] * plan.panel[1] * (1 + plan.whole_names) / 2 for plan in plans)
+    if not any(plan.grid.has_places for plan in plans):
+        area *= _IN_ROWS
     return _have_room(plans), all(plan.has_names for plan in plans), area
 
 

@@ -303,7 +303,14 @@ class Plan:
         marked = marked_said(top) if top is not None and are_marked else ""
         first = self.names[0]
         caption = grid.caption if first.whole or not first.count else grid.unlabelled
-        return "; ".join(filter(None, [caption, marked, lacks]))
+        return "; ".join(filter(None, [caption, self._naming(), marked, lacks]))
+
+    def _naming(self) -> str:
+        """Say how names such as "2.0" are to be read, if there are no others."""
+        every = [text for names in self.names for text in names.texts.values() if text]
+        is_short = self.grid.has_places and every and "layer" not in "".join(every)
+        is_known = self.grid.head.layer is not None
+        return "heads are named layer.head" if is_short and is_known else ""
 
     def pooled(self, dots: float = COARSE) -> str:
         """Say what pixels show that several cells share, of so many per inch; "" if none do."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Graphs: TypeAlias = "Mapping[Place, AttentionGraph]"
+_SPREADS = (1.0, math.floor), (1.0, math.ceil), (0.7, math.floor), (1.4, math.ceil)
+"""How many more columns than squares would have, where these are free, and how rounded."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +96,27 @@ class Order:
 
     @property
     def is_free(self) -> bool:
-        """Whether heads may stand in any number of columns."""
+        """Whether heads stand in any number of columns, also on a new figure."""
         return self.is_strip or (self.sort is not None and not self.within_layers)
 
+    def filling_columns(self, counts: Sequence[int], shape: float) -> list[tuple[int, ...]]:
+        """List in how many columns some heads of each stack may fill a width over a height.
+
+        Layers that must stay rows are in no number of columns.
+        """
+        found: list[tuple[int, ...]] = []
+        for wider, rounded in () if self.within_layers else _SPREADS:
+            ideal = [rounded(wider * math.sqrt(count * shape)) for count in counts]
+            rows = [-(-count // min(max(a, 1), count)) for a, count in zip(ideal, counts, strict=True)]
+            found.append(tuple(-(-n // row) for n, row in zip(counts, rows, strict=True)))
+        return list(dict.fromkeys(found))
+
     def arrange(self, graphs: Graphs, columns: int = 0) -> Arranged:
-        """Arrange the heads of one stack; where columns are free, in so many, 0 for the usual."""
+        """Arrange the heads of one stack: in so many columns, or 0 for the usual."""
         layers = sorted({layer for _, layer, _ in graphs})
         numbers = sorted({head for *_, head in graphs})
         ranked = self.sort.ranked(list(graphs)) if self.sort else list(graphs)
-        if self.is_free:
+        if self.is_free or columns:
             wide = columns or len(numbers)
             spots = {divmod(count, wide): place for count, place in enumerate(ranked)}
             names = {place: _full_and_short_name(place, graphs[place]) for place in graphs}

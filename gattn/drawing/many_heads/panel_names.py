@@ -79,4 +79,5 @@ def _shortest(text: str, room: float, most: int, measure: Callable[[str], float]
     lines = [line for line in every if room >= _FEWEST or measure(line) <= room][:most]
     if lines and len(lines) < len(every):
         lines[-1] = lines[-1].removesuffix(":") if lines[-1].endswith(":") else f"{lines[-1]}…"
-    return "\n".join(shortened(lines, room + _LITTLE))
+    is_wide = any(measure(line) > room + _LITTLE for line in lines)
+    return "\n".join(shortened(lines, room + _LITTLE) if is_wide else lines)
