@@ -31,9 +31,7 @@ def words_of(lines):
 def test_why_prints_pairs_and_what_the_attention_would_be(found, capsys):
     assert main(EDGE) == 0
     asked, score, columns, *lines = capsys.readouterr().out.splitlines()
-    assert asked == (
-        "embedded, decoder stack, 13 tokens, head 2.0, from 'green' (12) to 'lamp' (9)"
-    )
+    assert asked == ("embedded, decoder stack, 13 tokens, head 2.0, query 12 “green”, key 9 “lamp”")
     assert score == "score 5.628, the sum over these pairs of parts:"
     assert float(found.scores[12, 9]) == pytest.approx(5.628, abs=1e-3)
     assert columns.split() == ["query_part", "key_part", "score", "share"]
@@ -59,7 +57,7 @@ def test_why_writes_tables_and_pictures(found, tmp_path, capsys):
     assert written["query_part"].tolist() == expected["query_part"].tolist()
     assert written["score"].to_numpy() == pytest.approx(expected["score"].to_numpy())
     said = capsys.readouterr().out
-    assert "to 'lamp' (9), less that of 'river' (2)" in said
+    assert "key 9 “lamp”, less that of key 2 “river”" in said
     assert f"{path}: 196 pairs" in said
     assert main([*EDGE, "--contrast", "mean", "-o", str(tmp_path / "why.svg")]) == 0
     drawn = " ".join(re.sub(r"<[^>]*>", "", (tmp_path / "why.svg").read_text()).split())
@@ -99,7 +97,7 @@ def test_why_of_a_row_and_of_several_tokens(capsys):
     assert "attention without" not in said
     assert "less the mean over all keys" in said
     assert main([*WHY, "--query", "8", "--query", "12", "--key", " lamp"]) == 0
-    assert "from 'green' (8), 'green' (12) to 'lamp' (5), 'lamp' (9)" in capsys.readouterr().out
+    assert "queries 8 “green”, 12 “green”, keys 5 “lamp”, 9 “lamp”" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_why_of_a_row_and_of_several_tokens(capsys):
         ([*WHY[:-1], "2.0"], "head 0 of layer 2 is --layer 2 --head 0. See gattn why --help"),
         ([*WHY[:-1], "9"], "No head 9; layer 2 has 0 .. 3."),
         ([*WHY[:3], "9", "--head", "0"], "No layer 9; the model has layers 0 .. 3."),
-        ([*WHY, "--query", "3", "--key", "12"], "has no edge from the key 'green' (12) to"),
+        ([*WHY, "--query", "3", "--key", "12"], "has no edge from the key 12 “green” to"),
         ([*WHY, "--key", "zebra"], "No key 'zebra'"),
         (
             [*WHY, "--key", "9", "--key", "9"],

@@ -52,9 +52,20 @@ def visible(token: str, *, limit: int = 16, has_glyph: Callable[[str], bool] = a
     return _ellipsised(pieces, limit)
 
 
-def quoted(token: str, *, limit: int = 24, has_glyph: Callable[[str], bool] = always) -> str:
-    """Write a token within a sentence, so that punctuation and spaces are told from its own."""
-    return f"“{visible(token, limit=limit, has_glyph=has_glyph)}”"
+def quoted(
+    token: str,
+    *,
+    limit: int = 24,
+    has_glyph: Callable[[str], bool] = always,
+    is_entry: bool = False,
+) -> str:
+    """Write a token within a sentence, so that punctuation and spaces are told from its own.
+
+    Of an entry of the vocabulary, such as a predicted token, spaces before it are shown: “␣lamp”.
+    """
+    word = token.lstrip(" ")
+    shown = "␣" * (len(token) - len(word)) + word if is_entry and word else token
+    return f"“{visible(shown, limit=limit, has_glyph=has_glyph)}”"
 
 
 def numbered(node: Any, text: str) -> str:

@@ -88,6 +88,25 @@ def test_zero_has_no_sign(river):
     assert [percent(share, 0) for share in (-0.004, -1.336, 0.95)] == ["0 %", "−134 %", "95 %"]
 
 
+@pytest.mark.parametrize(("kind", "what"), [("edges", "attention"), ("paths", "paths")])
+def test_less_than_nothing_is_said_to_be_less_than_with_all_ablated(river, kind, what):
+    found = river.copy()
+    found.graph.update(completeness=1.049, kind=kind)
+    assert f"without them −4.9 % is left, less than with all {what} ablated" in str(found)
+    if kind == "edges":
+        (below,) = [t for t in found.draw().texts if t.get_gid() == "gattn-caption"]
+        said = below.get_text().replace("\n", " ")
+        assert "−4.9 % is left, less than with all attention ablated" in said
+    assert "less than" not in str(river)
+
+
+def test_predicted_tokens_are_written_alike_in_circuits_and_routes(river, embedded):
+    routes = gattn.analysis.routes(TEXT, *embedded, progress=False)
+    assert "which predicts “␣lamp”" in repr(routes)
+    assert "of probability of “␣lamp”" in str(river)
+    assert routes.draw().get_title() == "routes to “␣lamp”"
+
+
 def test_of_a_divergence_it_is_said_what_the_share_is_of(river):
     found = river.copy()
     found.graph.update(metric="KL divergence in nats", empty=1.934, full=0.0, faithfulness=0.904)

@@ -324,7 +324,7 @@ def test_a_table_lists_the_edges_by_head(river):
 
 
 def test_an_induction_text_is_read_by_the_induction_heads(river):
-    assert river.graph["predicted"] == "lamp"
+    assert river.graph["predicted"] == " lamp"
     edges = river.attention_edges().set_index(["layer", "head", "query", "key"])
     assert {(2, 0, 12, 5), (2, 1, 12, 5), (1, 1, 5, 4)} <= set(edges.index)
     model, tokenizer = gattn.load_model()

@@ -351,7 +351,7 @@ def test_a_sink_is_told(tiny):
 def test_what_was_asked_is_said(gpt2):
     found = gattn.why(IDS, gpt2, layer=1, head=0, query=8, key=3)
     for table in (found.table(5), found.matrix(5)):
-        assert table.computed_from.endswith("from '21' (8) to '17' (3), less that of '33' (5)")
+        assert table.computed_from.endswith("query 8 “21”, key 3 “17”, less that of key 5 “33”")
         assert table.notes == ["norms are held as they are in this run"]
     assert found.table("mean").computed_from.endswith("less that of the mean key")
     row = gattn.why(IDS, gpt2, layer=1, head=0, query=8)

@@ -91,7 +91,7 @@ def test_tokens_heads_and_the_prediction_are_written(river):
     texts = [text.get_text() for text in ax.texts]
     assert "→ lamp" in texts
     assert "2.0,2.1" in texts
-    assert ax.get_title() == "routes to “lamp”"
+    assert ax.get_title() == "routes to “␣lamp”"
     assert any(text.startswith("embedded") for text in texts)
     plain = river.draw(labels=False)
     assert "→ lamp" not in [text.get_text() for text in plain.texts]

@@ -11,7 +11,7 @@ from seen import caption
 import gattn
 from gattn.drawing.canvas.fonts import families, has_glyph
 from gattn.drawing.canvas.labels import fit, shortened, width_of
-from gattn.names.text import visible, width, wrapped
+from gattn.names.text import quoted, visible, width, wrapped
 
 
 @pytest.mark.parametrize(
@@ -242,3 +242,18 @@ def test_long_tokens_that_begin_alike_have_labels_of_their_own():
     for pitch in (20.0, 60.0, 200.0):
         texts = fit(dict(enumerate(tokens)), pitch, rotations=[0, 45, 90]).texts
         assert [text[-1] for text in texts] == list("012345")
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        (" lamp", "“␣lamp”"),
+        ("lamp", "“lamp”"),
+        ("  lamp ", "“␣␣lamp”"),
+        ("   ", "“␣␣␣”"),
+        ("", '“""”'),
+        (" a\nb", "“␣a↵b”"),
+    ],
+)
+def test_entries_of_a_vocabulary_keep_the_space_before_them(token, shown):
+    assert quoted(token, is_entry=True) == shown

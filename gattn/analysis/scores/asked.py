@@ -11,8 +11,11 @@ from torch import Tensor
 
 from gattn.analysis.scores.head_scores import HeadScores
 from gattn.errors import SelectionError
+from gattn.names.text import placed
 from gattn.names.tokens import find_token
 from gattn.on_page import OnPage
+
+_SEVERAL = {"query": "queries", "key": "keys"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,18 +94,23 @@ class AskedScores(OnPage, HeadScores):
 
     def asked(self, contrast: int | str | None = None) -> str:
         """Say what it was computed from, which edges are asked about, and beside what."""
-        key = "" if self.key is None else f" to {self.named(self.key)}"
-        beside = ""
+        sides = {"query": self.query, "key": self.key}
+        said = [
+            f"{side if len(places) == 1 else _SEVERAL[side]} {self.named(places)}"
+            for side, places in sides.items()
+            if places is not None
+        ]
         if contrast is not None:
-            other = "the mean key" if contrast == "mean" else self.named([self._other(contrast)])
-            beside = f", less that of {other}"
-        return f"{self.computed_from}, from {self.named(self.query)}{key}{beside}"
+            is_mean = contrast == "mean"
+            other = "the mean key" if is_mean else f"key {self.named([self._other(contrast)])}"
+            said.append(f"less that of {other}")
+        return ", ".join([self.computed_from, *said])
 
     def _other(self, contrast: int | str) -> int:
         return find_token(contrast, range(len(self.tokens)), self.tokens, "contrast")
 
     def named(self, places: Sequence[int]) -> str:
-        """Name tokens, by text and position."""
+        """Name tokens, by position and text."""
         if len(places) == len(self.tokens) > 3:
             return "all tokens"
-        return ", ".join(f"{self.tokens[n]!r} ({n})" for n in places)
+        return ", ".join(placed(n, self.tokens, n) for n in places)

@@ -315,7 +315,7 @@ class Why(Pictured, AskedScores):
 
     def __repr__(self) -> str:
         asked = "all keys" if self.key is None else self.named(self.key)
-        first = (
-            f"Why head {self.layer}.{self.head} attends from {self.named(self.query)} to {asked}"
-        )
+        attend = "attends" if len(self.query) == 1 else "attend"
+        head = f"{self.layer}.{self.head}"
+        first = f"Why, in head {head}, {self.named(self.query)} {attend} to {asked}"
         return f"{first}\n{self.table().head(8).to_string(float_format='{:.2f}'.format)}"

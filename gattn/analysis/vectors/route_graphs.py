@@ -85,7 +85,7 @@ class Routes(Graph):
         if position is None or not position < len(self.tokens):
             return ""
         said = f"to position {placed(position, self.tokens, position)}"
-        return f"{said}, which predicts {quoted(predicted)}" if predicted else said
+        return f"{said}, which predicts {quoted(predicted, is_entry=True)}" if predicted else said
 
     def weigh(self) -> None:
         """Give each node the strength of all paths from it, over their weights."""

@@ -17,7 +17,7 @@ from gattn.errors import SelectionError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.decomposition import Decomposition
 from gattn.models.decompose.read_out import comes_last, read_out
-from gattn.models.load.token_texts import names_of
+from gattn.models.load.token_texts import entries_of
 from gattn.models.run.functions import RunFunction, Runnable, prepared, resolved_for
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
@@ -140,7 +140,7 @@ def routes(
         norm=int(norm),
         layers=len(found.layers),
         error=found.error,
-        predicted=names_of([ids[target]], known[2])[0] if ids else "",
+        predicted=entries_of([ids[target]], known[2])[0] if ids else "",
         tokens=json.dumps(found.tokens),
     )
     return graph

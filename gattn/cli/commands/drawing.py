@@ -241,6 +241,8 @@ def _print_prediction(
 ) -> None:
     import torch
 
+    from gattn.names.text import quoted
+
     is_next = before.predictions is not None and before.predictions.shift == 1
     if before.logits is None or after.logits is None or not is_next:
         print(f"next token: none, {type(model).__name__} does not predict one")
@@ -252,7 +254,7 @@ def _print_prediction(
     for name, logarithms in (("before", one), ("after", other)):
         best = logarithms.topk(min(3, len(logarithms)))
         tokens = [
-            f"{tokenizer.decode([token])!r} {value:.3f}"
+            f"{quoted(tokenizer.decode([token]), is_entry=True)} {value:.3f}"
             for value, token in zip(best.values.exp().tolist(), best.indices.tolist(), strict=True)
         ]
         print(f"  {name:7}" + "   ".join(tokens))

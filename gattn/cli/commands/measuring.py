@@ -167,7 +167,8 @@ def _print_routes(found: Routes) -> None:
     from gattn.names.text import numbered, placed, quoted, visible
 
     layer, position, _ = found.end
-    predicted = quoted(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
+    entry = found.graph["predicted"]
+    predicted = quoted(entry, is_entry=True) if entry else "nothing"
     print(f"position {placed(position, found.tokens, position)} predicts {predicted}")
     print(f"{layer} layers; {found.number_of_nodes()} nodes, {found.number_of_edges()} edges")
     paths = found.paths(10)

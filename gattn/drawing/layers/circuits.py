@@ -201,9 +201,8 @@ def said_of(circuit: Circuit) -> str:
 
 def left_without(circuit: Measured) -> str:
     """Say what is left without the circuit, and of what, if that is no plain share of a metric."""
-    of = f" of {circuit.whole}" * (circuit.whole != circuit.graph["metric"])
-    left = f"without them {percent(1 - circuit.completeness, 1)} is left{of}"
-    return "; ".join(filter(None, [left, circuit.caveat]))
+    whole = circuit.whole if circuit.whole != circuit.graph["metric"] else ""
+    return "; ".join(filter(None, [circuit.left_without(whole), circuit.caveat]))
 
 
 def beside(circuit: Circuit) -> str:

@@ -103,7 +103,7 @@ def draw_routes(
 def _end_said(routes: Routes) -> str:
     """Name what the routes lead to: the prediction, or the token that the answer is read from."""
     if predicted := str(routes.graph.get("predicted", "")):
-        return quoted(predicted, has_glyph=fonts.has_glyph)
+        return quoted(predicted, has_glyph=fonts.has_glyph, is_entry=True)
     position = routes.end[1]
     if not routes.tokens:
         return f"position {position}"

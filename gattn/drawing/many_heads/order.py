@@ -107,7 +107,9 @@ class Order:
         found: list[tuple[int, ...]] = []
         for wider, rounded in () if self.within_layers else _SPREADS:
             ideal = [rounded(wider * math.sqrt(count * shape)) for count in counts]
-            rows = [-(-count // min(max(a, 1), count)) for a, count in zip(ideal, counts, strict=True)]
+            rows = [
+                -(-count // min(max(a, 1), count)) for a, count in zip(ideal, counts, strict=True)
+            ]
             found.append(tuple(-(-n // row) for n, row in zip(counts, rows, strict=True)))
         return list(dict.fromkeys(found))
 

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from gattn.errors import ContractError, ModelError, SelectionError
 from gattn.names.choices import is_number
+from gattn.names.text import quoted
 from gattn.names.tokens import from_shown
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Measure:
     def _called(self, one: Any) -> str:
         """Name a token or a class, by its text or its number."""
         if isinstance(one, str) or not hasattr(one, "__index__"):
-            return repr(one).replace(" ", "␣")
+            return quoted(str(one), is_entry=True)
         return f"{'token' if self._has_words else 'class'} {index(one)}"
 
     @property

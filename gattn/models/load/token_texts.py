@@ -17,6 +17,8 @@ _SHOWN = 3
 
 Words: TypeAlias = tuple[int | None, ...]
 
+_SPACES = ("Ġ", "▁")
+
 
 def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
     """Name tokens by their texts, or without a tokenizer by their ids.
@@ -26,6 +28,18 @@ def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> t
     if tokenizer is None:
         return tuple(str(i) for i in ids)
     return _named(ids, _written(ids, tokenizer), tokenizer)
+
+
+def entries_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
+    """Name tokens of the vocabulary, with the space that begins a word."""
+    names = names_of(ids, tokenizer)
+    if tokenizer is None:
+        return list(names)
+    raw = tokenizer.convert_ids_to_tokens(list(ids))
+    return [
+        f" {name.lstrip(' ')}" if (one or "").startswith(_SPACES) and len(one) > 1 else name
+        for one, name in zip(raw, names, strict=True)
+    ]
 
 
 def names_of_run(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:

@@ -96,8 +96,8 @@ class Measured(Graph):
         if isnan(self.faithfulness):
             return f"{self.counted}: {self.notes[0]}"
         return (
-            f"{self.counted} keep {percent(self.faithfulness, 1)} of {self.whole}; without them "
-            f"{percent(1 - self.completeness, 1)} is left"
+            f"{self.counted} keep {percent(self.faithfulness, 1)} of {self.whole}; "
+            f"{self.left_without()}"
         )
 
     def __repr__(self) -> str:
@@ -112,6 +112,13 @@ class Measured(Graph):
         if what == kind or "all_units" not in graph:
             return edges
         return f"{len(self.units()):,} of {graph['all_units']:,} {kind} ({edges})"
+
+    def left_without(self, whole: str = "") -> str:
+        """Say what is left without it, of a `whole`: 0 % is the metric with all ablated."""
+        share = percent(1 - self.completeness, 1)
+        what = "paths" if "paths" in self.graph["kind"] else "attention"
+        below = f", less than with all {what} ablated" * share.startswith("−")
+        return f"without them {share} is left{f' of {whole}' * bool(whole)}{below}"
 
     @property
     def whole(self) -> str:

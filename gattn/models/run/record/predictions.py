@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gattn.checks import whole
 from gattn.errors import SelectionError
-from gattn.models.load.token_texts import names_of
+from gattn.models.load.token_texts import entries_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _ROWS = 64
 """How many rows of logits are in float64 at a time."""
-_SPACES = ("Ġ", "▁")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +90,7 @@ class Predictions:
         for _, logarithms in self._logarithms():
             top = logarithms.topk(most)
             for ids, some in zip(top.indices.tolist(), top.values.exp().tolist(), strict=True):
-                found.append(list(zip(self._named(ids), some, strict=True)))
+                found.append(list(zip(entries_of(ids, self.tokenizer), some, strict=True)))
         return found
 
     def table(self, most: int = 5) -> pd.DataFrame:
@@ -106,7 +105,7 @@ class Predictions:
         likeliest = [*before, *self.likeliest(most)][: len(self.ids)]
         return pd.DataFrame(
             {
-                "token": self._named(self.ids),
+                "token": entries_of(self.ids, self.tokenizer),
                 "probability": self.probability,
                 "likeliest": likeliest,
             }
@@ -117,17 +116,6 @@ class Predictions:
         for start in range(0, len(self.logits), _ROWS):
             rows = self.logits[start : start + _ROWS].double().cpu().log_softmax(-1)
             yield self.first + start + np.arange(len(rows)), rows
-
-    def _named(self, ids: Sequence[int]) -> list[str]:
-        """Name tokens of the vocabulary, with the space that begins a word."""
-        names = names_of(ids, self.tokenizer)
-        if self.tokenizer is None:
-            return list(names)
-        raw = self.tokenizer.convert_ids_to_tokens(list(ids))
-        return [
-            f" {name.lstrip(' ')}" if (one or "").startswith(_SPACES) and len(one) > 1 else name
-            for one, name in zip(raw, names, strict=True)
-        ]
 
 
 def shift_of(model: nn.Module) -> int | None:
