@@ -31,6 +31,7 @@ def network(seed=0):
     return graph
 
 
+ARROWS = "arrows: key → query"
 GRAPH = network()
 PLACES = nx.circular_layout(GRAPH)
 HEAD = replace(AttentionGraph.from_networkx(GRAPH), layer=0, head=1).with_layout(PLACES)
@@ -170,7 +171,7 @@ def test_a_query_is_ringed_and_shows_all_that_it_reads():
     assert faint(ax) == len(GRAPH.edges)
     np.testing.assert_allclose(nodes(ax, "gattn-outline").get_offsets(), [PLACES[5]])
     said = f"what query 5 reads: all {len(friends)} edges"
-    assert caption(ax) == said
+    assert caption(ax) == f"{said}; {ARROWS}"
     fills = nodes(ax).get_facecolors()
     others = [node for node in GRAPH if node not in friends]
     assert (fills[others] == fills[others[0]]).all()
@@ -228,7 +229,7 @@ def test_keys_and_queries_have_their_own_places_and_a_sink_one_below():
     ax = placed.draw_graph("y")
     assert nodes(ax).get_offsets().tolist() == [[0, 0], [1, 0], [2, 0], [0, 1], [2, 1]]
     assert drawn_edges(ax) == 3
-    assert "arrows run from keys to queries" in caption(ax)
+    assert "arrows: key → query" in caption(ax)
     ax = replace(placed, sink=np.array([0.1, 0.2])).draw_graph()
     np.testing.assert_allclose(nodes(ax).get_offsets()[-1], [-0.24, -0.12])
 
@@ -285,13 +286,13 @@ def test_a_mean_of_kept_edges_counts_each_pair_once(query, edges):
     """Each head dropped other edges: together they show all, but not all that the heads give."""
     heads = mean_of_two(TopK(3))
     said = caption(draw_graph(heads, query))
-    assert said.endswith(f"TopK(3): {edges} of {edges} edges, 90 % of the attention")
+    assert said.endswith(f"TopK(3): {edges} of {edges} edges, 90 % of the attention; {ARROWS}")
     assert sum(int(head.total_edges.sum()) for head in heads) == 32
 
 
 def test_a_mean_of_all_edges_is_all_even_if_signs_cancel():
-    assert caption(draw_graph(mean_of_two())) == "all 16 edges"
-    assert caption(draw_graph(mean_of_two(sign=-1.0), threshold=0)) == "all 16 edges"
+    assert caption(draw_graph(mean_of_two())) == f"all 16 edges; {ARROWS}"
+    assert caption(draw_graph(mean_of_two(sign=-1.0), threshold=0)) == f"all 16 edges; {ARROWS}"
 
 
 def crowd():

@@ -19,7 +19,7 @@ from sample_heads import (
 )
 from seen import axes, bars, caption, drawn_edges, texts
 
-from gattn.drawing import draw_head
+from gattn.drawing import draw_head, draw_overlay
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
@@ -202,8 +202,8 @@ def test_bipartite_graphs(layout):
     ("layout", "said"),
     [
         ("arcs", "; keys on the left, queries on the right"),
-        ("circle", "; keys on the left, queries on the right"),
-        (nx.circular_layout, "; arrows run from keys to queries"),
+        ("circle", "; keys on the left, queries on the right; arrows: key → query"),
+        (nx.circular_layout, "; arrows: key → query"),
         ("columns", ""),
         ("matrix", ""),
     ],
@@ -213,6 +213,17 @@ def test_cross_attention_says_so_and_which_tokens_are_keys(layout, said):
     ax = draw_head(head, layout, ax=axes(), threshold=0)
     assert ax.get_title() == "cross-attention · layer 1 · head 3"
     assert caption(ax) == f"all 15 edges{said}"
+
+
+@pytest.mark.parametrize("layout", ["circle", nx.circular_layout])
+def test_a_caption_says_which_way_arrows_run(layout):
+    said = "arrows: key → query"
+    assert caption(draw_head(causal_head(6), layout, ax=axes())).endswith(f"; {said}")
+    assert said not in caption(draw_head(causal_head(1), layout, ax=axes()))  # one loop
+    assert said in caption(draw_overlay([causal_head(6), causal_head(6, seed=1)], layout))
+    assert said in caption(TokenGraph.causal(5).draw(layout, ax=axes()))
+    assert caption(draw_head(causal_head(6), layout, ax=axes(), caption="mine")) == "mine"
+    plt.close("all")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -27,12 +27,13 @@ def marks(ax):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_the_lines_mean_is_said(layout):
+    arrows = "; arrows: key → query" if layout == "circle" else ""
     ax = draw_head(causal_head(6, generated=2), layout, ax=Figure().add_subplot())
-    assert caption(ax) == "all 21 edges; lines mark 2 generated tokens"
+    assert caption(ax) == "all 21 edges; lines mark 2 generated tokens" + arrows
     ax = draw_head(causal_head(6, generated=1), layout, ax=Figure().add_subplot())
-    assert caption(ax) == "all 21 edges; lines mark 1 generated token"
+    assert caption(ax) == "all 21 edges; lines mark 1 generated token" + arrows
     ax = draw_head(causal_head(6), layout, ax=Figure().add_subplot())
-    assert caption(ax) == "all 21 edges"
+    assert caption(ax) == "all 21 edges" + arrows
     assert not marks(ax)
 
 

@@ -107,8 +107,7 @@ def draw_graph(
     if legend:
         add_line_key(ax, pen)
     edits = union(one.edits for one in several)
-    arrows = "; arrows run from keys to queries" * head.graph.is_bipartite
-    said = [shown.caption + arrows + marks.said(head), edits_said(edits)]
+    said = [shown.caption + marks.said(head), edits_said(edits)]
     write_texts(ax, marked_edited(heads_title(several), edits), "; ".join(filter(None, said)))
     if is_own:
         make_room(ax)

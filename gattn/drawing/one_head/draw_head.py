@@ -235,11 +235,9 @@ def drawing(head: AttentionGraph, layout: Layout) -> Draw:
 
 def where_queries_are(head: AttentionGraph, layout: Layout) -> str:
     """Return which nodes are keys and which queries, where that is on no axis."""
-    if not head.graph.is_bipartite or layout in ("columns", "matrix"):
-        return ""
-    if layout in ("arcs", "circle"):
+    if head.graph.is_bipartite and layout in ("arcs", "circle"):
         return "; keys on the left, queries on the right"
-    return "; arrows run from keys to queries"
+    return ""
 
 
 def fitting_axes(figure: Figure, layout: Layout, *, legend: bool = True) -> Axes:

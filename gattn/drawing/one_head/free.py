@@ -27,9 +27,9 @@ from gattn.drawing.canvas.labels import (
 from gattn.drawing.canvas.layouts import Node, Positions
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.shown import Shown
-from gattn.drawing.one_head.look import Look
+from gattn.drawing.one_head.look import Look, Wording
 from gattn.drawing.one_head.marks import mark_nodes
-from gattn.drawing.one_head.placed_edges import PlacedEdges
+from gattn.drawing.one_head.placed_edges import PlacedEdges, say_direction
 from gattn.drawing.one_head.sides import Side, Sides
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -63,7 +63,7 @@ def draw_free(
     """Draw tokens where `positions` says, edges bent to the left with an arrowhead."""
     split = is_split(positions)
     found = PlacedEdges.of(head, shown, positions, split=split)
-    picture = FreeGraph(ax, positions, found, look.pen)
+    picture = FreeGraph(ax, positions, found, look.pen, look.wording.rightward)
     if look.labels:
         named = free_labels(head, split=split)
         picture.name(named if len(named) <= _FEW else with_numbers(named))
@@ -86,9 +86,18 @@ class FreeGraph:
         The edges.
     pen : Pen
         Their colours and widths.
+    way : str
+        Which way they run.
     """
 
-    def __init__(self, ax: Axes, positions: Positions, found: PlacedEdges, pen: Pen) -> None:
+    def __init__(
+        self,
+        ax: Axes,
+        positions: Positions,
+        found: PlacedEdges,
+        pen: Pen,
+        way: str = Wording.rightward,
+    ) -> None:
         self._ax, self._positions, self._pen = ax, positions, pen
         self._places = np.array(list(positions.values())).reshape(-1, 2)
         clear(ax)
@@ -103,6 +112,7 @@ class FreeGraph:
         self._lengths = np.hypot(*(rest.end - rest.start).T)
         self._ends, self._arrivals = rest.end, curves.bow_arrivals(rest.start, rest.end)
         self._heads = pen.draw_arrowheads(ax, rest.end, self._arrivals, rest.attention, rest.kind)
+        say_direction(ax, rest, way)
         self._sized: list[tuple[PathCollection, Callable[[float], float]]] = []
         self._texts: Texts | None = None
         self._named: dict[Node, str] = {}

@@ -22,7 +22,7 @@ from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import around_circle, mark_circle, mark_columns
-from gattn.drawing.one_head.placed_edges import PlacedEdges
+from gattn.drawing.one_head.placed_edges import PlacedEdges, say_direction
 from gattn.drawing.one_head.rings import Ring, largest_ring
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
@@ -120,6 +120,7 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     drawn = look.pen.draw(ax, curves.bows(loops.start, loops.end), loops.attention, loops.kind)
     arrivals = curves.chord_arrivals(rest.start, rest.end)
     look.pen.draw_arrowheads(ax, rest.end, arrivals, rest.attention, rest.kind)
+    say_direction(ax, rest, look.wording.rightward)
     fitted(ax, _Circle(ax, head, positions, look, loops, drawn).place)
     if look.legend:
         add_line_key(ax, look.pen)

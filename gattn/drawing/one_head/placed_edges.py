@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas import layouts
 from gattn.drawing.canvas.curves import Points
+from gattn.drawing.canvas.fitting import Fitting
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.chosen.shown import Shown
 from gattn.heads.head import AttentionGraph
@@ -75,3 +77,8 @@ class PlacedEdges:
         """Which edges run from a token to itself."""
         loop: NDArray[np.bool_] = (self.start == self.end).all(axis=1)
         return loop
+
+
+def say_direction(ax: Axes, found: PlacedEdges, way: str) -> None:
+    """Say in the caption which way arrows run, if there are any."""
+    Fitting.of(ax).note("arrows", f"arrows: {way}" * bool(len(found.start)))
