@@ -241,6 +241,23 @@ def test_the_gallery_shows_every_picture_that_is_drawn_for_it():
     assert drawn == set(gallery_cards())
 
 
+def test_alt_texts_of_heads_in_the_gallery_are_true():
+    alts = dict(
+        re.findall(
+            r":img-top: .*/(\w+)\.png\n:img-alt: (.*)",
+            draw_pictures.GALLERY.read_text(encoding="utf-8"),
+        )
+    )
+    text = "The river tall green lamp river tall green lamp river tall green"
+    head = gattn.capture(text, scores=True)[2, 0]
+    (image,) = head.draw("matrix", values="score").images
+    is_around_zero = image.norm.vmin == -image.norm.vmax
+    assert ("around zero" in alts["scores"]) == is_around_zero
+    assert alts["arcs"].startswith("Thirteen tokens")
+    assert len(head.labels()) == 13
+    plt.close("all")
+
+
 @pytest.mark.slow
 def test_every_line_of_the_gallery_draws(tmp_path, monkeypatch):
     names = run("docs/drawing/gallery.md", monkeypatch, tmp_path)
