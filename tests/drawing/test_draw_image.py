@@ -105,7 +105,7 @@ def test_the_caption_says_which_query_and_how_much_lies_on_the_image():
     assert ax.get_title() == "layer 1 · head 2"
     expected = f"{100 * row[1:].sum():.0f} % on the image, {100 * row[0]:.1f} % on “class”"
     assert row[0] < 0.0095  # less than 1 % has a digit more
-    assert caption(ax) == f"what patch (2, 4) reads: {expected}"
+    assert caption(ax) == f"what patch (row 2, column 4) reads: {expected}"
 
 
 def test_edges_that_were_not_kept_have_no_colour_and_are_counted():
@@ -126,7 +126,7 @@ def test_what_a_sink_takes_is_said():
 def test_by_key_each_patch_has_what_it_gives():
     ax = HEAD.draw_image(landscape(), key=(2, 4))
     assert_shows(ax, DENSE[1:, 17].reshape(4, 6))
-    assert caption(ax) == "who reads patch (2, 4)"
+    assert caption(ax) == "who reads patch (row 2, column 4)"
     ax = HEAD.draw_image(landscape(), key=0)
     assert_shows(ax, DENSE[1:, 0].reshape(4, 6))
 
@@ -189,7 +189,7 @@ def test_rollouts_and_other_results_know_the_grid():
     ax = rolled.draw_image(landscape(), (1, 3))
     assert_shows(ax, rolled.sel(layer=1, query=10).to_numpy()[1:].reshape(4, 6))
     assert set(boxes(ax)) == {(3, 1)}
-    assert caption(ax).startswith("of patch (1, 3); attention stack")
+    assert caption(ax).startswith("of patch (row 1, column 3); attention stack")
     ax = rolled.sel(layer=0, query=5).draw_image(landscape())
     assert_shows(ax, rolled.sel(layer=0, query=5).to_numpy()[1:].reshape(4, 6))
     some = rolled.isel(key=slice(3, 15))
@@ -265,7 +265,7 @@ def test_other_numbers_of_edges_are_drawn():
     head = replace(head, score=np.log(head.attention) + 20)
     ax = head.draw_image(landscape(), 3, values="score")
     assert_shows(ax, np.log(head.to_dense()[3]).reshape(4, 6) + 20)
-    assert caption(ax).startswith("what patch (0, 3) reads; colours run from 12 to ")
+    assert caption(ax).startswith("what patch (row 0, column 3) reads; colours run from 12 to ")
     with pytest.raises(SelectionError, match="no contribution"):
         head.draw_image(landscape(), 3, values="contribution")
 
@@ -343,7 +343,7 @@ def test_all_heads_stand_in_layers_and_share_their_colours():
     said = words_of(figure)
     assert {"head 0", "head 2", "layer 0", "layer 1"} <= set(said)
     shares = 100 * dense.sum(-1)
-    expected = f"what patch (2, 4) reads; {shares.min():.0f} % to {shares.max():.0f} %"
+    expected = f"what patch (row 2, column 4) reads; {shares.min():.0f} % to {shares.max():.0f} %"
     assert any(text.replace("\n", " ").startswith(expected) for text in said)
 
 
@@ -493,7 +493,7 @@ def test_panels_of_several_queries_say_what_they_show():
     ]
     assert "what each query reads; " in said[0]
     assert "who reads each key" in said[1]
-    assert "what patch (1, 2) reads; " in said[2]
+    assert "what patch (row 1, column 2) reads; " in said[2]
 
 
 def test_the_heads_of_one_layer_fill_a_figure_in_rows():
@@ -516,3 +516,18 @@ def test_144_heads_have_room_over_an_image_in_a_column_of_a_paper():
             float(side) for side in str(told.value).split("about ")[1].split(",")[0].split(" × ")
         ]
         heads.draw_image(landscape(), figsize=[side + 0.1 for side in size])
+
+
+@pytest.mark.parametrize("layout", ["matrix", "arcs", "circle"])
+def test_captions_say_what_the_numbers_in_names_of_patches_are(layout):
+    said = "patches are named row,column"
+    head = picture_trace()[1, 2]
+    assert "1,3" in head.labels()
+    assert said in caption(head.draw(layout, figsize=(8, 6)))
+    assert said not in caption(head.draw(layout, figsize=(8, 6), labels=False))
+    renamed = replace(head, tokens=tuple(f"t{n}" for n in range(25)))
+    assert said not in caption(renamed.draw(layout, figsize=(8, 6)))
+    strip = picture_trace().draw(heads=[(1, 2)], figsize=(8, 6))
+    (below,) = [t for t in strip.axes[0].texts if t.get_gid() == "gattn-caption"]
+    assert said in " ".join(below.get_text().split())
+    plt.close("all")

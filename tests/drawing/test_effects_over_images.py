@@ -60,7 +60,7 @@ def test_edges_are_those_of_one_query_or_of_one_key(column):
     number = found.set_index(["query", "key"])[column]
     ax = found.draw_image(landscape(), query=(0, 1))
     assert np.array_equal(patches(ax)[1].ravel(), np.sign(number.loc[2].to_numpy()[1:]))
-    assert "edges to patch (0, 1)" in caption(ax)
+    assert "edges to patch (row 0, column 1)" in caption(ax)
     assert ax.get_title() == "blocks · layer 1 · head 0 · cutting edges"
     ax = found.draw_image(landscape(), key="class")
     has, sign = patches(ax)
@@ -68,7 +68,7 @@ def test_edges_are_those_of_one_query_or_of_one_key(column):
     assert np.array_equal(sign[has], np.sign(number.xs(0, level="key").to_numpy()))
     assert "edges from key 0 “class”" in caption(ax)
     alone = found[found["query"] == 9].draw_image(landscape())
-    assert "edges to patch (1, 2)" in caption(alone)
+    assert "edges to patch (row 1, column 2)" in caption(alone)
 
 
 def test_what_has_no_one_number_per_patch_is_refused():

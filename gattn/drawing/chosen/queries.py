@@ -86,7 +86,7 @@ class Tokens:
         return self._apart[:1] or list(range(len(self.positions)))
 
     def called(self, chosen: Sequence[int]) -> str:
-        """Name tokens for a caption: "patch (7, 9)", "query 3 “dog”", "all 196 queries"."""
+        """Name tokens for a caption: "patch (row 7, column 9)", "query 3 “dog”", "9 queries"."""
         if len(chosen) > 3:
             every = "all " if len(chosen) == len(self.positions) else ""
             return f"{every}{len(chosen)} {self.plural}"
@@ -106,7 +106,8 @@ class Tokens:
 
     def _called_one(self, token: int) -> str:
         if isinstance(self.geometry, Grid) and self.geometry.cells[token] >= 0:
-            return f"patch {self.short(token)}"
+            row, column = divmod(int(self.geometry.cells[token]), self.geometry.columns)
+            return f"patch (row {row}, column {column})"
         if isinstance(self.geometry, Times) and self.geometry.is_somewhere[token]:
             start, stop = self.geometry.stretches[token].tolist()
             return f"{self.name} {start:.6g}–{stop:.6g} s"
@@ -129,6 +130,24 @@ def sides(head: AttentionGraph) -> tuple[Tokens, Tokens]:
         Tokens(queries, head.query_labels(), of_queries, "query"),
         Tokens(keys, head.labels()[: len(keys)], places, "key"),
     )
+
+
+def names_said(head: AttentionGraph) -> str:
+    """Say what the numbers in tokens' names are, if those are where patches lie; else nothing."""
+    on_grids = [
+        (grid.names(), labels)
+        for grid, labels in (
+            (head.geometry, head.labels()),
+            (head.query_geometry, head.query_labels()),
+        )
+        if isinstance(grid, Grid)
+    ]
+    are_named = any(
+        "," in name and name == label
+        for names, labels in on_grids
+        for name, label in zip(names, labels, strict=False)
+    )
+    return "patches are named row,column" * are_named
 
 
 def check_same_tokens(heads: Sequence[AttentionGraph]) -> None:

@@ -210,8 +210,8 @@ class _Sides:
             *named,
             *what_is_shown(self._befores, self._afters),
             *_kept({before: self._befores, after: self._afters}),
-            "the bar above a change is its Jensen-Shannon distance, mean over queries, full at "
-            f"√ln 2 ≈ {FARTHEST:.3f}: no attention in common",
+            "the bar above a change is its Jensen-Shannon distance, mean over queries; a full bar "
+            f"is {FARTHEST:.3f}, no attention in common",
         ]
 
 

@@ -15,7 +15,7 @@ from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.hidden import hidden_said, without_hidden
 from gattn.drawing.chosen.mean import mean_of
-from gattn.drawing.chosen.queries import check_same_tokens
+from gattn.drawing.chosen.queries import check_same_tokens, names_said
 from gattn.drawing.chosen.shown import Shown, check_reached, said_together
 from gattn.drawing.one_head.draw_head import (
     Layout,
@@ -105,6 +105,7 @@ def draw_overlay(
     said = [
         *_said_of_edges(names, shown_heads, parts, options),
         (where_queries_are(together, layout) + generated_said(together)).removeprefix("; "),
+        names_said(together) if labels else "",
         hidden_said(hide, noun_of(chosen[0].geometry, chosen[0].stack)),
         scale.beyond(shown_heads),
         edits_said(edits),

@@ -15,6 +15,7 @@ from gattn.drawing.canvas.labels import (
     widest_of,
     width_of,
 )
+from gattn.drawing.chosen.queries import names_said
 from gattn.drawing.many_heads.grid import Grid
 from gattn.drawing.many_heads.panel_names import PanelNames
 from gattn.drawing.many_heads.panel_tokens import are_few, fit_tokens
@@ -303,7 +304,8 @@ class Plan:
         marked = marked_said(top) if top is not None and are_marked else ""
         first = self.names[0]
         caption = grid.caption if first.whole or not first.count else grid.unlabelled
-        return "; ".join(filter(None, [caption, self._naming(), marked, lacks]))
+        places = names_said(grid.head) if self.is_labelled else ""
+        return "; ".join(filter(None, [caption, self._naming(), places, marked, lacks]))
 
     def _naming(self) -> str:
         """Say how names such as "2.0" are to be read, if there are no others."""

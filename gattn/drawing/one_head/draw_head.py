@@ -27,7 +27,7 @@ from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.given import checks_given, refuse_unused
 from gattn.drawing.chosen.hidden import hidden_said, without_hidden
-from gattn.drawing.chosen.queries import Tokens, sides
+from gattn.drawing.chosen.queries import Tokens, names_said, sides
 from gattn.drawing.chosen.shown import (
     Shown,
     all_edges,
@@ -140,6 +140,7 @@ def draw_with(
     draw(ax, head, shown, look)
     said = [
         shown.caption + where_queries_are(head, layout) + marks.said(head),
+        names_said(head) if options.labels else "",
         hidden_said(options.hide, noun_of(head.geometry, head.stack)),
         beyond,
         edits_said(head.edits),

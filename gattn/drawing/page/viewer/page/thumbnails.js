@@ -8,8 +8,11 @@ import { drawInPlace } from "../scenes/drawing.js";
 import { $, canvasIn } from "./elements.js";
 import { headText } from "./describing.js";
 
-/** The room for heads: for sorted ones what is left of the window beside them, or some of a phone's; for layers most of it. */
-const roomOf = (isSorted) => Math.max(220, isSorted ? Math.min(innerHeight, 1000) - (innerWidth > 820 ? 270 : 460) : 0.7 * innerHeight);
+/** Whether the chosen head stands below all heads, as on a phone. */
+const isOneColumn = () => !getComputedStyle($("main")).gridTemplateColumns.includes(" ");
+
+/** The room for heads: some of a phone's, so that the chosen one is in sight below; for sorted ones what is left of the window beside them, for layers most of it. */
+const roomOf = (isSorted) => Math.max(220, isOneColumn() ? 0.28 * innerHeight : isSorted ? Math.min(innerHeight, 1000) - (innerWidth > 820 ? 270 : 460) : 0.7 * innerHeight);
 
 /** Show sorted heads further down or up, by rows. */
 export function scrollHeads(page, rows) {
@@ -93,7 +96,7 @@ export function drawGrid(page) {
   option.setAttribute("aria-posinset", String(chosen + 1));
   option.setAttribute("aria-setsize", String(order.length));
   const head = `${stack.name} ${nameOf(state)}`;
-  const isMoved = page.lastHead !== undefined && page.lastHead !== head;
+  const isMoved = page.lastHead === undefined ? isOneColumn() : page.lastHead !== head;
   page.lastHead = head;
   if (isMoved) reveal(page, chosen);
 }
