@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from torch import nn
 
@@ -13,6 +14,7 @@ from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
+from gattn.models.read.layouts import Layout
 
 _BEFORE = 3
 """How many runs before the attending one are tried as inputs, within each run around it."""
@@ -31,6 +33,12 @@ class Reader:
     def side(self) -> Side:
         """How it depends on it."""
         return self.dependence.queries if self.is_query else self.dependence.keys
+
+    @property
+    def untold(self) -> int:
+        """How many dimensions of the input tell no slots apart, as channels do."""
+        sizes = enumerate(self.dependence.shape)
+        return sum(size > 1 and dim not in self.side.apart for dim, size in sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,17 +81,15 @@ class Inputs:
         """How many dimensions the inputs have."""
         return max((len(one.dependence.shape) for one in self.readers), default=0)
 
-    def has_folded(self, batch: int) -> bool:
-        """Return whether elements are more than those of the model's batch, as with windows."""
+    def folded(self, batch: int) -> list[int]:
+        """List how many elements sides have that are not those of the model's batch: windows."""
+        found = []
         for one in (self.queries, self.step or self.keys):
-            if one is None:
-                continue
-            side, shape = one.side, one.dependence.shape
-            if side.depends.shape[1] > 1:
-                sizes = [shape[dim] for dim in side.batch]
+            if one is not None and one.side.depends.shape[1] > 1:
+                sizes = [one.dependence.shape[dim] for dim in one.side.batch]
                 if sizes and sizes != [batch]:
-                    return True
-        return False
+                    found.append(prod(sizes))
+        return found
 
     def complete(self) -> None:
         """Find which position each slot depends on."""
@@ -211,3 +217,31 @@ def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:
     picks = any(pick.by is not By.INPUTS and outer in pick.running for pick in site.picks)
     sizes = site.counts[level], site.lead, site.queries, site.keys
     return level, tuple(path), *sizes, site.kind, site if picks else None
+
+
+def has_as_heads(found: Layout, other: Layout, site: Site) -> bool:
+    """Return whether a layout has as heads what another one has as tokens."""
+    sizes = []
+    for layout in (found, other):
+        assert layout.tokens is not None
+        tokens = len(set(layout.tokens.sequences)) * layout.tokens.num_keys
+        sizes.append((layout.num_heads(site.lead), tokens))
+    (heads, few), (fewer, many) = sizes
+    return heads > fewer and heads * few == fewer * many
+
+
+def has_elements_as_heads(
+    layout: Layout, site: Site, one: Candidate, others: Sequence[Candidate], batch: int
+) -> bool:
+    """Return whether a layout has as heads what a module is given as elements, each of all heads.
+
+    Where a norm over each frame of a video mixes its pixels, an input further out tells frames
+    alone. What tells all tokens, but not these elements, makes copies of a text.
+    """
+    inputs = one.inputs
+    if one.is_around and inputs is not None and all(x.untold < 2 for x in inputs.readers):
+        return False
+    heads = layout.num_heads(site.lead)
+    inner = [x.inputs for x in others if x.is_around and x.inputs is not None]
+    elements = [count for inputs in inner for count in inputs.folded(batch)]
+    return any(1 < prod(site.lead) // count < heads for count in elements)

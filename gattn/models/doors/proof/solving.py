@@ -15,7 +15,13 @@ from gattn.models.doors.proof.by_inputs import (
     Noticed,
     layout_by,
 )
-from gattn.models.doors.proof.candidates import Candidate, Firsts, Inputs
+from gattn.models.doors.proof.candidates import (
+    Candidate,
+    Firsts,
+    Inputs,
+    has_as_heads,
+    has_elements_as_heads,
+)
 from gattn.models.doors.proof.inputs_found import InputsFound
 from gattn.models.doors.proof.layouts.alone import attends_to_itself, num_keys
 from gattn.models.doors.proof.layouts.assembling import SEVERAL_GROUPS
@@ -54,6 +60,11 @@ _MIXED = (
 _RECURRENT = (
     "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "
     "which is given what that network gave, can be read"
+)
+_ELEMENTS = (
+    "it is given several elements for each sequence of the batch, as the pixels of a video are for "
+    "attention over its frames, and no input of the modules around it tells these apart, perhaps "
+    "since a norm mixed them; open the context on a module after that"
 )
 _ALONE = frozenset((_MIXED, NO_KEYS, FACTORED, SEVERAL_GROUPS))
 """Reasons that say nothing of other calls, whichever dimension is the batch."""
@@ -134,7 +145,7 @@ class Solver:
                     break
                 continue  # What runs before may make one side from the other.
             others.append(one)
-            if inputs.has_folded(batches.size):
+            if inputs.folded(batches.size):
                 continue
             try:
                 layout, is_good = self._assembled(site, one, batches)
@@ -150,6 +161,9 @@ class Solver:
                     # Heads of a single token look the same, but not further out.
                     if of_itself is None or num_keys(layout) < num_keys(of_itself):
                         of_itself = layout
+                elif is_good and has_elements_as_heads(layout, site, one, others, batches.size):
+                    reason = reason or _ELEMENTS
+                    others.remove(one)
                 elif is_good and not _leaves_out_queries(one, others):
                     return layout, True
                 elif is_good:
@@ -192,7 +206,11 @@ class Solver:
             waiting.remove(n)
             try:
                 layout = self._assembled(site, one, batches, is_last=True)[0]
-                return self._with_heads(layout, site, others[n:], batches)
+                layout = self._with_heads(layout, site, others[n:], batches)
+                if has_elements_as_heads(layout, site, one, others, batches.size):
+                    reason = reason or _ELEMENTS
+                    continue
+                return layout
             except LinearError:
                 raise
             except UnprovedError as error:
@@ -224,7 +242,7 @@ class Solver:
                 continue
             with suppress(UnprovedError):
                 found = self._assembled(site, one, batches, is_last=True)[0]
-                if _has_as_heads(found, layout, site):
+                if has_as_heads(found, layout, site):
                     return found
         return layout
 
@@ -297,17 +315,6 @@ def picked(pick: Pick) -> str:
         "so that which token a slot stands for cannot be told (indices that the model is given can "
         "be followed; for a log, pick from an array: attention.detach().cpu().numpy())"
     )
-
-
-def _has_as_heads(found: Layout, other: Layout, site: Site) -> bool:
-    """Return whether a layout has as heads what another one has as tokens."""
-    sizes = []
-    for layout in (found, other):
-        assert layout.tokens is not None
-        tokens = len(set(layout.tokens.sequences)) * layout.tokens.num_keys
-        sizes.append((layout.num_heads(site.lead), tokens))
-    (heads, few), (fewer, many) = sizes
-    return heads > fewer and heads * few == fewer * many
 
 
 def _leaves_out_queries(one: Candidate, others: Sequence[Candidate]) -> bool:
