@@ -30,7 +30,7 @@ class Mask:
     or if `is_causal` all up to the query's own. An edge is absent below -9,000, since some mask by
     -10,000; between the windows of Swin models, whose mask is -100, below -50. They `are_scores`
     where a model shows only its softmax; where they `are_ranked`, those that are not among the
-    largest are -inf.
+    largest are -inf. Values may decide what it takes away, `is_of_values`.
     """
 
     values: Tensor | None
@@ -38,6 +38,7 @@ class Mask:
     are_scores: bool = False
     are_ranked: bool = False
     least: float = LEAST
+    is_of_values: bool = False
     _graphs: dict[object, TokenGraph] = field(default_factory=dict)
     _real: dict[object, Tensor] = field(default_factory=dict)
     _unread: dict[object, Tensor] = field(default_factory=dict)
@@ -50,7 +51,14 @@ class Mask:
             return cls(None, is_causal=call.is_causal)
         if mask.shape[-1] == 1:  # It says the same of all keys.
             mask = mask.expand(*mask.shape[:-1], call.key.shape[2])
-        return cls(mask, are_scores=call.is_scores, are_ranked=call.is_ranked, least=call.least)
+        of_values = call.tokens is not None and call.tokens.has_mask_of_values
+        return cls(
+            mask,
+            are_scores=call.is_scores,
+            are_ranked=call.is_ranked,
+            least=call.least,
+            is_of_values=of_values,
+        )
 
     @cached_property
     def present(self) -> Tensor:
@@ -67,6 +75,13 @@ class Mask:
             return self.present
         assert self.values is not None
         return self.present | (self.values.detach() == -torch.inf)
+
+    @cached_property
+    def tells_padding(self) -> bool:
+        """Whether what nobody may read is padding: not where values choose keys for each query."""
+        if self.values is None or not self.is_of_values:
+            return self.values is not None
+        return not bool((self.present != self.present[:, :, :1]).any())
 
     @cached_property
     def has_bias(self) -> bool:
@@ -111,7 +126,7 @@ class Mask:
         return self._real[name]
 
     def _reads_itself(self, count: int, offset: int, length: int) -> Tensor:
-        if self.values is None:
+        if not self.tells_padding:
             return torch.ones(count, length, dtype=torch.bool, device="cpu")
         present = self.readable[..., offset : offset + length]
         if present.shape[-1] < length:
@@ -158,7 +173,7 @@ class Mask:
 
     def is_used(self, count: int, offset: int, length: int) -> Tensor:
         """Find the queries that read anything or are read, as `reads_itself` gives them."""
-        if self.values is None:
+        if not self.tells_padding:
             return torch.ones(count, length, dtype=torch.bool, device="cpu")
         present = self.readable.any(1)
         is_read = present[..., offset : offset + length].any(1)
@@ -167,7 +182,7 @@ class Mask:
 
     def is_read(self, count: int, length: int) -> Tensor:
         """Find the keys that any query may read: (elements, keys), on the CPU."""
-        if self.values is None:
+        if not self.tells_padding:
             return torch.ones(count, length, dtype=torch.bool, device="cpu")
         return self.readable.any(1).any(1).expand(count, length).cpu()
 

@@ -67,6 +67,9 @@ class TokenMap:
         Whether its queries are no tokens of any input, as learned ones.
     is_by_rows : bool
         Whether its queries are known by the tokens that their rows of the output are added to.
+    has_mask_of_values : bool
+        Whether values decide what its mask takes away, so that a key that no query reads may be a
+        token all the same.
     inputs : tuple
         What told the tokens of queries and of keys: a run of a module and the number of its input;
         None where nothing did.
@@ -85,6 +88,7 @@ class TokenMap:
     fed: Tensor | None = None
     has_own_rows: bool = False
     is_by_rows: bool = False
+    has_mask_of_values: bool = False
     inputs: tuple[object, ...] = ()
 
     @property

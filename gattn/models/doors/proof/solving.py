@@ -289,7 +289,12 @@ class Solver:
         assert layout.tokens is not None
         if inputs.keys is not None and inputs.keys.side.has_untold:
             self.holds_once = True  # Another mask lets keys be read that had no place here.
-        tokens = replace(layout.tokens, inputs=inputs.names, is_by_rows=inputs.is_by_rows)
+        tokens = replace(
+            layout.tokens,
+            inputs=inputs.names,
+            is_by_rows=inputs.is_by_rows,
+            has_mask_of_values=site.has_mask_of_values,
+        )
         return replace(layout, tokens=tokens), is_good
 
     def _by(

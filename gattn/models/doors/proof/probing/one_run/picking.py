@@ -29,6 +29,10 @@ _READS = frozenset(("_local_scalar_dense",))
 _TAKES = frozenset(("index", "gather", "index_select", "take", "masked_select"))
 _PUTS = frozenset(("index_put", "index_put_", "scatter", "scatter_", "index_copy", "index_copy_"))
 _PUTS |= {"_index_put_impl_", "_unsafe_index", "index_add", "index_add_", "masked_scatter"}
+_FILLS = frozenset(("masked_fill", "masked_fill_", "where"))
+_KEEP_FILLED = frozenset(("add", "add_", "mul", "baddbmm", "clone", "_to_copy", "_unsafe_view"))
+_KEEP_FILLED |= {"expand", "cat", "repeat", "contiguous", *_FILLS}
+"""What goes on with numbers some of which were filled by a mask."""
 _PLACES = frozenset(("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_"))
 
 
@@ -83,6 +87,10 @@ class Picks:
         """Masks and integers by which code may branch, which `Reads` follows."""
         self._reached: dict[StorageWeakRef | None, frozenset[Pick]] = {}
         """The picks that memory depends on; at None those that Python may know of, as by sizes."""
+        self._sizes: Any = WeakTensorKeyDictionary()
+        """How many numbers were compared, or put in place, for masks and integers of values."""
+        self._masked: dict[StorageWeakRef | None, int] = {}
+        """Numbers that such a mask was written into, and how many it was made of."""
         self._is_told = False
         """Whether values decided sizes."""
         self._before = 0
@@ -108,6 +116,7 @@ class Picks:
         """Look at a kernel that ran; `is_told` if Python may learn of values, as by sizes."""
         count, given = len(self.found), tensors_in((args, kwargs))
         self._note(kernel, args, kwargs, given, result, is_random=is_random)
+        self._fill(kernel, given, result)
         new = self.found[count:]
         self._is_told |= is_told
         self.count_told += (is_told or kernel in _READS) and not is_by_gattn()
@@ -115,6 +124,23 @@ class Picks:
         if self.found and not (made and all(x.is_meta for x in made)):  # These hold no numbers.
             is_told |= self._is_told and bool(new)  # Its size may be that of such indices.
             self._carry(given, made, new, is_told=is_told)
+
+    def _fill(self, kernel: str, given: Sequence[Tensor], result: Any) -> None:
+        """Follow masks that values made to the numbers that they are written into."""
+        by_values = [x for x in given if self._indices.get(x) is By.VALUES]
+        size = max((self._sizes.get(x, 0) for x in by_values), default=0)
+        is_new = kernel in _PUTS or any(x.is_floating_point() and x.numel() > 1 for x in given)
+        if kernel in _KEEP_FILLED:
+            filled = size if kernel in _FILLS else 0
+            filled = max((filled, *(self._masked.get(memory_of(x), 0) for x in given)))
+            self._masked |= dict.fromkeys(map(memory_of, tensors_in((result,))), filled)
+        for x in tensors_in((result,)):
+            if self._indices.get(x) is By.VALUES:
+                self._sizes[x] = max(size, x.numel()) if is_new else size
+
+    def masked_by(self, x: Tensor | None) -> int:
+        """Return of how many numbers a mask was made, or one that was written into scores."""
+        return 0 if x is None else self._sizes.get(x, 0) or self._masked.get(memory_of(x), 0)
 
     def _carry(
         self, given: Sequence[Tensor], results: Sequence[Tensor], new: list[Pick], *, is_told: bool

@@ -44,6 +44,8 @@ class Site:
         the same.
     is_ranked : bool
         Whether only the largest scores are kept, so that those before tell which tokens they are.
+    has_mask_of_values : bool
+        Whether a mask takes scores away that was made of values, a number for each query and key.
     name : str
         The name of the module. Its run is that of the one around it if another method of it than
         its forward was called.
@@ -62,6 +64,7 @@ class Site:
     inside: Sequence[Run] = ()
     picks: Sequence[Pick] = ()
     is_ranked: bool = False
+    has_mask_of_values: bool = False
     name: str = ""
 
     @property
@@ -105,9 +108,15 @@ class Sites:
                 tuple(chain[0].inner),
                 [one for one in picks if chain[-1] in one.running],
                 call.is_ranked,
+                self._has_mask_of_values(call),
                 self._walk.name(call.module),
             )
         )
+
+    def _has_mask_of_values(self, call: RawCall) -> bool:
+        _, queries, keys = sizes_of(call)
+        made_of = max(map(self._picks.masked_by, (call.mask, call.scores)))
+        return made_of > 0 and made_of % (queries * keys) == 0
 
 
 def sizes_of(call: RawCall) -> tuple[tuple[int, ...], int, int]:
