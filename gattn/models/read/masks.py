@@ -79,7 +79,7 @@ class Mask:
     @cached_property
     def tells_padding(self) -> bool:
         """Whether what nobody may read is padding: not where values choose keys for each query."""
-        if self.values is None or not self.is_of_values:
+        if self.values is None or not self.is_of_values or self.are_ranked:
             return self.values is not None
         return not bool((self.present != self.present[:, :, :1]).any())
 
