@@ -379,7 +379,8 @@ def test_matrices_of_few_or_many_layers_fill_the_width_of_a_paper(shape, size):
 def test_a_head_of_which_no_edge_was_kept_is_not_said_to_have_none():
     before, after = trace(1), trace(2)
     heads = {place[1:]: head for place, head in by_place(after).items()}
-    heads[1, 0] = heads[1, 0].keep(Threshold(2.0))
+    with pytest.warns(UserWarning, match="keeps no edge"):
+        heads[1, 0] = heads[1, 0].keep(Threshold(2.0))
     dropped = AttentionTrace({"decoder": Stack("decoder", heads)}, "tiny")
     assert "an empty matrix: none of its edges were kept" in said(draw_compare(before, dropped))
     assert "empty matrix" not in said(draw_compare(before, after))

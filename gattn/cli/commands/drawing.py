@@ -254,7 +254,7 @@ def _print_prediction(
     for name, logarithms in (("before", one), ("after", other)):
         best = logarithms.topk(min(3, len(logarithms)))
         tokens = [
-            f"{quoted(tokenizer.decode([token]), is_entry=True)} {value:.3f}"
+            f"{quoted(str(tokenizer.decode([token])), is_entry=True)} {value:.3f}"
             for value, token in zip(best.values.exp().tolist(), best.indices.tolist(), strict=True)
         ]
         print(f"  {name:7}" + "   ".join(tokens))

@@ -131,9 +131,9 @@ def draw_compare(
         shown = [shown_text(sides.edits(edits), limit=200), *sides.caption()]
         blocks = sides.blocks(order, arranged, plain, change)
         named = replace(chosen, model="") if sides.are_models else chosen
-        above, *captions = texts_of(options, named.title(graphs), order, shown, [beyond])
+        above, below, unlabelled = texts_of(options, named.title(graphs), order, shown, [beyond])
         return Grid(
-            above, *captions, blocks, arranged.rows, groups, chosen.is_strip, pool,
+            above, below, unlabelled, blocks, arranged.rows, groups, chosen.is_strip, pool,
             has_places=not arranged.rows, said_by_user=caption is not None,
         )  # fmt: skip
 
@@ -145,8 +145,8 @@ def draw_compare(
         counts, shape = list(map(len, stacks)), len(stacks) * size[0] / size[1]
         for blocks in _BLOCKS:
             for across in order.filling_columns(counts, shape * len(blocks) / max(blocks)):
-                grids = map(grid_of, stacks, across)
-                every.append([part for grid in grids for part in grid.stacked(*blocks)])
+                flowing = map(grid_of, stacks, across)
+                every.append([part for grid in flowing for part in grid.stacked(*blocks)])
     grids, *others = every
     return draw_grids(grids, figure, figsize=figsize, others=others)
 

@@ -169,10 +169,12 @@ def ways_of(
         edits = edits_said(union(head.edits for head in graphs.values()))
         beyond = scale.beyond(graphs.values())
         shown = [edges_shown(graphs.values()), *what_is_shown(graphs)]
-        title, *captions = texts_of(options, chosen.title(graphs), order, shown, [beyond, edits])
+        title, caption, unlabelled = texts_of(
+            options, chosen.title(graphs), order, shown, [beyond, edits]
+        )
         return Grid(
-            title, *captions, (block,), places.rows, groups, chosen.is_strip, options.pool,
-            has_places=not places.rows, said_by_user=options.caption is not None,
+            title, caption, unlabelled, (block,), places.rows, groups, chosen.is_strip,
+            options.pool, has_places=not places.rows, said_by_user=options.caption is not None,
         )  # fmt: skip
 
     stacks = chosen.stacks()
