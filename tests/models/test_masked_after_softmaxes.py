@@ -8,6 +8,7 @@ from hand_written import ROOT, made
 from torch.nn import functional
 
 from gattn import Cut, Scale, capturing, edited
+from gattn.errors import CaptureError
 
 KEEPS, LEAST = 3, 0.12
 
@@ -36,6 +37,23 @@ def multiplied_into(a):
     return a
 
 
+def masked_in_a_view(a):
+    a[:, 0][a[:, 0] < LEAST] = 0
+    return a
+
+
+def multiplied_in_a_view(a):
+    a[:, 1:3] *= torch.tensor([1, 1, 0, 1, 1, 0]).to(a)
+    return a
+
+
+def filled_in_views(a):
+    for head in a.unbind(1):
+        head[..., 4:, 1:2].zero_()
+    a.data[..., 2:3].masked_fill_(torch.arange(6)[:, None] < 2, 0.0)
+    return a
+
+
 BY_NUMBER = {
     "above a number": lambda a: torch.where(a > LEAST, a, torch.zeros_like(a)),
     "times above a number": lambda a: a * (a > LEAST),
@@ -50,6 +68,10 @@ MASKS = {
     "filled below the largest": lambda a: a.masked_fill(top(a) == 0, 0.0),
     "from the k-th": lambda a: torch.where(a >= least(a), a, torch.zeros_like(a)),
     "zeros put in columns": put_in_columns,
+    "masked in a view": masked_in_a_view,
+    "multiplied in a view": multiplied_in_a_view,
+    "filled in views": filled_in_views,
+    "lower triangle": lambda a: a.tril(2),
     "filled in place": lambda a: a.masked_fill_(a <= LEAST, 0.0),
     **BY_NUMBER,
 }
@@ -138,3 +160,89 @@ def test_a_token_whose_attention_is_below_a_number_is_no_padding(name, share, is
     factors += [torch.ones(()), torch.where(torch.arange(6) == 3, 0.5, 1.0)]
     by_hand = model(x)
     torch.testing.assert_close(found[:, :tokens], by_hand[:, :tokens], rtol=0, atol=1e-11)
+
+
+def zeros_on_the_diagonal(a):
+    a.diagonal(dim1=-2, dim2=-1).fill_(0)
+    a[..., 3, 1] = 0
+    return a
+
+
+REAL = torch.tensor([1, 1, 1, 1, 1, 0]).double()
+ROWS = {
+    "rows times a mask": (lambda a: a * REAL[:, None], 6),
+    "rows and columns times a mask": (lambda a: a * REAL[:, None] * REAL, 5),
+    "index filled": (lambda a: a.index_fill(-2, torch.tensor([2, 5]), 0.0), 6),
+    "index filled in place": (lambda a: a.index_fill_(-2, torch.tensor([2, 5]), 0.0), 6),
+    "columns index filled": (lambda a: a.index_fill(-1, torch.tensor([5]), 0.0), 5),
+    "zeros on the diagonal": (zeros_on_the_diagonal, 6),
+    "joined with a row of zeros": (
+        lambda a: torch.cat((torch.zeros_like(a[:, :, :1]), a[:, :, 1:]), 2),
+        6,
+    ),
+    "padded with a row": (lambda a: functional.pad(a[:, :, 1:], (0, 0, 1, 0)), 6),
+    "padded with a column": (lambda a: functional.pad(a[..., :-1], (0, 1)), 5),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("change", "size"), ROWS.values(), ids=ROWS)
+def test_rows_and_columns_that_are_zeroed_are_empty_or_padding(change, size):
+    kept = []
+
+    def way(q, k, v):
+        a = change((q @ k.mT / ROOT).softmax(-1))
+        kept.append(a)
+        return a @ v
+
+    model, x = made(way)
+    with capturing(model) as run:
+        model(x)
+    for row, trace in enumerate(run.traces):
+        for (layer, head), graph in trace.only_stack.items():
+            wanted = kept[layer - 2][row, head, :size, :size].numpy()
+            assert graph.to_dense() == pytest.approx(wanted, rel=0, abs=1e-12)
+
+
+def put_others(a):
+    a[:, 0][...] = 0.1
+    return a
+
+
+def scaled_in_a_view(a):
+    a[:, 0] *= 0.5
+    return a
+
+
+def added_to_zeros(a):
+    a[..., 1].zero_()
+    a[..., 2].add_(0.1)
+    return a
+
+
+def turned_in_place(a):
+    a[...] = a.flip(-1)
+    return a
+
+
+def joined_with_others(a):
+    return torch.cat((torch.full_like(a[:, :, :1], 1 / 6), a[:, :, 1:]), 2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "change",
+    [put_others, scaled_in_a_view, added_to_zeros, turned_in_place, joined_with_others],
+    ids=lambda one: one.__name__,
+)
+@pytest.mark.parametrize("is_even", [False, True])
+def test_what_a_view_changes_otherwise_is_refused(change, is_even):
+    def way(q, k, v):
+        return change((q @ k.mT * (not is_even)).softmax(-1)) @ v
+
+    model, x = made(way)
+    with (
+        pytest.raises(CaptureError, match="changed by (an operation in place|cat) "),
+        capturing(model),
+    ):
+        model(x)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gattn.models.doors.functions.calling.handling import is_first
 from gattn.models.doors.functions.mode import watches
-from gattn.models.doors.functions.softmaxes.known import Observers
+from gattn.models.doors.functions.softmaxes.follow.known import Observers
 from gattn.models.doors.graphs.frames import frames
 
 _DRAWS = frozenset(("randperm", "randint", "randint_like", "bernoulli", "bernoulli_"))

@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from gattn.models.doors.functions.calling.handling import is_first
 from gattn.models.doors.functions.mode import watches
-from gattn.models.doors.functions.softmaxes.following import operands
-from gattn.models.doors.functions.softmaxes.known import Observers, OfTensors
+from gattn.models.doors.functions.softmaxes.follow.known import Observers, OfTensors
+from gattn.models.doors.functions.softmaxes.follow.operands import operands
 from gattn.models.doors.graphs.frames import frames
 from gattn.models.doors.graphs.segments import is_running
 

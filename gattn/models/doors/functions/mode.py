@@ -21,8 +21,8 @@ from gattn.models.doors.functions.calling import multihead, reopened
 from gattn.models.doors.functions.calling.handling import handling
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.softmaxes import beside, ranks, softmax
-from gattn.models.doors.functions.softmaxes.following import softmaxes
-from gattn.models.doors.functions.softmaxes.known import Following
+from gattn.models.doors.functions.softmaxes.follow.following import softmaxes
+from gattn.models.doors.functions.softmaxes.follow.known import Following
 from gattn.models.doors.functions.softmaxes.ranks import RANKS
 from gattn.models.doors.functions.softmaxes.written import BEGINNINGS
 from gattn.models.watch.inside import inside, is_inside

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gattn.errors import CaptureError
 from gattn.models.doors.functions.calling.dropouts import dropped_by
 from gattn.models.doors.functions.mode import watches
-from gattn.models.doors.functions.softmaxes.following import WITHOUT_NUMBERS, operands
-from gattn.models.doors.functions.softmaxes.known import Following
+from gattn.models.doors.functions.softmaxes.follow.known import Following
+from gattn.models.doors.functions.softmaxes.follow.operands import WITHOUT_NUMBERS, operands
 from gattn.models.doors.graphs.frames import plain
 from gattn.models.doors.graphs.landed import Wanted
 from gattn.models.doors.graphs.observing import observer

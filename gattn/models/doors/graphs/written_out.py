@@ -19,11 +19,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.errors import CaptureError
+from gattn.models.doors.functions.calling.memory import version_of
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.mode import starts, watches
-from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers
-from gattn.models.doors.functions.softmaxes.following import operands, version_of
-from gattn.models.doors.functions.softmaxes.known import Following
+from gattn.models.doors.functions.softmaxes.changes.carrying import keeps_numbers
+from gattn.models.doors.functions.softmaxes.follow.known import Following
+from gattn.models.doors.functions.softmaxes.follow.operands import operands
 from gattn.models.doors.functions.softmaxes.written import tolerance
 from gattn.models.doors.graphs.landing import (
     DIVIDES,

@@ -32,3 +32,13 @@ def living(memories: Iterable[StorageWeakRef | None]) -> set[StorageWeakRef]:
 def laid_as(x: Tensor, like: Tensor) -> Tensor:
     """Return numbers that lie in memory as others do, since code may take a `view` of them."""
     return x if x.stride() == like.stride() else torch.empty_like(like, dtype=x.dtype).copy_(x)
+
+
+def version_of(tensor: Tensor) -> int:
+    """Count the changes in place of a tensor, or of any that shares its memory."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def share(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors lie in the same memory."""
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()

@@ -19,7 +19,7 @@ from gattn.models.watch.contexts import present
 from gattn.normalizers.base import HALF
 
 if TYPE_CHECKING:
-    from gattn.models.doors.functions.softmaxes.source import Ranking
+    from gattn.models.doors.functions.softmaxes.follow.source import Ranking
     from gattn.models.watch.taking_part import Begun
 
 

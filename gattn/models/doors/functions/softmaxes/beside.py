@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import memory_of, version_of
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.functions.softmaxes.following import asks_of_form, operands, version_of
-from gattn.models.doors.functions.softmaxes.known import Observers, OfTensors
-from gattn.models.doors.functions.softmaxes.source import Source
+from gattn.models.doors.functions.softmaxes.follow.known import Observers, OfTensors
+from gattn.models.doors.functions.softmaxes.follow.operands import asks_of_form, operands
+from gattn.models.doors.functions.softmaxes.follow.source import Source
 from gattn.models.read.track.early_calls import SOFTMAX
 
 _PRODUCTS = frozenset(

@@ -24,9 +24,9 @@ from gattn.models.doors.functions.calling.handing import (
 from gattn.models.doors.functions.calling.memory import laid_as, living, memory_of
 from gattn.models.doors.functions.calling.raw_call import Early, RawCall, is_observed
 from gattn.models.doors.functions.softmaxes.beside import Same
-from gattn.models.doors.functions.softmaxes.following import Followed, are_equal
+from gattn.models.doors.functions.softmaxes.follow.following import Followed, are_equal
+from gattn.models.doors.functions.softmaxes.follow.source import Source
 from gattn.models.doors.functions.softmaxes.products import Product
-from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.read.track.tracking import Tracker
 
 _is_batched = torch._C._functorch.is_batchedtensor

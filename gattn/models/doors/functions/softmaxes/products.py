@@ -12,7 +12,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.functions.calling.arranging import is_turned
 from gattn.models.doors.functions.softmaxes.einsum_labels import equation_of, labels_of
-from gattn.models.doors.functions.softmaxes.following import Followed, is_learned, operands
+from gattn.models.doors.functions.softmaxes.follow.following import Followed
+from gattn.models.doors.functions.softmaxes.follow.learned import is_learned
+from gattn.models.doors.functions.softmaxes.follow.operands import operands
 
 _F = nn.functional
 _ADDS = frozenset(

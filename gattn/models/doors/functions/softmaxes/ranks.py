@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.calling.raw_call import is_observed
-from gattn.models.doors.functions.softmaxes.following import Followed, seen_before
-from gattn.models.doors.functions.softmaxes.source import Ranking
+from gattn.models.doors.functions.softmaxes.follow.following import Followed, seen_before
+from gattn.models.doors.functions.softmaxes.follow.source import Ranking
 from gattn.models.doors.functions.softmaxes.written import normalized
 from gattn.models.read.seen_call import LEAST
 from gattn.models.watch.inside import inside

@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.errors import EditError
 from gattn.models.doors.functions.calling.raw_call import named
-from gattn.models.doors.functions.softmaxes.following import Followed, operands
-from gattn.models.doors.functions.softmaxes.known import OfTensors
-from gattn.models.doors.functions.softmaxes.source import Source
+from gattn.models.doors.functions.softmaxes.follow.following import Followed
+from gattn.models.doors.functions.softmaxes.follow.known import OfTensors
+from gattn.models.doors.functions.softmaxes.follow.operands import operands
+from gattn.models.doors.functions.softmaxes.follow.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS
 from gattn.models.doors.functions.softmaxes.written import tolerance
 from gattn.normalizers.base import widened

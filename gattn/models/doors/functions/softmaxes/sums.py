@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from gattn.models.doors.functions.softmaxes.beside import note_pairs
-from gattn.models.doors.functions.softmaxes.following import Followed, Spread, is_learned, operands
-from gattn.models.doors.functions.softmaxes.origins import origin_of
+from gattn.models.doors.functions.softmaxes.changes.masking import MULTIPLIES
+from gattn.models.doors.functions.softmaxes.follow.following import Followed, Spread
+from gattn.models.doors.functions.softmaxes.follow.learned import is_learned
+from gattn.models.doors.functions.softmaxes.follow.operands import operands
+from gattn.models.doors.functions.softmaxes.follow.origins import origin_of
 from gattn.models.doors.functions.softmaxes.products import Product, einsum_product
 
-MULTIPLIES = frozenset(
-    (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__)
-)
 _WEIGHS = MULTIPLIES | {Tensor.mul_, Tensor.__imul__, torch.einsum}
 SUMS = frozenset((torch.sum, Tensor.sum))
 

@@ -22,8 +22,8 @@ from gattn.checks import warn
 from gattn.models.doors.functions.calling.beside import editing
 from gattn.models.doors.functions.calling.memory import living, memory_of
 from gattn.models.doors.functions.calling.raw_call import named
-from gattn.models.doors.functions.softmaxes.following import softmaxes
-from gattn.models.doors.functions.softmaxes.source import Source
+from gattn.models.doors.functions.softmaxes.follow.following import softmaxes
+from gattn.models.doors.functions.softmaxes.follow.source import Source
 from gattn.models.read.track.tracking import Tracker
 
 _WAITED = (

@@ -19,16 +19,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.softmaxes.beside import note_divided, note_softmax
-from gattn.models.doors.functions.softmaxes.carrying import keeps_numbers, lost, lost_in_place
-from gattn.models.doors.functions.softmaxes.following import (
-    Followed,
-    Late,
-    note,
-    operands,
-)
-from gattn.models.doors.functions.softmaxes.origins import Origin, origin_of, remember
+from gattn.models.doors.functions.softmaxes.changes.carrying import keeps_numbers
+from gattn.models.doors.functions.softmaxes.changes.masking import left, lost
+from gattn.models.doors.functions.softmaxes.follow.following import Followed, Late, note
+from gattn.models.doors.functions.softmaxes.follow.operands import operands
+from gattn.models.doors.functions.softmaxes.follow.origins import Origin, origin_of, remember
+from gattn.models.doors.functions.softmaxes.follow.source import Source
 from gattn.models.doors.functions.softmaxes.products import Product, product, summed_dim
-from gattn.models.doors.functions.softmaxes.source import Source
 from gattn.models.doors.functions.softmaxes.sums import SUMS
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.inside import inside
@@ -148,15 +145,12 @@ def made_of(
         return replace(followed, scores=scores) if scores.shape == result.shape else None
     if (found := normalized(followed, result)) is not None:
         return found
-    if given[place].shape == result.shape:
-        is_lost = (
-            lost_in_place(func, args, kwargs, result)
-            if given[place] is result
-            else lost(given[place].detach(), result.detach())
-        )
-        if is_lost is not None:
-            return followed.without(is_lost, followed.unnormalized)
-    if result.is_floating_point() and func not in SUMS:
+    before = given[place]
+    if before.shape == result.shape and before is not result:
+        took = lost(func, [], before.detach(), result.detach())
+        if took is not None:
+            return left(func, followed, took, result)
+    if followed.source.is_written and result.is_floating_point() and func not in SUMS:
         followed.source.read_by = getattr(func, "__name__", str(func))
     return None
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.functions.softmaxes.following import OF_THE_FIRST, is_followed
+from gattn.models.doors.functions.softmaxes.follow.following import is_followed
+from gattn.models.doors.functions.softmaxes.follow.operands import OF_THE_FIRST
 from gattn.models.doors.proof.probing.gates import Gates
 from gattn.models.doors.proof.probing.one_run.inputs import has_nan, is_nan, mapped
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in

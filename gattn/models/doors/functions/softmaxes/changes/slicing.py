@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gattn.models.doors.functions.softmaxes.following import Followed
+from gattn.models.doors.functions.softmaxes.follow.following import Followed
 
 
 def sliced(index: Any, followed: Followed, piece: Tensor) -> Followed | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from gattn.models.doors.functions.softmaxes.following import Followed, seen_before
+from gattn.models.doors.functions.softmaxes.follow.following import Followed, seen_before
 
 _SCALES = frozenset(
     (

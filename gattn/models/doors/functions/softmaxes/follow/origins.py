@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.functions.softmaxes.following import version_of
+from gattn.models.doors.functions.calling.memory import version_of
 
 
 class Origin(NamedTuple):

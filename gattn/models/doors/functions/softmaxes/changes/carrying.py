@@ -7,21 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils._python_dispatch import _disable_current_modes
+from torch import Tensor
 
 from gattn.models.doors.functions.calling.dropouts import dropped_by, keeps_scale
-from gattn.models.doors.functions.softmaxes.following import (
+from gattn.models.doors.functions.softmaxes.changes.mixing import ONE, is_scale, mixed_dims
+from gattn.models.doors.functions.softmaxes.changes.slicing import fits, index_of, sliced
+from gattn.models.doors.functions.softmaxes.follow.following import (
     Followed,
     Repeated,
     all_found_in,
-    is_followed,
-    operands,
 )
-from gattn.models.doors.functions.softmaxes.mixing import ONE, is_scale, mixed_dims
-from gattn.models.doors.functions.softmaxes.slicing import fits, index_of, sliced
-from gattn.models.doors.functions.softmaxes.sums import MULTIPLIES
 
 _SHAPES: frozenset[Any] = frozenset(
     getattr(of, name)
@@ -72,19 +67,6 @@ _COPIES = frozenset(
     )
 ) | {Tensor.data.__get__, Tensor.requires_grad_}  # type: ignore[attr-defined]
 """Functions whose results hold the numbers that they take, in the same shape, perhaps elsewhere."""
-SHRINKS: frozenset[Any] = frozenset(
-    getattr(of, name)
-    for of in (torch, functional, Tensor)
-    for name in ("threshold", "hardshrink")
-    if hasattr(of, name)
-)
-"""Functions that put zeros in place of small numbers."""
-_FILLS = SHRINKS | {
-    *(getattr(of, one) for of in (torch, Tensor) for one in ("masked_fill", "where", "nan_to_num")),
-    Tensor.masked_fill_,
-}
-_MULTIPLIES_INTO = frozenset((Tensor.mul_, Tensor.multiply_, Tensor.__imul__))
-_MULTIPLIES = MULTIPLIES | _MULTIPLIES_INTO
 _SAME_SHAPE = _COPIES | {
     *(Tensor.to, Tensor.type, Tensor.type_as, Tensor.clone, torch.clone),
     *(Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
@@ -141,101 +123,6 @@ def carried(
     return replace(followed, scores=scores, key=key, dropped=dropped)
 
 
-def masked(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
-) -> Followed | None:
-    """Say what is left of a softmax where a function only puts zeros; None if it does more.
-
-    Queries that may read nothing, whose rows are NaN or any numbers, lose all of theirs; those that
-    lose some wait for a division.
-    """
-    if followed.altered or not (func in _FILLS or _masks_keys(func, args, followed)):
-        return None
-    given = [one for one in operands(args, kwargs) if isinstance(one, Tensor)]
-    found = [one for one in given if is_followed(one) and one.is_floating_point()]
-    others = [one for one in given if one is not found[0]] if found else []
-    if len(found) != 1 or found[0].shape != result.shape:
-        return None
-    if any(isinstance(x, nn.Parameter) or x.requires_grad for x in others):
-        return None  # It is learned, as a gate is.
-    with _disable_current_modes():  # What follows is no part of the model.
-        return _left(func, args, kwargs, followed, found[0], others, result)
-
-
-def _left(
-    func: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    followed: Followed,
-    before: Tensor,
-    others: list[Tensor],
-    result: Tensor,
-) -> Followed | None:
-    if func in _MULTIPLIES and not all(bool(((x == 0) | (x == 1)).all()) for x in others):
-        return None  # Where attention is NaN, its product does not tell.
-    after = result.detach()
-    is_lost = (
-        lost_in_place(func, args, kwargs, result)
-        if before is result
-        else lost(before.detach(), after)
-    )
-    if is_lost is None:
-        return None
-    most = max(1e-5, 4 * torch.finfo(result.dtype).eps)
-    rows = (after.float().sum(followed.key, keepdim=True) - 1).abs() > most
-    if before is not result and bool((is_nan := before.detach().isnan()).any()):
-        # Numbers of a row with NaN do not tell what a mask takes of it; a mask that is made by
-        # values takes any, but not the marks. Where zeros replace all of a row, they replace NaN.
-        taken = is_nan & ((others[0] == 0) if func in MULTIPLIES else (after == 0))
-        taken = taken & ~followed.scores.isnan() & after.isnan().any(followed.key, keepdim=True)
-        is_lost = is_lost | taken
-        rows = rows | (taken & (followed.scores != -torch.inf)).any(followed.key, keepdim=True)
-    is_empty = (after == 0).all(followed.key, keepdim=True)
-    is_lost = is_lost | (is_empty & is_lost.any(followed.key, keepdim=True))
-    followed = replace(followed, spread=None)
-    if not bool(is_lost.any()):
-        return followed
-    if bool((rows & (after != 0)).any()):
-        return followed.without(is_lost, getattr(func, "__name__", str(func)))
-    return replace(followed, scores=followed.scores.masked_fill(is_lost, -torch.inf))
-
-
-def lost_in_place(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
-) -> Tensor | None:
-    """Say which numbers a function replaced by zeros where they were; None if it does more."""
-    others = [x for x in operands(args, kwargs) if isinstance(x, Tensor) and x is not result]
-    if not others:
-        return None
-    mask = others[0]
-    with _disable_current_modes():
-        if func in _MULTIPLIES_INTO and bool(((mask == 0) | (mask == 1)).all()):
-            return (mask == 0).expand(result.shape)
-        is_fill = func is Tensor.masked_fill_
-        is_zero = is_fill and bool(torch.as_tensor(kwargs.get("value", args[-1])) == 0)
-        return mask.expand(result.shape) if is_zero else None
-
-
-def zeros_put(func: Any, args: tuple[Any, ...], followed: Followed) -> tuple[Any, ...] | None:
-    """Return what `masked_fill_` takes for `attention[index] = 0`; None if it is something else."""
-    if func is not Tensor.__setitem__ or not is_followed(args[0]) or followed.altered:
-        return None
-    attention, index, value = args
-    if not attention.is_floating_point() or not isinstance(value, (int, float)) or value != 0:
-        return None
-    if _is_mask(index, attention):
-        return attention, index, 0.0
-    with _disable_current_modes():
-        mask = torch.zeros_like(attention, dtype=torch.bool)
-        mask[index] = True
-    return attention, mask, 0.0
-
-
-def _is_mask(index: Any, attention: Tensor) -> bool:
-    like = (torch.bool, attention.shape, attention.device)
-    return isinstance(index, Tensor) and (index.dtype, index.shape, index.device) == like
-
-
 def keeps_numbers(func: Any, args: tuple[Any, ...]) -> bool:
     """Return whether a function gives the numbers that it takes, in another shape or precision."""
     return func in _SHAPES or func in _GETTERS or _adds_dimensions(func, args)
@@ -257,22 +144,6 @@ def _adds_dimensions(func: Any, args: tuple[Any, ...]) -> bool:
         one is None or one is Ellipsis or (isinstance(one, slice) and one == slice(None))
         for one in index
     )
-
-
-def _masks_keys(func: Any, args: tuple[Any, ...], followed: Followed) -> bool:
-    """Return whether a function multiplies the keys' numbers, each with another, as a mask does."""
-    if func not in _MULTIPLIES or not all(isinstance(x, Tensor) for x in args):
-        return False
-    at = followed.key - followed.scores.dim()
-    return len(args) == 2 and all(at < 0 and x.dim() >= -at and x.shape[at] > 1 for x in args)
-
-
-def lost(before: Tensor, result: Tensor) -> Tensor | None:
-    """Say which numbers became zeros; None if any became another one."""
-    with _disable_current_modes():
-        is_empty = before.isnan() & (result.isnan() | (result == 0))
-        is_lost = (result == 0) & (before != 0) & ~before.isnan()
-        return is_lost if bool(((result == before) | is_empty | is_lost).all()) else None
 
 
 def _key(

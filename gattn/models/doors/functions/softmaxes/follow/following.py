@@ -8,53 +8,16 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gattn.errors import EditError
-from gattn.models.doors.functions.calling.memory import memory_of
-from gattn.models.doors.functions.calling.raw_call import named
-from gattn.models.doors.functions.softmaxes.known import Following, OfTensors
-from gattn.models.doors.functions.softmaxes.source import Source
+from gattn.models.doors.functions.calling.memory import memory_of, version_of
+from gattn.models.doors.functions.softmaxes.follow.known import Following
+from gattn.models.doors.functions.softmaxes.follow.operands import operands
+from gattn.models.doors.functions.softmaxes.follow.source import Source
 
 if TYPE_CHECKING:
     from gattn.models.doors.functions.softmaxes.products import Product
-
-WITHOUT_NUMBERS = frozenset(
-    getattr(of, name)
-    for of in (torch, Tensor)
-    for name in (
-        *("isnan", "isinf", "isfinite", "zeros_like", "ones_like", "empty_like"),
-        *("full_like", "rand_like", "new_zeros", "new_ones", "new_empty", "new_full"),
-    )
-    if hasattr(of, name)
-)
-"""Functions whose results hold no number of what they are given."""
-_ASK_OF_FORM = frozenset(
-    getattr(of, name)
-    for of in (torch, Tensor)
-    for name in (
-        *("size", "stride", "dim", "ndimension", "numel", "nelement", "storage_offset", "data_ptr"),
-        *("untyped_storage", "is_shared", "is_pinned"),
-        *("is_floating_point", "is_complex", "is_contiguous", "element_size", "get_device"),
-        *("is_inference", "is_same_size", "__len__", "__hash__"),
-    )
-    if hasattr(of, name)
-)
-_OF_NUMBERS = frozenset(("data", "grad", "real", "imag", "T", "mT", "H", "mH"))
-_RESHAPES = frozenset(
-    (
-        *(Tensor.to, Tensor.type, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16),
-        *(Tensor.t, Tensor.transpose, Tensor.permute, Tensor.view, Tensor.reshape),
-        *(torch.t, torch.transpose, torch.permute, torch.reshape),
-        *(Tensor.T.__get__, Tensor.mT.__get__),  # type: ignore[attr-defined]
-    )
-)
-"""Functions whose results hold the numbers of the tensor that they are given, and no others."""
-OF_THE_FIRST = frozenset(
-    getattr(Tensor, name) for name in ("to", "type_as", "view_as", "reshape_as", "expand_as")
-)
-"""Functions whose results hold no number but of the first tensor that they are given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,34 +187,6 @@ def note(tensor: Tensor, followed: Followed) -> None:
     followed.source.root.memories.add(memory_of(tensor))
 
 
-_learned: OfTensors[int] = OfTensors()
-
-
-def note_learned(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-    """Note what is a parameter in another type or shape, as a cast or transposed weight.
-
-    Changes in place of an inference tensor are not counted, so none is noted.
-    """
-    if func not in _RESHAPES or kwargs or not args or not is_learned(args[0]):
-        return
-    if any(not isinstance(x, (int, torch.dtype)) for x in args[1:]) or result.is_inference():
-        return
-    if result is not args[0]:
-        _learned.note(result, version_of(result))
-
-
-def is_learned(x: Any) -> bool:
-    """Return whether a tensor is a parameter, or one in another type or shape."""
-    return isinstance(x, nn.Parameter) or (
-        isinstance(x, Tensor) and _learned.of(x) == version_of(x)
-    )
-
-
-def version_of(tensor: Tensor) -> int:
-    """Count the changes in place of a tensor, or of any that shares its memory."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
 def are_equal(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors hold the same numbers, or none in the same places."""
     if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
@@ -304,54 +239,6 @@ def found_in(
     return found
 
 
-def asks_of_form(func: Any) -> bool:
-    """Return whether a function reads no number, but sizes, types and the like."""
-    is_getter = getattr(func, "__name__", "") == "__get__"
-    name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return func in _ASK_OF_FORM or (is_getter and name not in _OF_NUMBERS)
-
-
-def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Put edited attention in place of what a function reads of it later; None if it reads none."""
-    found: dict[int, Tensor] = {}
-    for one in operands(args, kwargs):
-        followed = seen_before(one)
-        if followed is None or not followed.source.is_edited:
-            continue
-        source = followed.source
-        if source.operand is None or source.operand() is not one:
-            if one.is_floating_point() and not followed.altered and not _is_written(source, one):
-                raise EditError(
-                    f"{named(source.module)} reads its attention again after it met the "
-                    "values, from a copy that edits do not reach. Nothing more was edited."
-                )
-        elif source.edited is not None:
-            found[id(one)] = source.edited
-    if not found:
-        return None
-
-    placed = tuple(_placed(x, found) for x in args)
-    return placed, {name: _placed(x, found) for name, x in kwargs.items()}
-
-
-def _placed(given: Any, found: Mapping[int, Tensor]) -> Any:
-    """Put in what was found, in lists too."""
-    if isinstance(given, (list, tuple)):
-        return type(given)(_placed(one, found) for one in given)
-    return found.get(id(given), given)
-
-
-def _is_written(source: Source, one: Tensor) -> bool:
-    """Return whether a tensor shares the memory that edited attention was written into."""
-    operand = None if source.operand is None else source.operand()
-    if source.edited is not None or operand is None:
-        return source.edited is None
-    whole = source.attention()
-    known = [x for x in (operand, whole) if x is not None]
-    own = one.untyped_storage().data_ptr()
-    return any(x.untyped_storage().data_ptr() == own for x in known)
-
-
 def all_found_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Followed]:
     """List what is followed among a function's operands."""
     found = (seen_before(one) for one in operands(args, kwargs))
@@ -365,11 +252,3 @@ def note_reading(func: Any, result: Any, others: Sequence[Followed]) -> Any:
         for source in sources.values():
             source.read(getattr(func, "__name__", str(func)))
     return result
-
-
-def operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """List a function's operands, those in lists included."""
-    found: list[Any] = []
-    for one in (*args, *kwargs.values()):
-        found += one if isinstance(one, (list, tuple)) else (one,)
-    return found

@@ -1,0 +1,1 @@
+"""What functions make of a softmax: the same numbers, fewer of them, or mixtures."""
