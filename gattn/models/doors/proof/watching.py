@@ -31,8 +31,10 @@ from gattn.models.read.track.early_calls import EarlyCall
 from gattn.models.watch.contexts import present
 
 _CALLS_ORIGINAL = (
-    "a copy of it calls {} of the model itself, as a function does that was made with a module in "
-    "it (a lambda in a list, a hook): hold the module, and call what it has"
+    "gattn runs a copy of it for the proof, and the copy still calls {} of the original, since the "
+    "code does not reach that module through self but, for example, through a global variable, a "
+    "lambda or a hook that holds it. Call it through self: make it an attribute of the module whose "
+    "forward calls it"
 )
 _SUMS = "sums of exponentials"
 
