@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from effects_by_hand import IDS, cutting, dense_logits, double, headed, inputs_of
+from torch import nn
 from torch.nn.functional import cross_entropy, kl_div
 
 import gattn
@@ -273,3 +274,11 @@ def test_named_tokens_say_which_metric_is_meant(llama, named, metric):
     )
     assert found.attrs == wanted.attrs
     np.testing.assert_array_equal(found["effect"], wanted["effect"])
+
+
+def test_an_estimate_that_says_not_what_to_measure_names_no_metric():
+    model = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(1, 3, 8)
+    with pytest.raises(SelectionError, match="Say what to measure: pass target=") as told:
+        gattn.estimate(lambda: model(x, x, x)[0][0, -1], model)
+    assert "metric='logit_difference'" not in str(told.value)

@@ -46,7 +46,7 @@ class FunctionRunner(Runner):
         self._reads_all = True
         self._plain: Any = None
 
-    def metric(self, given: Metric | None, default: Named) -> Metric:
+    def metric(self, given: Metric | None, default: Named | None) -> Metric | None:
         """Return the metric: by default the number that is returned, otherwise the default."""
         result, _ = self._first
         is_number = _is_number(result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gattn.errors import SelectionError
 from gattn.models.effects.answers import FunctionRunner
 from gattn.models.effects.metrics import Measure, Metric, Named, Position, Token
 from gattn.models.effects.runner import Runner
@@ -24,13 +25,13 @@ def asked(
     position: Position,
     target: Token,
     other: Token,
-    default: Named,
+    default: Named | None,
     naming: Naming | None = None,
 ) -> tuple[Runner, Measure]:
     """Prepare a model's runs, and what is measured of their answers, as in `gattn.effect`.
 
     Without a metric it is that of the tokens that are named, as `named_by` gives it, or the number
-    itself that a function returns.
+    itself that a function returns, or the `default`, if there is one.
     """
     default = named_by(target, other, default)
     prompt = prepared(inputs, model, tokenizer, naming)
@@ -39,10 +40,10 @@ def asked(
         of_function = FunctionRunner(prompt)
         of_function.check_pair(position)
         metric = of_function.metric(metric, default)
-        measure = Measure(metric, target, other, *known)
+        measure = Measure(_chosen(metric), target, other, *known)
         of_function.read(measure, position)
         return of_function, measure
-    measure = Measure(default if metric is None else metric, target, other, *known)
+    measure = Measure(_chosen(default if metric is None else metric), target, other, *known)
     runner = Runner(prompt, measure.positions(position), are_given=position is not None)
     runner.check_pair(position)
     if measure.is_loss:
@@ -50,7 +51,17 @@ def asked(
     return runner, measure
 
 
-def named_by(target: Token, other: Token, default: Named) -> Named:
+def _chosen(metric: Metric | None) -> Metric:
+    if metric is None:
+        raise SelectionError(
+            "Say what to measure: pass target=, a token's id or its text, such as ' cat', for the "
+            "probability of a token, and other= too for a logit difference; or metric='kl' for the "
+            "change of all probabilities; or a function that calls the model and returns a number."
+        )
+    return metric
+
+
+def named_by(target: Token, other: Token, default: Named | None) -> Named | None:
     """Return the metric of the tokens that are named, or `default` if none is."""
     if target is None:
         return default

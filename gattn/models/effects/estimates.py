@@ -79,8 +79,8 @@ def estimate(
     text, model, tokenizer
         As in `effect`; a function must call the model once, on one sequence, with gradients.
     metric, position, target, other
-        As in `effect`, but there must be a `target`, or a number that a function returns.
-        Functions must be made of torch's operations.
+        As in `effect`, but there must be a `metric`, a `target`, or a number that a function
+        returns. Functions must be made of torch's operations.
     keep, layers, heads
         Which edges, as in `capture`.
     renormalize : bool

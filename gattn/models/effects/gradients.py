@@ -189,7 +189,7 @@ class Backward:
         naming: Naming | None = None,
     ) -> None:
         self.runner, self.measure = asked(
-            text, model, tokenizer, metric, position, target, other, "logit_difference", naming
+            text, model, tokenizer, metric, position, target, other, None, naming
         )
         self.model, self.tokenizer = self.runner.model, self.runner.tokenizer
 

@@ -33,8 +33,8 @@ from gattn.models.watch.contexts import present
 _CALLS_ORIGINAL = (
     "gattn runs a copy of it for the proof, and the copy still calls {} of the original, since the "
     "code does not reach that module through self but, for example, through a global variable, a "
-    "lambda or a hook that holds it. Call it through self: make it an attribute of the module whose "
-    "forward calls it"
+    "lambda or a hook that holds it. Call it through self: make it an attribute of the module that "
+    "calls it"
 )
 _SUMS = "sums of exponentials"
 
