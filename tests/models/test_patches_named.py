@@ -182,13 +182,18 @@ def test_a_tuple_of_two_numbers_is_refused_where_tokens_lie_on_a_grid(side, toke
     assert torch.equal(*(outputs(model, image, edit) for edit in (named, counted)))
 
 
-def test_other_tuples_are_tokens_and_nested_ones_are_refused():
+def test_other_tuples_are_tokens_and_nested_ones_are_patches():
     model, image, _ = built()
     for pair in ((2, -1), (2,), (2, 4, 5), ("2,4", 3)):
         one, each = (gattn.Cut(layer=1, key=kind(pair)) for kind in (tuple, list))
         assert torch.equal(*(outputs(model, image, edit) for edit in (one, each)))
+    for some in ([(2, 4)], ((2, 4), (1, 3)), [(2, 4), "class", 3]):
+        texts = ["2,4" if one == (2, 4) else "1,3" if one == (1, 3) else one for one in some]
+        one, each = (gattn.Cut(layer=1, key=which) for which in (some, texts))
+        assert one.record == each.record
+        assert torch.equal(*(outputs(model, image, edit) for edit in (one, each)))
     with pytest.raises(SelectionError, match='its row and column, such as "2,4"'):
-        gattn.Cut(layer=1, key=[(2, 4)])
+        gattn.Cut(layer=1, key=[(2, 4, 5)])
 
 
 def test_a_tuple_of_two_numbers_is_two_tokens_of_a_text():

@@ -26,6 +26,7 @@ from gattn.models.edit.where.tokens import (
     listed,
     numbers_in,
     one_by_one,
+    patches_named,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class AtTokens(Edit):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("query", "key"):
-            check_tokens(name, getattr(self, name))
+            where = patches_named(getattr(self, name))
+            check_tokens(name, where)
+            object.__setattr__(self, name, where)
 
     def named(self) -> dict[str, set[Any]]:
         """Return the layers that it names, and the tokens that it names individually."""
@@ -132,9 +135,9 @@ class Cut(AtTokens):
     query, key : int, str, slice, range or sequence of int or str, optional
         Positions of tokens, a span of them, or a token's text, which stands for all of its
         occurrences; all tokens by default. Texts are those that graphs show, or, if unambiguous,
-        the tokenizer's names; a patch of an image is ``"2,4"``, its row and column, and
-        ``[2, 4]`` are the tokens 2 and 4. Where tokens lie on a grid, the tuple ``(2, 4)`` is
-        refused: pictures take it for a patch. Negative positions count from the end of the text
+        the tokenizer's names; a patch of an image is ``"2,4"``, its row and column, several are
+        ``[(2, 4), (2, 5)]``, and ``[2, 4]`` are the tokens 2 and 4. Where tokens lie on a grid, the
+        tuple ``(2, 4)`` is refused: pictures take it for a patch. Negative positions count from the end of the text
         that the model is first called with: -1 stays the last token of the prompt while more are
         generated with a cache. ``Cut(key=4)`` cuts all edges out of token 4, ``Cut(query=4)`` all
         edges into it, and ``Cut(layer=5, head=1)`` the whole head, which is zero ablation.

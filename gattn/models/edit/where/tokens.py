@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from gattn.errors import EditError, SelectionError
 from gattn.models.read.places import Side
+from gattn.names.choices import is_number
 from gattn.names.tokens import find_text
 
-Tokens: TypeAlias = int | str | slice | range | Sequence[int | str] | None
+Tokens: TypeAlias = int | str | slice | range | Sequence[int | str | tuple[int, int]] | None
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,18 @@ def counts_from_end(where: Tokens) -> bool:
     return any(not isinstance(one, str) and one < 0 for one in listed(where))
 
 
+def patches_named(where: Tokens) -> Tokens:
+    """Write patches that are given as (row, column), among several tokens, as their texts."""
+    if not isinstance(where, (list, tuple)) or not any(map(_is_patch, where)):
+        return where
+    return [f"{one[0]},{one[1]}" if _is_patch(one) else one for one in where]
+
+
+def _is_patch(one: Any) -> TypeGuard[tuple[int, int]]:
+    is_pair = isinstance(one, tuple) and len(one) == 2
+    return is_pair and all(is_number(n) and n >= 0 for n in one)
+
+
 def check_tokens(name: str, where: Tokens) -> None:
     """Refuse anything that does not name tokens."""
     if where is None or isinstance(where, str):
@@ -104,8 +117,8 @@ def check_tokens(name: str, where: Tokens) -> None:
     if not is_right:
         raise SelectionError(
             f"{name} is a position that counts from 0, or from the end -1, -2 ..., a token's text "
-            'or, of a patch, its row and column, such as "2,4"; several of these, or a slice of '
-            f"step 1; not {where!r}."
+            'or, of a patch, its row and column, such as "2,4"; several of these, such as '
+            f"[(2, 4), (2, 5)]; or a slice of step 1; not {where!r}."
         )
 
 
