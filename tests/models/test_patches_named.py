@@ -54,6 +54,32 @@ def test_an_edit_finds_a_patch_by_its_name(order, prefix):
         assert torch.equal(by_name, outputs(model, image, expected))
 
 
+@pytest.mark.parametrize("order", [None, _SHUFFLED], ids=["rows", "shuffled"])
+def test_class_and_register_tokens_are_named_by_themselves(order):
+    model, image, _ = built(order, 3)
+    names = ["class", "register 0", "register 1"]
+    with torch.no_grad(), gattn.capturing(model) as plain:
+        model(image)
+    labels = plain.trace[0, 0].labels()
+    wanted = [*names, *labels[3:]]
+    for options in (
+        {"tokens": names},
+        {"tokens": {"blocks.layers.self_attn": names}, "grid": _GRID},
+    ):
+        with torch.no_grad(), gattn.capturing(model, **options) as run:
+            model(image)
+        assert list(run.trace[0, 0].labels()) == wanted
+        assert (run.trace[0, 0].geometry.cells == plain.trace[0, 0].geometry.cells).all()
+        edit = gattn.Cut(layer=1, key=["register 1", labels[5]])
+        by_number = outputs(model, image, gattn.Cut(layer=1, key=[2, 5]))
+        assert torch.equal(outputs(model, image, edit, **options), by_number)
+    with (
+        pytest.raises(CaptureError, match="gives 2 texts"),
+        gattn.capturing(model, tokens=["a", "b"]),
+    ):
+        model(image)
+
+
 def test_tables_and_circuits_name_patches_alike():
     model, image, run = built(_SHUFFLED)
     cells = cells_by_gradient(model.float(), image.float())

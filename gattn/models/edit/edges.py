@@ -137,10 +137,11 @@ class Cut(AtTokens):
         occurrences; all tokens by default. Texts are those that graphs show, or, if unambiguous,
         the tokenizer's names; a patch of an image is ``"2,4"``, its row and column, several are
         ``[(2, 4), (2, 5)]``, and ``[2, 4]`` are the tokens 2 and 4. Where tokens lie on a grid, the
-        tuple ``(2, 4)`` is refused: pictures take it for a patch. Negative positions count from the end of the text
-        that the model is first called with: -1 stays the last token of the prompt while more are
-        generated with a cache. ``Cut(key=4)`` cuts all edges out of token 4, ``Cut(query=4)`` all
-        edges into it, and ``Cut(layer=5, head=1)`` the whole head, which is zero ablation.
+        tuple ``(2, 4)`` is refused: pictures take it for a patch. Negative positions count from the
+        end of the text that the model is first called with: -1 stays the last token of the prompt
+        while more are generated with a cache. ``Cut(key=4)`` cuts all edges out of token 4,
+        ``Cut(query=4)`` all edges into it, and ``Cut(layer=5, head=1)`` the whole head, which is
+        zero ablation.
     renormalize : bool
         True removes the edges before normalizing, so that the others share out their attention; a
         query without edges gets zero. False zeroes their attention afterwards:

@@ -243,9 +243,11 @@ def capturing(
     tokens : sequence of str, mapping of str to sequence of str, or list of these, optional
         The tokens' texts: for all stacks that have as many tokens, by stack, or these for each
         sequence of a batch, without padding. In place of a stack's texts may be those of its
-        queries and keys, as ``{"cross": {"query": target, "key": source}}``.
+        queries and keys, as ``{"cross": {"query": target, "key": source}}``, or those of the
+        tokens that are no patches, as ``["class", "register"]``.
     grid : (int, int), optional
-        How many rows and columns of patches an image has; see `AttentionTrace.on_grid`.
+        How many rows and columns of patches an image has; see `AttentionTrace.on_grid`. Tokens
+        before them are named by `tokens`.
 
     Returns
     -------

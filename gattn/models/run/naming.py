@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 from numbers import Integral
 from typing import TypeAlias, cast
 
@@ -98,10 +100,33 @@ class Naming:
         found: dict[str, Grid] = {}
         for side, size in sizes.items():
             with suppress(ShapeError):
-                found[side] = Grid.regular(*self.grid, size if is_bipartite else sizes["key"])
+                found[side] = self._regular(size if is_bipartite else sizes["key"])
         if not is_bipartite:
             self._check_grid(proved, sizes["key"])
         return {} if is_bipartite and len(found) > 1 else found  # Either side may be meant.
+
+    def with_patches(
+        self, names: Sequence[str], proved: TokenMap | None, count: int
+    ) -> Sequence[str]:
+        """Add the names of patches where only the other tokens, such as registers, are named."""
+        whole = self._proved(proved, count)
+        if whole is None and self.grid is not None and count - len(names) == prod(self.grid):
+            whole = self._regular(count)
+        others = [] if whole is None else [n for n, cell in enumerate(whole.cells) if cell < 0]
+        if whole is None or len(others) != len(names):
+            return names
+        known = dict(zip(others, names, strict=True))
+        return [known.get(n, name) for n, name in enumerate(whole.names())]
+
+    def _regular(self, size: int) -> Grid:
+        assert self.grid is not None
+        return Grid.regular(*self.grid, size, prefix=self._prefix(size))
+
+    def _prefix(self, size: int) -> int | None:
+        """Return how many of so many tokens are no patches, if as many are named."""
+        assert self.grid is not None
+        prefix = size - prod(self.grid)
+        return prefix if prefix in _counts(self.tokens) else None
 
     def _proved(self, proved: TokenMap | None, size: int) -> Grid | None:
         """Return the grid that so many tokens were proved to form, unless another one is given.
@@ -122,7 +147,7 @@ class Naming:
         if _cells(proved, size) is None:
             return
         with suppress(ShapeError):
-            Grid.regular(*self.grid, size)
+            self._regular(size)
             raise CaptureError(
                 f"grid={self.grid} is not how the patches lie, which is {proved.grid} as the model "
                 "was proved to read them: leave grid= out."
@@ -148,7 +173,7 @@ class Naming:
         known, and queries of `own` stacks are among their keys.
         """
         if self.tokens is not None:
-            trace = self._named(trace, sequence, unnamed, own)
+            trace = self._named(trace, grids, sequence, unnamed, own)
         done = set(unnamed)
         for stack in grids.keys() - set(unnamed):
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
@@ -165,6 +190,7 @@ class Naming:
     def _named(
         self,
         trace: AttentionTrace,
+        grids: Mapping[str, TokenMap],
         sequence: int,
         unnamed: Collection[str],
         own: Collection[str],
@@ -180,7 +206,8 @@ class Naming:
             by_side = [{side: some} for side, some in texts.items()]
             for some in by_side if has_sides else [texts]:
                 before = stacks[stack]
-                heads = {place: _with_names(head, some) for place, head in before.items()}
+                renamed = partial(self._renamed, names=some, proved=grids.get(stack))
+                heads = {place: renamed(head) for place, head in before.items()}
                 stacks[stack] = Stack(stack, heads)
                 if not has_sides and stack not in own and _are_both_named(before, heads):
                     warn(f"{of_both_sides(stack)}.")
@@ -190,13 +217,21 @@ class Naming:
             raise misfit(*left[0], trace.stacks[left[0][0]], self.tokens)
         return replace(trace, stacks=stacks)
 
+    def _renamed(
+        self, head: AttentionGraph, names: Mapping[str, Sequence[str]], proved: TokenMap | None
+    ) -> AttentionGraph:
+        sizes = {"query": head.graph.num_queries, "key": head.graph.num_keys}
+        whole = {n: self.with_patches(x, proved, sizes[n]) for n, x in names.items()}
+        return _with_names(head, whole)
+
     def _on_grid(
         self, trace: AttentionTrace, grid: tuple[int, int], unnamed: Collection[str]
     ) -> AttentionTrace:
         found, error = trace, None
         for stack in set(trace.stacks) - set(unnamed):
             try:
-                found = found.on_grid(*grid, stack=stack)
+                size = next(iter(trace.stacks[stack].values())).graph.num_keys
+                found = found.on_grid(*grid, stack=stack, prefix=self._prefix(size))
             except GattnError as wrong:
                 error = wrong
         if found is trace and error is not None:
@@ -221,6 +256,15 @@ def _is_grid(given: object) -> bool:
 def _text(one: object) -> str:
     """Write a token's text; ids may come as tensors."""
     return str(one.item() if isinstance(one, Tensor) and one.numel() == 1 else one)
+
+
+def _counts(given: object) -> set[int]:
+    """Return how many texts lists have that are given, by stack, side or sequence."""
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    elif not isinstance(given, (list, tuple)) or not _is_nested(given):
+        return {len(given)} if isinstance(given, Sequence) else set()
+    return set[int]().union(*map(_counts, given))
 
 
 def _is_nested(given: Sequence[object]) -> bool:

@@ -147,7 +147,8 @@ class TokenNames:
             if (given := by_side.get(side)) is None:
                 continue
             count = count_of(place, sequence, side)
-            given = [*given, *extra_of(names[side] or ())]
+            whole = self._naming.with_patches(given, call.tokens, count)
+            given = [*whole, *extra_of(names[side] or ())]
             may_grow = not place.is_bipartite and place.sizes is None and len(given) > count
             if may_grow:  # Steps with a cache may follow.
                 self._given_more[place.stack, side] = len(given)
