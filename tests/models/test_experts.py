@@ -235,3 +235,34 @@ def test_what_tokens_write_beside_a_parameter_is_not_learned(is_inference: bool)
         assert len(stacks) == 2
         found = torch.as_tensor(next(iter(trace.stacks.values()))[0, 0].to_dense())
         torch.testing.assert_close(found, model[0].kept[-1][n])
+
+
+class _Added(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.part(x)
+
+
+@torch.no_grad()
+def test_an_edit_that_changes_the_choice_of_experts_is_told() -> None:
+    torch.manual_seed(0)
+    parts = _Attends(), _Experts("mixtral"), _Attends(), _Experts("mixtral"), _Attends()
+    model, x = nn.Sequential(*map(_Added, parts)).eval(), torch.randn(1, 8, _D)
+    cut = gattn.Cut(layer=0)
+    told = r"^1\.part \(_Experts\) chooses otherwise under the edits than without them"
+    with (
+        pytest.warns(UserWarning, match=told) as said,
+        gattn.capturing(model) as run,
+        gattn.edited(model, cut),
+    ):
+        found = model(x)
+    assert not any("picks or orders" in str(one.message) for one in said)
+    torch.testing.assert_close(found, model[1:](x))
+    own = parts[2].kept[-1][0]
+    assert torch.allclose(torch.as_tensor(run.trace[1, 0].to_dense()), own, atol=1e-6)
+    with warnings.catch_warnings(), gattn.capturing(model), gattn.edited(model, gattn.Cut(layer=2)):
+        warnings.simplefilter("error")
+        model(x)

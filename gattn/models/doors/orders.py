@@ -13,9 +13,10 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.handling import is_first
+from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.mode import watches
 from gattn.models.doors.functions.softmaxes.follow.known import Observers
 from gattn.models.doors.graphs.frames import frames
@@ -84,6 +85,8 @@ class Orders:
     ) -> None:
         self._wanted, self._count, self._is_same = wanted or (), 0, True
         self._idle = idle
+        self.switched: nn.Module | None = None
+        """The module in which they first decided otherwise."""
         self.decided: list[bytes] | None = [] if wanted is None else None
         if wanted or wanted is None:
             _orders.add(self)
@@ -104,6 +107,8 @@ class Orders:
         number, self._count = self._count, self._count + 1
         known = self._wanted[number] if number < len(self._wanted) else None
         self._is_same = known == b"" or known == digest(result)
+        if not self._is_same:
+            self.switched = owner()
 
     def are_as_proved(self, count: int) -> bool:
         """Return whether values decided as in the proof so far, as many times."""

@@ -69,6 +69,8 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     picked = {name for plan in own for name in plan.picked}
     if shown and picked:
         told.of_picks(model, sorted(picked))
+    if shown and (switched := {name for plan in own for name in plan.switched}):
+        told.of_switched(model, sorted(switched))
     unknown_nodes = {name: plan.refused for plan in own for name in plan.unknown_nodes}
     if shown and unknown_nodes:
         told.of_nodes(model, unknown_nodes)

@@ -135,6 +135,17 @@ def of_picks(model: nn.Module, picked: Sequence[str]) -> None:
     )
 
 
+def of_switched(model: nn.Module, switched: Sequence[str]) -> None:
+    """Name what picks tokens otherwise under edits."""
+    _warn(
+        [named(model, name) for name in switched],
+        "chooses otherwise under the edits than without them, such as other experts",
+        "the edits take effect, and attention is shown as it is. But that tokens are in place again"
+        " was proved for the choice without edits, so those of later layers have no names, and are "
+        "numbered in the order in which these are given them",
+    )
+
+
 def of_nodes(model: nn.Module, unknown_nodes: Mapping[str, str]) -> None:
     """Name the layers whose nodes are not known, and say why."""
     whys = sorted({why for why in unknown_nodes.values() if why})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from gattn.models.doors.orders import Orders
 from gattn.models.doors.steps import Steps
+from gattn.models.watch.contexts import present
 
 if TYPE_CHECKING:
     from gattn.models.doors.proof.layouts.plan import Place, Plan
@@ -48,8 +50,22 @@ class FollowedCall:
         count = plan.in_place.counts.get(place)
         is_proved = count is None or self._tokens.are_as_proved(count)
         if not is_proved:
-            plan.picked = sorted({*plan.picked, *plan.in_place.makers[place]})
+            self._note_makers(plan.in_place.makers[place])
         return is_proved
+
+    def _note_makers(self, names: Collection[str]) -> None:
+        """Note who moved tokens; without edits, values decide as in the proof of such inputs."""
+        some = [calls for calls, context in present() if context.edits_attention]
+        switched = self._tokens.switched
+        own = [
+            calls.tracker.modules.name(switched)
+            for calls in some
+            if switched and calls.owns(switched)
+        ]
+        if own:
+            self._plan.switched.add(own[0])
+        else:
+            self._plan.picked = sorted({*self._plan.picked, *names})
 
     def does_the_same(self, place: Place) -> bool:
         """Return whether the model's code has called what it called before a call that runs.

@@ -62,6 +62,8 @@ class Plan:
         The modules that are given other states by transformers' name for them, of the same tokens.
     picked : list of str
         The modules that pick or order tokens, by value or at random, before others attend to them.
+    switched : set of str
+        The modules in which values decided otherwise under edits, as for other experts.
     unordered : set of (str, int)
         The calls whose tokens were picked or ordered by value or at random before, so that they
         are numbered as they come and may have no names.
@@ -137,6 +139,7 @@ class Plan:
     looking_up: list[str] = field(default_factory=list)
     reading_own: set[str] = field(default_factory=set)
     picked: list[str] = field(default_factory=list)
+    switched: set[str] = field(default_factory=set)
     unordered: set[Place] = field(default_factory=set)
     in_place: InPlace = field(default_factory=InPlace)
     by_values: set[Place] = field(default_factory=set)
