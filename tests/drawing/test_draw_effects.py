@@ -297,7 +297,7 @@ def test_effects_and_estimates_know_their_metric_and_tokens():
     assert found.draw().get_xlabel() == "head"
     options = {"target": " cat", "other": " dog", "layers": [1], "heads": [1], "sample": 2}
     guessed = gattn.estimate(text, progress=False, **options)
-    assert guessed.attrs["metric"] == "logit difference ('␣cat' − '␣dog')"
+    assert guessed.attrs["metric"] == "logit difference (“␣cat” − “␣dog”)"
     assert "correlation" in guessed.attrs
     part = guessed[guessed["query"] == guessed["query"].max()]
     assert isinstance(part, Effects)
