@@ -42,8 +42,7 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     with context.watching(model), attached(model, context, proved, is_any) as calls:
         yield calls
         shown, left = calls.last.layers.shown, calls.last.left_out
-        apart = calls.last.modules.apart
-        padded, unread = calls.last.may_be_padded, calls.last.modules.unread
+        padded, modules = calls.last.may_be_padded, calls.last.modules
     if left:
         told.of_others(model, left, told.CHANNELS)
     own = _of_whole_calls(plans.values())
@@ -57,12 +56,14 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_altered(model, own, shown)
     if untold := {name: why for plan in own for (name, _), why in plan.untold.items()}:
         told.of_untold(model, untold)
-    for stack, (name, earlier) in apart.items():
+    for stack, (name, earlier) in modules.apart.items():
         told.of_apart(model, name, stack, earlier)
     if padded:
         told.of_padding(model, padded)
-    if unread:
-        told.of_unread(model, sorted(unread))
+    if modules.unread:
+        told.of_unread(model, sorted(modules.unread))
+    if modules.with_holes:
+        told.of_holes(model, sorted(modules.with_holes))
     exchangeable = {name for plan in own for name in plan.exchangeable}
     if shown and exchangeable:
         told.of_exchangeable(model, sorted(exchangeable))

@@ -29,6 +29,8 @@ class Modules:
         self.apart: dict[str, tuple[str, str]] = {}
         self.unread: set[str] = set()
         """The modules among whose tokens some may be padding."""
+        self.with_holes: set[str] = set()
+        """The modules whose masks take tokens between others."""
         self.foreign: set[str] = set()
         """The stacks whose tokens are not text: images, sounds."""
         self.crossing: set[str] = set()
@@ -84,6 +86,12 @@ class Modules:
         some = unread & real & (counts > 1)[:, None]
         if bool(some.any()) and (any(before) or bool((real & ~unread).any())):
             self.unread.add(name)
+
+    def note_holes(self, name: str, real: Tensor) -> None:
+        """Note a module whose mask takes tokens between `real` ones, (sequences, tokens)."""
+        counts = real.cumsum(1)
+        if bool((~real & (counts > 0) & (counts < counts[:, -1:])).any()):
+            self.with_holes.add(name)
 
     @cached_property
     def _alike(self) -> Mapping[Kind, Sequence[str]]:

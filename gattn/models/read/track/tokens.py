@@ -65,8 +65,9 @@ class Tokens:
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self._progress.real[stack] = real
         queries = sides(real, start, length)
+        name = self._modules.name(call.module)
+        self._modules.note_holes(name, now)
         if told is None and not call.is_foreign:
-            name = self._modules.name(call.module)
             untold = mask.untold(torch.zeros_like(unread), start - dropped)
             self._modules.note_unread(name, untold, now, [side.first for side in queries])
         keys = sides(real, dropped, total - dropped)

@@ -114,6 +114,16 @@ def of_unread(model: nn.Module, names: Sequence[str]) -> None:
     )
 
 
+def of_holes(model: nn.Module, names: Sequence[str]) -> None:
+    """Name what attends to tokens between which a mask takes others away."""
+    _warn(
+        [named(model, name) for name in names],
+        "has a mask that takes tokens between others, which are left out",
+        "positions count those that are left, from 0: where the mask takes token 3, position 3 is "
+        "token 4. Give tokens= a name for each that is left",
+    )
+
+
 def of_exchangeable(model: nn.Module, names: Sequence[str]) -> None:
     """Name what attends from queries that may as well be heads."""
     _warn(

@@ -260,6 +260,7 @@ class AnyTracker(ProvedTracker):
         self.layers.note(call)
         self._slots[name[:2]] = call.key.shape[2]
         self._padding.note(call, sides[0], self.progress.real.get(stack))
+        self.modules.note_holes(name[0], keys.real)
         self.modules.note_unread(name[0], keys.untold, keys.real, [x.first for x in sides[0]])
         assert call.tokens is not None
         return Place(stack, layer, False, *sides, list(call.tokens.sequences))
