@@ -99,3 +99,87 @@ def test_tokens_all_of_which_are_alike_are_not() -> None:
     with torch.no_grad(), capturing(model) as run:
         model(torch.randn(1, 6, WIDTH), torch.randn(1, 6, WIDTH))
     assert run.trace[0, 0].graph.is_bipartite
+
+
+class _OfPairs(nn.Module):
+    """Reads one part of a text from another one, which `split` takes from the same tensor."""
+
+    def __init__(self, split: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(30, WIDTH)
+        self.positions = nn.Parameter(torch.randn(6, WIDTH))
+        self.split, self.reads = split, _Reads()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        one, other = map(self.embed, self.split(ids))
+        found: Tensor = self.reads(one + self.positions, other + self.positions)
+        return found
+
+
+@pytest.mark.parametrize("way", ["beside", "after"])
+def test_parts_of_an_input_that_are_equal_by_chance_are_not_the_same_tokens(way: str) -> None:
+    def beside(ids: Tensor) -> tuple[Tensor, Tensor]:
+        return ids[:, 0], ids[:, 1]
+
+    def after(ids: Tensor) -> tuple[Tensor, Tensor]:
+        return ids[:, :6], ids[:, 6:]
+
+    model = _OfPairs(beside if way == "beside" else after).eval()
+    some, others = torch.randint(30, (2, 1, 6))
+    for second in (some, others):  # The same proof holds for both.
+        ids = torch.stack([some, second], 1) if way == "beside" else torch.cat([some, second], 1)
+        with torch.no_grad(), capturing(model) as run:
+            model(ids)
+        assert run.trace[0, 0].graph.is_bipartite
+
+
+def test_a_text_that_repeats_itself_does_not_meet_itself() -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed, self.reads = nn.Embedding(30, WIDTH), _Reads()
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.embed(ids)
+            found: Tensor = self.reads(x[:, :-2], x[:, 2:])
+            return found
+
+    model = Shifted().eval()
+    with torch.no_grad(), capturing(model) as run:
+        model(torch.tensor([[1, 2] * 4]))
+    found = run.trace[0, 0]
+    assert (found.to_dense()[6:] == 0).all()
+    assert (found.to_dense()[:, :2] == 0).all()
+    assert found.to_dense()[:6, 2:].sum() == pytest.approx(6, abs=1e-5)
+
+
+def test_equal_masks_do_not_part_tokens_that_are_computed_twice() -> None:
+    class Masked(_OfImages):
+        def forward(self, image: Tensor, *masks: Tensor) -> Tensor:
+            return super().forward(image + sum(mask.sum() for mask in masks))
+
+    model, mask = Masked(WAYS["two"]), torch.zeros(6, 6).double()
+    with torch.no_grad(), capturing(model) as run:
+        model(torch.randn(1, 3, 32, 32).double(), mask, mask.clone())
+    assert not run.trace[0, 0].graph.is_bipartite
+
+
+def test_one_sequence_whose_tokens_come_first_is_the_same_tokens() -> None:
+    class First(_OfImages):
+        def __init__(self) -> None:
+            super().__init__(WAYS["two"])
+            for layer in self.layers:
+                layer.attend.batch_first = False
+
+        def forward(self, image: Tensor) -> Tensor:
+            x = self.backbone(image).flatten(2).permute(2, 0, 1)
+            for layer in self.layers:
+                x = layer(x, self.positions.transpose(0, 1))
+            return x
+
+    model = First()
+    with torch.no_grad(), capturing(model) as run:
+        model(torch.randn(1, 3, 32, 32).double())
+    assert not run.trace[0, 0].graph.is_bipartite

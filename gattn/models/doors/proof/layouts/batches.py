@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.copying.random_numbers import seed
-from gattn.models.doors.proof.layouts.sameness import is_given_twice
+from gattn.models.doors.proof.layouts.sameness import is_given_twice, redrawn
 from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing.codes import decoded, words
 from gattn.models.doors.proof.probing.failing import Stop, failing
@@ -120,13 +120,38 @@ class Batches:
         return len(self._own) == len(self._all) or self.varies(run, source) is False
 
     def are_same(self, run: Run, source: int, other: int) -> bool:
-        """Return whether two inputs of a run hold the same numbers, as two tensors may."""
+        """Return whether two inputs of a run always hold the same numbers, as two tensors may.
+
+        They may also do so by chance, as where both halves of a text are the same words.
+        """
         if source == other:
             return True
-        if run.around is None or run.place not in self._places:
+        if run.around is None or run.place not in self._places or self._has_others:
             return False
-        some = sources(self._places[run.place])
-        return is_given_twice(some[source], some[other], self._all)
+        now = sources(self._places[run.place])
+        return is_given_twice(now[source], now[other]) and all(
+            self._are_same(given, run.place, source, other)
+            for given in redrawn(self._given, self._all)
+        )
+
+    def _are_same(self, given: Given, place: tuple[str, int], source: int, other: int) -> bool:
+        found: list[bool] = []
+
+        def entered(run: Run, module: nn.Module, now: Given) -> None:
+            if run.place == place:
+                some = sources(now)
+                is_known = max(source, other) < len(some)
+                found.append(is_known and is_given_twice(some[source], some[other]))
+                raise Stop
+
+        self._run(given, inside(), entered)
+        return any(found)
+
+    @property
+    def _has_others(self) -> bool:
+        """Whether the model is given numbers that cannot be exchanged for others, as ids."""
+        numbers = [x for x in tree_leaves(self._given) if isinstance(x, Tensor) and _is_number(x)]
+        return any(all(x is not one for one in self._all) for x in numbers)
 
     def varies(self, run: Run, source: int) -> bool | None:
         """Return whether an input of a run changes with the model's; None if that is not known."""
@@ -199,9 +224,8 @@ class Batches:
 
         So are those that come from parameters alone, as the prompts of adapters.
         """
-        numbers = [x for x in tree_leaves(self._given) if isinstance(x, Tensor) and _is_number(x)]
-        if any(all(x is not one for one in self._all) for x in numbers):
-            return False  # They may be ids, but cannot be exchanged for others.
+        if self._has_others:
+            return False
         if not self._vectors:
             other = self._given
             for x in self._all:

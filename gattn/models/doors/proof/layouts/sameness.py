@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from gattn.models.doors.proof.probing.codes import words
+from gattn.models.doors.proof.probing.one_run.walking import Given
+from gattn.models.doors.proof.probing.taints import changed, replaced
 from gattn.models.read.layouts import Layout
 
 Place = tuple[str, int]
@@ -24,19 +26,29 @@ def are_same(one: Any, other: Any) -> bool:
     )
 
 
-def is_given_twice(x: Tensor, other: Tensor, given: Sequence[Tensor]) -> bool:
-    """Return whether two inputs of a module hold the same numbers, as if one were given twice.
+def is_given_twice(x: Tensor, other: Tensor) -> bool:
+    """Return whether two inputs hold the same numbers, which are not those of one token alone."""
+    if x.dim() < 2 or (x.dtype, x.device) != (other.dtype, other.device):
+        return False
+    rows = x.flatten(0, -2)
+    return bool((rows != rows[:1]).any()) and torch.equal(x, other)
 
-    If all rows are alike, or inputs of the model are `given` twice, they may do so by chance.
+
+def redrawn(given: Given, own: Sequence[Tensor]) -> Iterator[Given]:
+    """Give inputs other numbers, so that any two differ at least once, though they be equal.
+
+    Numbers are random. Of integers, which may be ids, each is exchanged in runs of its own.
     """
-    has_tokens = x.dim() > 1 and bool((x != x[..., :1, :]).any())
-    by_chance = any(one.dim() > 1 and _are_equal(one, two) for one, two in combinations(given, 2))
-    return has_tokens and not by_chance and _are_equal(x, other)
-
-
-def _are_equal(x: Tensor, y: Tensor) -> bool:
-    are_alike = (x.dtype, x.device) == (y.dtype, y.device)
-    return are_alike and torch.equal(x, y)
+    numbers, ids = ([x for x in own if x.is_floating_point() is is_one] for is_one in (True, False))
+    random = torch.Generator().manual_seed(0)
+    for row in words(max(sum(x.numel() for x in ids), 1)):
+        now = given
+        for x in numbers:
+            noise = torch.randn(x.shape, generator=random, dtype=torch.double, device="cpu")
+            now = replaced(now, x, x.detach() + noise.to(x.device, x.dtype))
+        for x, marks in zip(ids, row.split([x.numel() for x in ids]) if ids else (), strict=True):
+            now = replaced(now, x, changed(x, marks.view(x.shape)))
+        yield now
 
 
 def is_same(one: Layout, other: Layout) -> bool:
