@@ -92,24 +92,32 @@ def test_a_cut_names_the_patch_after_one_that_no_query_reads():
     torch.testing.assert_close(found, model(image), rtol=0, atol=1e-12)
 
 
+LATER = {
+    "of booleans": lambda x, n: torch.ones(n, n, dtype=torch.bool).triu(1),
+    "of numbers": lambda x, n: torch.ones(n, n).triu(1) == 1,
+    "like others": lambda x, n: torch.ones_like(x @ x.mT).tril() == 0,
+    "new": lambda x, n: x.new_ones(n, n).triu(1).bool(),
+}
+
+
 class Padded(nn.Module):
     """Reads a text causally, whose padding are zeros."""
 
-    def __init__(self):
+    def __init__(self, later):
         super().__init__()
-        self.layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.layer, self.later = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), later
 
     def forward(self, x):
         padding = x.abs().sum(-1) == 0
-        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-        mask = (later | padding[:, None]).repeat_interleave(HEADS, 0)
+        mask = (self.later(x, x.shape[1]) | padding[:, None]).repeat_interleave(HEADS, 0)
         return self.layer(x, x, x, attn_mask=mask, need_weights=False)[0]
 
 
 @torch.no_grad()
-def test_zeros_are_padding():
+@pytest.mark.parametrize("later", LATER)
+def test_zeros_are_padding(later):
     torch.manual_seed(0)
-    model, x = Padded().double().eval(), torch.randn(2, 5, WIDTH).double()
+    model, x = Padded(LATER[later]).double().eval(), torch.randn(2, 5, WIDTH).double()
     x[1, 3:] = 0
     with capturing(model) as run:
         model(x)

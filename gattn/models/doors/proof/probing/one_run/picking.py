@@ -33,6 +33,9 @@ _FILLS = frozenset(("masked_fill", "masked_fill_", "where"))
 _KEEP_FILLED = frozenset(("add", "add_", "mul", "baddbmm", "clone", "_to_copy", "_unsafe_view"))
 _KEEP_FILLED |= {"expand", "cat", "repeat", "contiguous", *_FILLS}
 """What goes on with numbers some of which were filled by a mask."""
+_MAKES = frozenset(f"{name}_like" for name in ("ones", "zeros", "full", "empty"))
+_MAKES |= {f"new_{name}" for name in ("ones", "zeros", "full", "empty")}
+"""What makes numbers in the form of a tensor, but not of its own ones."""
 _PLACES = frozenset(("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_"))
 
 
@@ -91,6 +94,8 @@ class Picks:
         """How many numbers were compared, or put in place, for masks and integers of values."""
         self._masked: dict[StorageWeakRef | None, int] = {}
         """Numbers that such a mask was written into, and how many it was made of."""
+        self._plain: set[StorageWeakRef | None] = set()
+        """Memory that holds what code made of nothing that the model holds or is given."""
         self._is_told = False
         """Whether values decided sizes."""
         self._before = 0
@@ -116,7 +121,8 @@ class Picks:
         """Look at a kernel that ran; `is_told` if Python may learn of values, as by sizes."""
         count, given = len(self.found), tensors_in((args, kwargs))
         self._note(kernel, args, kwargs, given, result, is_random=is_random)
-        self._fill(kernel, given, result)
+        is_plain = not is_random and self._is_plain(kernel, given, result)
+        self._fill(kernel, given, result, is_plain=is_plain)
         new = self.found[count:]
         self._is_told |= is_told
         self.count_told += (is_told or kernel in _READS) and not is_by_gattn()
@@ -125,7 +131,17 @@ class Picks:
             is_told |= self._is_told and bool(new)  # Its size may be that of such indices.
             self._carry(given, made, new, is_told=is_told)
 
-    def _fill(self, kernel: str, given: Sequence[Tensor], result: Any) -> None:
+    def _is_plain(self, kernel: str, given: Sequence[Tensor], result: Any) -> bool:
+        """Follow what is made of no tensors, as causal masks are; return whether a result is so."""
+        is_plain = kernel in _MAKES or all(memory_of(x) in self._plain for x in given)
+        made = set(map(memory_of, tensors_in((result,)))) - {None}
+        if is_plain:
+            self._plain |= made
+        else:
+            self._plain -= made
+        return is_plain
+
+    def _fill(self, kernel: str, given: Sequence[Tensor], result: Any, *, is_plain: bool) -> None:
         """Follow masks that values made to the numbers that they are written into."""
         by_values = [x for x in given if self._indices.get(x) is By.VALUES]
         size = max((self._sizes.get(x, 0) for x in by_values), default=0)
@@ -136,7 +152,7 @@ class Picks:
             self._masked |= dict.fromkeys(map(memory_of, tensors_in((result,))), filled)
         for x in tensors_in((result,)):
             if self._indices.get(x) is By.VALUES:
-                self._sizes[x] = max(size, x.numel()) if is_new else size
+                self._sizes[x] = max(size, x.numel()) if is_new and not is_plain else size
 
     def masked_by(self, x: Tensor | None) -> int:
         """Return of how many numbers a mask was made, or one that was written into scores."""
