@@ -122,3 +122,27 @@ def test_zeros_are_padding(later):
     with capturing(model) as run:
         model(x)
     assert [len(trace["layer"][0, 0].labels()) for trace in run.traces] == [5, 3]
+
+
+class PairsOfNumbers(nn.Module):
+    """Compares numbers of pairs of tokens; none of those that are zeros holds anything."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+    def forward(self, x):
+        real = (x.abs().sum(-1) > 0).to(x)
+        is_none = torch.einsum("bi,bj->bij", real, real) == 0
+        mask = torch.zeros(is_none.shape, dtype=x.dtype).masked_fill(is_none, -1e9)
+        return self.layer(x, x, x, attn_mask=mask.repeat_interleave(HEADS, 0))[0]
+
+
+@torch.no_grad()
+def test_tokens_that_read_nothing_and_that_none_reads_are_padding():
+    torch.manual_seed(0)
+    model, x = PairsOfNumbers().double().eval(), torch.randn(2, 5, WIDTH).double()
+    x[1, 3:] = 0
+    with capturing(model) as run:
+        model(x)
+    assert [len(trace["layer"][0, 0].labels()) for trace in run.traces] == [5, 3]

@@ -127,7 +127,7 @@ class Mask:
 
     def _reads_itself(self, count: int, offset: int, length: int) -> Tensor:
         if not self.tells_padding:
-            return torch.ones(count, length, dtype=torch.bool, device="cpu")
+            return self.is_used(count, offset, length)
         present = self.readable[..., offset : offset + length]
         if present.shape[-1] < length:
             return torch.ones(count, length, dtype=torch.bool, device="cpu")
@@ -173,7 +173,7 @@ class Mask:
 
     def is_used(self, count: int, offset: int, length: int) -> Tensor:
         """Find the queries that read anything or are read, as `reads_itself` gives them."""
-        if not self.tells_padding:
+        if self.values is None or self.values.shape[-1] < offset + length:
             return torch.ones(count, length, dtype=torch.bool, device="cpu")
         present = self.readable.any(1)
         is_read = present[..., offset : offset + length].any(1)
