@@ -183,3 +183,22 @@ def test_one_sequence_whose_tokens_come_first_is_the_same_tokens() -> None:
     with torch.no_grad(), capturing(model) as run:
         model(torch.randn(1, 3, 32, 32).double())
     assert not run.trace[0, 0].graph.is_bipartite
+
+
+def test_inputs_behind_gates_that_begin_at_zero_are_not_the_same_tokens() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reads, self.gate = _Reads(), nn.Parameter(torch.zeros(()))
+            self.positions = nn.Parameter(torch.randn(6, WIDTH))
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            found: Tensor = self.reads(
+                self.gate * x + self.positions, self.gate * y + self.positions
+            )
+            return found
+
+    model = Gated().eval()
+    with torch.no_grad(), capturing(model) as run:
+        model(torch.randn(1, 6, WIDTH), torch.randn(1, 6, WIDTH))
+    assert run.trace[0, 0].graph.is_bipartite

@@ -128,24 +128,29 @@ class Batches:
             return True
         if run.around is None or run.place not in self._places or self._has_others:
             return False
-        now = sources(self._places[run.place])
-        return is_given_twice(now[source], now[other]) and all(
-            self._are_same(given, run.place, source, other)
-            for given in redrawn(self._given, self._all)
-        )
+        before = sources(self._places[run.place])
+        if not is_given_twice(before[source], before[other]):
+            return False
+        is_changed = self.varies(run, source) is False  # Others may be behind gates that are zero.
+        for given in redrawn(self._given, self._all):
+            now = self._entering_at(run.place, given)
+            is_known = len(now) == len(before)
+            if not is_known or not is_given_twice(now[source], now[other]):
+                return False
+            is_changed |= not torch.equal(now[source], before[source])
+        return is_changed
 
-    def _are_same(self, given: Given, place: tuple[str, int], source: int, other: int) -> bool:
-        found: list[bool] = []
+    def _entering_at(self, place: tuple[str, int], given: Given) -> list[Tensor]:
+        """Return what a run is given where the model is given other inputs; nothing if it fails."""
+        found: list[Tensor] = []
 
         def entered(run: Run, module: nn.Module, now: Given) -> None:
             if run.place == place:
-                some = sources(now)
-                is_known = max(source, other) < len(some)
-                found.append(is_known and is_given_twice(some[source], some[other]))
+                found.extend(sources(now))
                 raise Stop
 
         self._run(given, inside(), entered)
-        return any(found)
+        return found
 
     @property
     def _has_others(self) -> bool:
