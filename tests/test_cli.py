@@ -429,11 +429,11 @@ def test_compare_prints_heads_and_the_prediction_and_draws(capsys, tmp_path, emb
     plain, edited = next_token(*embedded), next_token(*embedded, edit)
     assert float(lines[18].split()[-2]) == pytest.approx(divergence(plain, edited), rel=1e-2)
     for line, chances in zip(lines[19:21], (plain, edited), strict=True):
-        for token, chance in re.findall(r"'(.+?)' ([\d.]+)", line):
-            number = embedded[1](token, add_special_tokens=False).input_ids[0]
+        for token, chance in re.findall(r"“(.+?)” ([\d.]+)", line):
+            number = embedded[1](token.replace("␣", " "), add_special_tokens=False).input_ids[0]
             assert number in chances.topk(3).indices
             assert float(chance) == pytest.approx(float(chances[number]), abs=6e-4)
-    assert len(re.findall(r"' [\d.]+", lines[20])) == 3
+    assert len(re.findall(r"” [\d.]+", lines[20])) == 3
     text = path.read_text()
     assert "swap squared-distance@2.1" in text
     assert text.count("layer ") == 4
@@ -587,7 +587,7 @@ def test_routes_prints_paths_and_edges_and_writes_pictures_and_graphs(tmp_path, 
     found = gattn.analysis.routes(text, progress=False)
     assert run("routes", text, "-o", tmp_path / "routes.graphml") == 0
     said = capsys.readouterr().out
-    assert "position 12 “green” predicts “lamp”" in said
+    assert "position 12 “green” predicts “␣lamp”" in said
     for path in found.paths(10)["path"]:
         assert path in said
     assert "2.0  5 lamp → 12 green" in said

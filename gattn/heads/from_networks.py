@@ -82,7 +82,8 @@ def what_else(thing: object) -> str:
 
     kind = type(thing).__name__
     if not isinstance(thing, nx.Graph):
-        return f"this is a {kind}."
+        writes = next((one for one in ("to_csv", "to_netcdf") if hasattr(thing, one)), None)
+        return f"this is of type {kind}{f': write it by its {writes}(path)' if writes else ''}."
     if thing.is_multigraph():
         return f"a {kind} may have several edges per pair: give each pair at most one edge."
     return (

@@ -12,7 +12,7 @@ TEXT = "The river tall green lamp river tall green lamp river tall green"
 def test_routes_say_where_they_lead():
     found = routes(TEXT, progress=False)
     assert repr(found) == (
-        f"Routes({found.computed_from}; to position 12 “green”, which predicts “lamp”; "
+        f"Routes({found.computed_from}; to position 12 “green”, which predicts “␣lamp”; "
         f"{len(found)} nodes, {found.number_of_edges()} edges)"
     )
     part = found.subgraph([found.end])

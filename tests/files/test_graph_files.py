@@ -7,6 +7,7 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,7 +141,8 @@ def test_what_a_format_cannot_hold_is_named(suffix: str, tmp_path: Path) -> None
         (nx.DiGraph([(0, 1, {"a\x00": 1})]), r"attribute must be a printable str, not 'a\\x00'"),
         (nx.DiGraph([(0, 1, {"weight": {2}})]), r"not \{2\}"),
         (small_trace(), r"save one head, as in trace\[1, 3\].save"),
-        ("text", "can be saved; this is a str"),
+        ("text", "can be saved; this is of type str"),
+        (pd.DataFrame({"a": [1]}), r"DataFrame: write it by its to_csv\(path\)"),
         (nx.Graph([(0, 1)]), "can be saved; a Graph is undirected"),
         (nx.MultiDiGraph([(0, 1)]), "can be saved; a MultiDiGraph may have several edges"),
     ]:

@@ -181,7 +181,7 @@ OTHERS = {
     nx.Graph: "a Graph is undirected, but attention runs one way",
     nx.MultiDiGraph: "a MultiDiGraph may have several edges per pair",
     nx.MultiGraph: "a MultiGraph may have several edges per pair",
-    list: r"read from a nx\.DiGraph; this is a list",
+    list: r"read from a nx\.DiGraph; this is of type list",
 }
 
 

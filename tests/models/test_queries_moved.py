@@ -87,3 +87,26 @@ def test_queries_that_stay_keep_their_names(count: int, is_causal: bool) -> None
     with torch.no_grad(), capturing(model, tokens=list(names)) as run:
         model(_given(count))
     assert tuple(run.trace.stacks["last"][0, 0].tokens) == names
+
+
+class _Shifts(nn.Module):
+    """Mixes each token with the one before it, as some language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attends = _Attends("", "stay", is_fused=False, is_causal=True)
+        self.double().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.attends(0.2 * x + 0.8 * nn.functional.pad(x, (0, 0, 1, -1)))
+        return found
+
+
+@pytest.mark.parametrize("count", [3, 4, 6, 12, 20])
+def test_tokens_that_are_mixed_with_those_before_them_keep_their_names(count: int) -> None:
+    """A causal mask hides the first query, but its value is known."""
+    names = [f"t{n}" for n in range(count)]
+    with torch.no_grad(), capturing(model := _Shifts(), tokens=names) as run:
+        model(_given(count))
+    assert run.trace[0, 0].tokens == tuple(names)

@@ -67,13 +67,24 @@ def _is_exchanged(one: Told, runs: Sequence[Found], code: Tensor, least: float) 
     if not all(one.site in run for run in runs):
         return True
     sequences = torch.tensor(one.tokens.sequences, device="cpu")
+    values: Tensor | None = None
     for side in zip(*(run[one.site] for run in runs), strict=True):
         held, times = _held(torch.stack([sizes for sizes, _ in side]), code)
+        if values is not None and values.shape == held.shape:
+            held = _as_values(held, times, values)
+        values = held if values is None else values
         for own in (sequences == sequence for sequence in sequences.unique()):
             places, tokens, clear = (x[own].flatten() for x in (side[0][1], held, times))
             if have_changed_places(places, tokens, clear, code.shape[1], least):
                 return True
     return False
+
+
+def _as_values(held: Tensor, times: Tensor, values: Tensor) -> Tensor:
+    """Let slots of which nothing is known hold what their values do, if all others do so."""
+    is_hidden = times < 0
+    are_alike = bool((is_hidden | (held == values) | (values < 0)).all())
+    return torch.where(is_hidden, values, held) if are_alike else held
 
 
 def _are_own(one: Told, runs: Sequence[Found]) -> bool:
@@ -111,7 +122,7 @@ def _with_hidden(held: Tensor, times: Tensor, count: int) -> Tensor:
 
     A causal mask hides the first query and the last key, as each has a single score.
     """
-    hidden = times < 0
+    hidden = (times < 0) & (held < 0)
     missing = sorted(set(range(count)) - set(held.tolist()))
     if int(hidden.sum()) != 1 or len(missing) != 1:
         return held
