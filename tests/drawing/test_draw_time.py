@@ -121,6 +121,33 @@ def test_stretches_that_overlap_are_cut_in_the_middle():
     assert "stretches that overlap are drawn to their middle" in caption(ax)
 
 
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([[0, 1], [1, 2], [0, 1], [1, 2]], "keys 0 and 2"),
+        ([[0, 1], [1, 2], [0, 1], [0, 1]], "keys 0 and 2"),
+        ([[0, 10], [4, 5], [20, 21], [22, 23]], "keys 0 and 1"),
+    ],
+)
+@pytest.mark.parametrize("query", [None, 1])
+def test_tokens_of_one_time_are_refused(times, said, query):
+    head = AttentionGraph.from_dense(attention(4, 4)).at_times(times)
+    with pytest.raises(ShapeError, match=rf"{said} share a time.*all others NaN"):
+        head.draw_time(query)
+    assert head.draw()
+    some = np.array(times, dtype=float)
+    some[1 if said == "keys 0 and 1" else slice(2, None)] = np.nan
+    assert "tokens without a time" in caption(head.at_times(some).draw_time(query))
+
+
+def test_rows_in_another_order_than_their_times_are_named():
+    head = AttentionGraph.from_dense(attention(3, 3)).at_times([[2, 3], [0, 1], [1, 2]])
+    ax = head.draw_time()
+    assert ax.get_ylabel() == "query"
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["2 s", "0 s", "1 s"]
+    np.testing.assert_allclose(cells(ax).get_array(), head.to_dense()[:, [1, 2, 0]])
+
+
 def test_a_sound_stands_above_and_ends_the_seconds():
     for ax in (
         HEAD.draw_time(2, waveform=SOUND, rate=1000),

@@ -91,7 +91,8 @@ def draw_time(
     SelectionError
         If there is no such query, key or colour map.
     ShapeError
-        If it is not known when tokens are, or the waveform cannot be read.
+        If it is not known when tokens are, two share a time so that one would not be seen, or the
+        waveform cannot be read.
     """
     several = [heads] if isinstance(heads, AttentionGraph) else list(heads)
     if not several or not all(isinstance(head, AttentionGraph) for head in several):
@@ -193,7 +194,7 @@ def _draw_heatmap(
     ax.set_ylim(rows - 0.5, rows - 0.5 - rows / ROOM if sound else -0.5)
     ax.spines[:].set_visible(False)
     ax.set_ylabel("query")
-    if isinstance(queries.geometry, Times) and queries.geometry.is_somewhere.all():
+    if isinstance(queries.geometry, Times) and _is_in_order(queries.geometry):
         _label_seconds(ax, queries.geometry)
     elif labels:
         label_rows(ax, list(queries.labels))
@@ -203,6 +204,11 @@ def _draw_heatmap(
     if legend:
         add_colour_bar(ScalarMappable(norm, colours), "attention", ax, ticks=MaxNLocator(5))
     return [range_said(begin, most)]
+
+
+def _is_in_order(times: Times) -> bool:
+    """Whether all tokens have times, each a later one than the one before."""
+    return bool(times.is_somewhere.all() and (np.diff(times.stretches[:, 0]) > 0).all())
 
 
 def _label_seconds(ax: Axes, times: Times) -> None:

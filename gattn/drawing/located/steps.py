@@ -39,7 +39,7 @@ class Steps:
         Raises
         ------
         ShapeError
-            If it is not known when they are.
+            If it is not known when they are, or some have no time of their own.
         """
         if not isinstance(timed.geometry, Times):
             raise ShapeError(
@@ -56,6 +56,13 @@ class Steps:
         middle = (stops[:-1] + starts[1:]) / 2
         stops[:-1][over] = middle[over]
         starts[1:][over] = middle[over]
+        if (covered := _covered(stretches[tokens], stops - starts)) is not None:
+            one, other = sorted(timed.positions[token] for token in tokens[list(covered)])
+            raise ShapeError(
+                f"The {timed.plural} {one} and {other} share a time, so that on an axis of seconds "
+                "one has no place of its own: draw those of one channel, the times of all others "
+                "NaN, or draw them without times, as in head.draw()."
+            )
         return cls(tokens, starts, stops, bool(over.any()))
 
     @property
@@ -80,3 +87,18 @@ class Steps:
         chosen = np.array(columns)
         laid = np.where(chosen >= 0, values[:, self.tokens][:, chosen], np.nan)
         return laid, np.array(edges)
+
+
+def _covered(stretches: NDArray[np.float64], widths: NDArray[np.float64]) -> tuple[int, int] | None:
+    """Find two neighbours of one stretch, or of which one leaves the other no width."""
+    same = np.flatnonzero((np.diff(stretches, axis=0) == 0).all(1))
+    gone = np.flatnonzero(widths <= 1e-9 * np.diff(stretches)[:, 0])
+    if len(same):
+        return int(same[0]), int(same[0]) + 1
+    if len(gone):
+        n = int(gone[0])
+        others = np.flatnonzero(
+            (stretches[:, 0] < stretches[n, 1]) & (stretches[:, 1] > stretches[n, 0])
+        )
+        return n, int(others[others != n][0])
+    return None
