@@ -93,10 +93,10 @@ def between(before: Sequence[object], after: Sequence[object]) -> str:
     """Describe the edits of two runs, before and after; "" if neither had any."""
     one, other = in_words(before), in_words(after)
     if not one:
-        return other and f"after {other}"
+        return other and f"after: {other}"
     if list(before) == list(after):
         return f"both {one}"
-    return f"before {one}, after {other or 'without edits'}"
+    return f"before: {one}; after: {other or 'without edits'}"
 
 
 def identities(edits: Iterable[Described]) -> list[str]:

@@ -326,7 +326,7 @@ def test_what_was_compared_is_said_once_if_only_edits_differ():
     before = gattn.capture(text, model, tokenizer)
     with gattn.edited(model, gattn.Cut(layer=1, head=1)):
         after = gattn.capture(text, model, tokenizer)
-    for other, said in ((before, ""), (after, ", after edited by Cut(layer=1, head=1)")):
+    for other, said in ((before, ""), (after, ", after: edited by Cut(layer=1, head=1)")):
         found = gattn.analysis.compare(before, other).computed_from
         assert found.count("embedded") == 1
         assert found.endswith(f"tokens{said}")

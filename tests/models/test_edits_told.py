@@ -310,9 +310,9 @@ def test_figures_say_so(cut, plain):
         assert SAID in texts_of(figure)
     for figure in (rollout(cut).draw().figure, cut.unroll().draw().figure):
         assert SAID in texts_of(figure)
-    assert f"after {SAID}" in texts_of(plain.draw(other=cut))
+    assert f"after: {SAID}" in texts_of(plain.draw(other=cut))
     assert f"both {SAID}" in texts_of(draw_compare(cut, cut))
-    assert f"before {SAID}, after without edits" in texts_of(draw_compare(cut, plain))
+    assert f"before: {SAID}; after: without edits" in texts_of(draw_compare(cut, plain))
     words = texts_of(draw_compare(plain, cut, edits="cut 1.1"))
     assert "cut 1.1" in words
     assert SAID not in words
@@ -357,7 +357,7 @@ def test_the_page_says_so(cut, plain):
     assert header(cut.to_html())["edited"] == SAID
     assert "· edited</title>" in cut.to_html()
     assert header(plain.to_html())["edited"] == ""
-    assert header(plain.to_html(other=cut))["edited"] == f"after {SAID}"
+    assert header(plain.to_html(other=cut))["edited"] == f"after: {SAID}"
     assert header(cut.to_html(other=cut))["edited"] == f"both {SAID}"
     given = header(plain.to_html(other=cut, edits="cut 1.1"))
     assert (given["edits"], given["edited"]) == ("cut 1.1", "")
@@ -379,7 +379,7 @@ def test_a_survey_says_so(tmp_path, embedded):
     assert plain.trace(0).edits == ()
     assert "edited" not in repr(plain)
     assert "edited" not in plain.statistics("entropy", resamples=100).computed_from
-    assert f"after {SAID}" in plain.compare(survey, "entropy", resamples=100).computed_from
+    assert f"after: {SAID}" in plain.compare(survey, "entropy", resamples=100).computed_from
     with edited(embedded[0], CUT):  # around it
         around = gattn.survey(texts, embedded[0], out=tmp_path / "around", **options)
     assert around.manifest["edits"] == ["Cut(layer=1, head=1)"]

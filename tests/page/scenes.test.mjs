@@ -164,6 +164,17 @@ test("text: without a focus tokens are shaded by their means: of attention over 
   assert.deepEqual(shade("score"), [-4, -4, -4, -4]);
 });
 
+test("text: what shades tokens is said to be a change where it is one", () => {
+  const plain = causal(4, () => 0.5);
+  const said = (head, more = {}) => texts(viewer.textView(pictureOf(head, more))).find((text) => text.startsWith("shaded"));
+  for (const [head, change, reads] of [[plain, "", "shaded by what"], [{ ...plain, isChange: true }, "change in the ", "shaded by the change in what"]]) {
+    assert.equal(said(head), `shaded by the mean ${change}attention that a query gives each token`);
+    const token = `\u2068${head.keys[2].text}\u2069`;
+    assert.equal(said(head, { focus: { key: 2, row: 2 } }), `${reads} ${token} reads`);
+    assert.equal(said(head, { focus: { key: 2, row: -1 } }), `${reads} reads ${token}`);
+  }
+});
+
 test("on a phone what is said above a view stays within it", async () => {
   const head = causal(9, () => 0.1);
   head.values.contribution = head.values.attention;

@@ -108,7 +108,7 @@ def run_view(options: argparse.Namespace) -> None:
             after = captured(options, loaded, **extras)
     trace.to_html(options.output, other=after, edits=said)
     size = options.output.stat().st_size / 1e6
-    print(f"{options.output}: {trace!r}{f'; after {said}' if said else ''}, {size:.1f} MB")
+    print(f"{options.output}: {trace!r}{f'; after: {said}' if said else ''}, {size:.1f} MB")
     if options.opens and _has_display():
         webbrowser.open(options.output.absolute().as_uri())
 

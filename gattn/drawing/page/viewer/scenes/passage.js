@@ -22,13 +22,15 @@ export function shadesOf({ head, stack, focus, weight }, nodes) {
       if (isThere !== isAmount) counts[key] += isAmount ? -1 : 1;
     });
     counts.forEach((edges, key) => (shades[key] = edges ? shades[key] / edges : NaN));
-    return { shades, what: `shaded by the mean ${weight} ${isAmount ? "that a query gives each" : "of the edges from each"} ${stack.noun}` };
+    const given = head.isChange ? `change in the ${weight}` : weight;
+    return { shades, what: `shaded by the mean ${given} ${isAmount ? "that a query gives each" : "of the edges from each"} ${stack.noun}` };
   }
   const isReading = focus.row >= 0;
   const { reads, readBy } = readingsOf(head, focus, weight);
   for (const { row, key, value } of isReading ? reads : readBy) shades[isReading ? key : nodes.ofRow(row)] = value;
   const whose = isolated(named(isReading ? head.queries[focus.row] : head.keys[focus.key]));
-  return { shades, what: isReading ? `shaded by what ${whose} reads` : `shaded by what reads ${whose}` };
+  const by = head.isChange ? "shaded by the change in what" : "shaded by what";
+  return { shades, what: isReading ? `${by} ${whose} reads` : `${by} reads ${whose}` };
 }
 
 const [EDGE, PADDING, SIZE_OF_WORDS] = [8, 6, 14];
