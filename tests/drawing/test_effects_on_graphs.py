@@ -88,6 +88,29 @@ def test_nothing_meets_at_the_size_of_a_paper(size):
     assert not problems(ax.figure)
 
 
+@pytest.mark.parametrize("ends", [(33, 32), (2, 0), (8, 30)])
+def test_the_ends_of_the_strongest_edges_are_named_before_others(ends):
+    table = effects(tokens=[f"a member {n}" for n in CLUB])
+    is_strongest = (table["query"] == ends[0]) & (table["key"] == ends[1])
+    assert is_strongest.sum() == 1
+    table.loc[is_strongest, "effect"] = -20.0
+    ax = table.draw_graph(PLACES, ax=Figure((3.3, 2.4)).add_subplot())
+    ax.figure.canvas.draw()
+    found = {label for label in texts(ax, "gattn-label") if label}
+    assert len(found) < len(CLUB)
+    assert {f"a member {n}" for n in ends} <= found
+
+
+def test_only_names_that_repeat_are_numbered():
+    assert set(
+        texts(effects(tokens=list(map("m{}".format, CLUB))).draw_graph(PLACES), "gattn-label")
+    ) == {f"m{n}" for n in CLUB}
+    twice = effects(tokens=["one", *["two"] * 33]).iloc[:1]
+    key, query = twice[["key", "query"]].iloc[0]
+    found = set(texts(twice.draw_graph(PLACES), "gattn-label"))
+    assert found == {f"{n} {'two' if n else 'one'}" for n in (key, query)}
+
+
 def test_what_is_no_edge_of_one_graph_is_refused():
     table = effects()
     with pytest.raises(ShapeError, match=r"found.draw_graph\(data.pos\)"):

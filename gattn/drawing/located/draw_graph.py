@@ -37,7 +37,7 @@ from gattn.drawing.chosen.shown import (
 )
 from gattn.drawing.located.on_layout import axes_with
 from gattn.drawing.one_head import marks
-from gattn.drawing.one_head.free import FreeGraph, free_labels, with_numbers
+from gattn.drawing.one_head.free import FreeGraph, free_labels, told_apart
 from gattn.drawing.one_head.placed_edges import PlacedEdges
 from gattn.edit_records import union
 from gattn.errors import SelectionError, ShapeError
@@ -179,9 +179,7 @@ def _draw(
         picture.add_nodes(rings, lambda radius: (2 * radius + 4) ** 2)
     marks.mark_nodes(ax, head, positions, split=False)
     if labels:
-        named = free_labels(head, split=False)
-        if len(set(named.values())) < len(named):
-            named = with_numbers(named)
+        named = told_apart(free_labels(head, split=False))
         chief = dict.fromkeys([*asked, *_read(head, rows)])
         picture.name({node: named[node] for node in chief | dict.fromkeys(named)}, len(chief))
     fitted(ax, picture.place)

@@ -16,7 +16,7 @@ from gattn.drawing.canvas.frame import add_axes, given_axes
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.one_head.free import FreeGraph, with_numbers
+from gattn.drawing.one_head.free import FreeGraph, told_apart
 from gattn.drawing.one_head.placed_edges import PlacedEdges
 from gattn.drawing.styles.figures import new_figure, within_page
 
@@ -24,6 +24,9 @@ NOT_KNOWN = (
     "It is not known where the nodes of this graph lie: say so, as in found.draw_graph(data.pos) "
     "or found.draw_graph(networkx.spring_layout(graph))."
 )
+
+_CHIEF = 0.5
+"""From which share of the largest number on an edge's ends are named before all others."""
 
 
 def axes_with(
@@ -80,10 +83,14 @@ def draw_on_layout(
     found = PlacedEdges(where[ends[:, 0]], where[ends[:, 1]], values, kind)[order]
     every: Positions = {node: (float(x), float(y)) for node, (x, y) in enumerate(where)}
     picture = FreeGraph(ax, every, found, pen)
-    used = sorted(set(ends.ravel().tolist()))
+    strongest = order[::-1]
+    used = list(dict.fromkeys(ends[strongest].ravel().tolist()))
     _draw_nodes(ax, where, used, picture)
     if labels and used:
-        picture.name(with_numbers({node: names[node] for node in used}))
+        sizes_of = np.abs(values[strongest])
+        chief = set(ends[strongest][sizes_of >= _CHIEF * sizes_of[0]].ravel().tolist())
+        named = told_apart(dict(enumerate(names)))
+        picture.name({node: named[node] for node in used}, len(chief))
     fitted(ax, picture.place)
 
 

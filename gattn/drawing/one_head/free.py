@@ -233,6 +233,11 @@ def with_numbers(named: Mapping[Node, str]) -> dict[Node, str]:
     return {n: text if n == SINK else numbered(n, text) for n, text in named.items()}
 
 
+def told_apart(named: Mapping[Node, str]) -> dict[Node, str]:
+    """Put nodes' positions before their texts where some have the same."""
+    return with_numbers(named) if len(set(named.values())) < len(named) else dict(named)
+
+
 def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Positions:
     """Read the positions of a head's nodes, in their order, from a dict like those of NetworkX."""
     nodes = free_labels(head, split=is_split(layout))
