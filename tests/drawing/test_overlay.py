@@ -62,7 +62,7 @@ def test_edges_that_heads_share_lie_side_by_side():
 def test_the_key_and_the_caption_name_the_heads():
     ax = draw_overlay(HEADS, threshold=0.1, ax=axes())
     key = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert key[-3:] == ["0.1", "1.2", "2.3"]
+    assert key[-3:] == ["head 0.1", "head 1.2", "head 2.3"]  # not amounts of attention
     assert ax.get_title() == "heads 0.1, 1.2, 2.3"
     for name, head in zip(key[-3:], HEADS, strict=True):
         count = int((head.attention >= 0.1).sum())

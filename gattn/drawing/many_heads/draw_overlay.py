@@ -89,10 +89,11 @@ def draw_overlay(
     together = mean_of(shown_heads)
     draw = drawing(together, layout)
     names = _names(chosen)
+    called = [f"head {name}" if _is_number(name) else name for name in names]
     scale = Scale.of(*shown_heads, vmax=vmax, linewidth=linewidth)
     ink = ListedColormap([mpl.rcParams["text.color"]])
     pen = Pen(
-        scale, ink, kinds=dict(zip(names, KINDS_ON_DARK if is_dark() else KINDS, strict=False))
+        scale, ink, kinds=dict(zip(called, KINDS_ON_DARK if is_dark() else KINDS, strict=False))
     )
     parts = [
         chosen_edges(one, whole, options, is_matrix=False)
@@ -103,7 +104,7 @@ def draw_overlay(
     draw(ax, together, shown, Look(pen, labels, legend))
     edits = union(one.edits for one in chosen)
     said = [
-        *_said_of_edges(names, shown_heads, parts, options),
+        *_said_of_edges(called, shown_heads, parts, options),
         (where_queries_are(together, layout) + generated_said(together)).removeprefix("; "),
         names_said(together) if labels else "",
         hidden_said(hide, noun_of(chosen[0].geometry, chosen[0].stack)),
@@ -143,6 +144,11 @@ def _names(heads: Sequence[AttentionGraph]) -> list[str]:
     if len(set(names)) < len(names) or not all(names):
         names = [f"{name} ({n})" if name else str(n) for n, name in enumerate(names)]
     return names
+
+
+def _is_number(name: str) -> bool:
+    """Whether a name would read as an amount of attention."""
+    return name.partition(" ")[0].replace(".", "", 1).isdecimal()
 
 
 def _said_of_edges(
