@@ -150,9 +150,9 @@ def of_switched(model: nn.Module, switched: Sequence[str]) -> None:
     _warn(
         [named(model, name) for name in switched],
         "chooses otherwise under the edits than without them, such as other experts",
-        "the edits take effect, and attention is shown as it is. But where tokens are afterwards was"
-        " proved for the other choice: so tokens have no names, and later layers number them in the "
-        "order in which they are given them",
+        "the edits take effect, and attention is shown as it is. But where tokens are afterwards "
+        "was proved for the other choice: so tokens have no names, and later layers number them in "
+        "the order in which they are given them",
     )
 
 

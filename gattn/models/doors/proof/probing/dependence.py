@@ -102,6 +102,14 @@ class Side:
         self.marks.append((seen & known).movedim(0, 1))
         self.hidden.append((~known).movedim(0, 1))
 
+    def is_at_one(self, seen: Tensor, known: Tensor, code: Tensor) -> bool:
+        """Return whether all slots depend on the same index of a dimension, by the runs of a code.
+
+        Half of the indices, which are marked at first, may hold it.
+        """
+        index = decoded(seen, known, code)[self.depends]
+        return bool(index.numel()) and bool(((index >= 0) & (index == index[0])).all())
+
     def mixes(self, dim: int) -> bool:
         """Return whether some slot depends on several indices of a dimension."""
         return bool((self.index[dim] == SEVERAL).any())
@@ -156,8 +164,11 @@ class Dependence:
             some = [probe(self.along(dim, row)) for row in code]
             runs, masked, unread = [both(one) for one in some], some[0].masked, some[0].unread
             for n, side in enumerate(self.sides):
+                seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
+                if dim not in side.apart and side.is_at_one(seen, known, code):
+                    side.apart.add(dim)
+                    side.batch.add(dim)
                 if dim in side.apart:
-                    seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
                     side.learn(dim, seen, known, code)
         if masked is not None and bool(masked.any()):
             self.queries.fill(masked)
