@@ -40,6 +40,8 @@ class Seen:
     """The stacks and layers in the order in which they ran."""
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     names: dict[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    misfits: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Why the user's texts do not name the tokens of a side, which have other names."""
     unknown_nodes: list[str] = field(default_factory=list)
     """The stacks of layers over nodes of which it is not known which they are."""
 
@@ -54,8 +56,14 @@ class Seen:
             most = max([side.end for side in keys], default=0)
         self.counts[stack, "key"] = max(self.counts.get((stack, "key"), 0), most)
 
-    def note_names(self, stack: str, names: Mapping[str, Sequence[str] | None]) -> None:
-        """Note the tokens of a call."""
+    def note_names(
+        self,
+        stack: str,
+        names: Mapping[str, Sequence[str] | None],
+        misfits: Mapping[str, str],
+    ) -> None:
+        """Note the tokens of a call, and why the user's texts do not name them."""
+        self.misfits.update({(stack, name): why for name, why in misfits.items()})
         for name, tokens in names.items():
             if tokens and len(tokens) >= len(self.names.get((stack, name), ())):
                 self.names[stack, name] = tokens
@@ -146,6 +154,8 @@ class Unmet:
             f"no {name} is {text!r}, {described(seen.names.get((stack, name), ()), text)}"
             for text in texts
         ]
+        if texts and (stack, name) in seen.misfits:
+            reasons.append(seen.misfits[stack, name])
         if far:
             n = "queries" if name == "query" else "keys"
             reasons.append(f"the {n} are 0 .. {count - 1}")

@@ -13,7 +13,8 @@ from gattn.models.load.token_texts import names_of_run
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall, extra_of
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.naming import Naming, Texts
+from gattn.models.run.misnamed import PLURAL
+from gattn.models.run.naming import Naming, Texts, patches_of
 from gattn.models.run.token_names import TokenNames, count_of
 from gattn.models.watch.contexts import Context
 
@@ -36,7 +37,7 @@ class StackNames(Context):
         self._found: dict[str, dict[str, list[str]]] = {}
         self._are_one_side: dict[str, bool] = {}
         self._in_call: set[tuple[str, int]] = set()
-        self._misfit = ""
+        self._misfit: CaptureError | None = None
 
     def begin(self, tracker: Tracker) -> None:
         """Count the calls, whose sequences may be others."""
@@ -73,7 +74,7 @@ class StackNames(Context):
         for side in _SIDES:
             count = count_of(place, sequence, side)
             names = known[side] or self._ids(call, place, sequence, tracker, side)
-            self._compare(place, side, count, names)
+            self._compare(call, place, side, count - len(extra_of(names)))
             texts[side] = list(names if len(names) == count else map(str, range(count)))
         return texts
 
@@ -87,23 +88,22 @@ class StackNames(Context):
         ids = tracker.tokens.ids(place.stack, sequence, is_query=side == "query")
         return () if ids is None else names_of_run(ids, self._tokenizer)
 
-    def _compare(self, place: Place, side: str, count: int, known: Sequence[str]) -> None:
+    def _compare(self, call: SeenCall, place: Place, side: str, tokens: int) -> None:
         """Note texts of a stack that is named if they are not as many as its tokens."""
-        if place.stack not in self._naming.stacks:
-            return
         given = self._naming.of(place.stack).get(side)
-        tokens = count - len(extra_of(known))
-        if given is not None and len(given) != tokens:
-            what = {"query": "queries", "key": "keys"}[side] if place.is_bipartite else "tokens"
-            self._misfit = (
-                f"tokens= gives {len(given)} texts, but the stack {place.stack!r} has {tokens} "
-                f"{what}: give one text per token."
-            )
+        if place.stack not in self._naming.stacks or given is None:
+            return
+        what = PLURAL[side] if place.is_bipartite else "tokens"
+        proved = patches_of(call.tokens, side, is_bipartite=place.is_bipartite)
+        try:
+            self._naming.fitted(given, place.stack, tokens, proved, what)
+        except CaptureError as error:
+            self._misfit = error
 
     def check(self) -> None:
         """Refuse texts that are not as many as the tokens of the only call."""
-        if self._misfit and self._is_one:
-            raise CaptureError(self._misfit)
+        if self._misfit is not None and self._is_one:
+            raise self._misfit
 
     @property
     def _is_one(self) -> bool:

@@ -226,7 +226,7 @@ class Editing(Context):
     ) -> Edit:
         """Replace texts of tokens and negative positions by positions."""
         names, spellings, reasons = self._names.of(call, place, sequence, tracker)
-        self._seen.note_names(place.stack, names)
+        self._seen.note_names(place.stack, names, reasons)
         query, key = (
             KnownTokens(
                 names[side],

@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 
 from gattn.errors import CaptureError
 from gattn.heads.stack import Stack
 from gattn.models.read.seen_call import extra_of
 
 SIDES = ("query", "key")
+PLURAL = {"query": "queries", "key": "keys"}
+
+
+def enough_texts(others: int) -> str:
+    """Say how many texts are enough where so many tokens are no patches."""
+    return f" ({others}, for those that are no patches, are enough)" if others else ""
+
+
+def other_count(
+    given: int, stack: str, count: int, what: str, enough: str = "", link: str = "but"
+) -> str:
+    """Say that texts are not as many as the tokens of a stack."""
+    return (
+        f"tokens= gives {given} texts, {link} the stack {stack!r} has {count} {what}: give one "
+        f"text per token{enough}"
+    )
+
+
+def other_grid(grid: tuple[int, int], stack: str, count: int, what: str = "tokens") -> str:
+    """Say that patches are not the tokens of a stack, and what to give."""
+    others = count - prod(grid)
+    says = "give the rows and columns of its patches, or tokens="
+    if others > 0:
+        says = f"if the first {others} are no patches, name these, by tokens= with {others} texts"
+    return (
+        f"grid= gives {' × '.join(map(str, grid))} patches, which are not the {count} {what} of "
+        f"the stack {stack!r}, or not these alone: {says}"
+    )
 
 
 def misfit(
-    stack: str, names: Mapping[str, Sequence[str]], heads: Stack, tokens: object
+    stack: str,
+    names: Mapping[str, Sequence[str]],
+    heads: Stack,
+    tokens: object,
+    others: Callable[[int], int],
 ) -> CaptureError:
-    """Say that texts are not as many as the tokens of a stack."""
+    """Say that texts are not as many as the tokens of a stack, of which `others` are no patches."""
     graphs = [(head.graph, len(extra_of(head.tokens))) for head in heads.values()]
     side, given = next(iter(names.items()))
     if len(names) == 1 and side == "query" and not any(one.is_bipartite for one, _ in graphs):
@@ -33,17 +66,18 @@ def misfit(
             f"tokens= gives lists of {', '.join(map(str, each))} texts, but the stack {stack!r} "
             f"has {sizes[0]} tokens: give one flat list for all graphs of the batch."
         )
-    sides = {"query": "queries", "key": "keys"}[side] if len(names) == 1 else "tokens"
+    sides = PLURAL[side] if len(names) == 1 else "tokens"
     padding = "without padding"
     if not are_queries and any(one.is_bipartite for one, _ in graphs):
         padding = (
             "without padding; where a decoder reads padded keys step by step, these count, and "
             "need names, too, such as '<pad>'"
         )
+    enough = "" if are_queries or len(sizes) > 1 else enough_texts(others(sizes[0]))
     return CaptureError(
         f"tokens= gives {len(given)} texts, but the stack {stack!r} has "
-        f"{', '.join(map(str, sizes))} {sides}: give one text per token, or for a batch one list "
-        f"per sequence, {padding}."
+        f"{', '.join(map(str, sizes))} {sides}: give one text per token{enough}, or for a batch "
+        f"one list per sequence, {padding}."
     )
 
 

@@ -20,7 +20,15 @@ from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.seen_call import extra_of
 from gattn.models.read.token_maps import TokenMap
-from gattn.models.run.misnamed import SIDES, misfit, of_both_sides, unknown_stack
+from gattn.models.run.misnamed import (
+    SIDES,
+    enough_texts,
+    misfit,
+    of_both_sides,
+    other_count,
+    other_grid,
+    unknown_stack,
+)
 
 Texts: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 """Texts of a stack's tokens; of cross-attention, those of each side, "query" or "key"."""
@@ -111,12 +119,34 @@ class Naming:
         """Add the names of patches where only the other tokens, such as registers, are named."""
         whole = self._proved(proved, count)
         if whole is None and self.grid is not None and count - len(names) == prod(self.grid):
+            self._check_grid(proved, count)
             whole = self._regular(count)
         others = [] if whole is None else [n for n, cell in enumerate(whole.cells) if cell < 0]
         if whole is None or len(others) != len(names):
             return names
         known = dict(zip(others, names, strict=True))
         return [known.get(n, name) for n, name in enumerate(whole.names())]
+
+    def fitted(
+        self,
+        given: Sequence[str],
+        stack: str,
+        count: int,
+        proved: TokenMap | None,
+        what: str = "tokens",
+    ) -> Sequence[str]:
+        """Return a text for each of `count` tokens of a stack; refuse texts that are not enough."""
+        whole = self.with_patches(given, proved, count)
+        if len(whole) != count:
+            enough = enough_texts(self.others(proved, count))
+            raise CaptureError(f"{other_count(len(given), stack, count, what, enough)}.")
+        return whole
+
+    def others(self, proved: TokenMap | None, count: int) -> int:
+        """Return how many of so many tokens are no patches; 0 if it is not known."""
+        if (whole := self._proved(proved, count)) is not None:
+            return int((whole.cells < 0).sum())
+        return 0 if self.grid is None else max(count - prod(self.grid), 0)
 
     def _regular(self, size: int) -> Grid:
         assert self.grid is not None
@@ -214,29 +244,40 @@ class Naming:
                 if all(head is before[place] for place, head in heads.items()):
                     left.append((stack, some))
         if left and (isinstance(given, Mapping) or len(left) == len(names)) and not unnamed:
-            raise misfit(*left[0], trace.stacks[left[0][0]], self.tokens)
+            stack, texts = left[0]
+            others = partial(self.others, grids.get(stack))
+            raise misfit(stack, texts, trace.stacks[stack], self.tokens, others)
         return replace(trace, stacks=stacks)
 
     def _renamed(
         self, head: AttentionGraph, names: Mapping[str, Sequence[str]], proved: TokenMap | None
     ) -> AttentionGraph:
         sizes = {"query": head.graph.num_queries, "key": head.graph.num_keys}
-        whole = {n: self.with_patches(x, proved, sizes[n]) for n, x in names.items()}
+        of = partial(patches_of, proved, is_bipartite=head.graph.is_bipartite)
+        whole = {n: self.with_patches(x, of(n), sizes[n]) for n, x in names.items()}
         return _with_names(head, whole)
 
     def _on_grid(
         self, trace: AttentionTrace, grid: tuple[int, int], unnamed: Collection[str]
     ) -> AttentionTrace:
-        found, error = trace, None
-        for stack in set(trace.stacks) - set(unnamed):
+        found = trace
+        errors: list[GattnError] = []
+        for stack in [stack for stack in trace.stacks if stack not in unnamed]:
+            size = next(iter(trace.stacks[stack].values())).graph.num_keys
             try:
-                size = next(iter(trace.stacks[stack].values())).graph.num_keys
                 found = found.on_grid(*grid, stack=stack, prefix=self._prefix(size))
+            except ShapeError:
+                errors.append(CaptureError(f"{other_grid(grid, stack, size)}."))
             except GattnError as wrong:
-                error = wrong
-        if found is trace and error is not None:
-            raise error
+                errors.append(wrong)
+        if found is trace and errors:
+            raise errors[0]
         return found
+
+
+def patches_of(proved: TokenMap | None, side: str, *, is_bipartite: bool) -> TokenMap | None:
+    """Return which tokens of a side are patches, if known: of cross-attention, its keys."""
+    return None if is_bipartite and side == "query" else proved
 
 
 def _cells(tokens: TokenMap | None, size: int) -> Tensor | None:

@@ -17,6 +17,7 @@ from gattn.models.load.token_texts import names_of_run
 from gattn.models.load.training import refuse_training
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.run.misnamed import other_grid
 from gattn.models.run.naming import Naming
 from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context
@@ -126,20 +127,17 @@ class Prompt:
         if not call.is_named:
             return tuple(map(str, range(count)))
         if (given := self.naming.of(place.stack).get("key")) is not None:
-            if len(given) != count:
-                raise CaptureError(
-                    f"tokens= gives {len(given)} texts, but the stack {place.stack!r} has {count} "
-                    "tokens: give one text per token."
-                )
-            return tuple(given)
+            return tuple(self.naming.fitted(given, place.stack, count, call.tokens))
         names: Sequence[str] = ()
         if self.encoding is not None:
             names = self.encoding.names(place.stack)["tokens"]
         elif ids is not None:
             names = names_of_run(ids, self.tokenizer)
         if len(names) != count:
-            sizes = {"key": count}
+            sizes, grid = {"key": count}, self.naming.grid
             grids = self.naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
+            if grid is not None and not grids:
+                raise CaptureError(f"{other_grid(grid, place.stack, count)}.")
             names = grids["key"].names() if grids else list(map(str, range(count)))
         return tuple(names)
 

@@ -14,8 +14,16 @@ from gattn.models.load.token_texts import names_of_run, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall, extra_of
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.misnamed import SIDES, of_both_sides, unknown_stack
-from gattn.models.run.naming import Naming
+from gattn.models.run.misnamed import (
+    PLURAL,
+    SIDES,
+    enough_texts,
+    of_both_sides,
+    other_count,
+    other_grid,
+    unknown_stack,
+)
+from gattn.models.run.naming import Naming, patches_of
 from gattn.models.watch.contexts import names_shown
 from gattn.names.tokens import unclear_pair
 
@@ -73,7 +81,8 @@ class TokenNames:
             if side in grids:
                 names[side] = grids[side].names()
             elif self._naming.grid is not None:
-                reasons.setdefault(side, _other_grid(self._naming.grid, place, side, sizes[side]))
+                said = other_grid(self._naming.grid, place.stack, sizes[side], PLURAL[side])
+                reasons.setdefault(side, f"{said}, or give positions")
         return names, spellings, reasons
 
     def check_pairs(self, edit: Edit, call: SeenCall, place: Place, sequence: int) -> None:
@@ -101,7 +110,8 @@ class TokenNames:
         for (stack, side), size in self._given_more.items():
             count = seen.counts[stack, side]
             if size > count + 1:  # The last token that was generated was not read.
-                raise EditError(f"{_other_count(size, stack, side, count)}.")
+                what = PLURAL[side]
+                raise EditError(f"{other_count(size, stack, count, what, link='and')}.")
 
     def _of_tokenizer(
         self, place: Place, sequence: int, tracker: Tracker
@@ -147,7 +157,8 @@ class TokenNames:
             if (given := by_side.get(side)) is None:
                 continue
             count = count_of(place, sequence, side)
-            whole = self._naming.with_patches(given, call.tokens, count)
+            proved = patches_of(call.tokens, side, is_bipartite=place.is_bipartite)
+            whole = self._naming.with_patches(given, proved, count)
             given = [*whole, *extra_of(names[side] or ())]
             may_grow = not place.is_bipartite and place.sizes is None and len(given) > count
             if may_grow:  # Steps with a cache may follow.
@@ -156,7 +167,9 @@ class TokenNames:
                 names[side], spellings[side] = given[:count], ()
                 named.add(side)
             else:
-                reasons[side] = _other_count(len(given), place.stack, side, count)
+                enough = enough_texts(self._naming.others(proved, count))
+                what = PLURAL[side]
+                reasons[side] = other_count(len(given), place.stack, count, what, enough, "and")
         is_one_text = not place.is_bipartite or call.reads_itself
         if len(named) > 1 and not (is_one_text or self._naming.has_sides(place.stack, sequence)):
             names.update(dict.fromkeys(SIDES))
@@ -171,22 +184,3 @@ def count_of(place: Place, sequence: int, side: str) -> int:
     some = place.keys if side == "key" else place.queries
     own = [one for one, of in zip(some, place.sequences, strict=True) if of == sequence]
     return max(one.end for one in own)
-
-
-def _other_count(given: int, stack: str, side: str, count: int) -> str:
-    return (
-        f"tokens= gives {given} texts, and the stack {stack!r} has {count} {_plural(side)}: give "
-        "one text per token"
-    )
-
-
-def _other_grid(grid: tuple[int, int], place: Place, side: str, count: int) -> str:
-    return (
-        f"grid= gives {' × '.join(map(str, grid))} patches, which are not the {count} "
-        f"{_plural(side)} of the stack {place.stack!r}, or not these alone: give tokens= or "
-        "positions"
-    )
-
-
-def _plural(side: str) -> str:
-    return "queries" if side == "query" else "keys"

@@ -1,0 +1,172 @@
+"""Class and register tokens are named alone, without patches, in all that takes tokens=."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import gattn
+from gattn.errors import CaptureError, EditError, GattnError
+from tests.models.test_patches import _COLUMNS, _ROWS, _SHUFFLED, ViT, cells_by_gradient, image_of
+
+_NAMES = ["class", "reg 0", "reg 1"]
+_GRID = _ROWS, _COLUMNS
+_STACK = "blocks.layers.self_attn"
+
+
+class Classifier(ViT):
+    """Has a class and two register tokens, and gives the class token's logits."""
+
+    def __init__(self, order=None, has_stem=False):
+        super().__init__(order, 3)
+        if has_stem:  # Each patch is then made of pixels of others.
+            self.patches = nn.Sequential(
+                nn.Conv2d(3, 4, 3, 1, 1), nn.GELU(), nn.Conv2d(4, 16, 4, 4)
+            )
+
+    def forward(self, image):
+        return super().forward(image)[:, 0]
+
+
+def by_row(cells):
+    """Name tokens by their cells."""
+    names = iter(_NAMES)
+    return [next(names) if n < 0 else ",".join(map(str, divmod(n, _COLUMNS))) for n in cells]
+
+
+def built(kind):
+    torch.manual_seed(0)
+    order = _SHUFFLED if kind == "shuffled" else None
+    model, image = Classifier(order, kind == "stem").eval(), image_of()
+    wanted = by_row([-1] * 3 + list(range(15)))
+    if kind == "shuffled":
+        wanted = by_row(cells_by_gradient(model, image))
+    return model.double(), image.double(), wanted
+
+
+_GIVEN = {
+    "rows": {"tokens": _NAMES},
+    "shuffled": {"tokens": {_STACK: _NAMES}, "grid": _GRID},
+    "stem": {"tokens": _NAMES, "grid": _GRID},
+}
+_ARRAYS = "contributions", "residual_shares", "route_importances", "alti", "value_zeroing"
+
+
+@pytest.mark.parametrize("kind", _GIVEN)
+def test_all_that_runs_a_model_takes_names_of_registers_alone(kind):
+    model, image, wanted = built(kind)
+    known = {"model": model, **_GIVEN[kind]}
+    quiet = {**known, "progress": False}
+
+    def run():
+        return model(image)[0]
+
+    assert list(gattn.capture(run, **known)[1, 0].labels()) == wanted
+    by_name = gattn.Cut(layer=0, query="class", key=[wanted[7], "reg 1"])
+    by_number = gattn.Cut(layer=0, query=0, key=[7, 2])
+    table = gattn.effect(run, [by_name, by_number], target=1, metric="probability", **quiet)
+    assert table["edited"].nunique() == 1
+    assert table["effect"].all()
+    assert list(table.attrs["tokens"]) == wanted
+    guessed = gattn.estimate(lambda: model(image)[0, 1], **quiet, sample=0)
+    assert [wanted[n] for n in guessed["key"]] == guessed["key_token"].tolist()
+    assert list(guessed.attrs["tokens"]) == wanted
+    assert list(gattn.circuit(run, **quiet, target=1, other=0, random=0).tokens) == wanted
+    why = gattn.why(run, **known, layer=1, head=0, query="reg 0", key=wanted[9])
+    number = gattn.why(run, model=model, layer=1, head=0, query=1, key=9)
+    assert (list(why.query), list(why.key)) == (list(number.query), list(number.key))
+    assert why.scores == pytest.approx(number.scores)
+    assert gattn.analysis.routes(run, **quiet, position="reg 1").graph["position"] == 2
+    for name in _ARRAYS:
+        found = getattr(gattn.analysis, name)(run, **quiet)
+        assert found.query_token.values.tolist() == wanted, name
+
+
+def all_that_run(model, image, key="2,4", **given):
+    """Run whatever takes names of tokens, each as a function of nothing."""
+
+    def run():
+        return model(image)[0]
+
+    known = {"model": model, **given}
+    quiet = {**known, "progress": False}
+    cut = gattn.Cut(layer=0, key=key)
+    yield lambda: gattn.capture(run, **known)
+    yield lambda: outputs(model, image, cut, **given)
+    yield lambda: gattn.effect(run, [cut], target=1, **quiet)
+    yield lambda: gattn.estimate(run, target=1, **quiet)
+    yield lambda: gattn.circuit(run, target=1, **quiet)
+    yield lambda: gattn.why(run, layer=1, head=0, query=0, **known)
+    for name in ("routes", *_ARRAYS):
+        yield partial(getattr(gattn.analysis, name), run, **quiet)
+
+
+def outputs(model, image, edit, **given):
+    with torch.no_grad(), gattn.edited(model, edit, **given):
+        return model(image)
+
+
+@pytest.mark.parametrize("kind", _GIVEN)
+@pytest.mark.parametrize("names", [["class", "register"], ["a", "b", "c", "d"]])
+def test_too_few_names_are_refused_and_told_how_many_are_enough(kind, names):
+    model, image, _ = built(kind)
+    tokens = {_STACK: names} if kind == "shuffled" else names
+    given = {**_GIVEN[kind], "tokens": tokens}
+    says = rf"gives {len(names)} texts, (but|and) .* has 18 \w+: give one text per token \(3, for"
+    for run in all_that_run(model, image, names[1], **given):
+        with pytest.raises(GattnError, match=says) as told:
+            run()
+        assert isinstance(told.value, CaptureError | EditError)
+
+
+def test_a_grid_that_leaves_tokens_over_says_to_name_these():
+    model, image, _ = built("stem")
+    says = "if the first 3 are no patches, name these, by tokens= with 3 texts"
+    for run in all_that_run(model, image, grid=_GRID):
+        with pytest.raises(GattnError, match=says) as told:
+            run()
+        assert isinstance(told.value, CaptureError | EditError)
+    says = "give the rows and columns of its patches, or tokens="
+    for run in all_that_run(model, image, grid=(4, 6)):
+        with pytest.raises(GattnError, match=says):
+            run()
+
+
+def test_names_of_registers_do_not_hide_that_a_grid_is_of_another_form():
+    model, image, _ = built("rows")
+    for run in all_that_run(model, image, tokens=_NAMES, grid=(_COLUMNS, _ROWS)):
+        with pytest.raises(GattnError, match="is not how the patches lie"):
+            run()
+
+
+class Reading(nn.Module):
+    """As many words as tokens of an image read it."""
+
+    def __init__(self):
+        super().__init__()
+        self.image = ViT(prefix=3)
+        self.cross = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, image, words):
+        seen = self.image(image)
+        return self.cross(words, seen, seen)[0].mean(1)
+
+
+def test_queries_that_read_patches_are_none_themselves():
+    model, given = Reading().eval(), (image_of(), torch.randn(1, 18, 16))
+    with gattn.capturing(model, tokens={"cross": {"key": _NAMES}}) as run, torch.no_grad():
+        model(*given)
+    (head, *_) = run.trace["cross"].values()
+    assert list(head.labels()) == by_row([-1] * 3 + list(range(15)))
+    assert list(head.query_labels()) == list(map(str, range(18)))
+    names = {"cross": {"query": _NAMES}}
+    says = r"gives 3 texts, (but|and) the stack 'cross' has 18 queries: give one text per token[,.]"
+    cut = gattn.Cut(stack="cross", query="class")
+    with torch.no_grad():
+        with pytest.raises(CaptureError, match=says), gattn.capturing(model, tokens=names):
+            model(*given)
+        with pytest.raises(EditError, match=says), gattn.edited(model, cut, tokens=names):
+            model(*given)
+    with pytest.raises(CaptureError, match=says):
+        gattn.effect(lambda: model(*given)[0], [cut], model, target=1, tokens=names, progress=False)
