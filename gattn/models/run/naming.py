@@ -18,7 +18,6 @@ from gattn.heads.geometry.grid import Grid
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
-from gattn.models.read.seen_call import extra_of
 from gattn.models.read.token_maps import TokenMap
 from gattn.models.run.misnamed import (
     SIDES,
@@ -29,6 +28,7 @@ from gattn.models.run.misnamed import (
     other_grid,
     unknown_stack,
 )
+from gattn.models.run.named_heads import are_both_named, with_names
 
 Texts: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 """Texts of a stack's tokens; of cross-attention, those of each side, "query" or "key"."""
@@ -239,7 +239,7 @@ class Naming:
                 renamed = partial(self._renamed, names=some, proved=grids.get(stack))
                 heads = {place: renamed(head) for place, head in before.items()}
                 stacks[stack] = Stack(stack, heads)
-                if not has_sides and stack not in own and _are_both_named(before, heads):
+                if not has_sides and stack not in own and are_both_named(before, heads):
                     warn(f"{of_both_sides(stack)}.")
                 if all(head is before[place] for place, head in heads.items()):
                     left.append((stack, some))
@@ -255,7 +255,7 @@ class Naming:
         sizes = {"query": head.graph.num_queries, "key": head.graph.num_keys}
         of = partial(patches_of, proved, is_bipartite=head.graph.is_bipartite)
         whole = {n: self.with_patches(x, of(n), sizes[n]) for n, x in names.items()}
-        return _with_names(head, whole)
+        return with_names(head, whole)
 
     def _on_grid(
         self, trace: AttentionTrace, grid: tuple[int, int], unnamed: Collection[str]
@@ -311,42 +311,3 @@ def _counts(given: object) -> set[int]:
 def _is_nested(given: Sequence[object]) -> bool:
     """Return whether texts are listed for each sequence; one token may be any object."""
     return isinstance(next(iter(given), ""), (list, tuple, Mapping))
-
-
-def _are_both_named(
-    before: Mapping[tuple[int, int], AttentionGraph],
-    heads: Mapping[tuple[int, int], AttentionGraph],
-) -> bool:
-    """Return whether the same texts name both the queries and the keys of some head."""
-    return any(
-        head.tokens is not before[place].tokens
-        and head.query_tokens is not before[place].query_tokens
-        for place, head in heads.items()
-    )
-
-
-def _with_names(head: AttentionGraph, names: Mapping[str, Sequence[str]]) -> AttentionGraph:
-    graph = head.graph
-    grown = 0 if graph.is_bipartite else head.generated
-    keys = names.get("key")
-    keys = None if keys is None else [*keys, *extra_of(head.tokens)]
-    if (found := _fitted(keys, graph.num_tokens, grown)) is not None:
-        head = replace(head, tokens=found)
-    if graph.is_bipartite:
-        found = _fitted(names.get("query"), graph.num_queries, head.generated)
-        head = head if found is None else replace(head, query_tokens=found)
-    return head
-
-
-def _fitted(names: Sequence[str] | None, count: int, generated: int) -> tuple[str, ...] | None:
-    """Take the names of a text of which some was generated; None if they are of another.
-
-    They may be those of its prompt, so that what was generated is called by its position, or also
-    name its last token, which the model did not read any more.
-    """
-    if names is None:
-        return None
-    if generated and len(names) == count - generated:
-        return (*names, *map(str, range(len(names), count)))
-    is_whole = len(names) == count or (generated > 0 and len(names) == count + 1)
-    return tuple(names[:count]) if is_whole else None
