@@ -5,12 +5,14 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 from matplotlib.text import Text
+from meeting import problems
 from sample_heads import causal_head, small_trace
+from scenes import attention
 from seen import caption
 
 import gattn
 from gattn.drawing.canvas.fonts import families, has_glyph
-from gattn.drawing.canvas.labels import fit, shortened, width_of
+from gattn.drawing.canvas.labels import fit, font_size, shortened, width_of
 from gattn.names.text import quoted, visible, width, wrapped
 
 
@@ -257,3 +259,23 @@ def test_long_tokens_that_begin_alike_have_labels_of_their_own():
 )
 def test_entries_of_a_vocabulary_keep_the_space_before_them(token, shown):
     assert quoted(token, is_entry=True) == shown
+
+
+@pytest.mark.parametrize(("layout", "count"), [("arcs", 25), ("arcs", 36), ("matrix", 25)])
+def test_single_characters_stay_upright_where_they_fit(layout, count):
+    letters = list("First Citizen:\nBefore we proceed any further"[:count])
+    head = gattn.AttentionGraph.from_dense(attention(count, count), tokens=letters)
+    with gattn.style("paper"):
+        ax = head.draw(layout, figsize=(3.3, 2.4))
+    shown = ax.texts if layout == "arcs" else ax.get_xticklabels()
+    upright = [t for t in shown if t.get_text() in {*letters, "␣", "↵"}]
+    assert len(upright) == count
+    assert {text.get_rotation() for text in upright} == {0}
+    assert not problems(ax.figure)
+
+
+def test_wide_characters_turn_where_they_would_meet():
+    size = 0.9 * font_size()
+    turned = fit(dict(enumerate("WWW")), size, rotations=[0, 90])
+    assert (turned.rotation, turned.texts) == (90, ["W", "W", "W"])
+    assert fit(dict(enumerate("WWW")), 1.3 * size, rotations=[0, 90]).rotation == 0

@@ -29,6 +29,8 @@ COARSEST = 1.06
 """How much wider again, at most, lines of small text get at 72 to 144 dots per inch."""
 _BETWEEN = 0.5
 """The least distance between labels side by side, in font sizes."""
+_BETWEEN_LETTERS = 0.15
+"""That of labels of one character each, which turned would take no less room."""
 _LINE, _SLANTED = 1.15, 1.65
 """How far apart upright and slanted labels stand, in font sizes."""
 _USUAL = 5.0
@@ -101,8 +103,8 @@ class Labels:
             return True
         least = _LINE * self.size
         if self.rotation == 0:
-            first, last = widths_of([self.texts[shown[0]], self.texts[shown[-1]]])
-            least = ((first + last) / 2 + _BETWEEN) * self.size
+            ends = [self.texts[shown[0]], self.texts[shown[-1]]]
+            least = (float(widths_of(ends).sum()) / 2 + _between(ends)) * self.size
         return bool((len(self.texts) - shown[-1] + shown[0]) * pitch + between >= least)
 
     def clear_of_next(self, pitch: float, between: float) -> Labels:
@@ -138,14 +140,16 @@ def fit(
     """
     texts = _visible(spelled(tokens.values()))
     size = 0.9 * font_size()
+    smaller = min(size, max(smallest(), pitch / _LINE))
     for rotation in rotations:
         if rotation == 0:
-            if (found := _side_by_side(texts, pitch / size)) is not None:
-                return Labels(found, size, 0)
+            for some in (size, smaller) if _are_letters(texts) else (size,):
+                if (found := _side_by_side(texts, pitch / some)) is not None:
+                    return Labels(found, some, 0)
         elif pitch >= {45: _SLANTED, 90: _LINE}[rotation] * size:
             limit = reach * (2**0.5 if rotation == 45 else 1.0) / size
             return Labels(_alike(texts, limit), size, rotation)
-    size = min(size, max(smallest(), pitch / _LINE))
+    size = smaller
     needed = math.ceil(_LINE * size / max(pitch, 1e-9) - 1e-6)
     if needed > 1:
         stride = next((k for k in _STRIDES if k >= needed), needed)
@@ -163,9 +167,19 @@ def _visible(tokens: Sequence[str]) -> list[str]:
     return shortening.shortened(whole, max(map(len, texts)), len) if alike else texts
 
 
+def _are_letters(texts: Sequence[str]) -> bool:
+    """Return whether each text is one character, or none."""
+    return max(map(len, texts), default=0) <= 1
+
+
+def _between(texts: Sequence[str]) -> float:
+    """Return how far apart these labels must stand side by side, in font sizes."""
+    return _BETWEEN_LETTERS if _are_letters(texts) else _BETWEEN
+
+
 def _side_by_side(texts: Sequence[str], pitch: float) -> list[str] | None:
     """Return texts that stand side by side, a few of them shortened; None if they do not."""
-    widths, room = widths_of(texts), pitch - _BETWEEN
+    widths, room = widths_of(texts), pitch - _between(texts)
     if not (widths[1:] + widths[:-1] > 2 * room).any():
         return list(texts)
     is_long = widths > room
