@@ -253,7 +253,7 @@ def test_a_caption_says_nothing_of_labels_that_have_no_room(high, shown):
     (caption,) = [text for text in written if "sorted by" in text]
     assert "from the largest on; no room to write each head's score above it" in caption
     assert "above each head" not in caption
-    assert ("no room for names" in caption) == (shown == 0)
+    assert ("no room for heads' names" in caption) == (shown == 0)
     assert "names are whole" not in caption
     assert sum(text in named for text in written) == shown
     plt.close(figure)

@@ -298,7 +298,8 @@ class Plan:
         whole = sum(names.whole for names in self.names)
         lacks = f"{whole} of {count} names are whole" * (0 < whole < count)
         if shown < count:
-            lacks = f"{shown} of {count} names have room" if shown else "no room for names"
+            lacks = f"{shown} of {count} heads' names have room"
+            lacks = lacks if shown else "no room for heads' names"
         top = grid.top_of_marked
         are_marked = top is not None and min(self.token(grid.head)) >= as_inches(MARKED)
         marked = marked_said(top) if top is not None and are_marked else ""
