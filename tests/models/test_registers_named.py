@@ -170,3 +170,34 @@ def test_queries_that_read_patches_are_none_themselves():
             model(*given)
     with pytest.raises(CaptureError, match=says):
         gattn.effect(lambda: model(*given)[0], [cut], model, target=1, tokens=names, progress=False)
+
+
+class Beside(nn.Module):
+    """Reads a text beside an image with a class token and a register."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.image, self.embed = ViT(None, 2), nn.Embedding(9, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, batch_first=True)
+        self.words = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, image, ids):
+        return self.words(self.embed(ids)).mean(1) + self.image(image)[:, 0]
+
+
+def test_texts_of_as_many_words_do_not_name_class_and_register_tokens():
+    model, names = Beside().eval(), ["two", "words"]
+    given = image_of(), torch.tensor([[3, 4]])
+    with torch.no_grad(), gattn.capturing(model, tokens=names) as run:
+        model(*given)
+    found = {name: stack[0, 0].tokens for name, stack in run.trace.stacks.items()}
+    words, image = (f"{name}.layers.self_attn" for name in ("words", "image.blocks"))
+    assert found[words] == ("two", "words")
+    assert not {"two", "words"} & set(found[image])
+    cut = gattn.Cut(key="two", stack=image)
+    said = pytest.raises(EditError, match="Say whose they are")
+    with torch.no_grad(), said, gattn.edited(model, cut, tokens=names):
+        model(*given)
+    with torch.no_grad(), gattn.edited(model, cut, tokens={image: names}):
+        model(*given)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gattn.heads.head import AttentionGraph
+from gattn.heads.stack import Stack
 from gattn.models.read.seen_call import extra_of
 
 
@@ -47,3 +48,12 @@ def _fitted(names: Sequence[str] | None, count: int, generated: int) -> tuple[st
         return (*names, *map(str, range(len(names), count)))
     is_whole = len(names) == count or (generated > 0 and len(names) == count + 1)
     return tuple(names[:count]) if is_whole else None
+
+
+def names_all(stack: Stack, names: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether there are as many names as a stack has tokens on some side."""
+    return any(
+        size == len(names.get(side, ()))
+        for head in stack.values()
+        for side, size in (("query", head.graph.num_queries), ("key", head.graph.num_keys))
+    )

@@ -28,7 +28,7 @@ from gattn.models.run.misnamed import (
     other_grid,
     unknown_stack,
 )
-from gattn.models.run.named_heads import are_both_named, with_names
+from gattn.models.run.named_heads import are_both_named, names_all, with_names
 
 Texts: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 """Texts of a stack's tokens; of cross-attention, those of each side, "query" or "key"."""
@@ -231,12 +231,16 @@ class Naming:
             raise CaptureError(unknown_stack(missing[0], trace.stacks))
         stacks, left = dict(trace.stacks), []
         names = {stack: self.of(stack, sequence) for stack in by_stack if stack not in unnamed}
+        is_whole = not isinstance(given, Mapping) and any(
+            names_all(trace.stacks[stack], texts) for stack, texts in names.items()
+        )
         for stack, texts in names.items():
             has_sides = isinstance(by_stack[stack], Mapping)
             by_side = [{side: some} for side, some in texts.items()]
             for some in by_side if has_sides else [texts]:
                 before = stacks[stack]
-                renamed = partial(self._renamed, names=some, proved=grids.get(stack))
+                known = partial(self._renamed, names=some, proved=grids.get(stack))
+                renamed = partial(with_names, names=some) if is_whole else known
                 heads = {place: renamed(head) for place, head in before.items()}
                 stacks[stack] = Stack(stack, heads)
                 if not has_sides and stack not in own and are_both_named(before, heads):

@@ -58,6 +58,7 @@ class TokenNames:
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, naming: Naming) -> None:
         self._tokenizer, self._naming = tokenizer, naming
         self._given_more: dict[tuple[str, str], int] = {}
+        self._beside_patches: dict[tuple[str, str], int] = {}
 
     def of(
         self, call: SeenCall, place: Place, sequence: int, tracker: Tracker
@@ -107,6 +108,14 @@ class TokenNames:
         """Refuse names of stacks, or of tokens, that the model did not have."""
         if unknown := self._naming.stacks - seen.layers.keys():
             raise EditError(unknown_stack(min(unknown), seen.layers))
+        for (stack, _), size in self._beside_patches.items():
+            others = sorted(other for (other, _), n in seen.counts.items() if n == size)
+            if others and not self._naming.stacks:
+                raise EditError(
+                    f"tokens= gives {size} texts: as many as the stack {others[0]!r} has tokens, "
+                    f"and as {stack!r} has beside its patches. Say whose they are, as in "
+                    f"tokens={{{stack!r}: [...]}}."
+                )
         for (stack, side), size in self._given_more.items():
             count = seen.counts[stack, side]
             if size > count + 1:  # The last token that was generated was not read.
@@ -159,6 +168,8 @@ class TokenNames:
             count = count_of(place, sequence, side)
             proved = patches_of(call.tokens, side, is_bipartite=place.is_bipartite)
             whole = self._naming.with_patches(given, proved, count)
+            if len(whole) > len(given):
+                self._beside_patches[place.stack, side] = len(given)
             given = [*whole, *extra_of(names[side] or ())]
             may_grow = not place.is_bipartite and place.sizes is None and len(given) > count
             if may_grow:  # Steps with a cache may follow.
