@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from gattn import Cut, capturing, edited
-from gattn.models.doors.functions.softmaxes import softmax
+from gattn.models.doors.functions.softmaxes import meeting
 from gattn.models.doors.proof.plans import plan_of
 from gattn.models.hugging_face.caches import odd_numbers
 from gattn.models.read.track.own_caches.keys import OwnKeys
@@ -142,8 +142,8 @@ def test_softmaxes_that_nobody_wants_are_counted_unless_they_are_masked(monkeypa
     cut = Cut(layer=2, head=1, query=4, key=0)
     with edited(model, cut):
         model(x)
-    hand = softmax.handed
-    monkeypatch.setattr(softmax, "handed", lambda call: handed.append(call.module) or hand(call))
+    hand = meeting.handed
+    monkeypatch.setattr(meeting, "handed", lambda call: handed.append(call.module) or hand(call))
     with edited(model, cut):
         found = model(x)
     assert handed == (list(model.layers) if is_masked else [model.layers[2]])

@@ -123,10 +123,10 @@ def layout_by(
         return replace(layout, tokens=rows), is_good and is_settled
     queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
     is_one = batches.are_same(inputs.run, inputs.queries.source, inputs.keys.source)
-    may_be_same = inputs.queries.dependence is not inputs.keys.dependence and not is_one
+    may_be_same = inputs.queries.dependence is not inputs.keys.dependence
     are_same = queries.are_in_order and keys.are_in_order
     are_same |= _are_same(inputs.queries.side, inputs.keys.side)
-    is_cross = may_be_same or not are_same
+    is_cross = (may_be_same and not is_one) or not are_same
     queries, keys = _alike(inputs, queries, keys)
     layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=is_good)
     are_shared = layout.tokens is not None and layout.tokens.num_queries > queries.count

@@ -103,12 +103,16 @@ class Side:
         self.hidden.append((~known).movedim(0, 1))
 
     def is_at_one(self, seen: Tensor, known: Tensor, code: Tensor) -> bool:
-        """Return whether all slots depend on the same index of a dimension, by the runs of a code.
+        """Return whether several slots depend on the same index of a dimension, by a code's runs.
 
         Half of the indices, which are marked at first, may hold it.
         """
         index = decoded(seen, known, code)[self.depends]
-        return bool(index.numel()) and bool(((index >= 0) & (index == index[0])).all())
+        return (
+            self.depends.shape[1] > 1
+            and bool(index.numel())
+            and bool(((index >= 0) & (index == index[0])).all())
+        )
 
     def mixes(self, dim: int) -> bool:
         """Return whether some slot depends on several indices of a dimension."""
