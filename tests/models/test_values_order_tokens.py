@@ -253,7 +253,7 @@ class SortedByNorm(Within):
 def test_names_are_left_out_where_an_edit_changes_what_values_decide():
     model = SortedByNorm()
     assert shown(model) == (["abcdefgh", "abcdefgh"], [])
-    said = pytest.warns(UserWarning, match="picks or orders tokens")
+    said = pytest.warns(UserWarning, match="chooses otherwise under the edits")
     with said, edited(model, Ablate("zero", layer=0, stack="first")):
         names, _ = shown(model)
     assert names == ["abcdefgh", ""]

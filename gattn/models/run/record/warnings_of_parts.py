@@ -149,10 +149,11 @@ def of_switched(model: nn.Module, switched: Sequence[str]) -> None:
     """Name what picks tokens otherwise under edits."""
     _warn(
         [named(model, name) for name in switched],
-        "chooses otherwise under the edits than without them, such as other experts",
+        "chooses otherwise under the edits than without them, such as other experts or another "
+        "order of tokens",
         "the edits take effect, and attention is shown as it is. But where tokens are afterwards "
-        "was proved for the other choice: so tokens have no names, and later layers number them in "
-        "the order in which they are given them",
+        "was proved for the other choice: so stacks with later layers have no names, and these "
+        "layers number tokens in the order in which they are given them",
     )
 
 
