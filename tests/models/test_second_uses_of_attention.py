@@ -135,6 +135,24 @@ def test_zeros_where_a_mask_left_no_attention_are_read(way):
     torch.testing.assert_close(scaled, halves.flatten(2), rtol=1e-12, atol=1e-12)
 
 
+def test_zeros_are_read_where_a_softmax_without_memory_is_alive():
+    torch.manual_seed(0)
+    model = MaskedAfterwards(False, MASKING["masked_fill_"]).double().eval()
+    x, mask = torch.randn(1, 6, 16).double(), torch.zeros(1, 1, 6, 6, dtype=torch.bool)
+    mask[..., 4:] = True
+    alive = []
+
+    def forward(x, mask):
+        alive.append(torch.empty(1, 4, 6, 6, device="meta").softmax(-1))
+        return MaskedAfterwards.forward(model, x, mask)
+
+    model.forward = forward
+    with torch.no_grad(), capturing(model) as run:
+        model(x, mask)
+    wanted = model.attention[0, 1, :4, :4].numpy()
+    assert run.trace[0, 1].to_dense()[:4] == pytest.approx(wanted, rel=1e-12)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("way", MASKING)
 def test_zeros_that_take_attention_away_leave_rows_of_less(way):

@@ -6,10 +6,9 @@ from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import Memory, memory_of
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 
 _LOGARITHMS = frozenset(("log", "log2", "log10", "log_", "log1p"))
@@ -34,8 +33,8 @@ class Totals:
         self.merging: set[Softmax] = set()
         self._used: set[Softmax] = set()
         self._totals: Any = WeakTensorKeyDictionary()
-        self._made: dict[StorageWeakRef, set[Softmax]] = {}
-        self._attended: set[StorageWeakRef] = set()
+        self._made: dict[Memory, set[Softmax]] = {}
+        self._attended: set[Memory] = set()
 
     @property
     def aside(self) -> set[Softmax]:

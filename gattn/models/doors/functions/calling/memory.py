@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
-def memory_of(x: Tensor) -> StorageWeakRef | None:
-    """Return what tells the memory of a tensor apart; None if it has none of its own.
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of a tensor; unlike its address, no other memory is ever equal to it."""
 
-    Unlike its address, no other memory is ever equal to it.
-    """
+    storage: StorageWeakRef
+
+    @property
+    def is_free(self) -> bool:
+        """Return whether nothing holds it any more."""
+        return bool(self.storage.expired())
+
+
+def memory_of(x: Tensor) -> Memory | None:
+    """Return the memory of a tensor; None if it has none of its own."""
     with torch._C.DisableTorchFunction():  # The model reads nothing here.
         if x.layout is not torch.strided or x.is_meta:
             return None
@@ -21,12 +31,12 @@ def memory_of(x: Tensor) -> StorageWeakRef | None:
             storage = x.untyped_storage()
         except NotImplementedError:  # Function transforms wrap others' memory.
             return None
-    return StorageWeakRef(storage) if storage.data_ptr() else None
+    return Memory(StorageWeakRef(storage)) if storage.data_ptr() else None
 
 
-def living(memories: Iterable[StorageWeakRef | None]) -> set[StorageWeakRef]:
+def living(memories: Iterable[Memory | None]) -> set[Memory]:
     """Return the memory that anything still holds."""
-    return {one for one in memories if one is not None and not one.expired()}
+    return {one for one in memories if one is not None and not one.is_free}
 
 
 def laid_as(x: Tensor, like: Tensor) -> Tensor:

@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from gattn.checks import warn
 from gattn.models.doors.functions.calling.beside import editing
-from gattn.models.doors.functions.calling.memory import living, memory_of
+from gattn.models.doors.functions.calling.memory import Memory, living, memory_of
 from gattn.models.doors.functions.calling.raw_call import named
 from gattn.models.doors.functions.softmaxes.follow.following import softmaxes
 from gattn.models.doors.functions.softmaxes.follow.source import Source
@@ -33,7 +32,7 @@ _WAITED = (
 )
 _NO_GRADIENTS = " Under torch.no_grad(), so is the attention that they are multiplied with."
 
-Memories = Collection[StorageWeakRef | None]
+Memories = Collection[Memory | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ class _Late:
     takes_gradients: bool
 
     @property
-    def left(self) -> set[StorageWeakRef]:
+    def left(self) -> set[Memory]:
         """The memory that holds what was made of it before, if anything holds that."""
         return living(self.source.memories) - set(self.written)
 

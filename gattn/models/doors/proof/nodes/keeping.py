@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.engines.call import AttentionCall
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import Memory, memory_of
 from gattn.models.doors.graphs.frames import is_a, plain
 from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.nodes.along_edges import AlongEdges
@@ -62,7 +61,7 @@ class KeptRows:
         self.along = AlongEdges(constants)
         self._constants = constants
         self._rows: Any = WeakTensorKeyDictionary()
-        self._spoiled: set[StorageWeakRef | None] = set()
+        self._spoiled: set[Memory | None] = set()
         self._gathered: list[tuple[Tensor, Rows | None]] = []
         self._ends: list[Tensor] = []
         self._calls: list[Rows | None] = []

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import Memory, memory_of
 from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.nodes.rules import Rows, Rules
 from gattn.models.doors.proof.probing.moving import MOVES
@@ -38,7 +37,7 @@ class MovedRows:
         self._constants = constants
         self._moves: Any = WeakTensorKeyDictionary()
         self._turned: Any = WeakTensorKeyDictionary()
-        self._parts: dict[StorageWeakRef | None, Moves] = {}
+        self._parts: dict[Memory | None, Moves] = {}
         self._count = 0
         self._rules = Rules(constants, self._in_place)
 

@@ -9,9 +9,8 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import Memory, memory_of
 from gattn.models.doors.functions.calling.multihead import Running
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Ranking(NamedTuple):
 
     before: Tensor | None
     keeps: bool = False
-    memory: StorageWeakRef | None = None
+    memory: Memory | None = None
 
 
 @dataclass(eq=False)
@@ -74,10 +73,10 @@ class Source:
     again: Source | None = None
     is_again: bool = False
     is_read: bool = False
-    given_out: list[StorageWeakRef | None] = field(default_factory=list)
-    memories: set[StorageWeakRef | None] = field(default_factory=set)
+    given_out: list[Memory | None] = field(default_factory=list)
+    memories: set[Memory | None] = field(default_factory=set)
     begun: RawCall | None = None
-    _taken: dict[StorageWeakRef | None, Tensor] = field(default_factory=dict)
+    _taken: dict[Memory | None, Tensor] = field(default_factory=dict)
 
     def part(self, piece: Tensor, scores: Tensor, key: int) -> Source:
         """Return a slice of it as a softmax of its own."""
@@ -162,13 +161,13 @@ class Source:
 class Region(NamedTuple):
     """The numbers of a slice in the memory that it shares with others."""
 
-    memory: StorageWeakRef | None
+    memory: Memory | None
     size: int
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def of(self, taken: dict[StorageWeakRef | None, Tensor]) -> Tensor:
+    def of(self, taken: dict[Memory | None, Tensor]) -> Tensor:
         """Return booleans of these numbers, of all in their memory."""
         whole = taken.setdefault(
             self.memory, torch.zeros(self.size, dtype=torch.bool, device="cpu")

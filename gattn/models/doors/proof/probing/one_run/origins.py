@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import Memory, memory_of
 from gattn.models.doors.proof.probing.one_run.constants import Name
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
@@ -33,7 +32,7 @@ class Origins:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._known: dict[StorageWeakRef | None, Made | None] = {}
+        self._known: dict[Memory | None, Made | None] = {}
         self._has_begun = self._is_lost = False
         self._sizes: Made = frozenset()
         self._integers: set[int] = set()
@@ -48,7 +47,7 @@ class Origins:
         if self._has_begun:  # Numbers would say which of other inputs is meant.
             return
         self._has_begun = True
-        found: dict[StorageWeakRef | None, Made | None] = {}
+        found: dict[Memory | None, Made | None] = {}
         for number, x in enumerate(leaves(given)):
             if isinstance(x, Tensor) and (memory := memory_of(x)) is not None:
                 found[memory] = (found.get(memory) or frozenset()) | {number}

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import Memory, memory_of
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 
@@ -34,7 +33,7 @@ class Parameters:
         self._known.pop(0, None)
         self._model, self._walk = model, walk
         self._copies: list[Tensor] = []
-        self._casts: dict[StorageWeakRef, Hashable] = {}
+        self._casts: dict[Memory, Hashable] = {}
 
     @property
     def places(self) -> set[int]:

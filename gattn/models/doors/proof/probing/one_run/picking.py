@@ -8,10 +8,9 @@ from enum import IntEnum
 from typing import Any
 
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.functions.calling.memory import memory_of
+from gattn.models.doors.functions.calling.memory import Memory, memory_of
 from gattn.models.doors.proof.probing.one_run.constants import Constants
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.state import place_of
@@ -60,7 +59,7 @@ class Pick:
     by: By
     kernel: str
     running: Sequence[Run]
-    memory: StorageWeakRef | None = None
+    memory: Memory | None = None
 
 
 class Picks:
@@ -88,13 +87,13 @@ class Picks:
         """Numbers that are ranked over another dimension than the last, which may be tokens."""
         self._compared: Any = WeakTensorKeyDictionary()
         """Masks and integers by which code may branch, which `Reads` follows."""
-        self._reached: dict[StorageWeakRef | None, frozenset[Pick]] = {}
+        self._reached: dict[Memory | None, frozenset[Pick]] = {}
         """The picks that memory depends on; at None those that Python may know of, as by sizes."""
         self._sizes: Any = WeakTensorKeyDictionary()
         """How many numbers were compared, or put in place, for masks and integers of values."""
-        self._masked: dict[StorageWeakRef | None, int] = {}
+        self._masked: dict[Memory | None, int] = {}
         """Numbers that such a mask was written into, and how many it was made of."""
-        self._plain: set[StorageWeakRef | None] = set()
+        self._plain: set[Memory | None] = set()
         """Memory that holds what code made of nothing that the model holds or is given."""
         self._is_told = False
         """Whether values decided sizes."""
@@ -245,7 +244,7 @@ class Picks:
         self.found = [one for one in self.found if one not in read]
         return bool(read)
 
-    def forgive(self, memory: StorageWeakRef | None) -> None:
+    def forgive(self, memory: Memory | None) -> None:
         """Forget what put the largest scores, or the largest attention, back where they were."""
         if memory is None:
             return
