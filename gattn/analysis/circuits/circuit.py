@@ -17,7 +17,7 @@ from gattn.errors import SelectionError
 from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.load.loading import resolved
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -26,7 +26,7 @@ from gattn.models.effects.metrics import Metric, Position
 from gattn.models.run.capturing import capturing
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Naming
+from gattn.models.run.names.naming import Naming
 from gattn.models.run.patching import Sources
 from gattn.models.watch.contexts import Context
 from gattn.progress import announce, bar

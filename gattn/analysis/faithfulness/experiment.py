@@ -22,7 +22,7 @@ from gattn.models.effects.metrics import Metric, Position, Token
 from gattn.models.run.capturing import capture
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -28,7 +28,7 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.models.stream.writers.parts import Stream, Writer
 from gattn.names.choices import Chosen, HeadChoice, is_number, number_of
 from gattn.names.tokens import find_tokens

@@ -16,7 +16,7 @@ from gattn.analysis.vectors.route_graphs import Routes, heads_of_edge
 from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Tokens
+from gattn.models.run.names.naming import Tokens
 from gattn.names.text import visible
 from gattn.progress import walk
 

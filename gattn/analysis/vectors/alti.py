@@ -11,7 +11,7 @@ from torch import Tensor
 from gattn.analysis.reading.results import Array
 from gattn.analysis.vectors.contributions import labelled, output_of
 from gattn.models.decompose.decomposing import decompose
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.names.choices import LayerChoice
 
 if TYPE_CHECKING:

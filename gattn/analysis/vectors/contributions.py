@@ -12,7 +12,7 @@ from gattn.analysis.reading.results import Array, array
 from gattn.errors import SelectionError
 from gattn.models.decompose.decomposing import decompose
 from gattn.models.decompose.decomposition import Decomposition
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.names.choices import LayerChoice
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gattn.analysis.reading.results import Array, array
 from gattn.errors import SelectionError
 from gattn.models.decompose.decomposing import decompose
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.models.stream.sublayers import Sublayer
 from gattn.names.choices import LayerChoice
 

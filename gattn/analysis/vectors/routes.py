@@ -19,7 +19,7 @@ from gattn.models.decompose.decomposition import Decomposition
 from gattn.models.decompose.read_out import comes_last, read_out
 from gattn.models.load.token_texts import entries_of
 from gattn.models.run.functions import RunFunction, Runnable, prepared, resolved_for
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
 from gattn.models.run.record.predictions import shift_of

@@ -22,7 +22,7 @@ from gattn.models.effects.copying import LayerCopies
 from gattn.models.load.loading import model_name
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, resolved_for
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.names.choices import LayerChoice, numbers_of
 from gattn.names.tokens import find_tokens
 from gattn.progress import walk

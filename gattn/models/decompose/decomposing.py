@@ -39,7 +39,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.functions import Runnable, prepared
-from gattn.models.run.naming import Naming
+from gattn.models.run.names.naming import Naming
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.adding.streams import RunningLayer
 from gattn.models.stream.layers import first_of, layers_of, several_groups

@@ -9,7 +9,7 @@ from gattn.models.effects.answers import FunctionRunner
 from gattn.models.effects.metrics import Measure, Metric, Named, Position, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.run.functions import RunFunction, Runnable, prepared
-from gattn.models.run.naming import Naming
+from gattn.models.run.names.naming import Naming
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,7 +17,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.edit_context import Editing
 from gattn.models.run.functions import Runnable, prepared
-from gattn.models.run.naming import Naming
+from gattn.models.run.names.naming import Naming
 from gattn.models.stream.after_attention import AfterAttention, NotingLayers
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on

@@ -23,7 +23,7 @@ from gattn.models.effects.runner import Runner
 from gattn.models.run.edit_context import Editing
 from gattn.models.run.editing import check_edits, is_place, open_edits
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.models.run.patching import Sources
 from gattn.progress import announce, bar
 

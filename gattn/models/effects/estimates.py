@@ -26,7 +26,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 
 if TYPE_CHECKING:

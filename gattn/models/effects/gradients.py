@@ -18,7 +18,7 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.functions import Runnable
-from gattn.models.run.naming import Naming
+from gattn.models.run.names.naming import Naming
 from gattn.models.watch.contexts import Context
 from gattn.normalizers.base import widened
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.models.effects.stack_names import StackNames
-from gattn.models.run.naming import Texts
+from gattn.models.run.names.naming import Texts
 from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context

@@ -13,9 +13,9 @@ from gattn.models.load.token_texts import names_of_run
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall, extra_of
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.misnamed import PLURAL
-from gattn.models.run.naming import Naming, Texts, patches_of
-from gattn.models.run.token_names import TokenNames, count_of
+from gattn.models.run.names.misnamed import PLURAL
+from gattn.models.run.names.naming import Naming, Texts, patches_of
+from gattn.models.run.names.token_names import TokenNames, count_of
 from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from gattn.keep import Keep
 from gattn.models.load.encoding import Encoding, Inputs, encode
 from gattn.models.load.loading import check_module, check_tokenizer, is_any_model, resolved
 from gattn.models.run.functions import RunFunction, Runnable, prepared
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt

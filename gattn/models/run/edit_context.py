@@ -26,8 +26,8 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.hear.hearing import Hearing
-from gattn.models.run.naming import Naming
-from gattn.models.run.token_names import TokenNames
+from gattn.models.run.names.naming import Naming
+from gattn.models.run.names.token_names import TokenNames
 from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from gattn.errors import EditError
 from gattn.models.edit.base import Edit
 from gattn.models.load.loading import check_module, check_tokenizer
 from gattn.models.run.edit_context import Editing
-from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.names.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.run.patching import Sources
 from gattn.models.watch.contexts import present

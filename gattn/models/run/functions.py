@@ -13,7 +13,7 @@ from gattn.models.doors.attaching import attached
 from gattn.models.load.encoding import Inputs
 from gattn.models.load.loading import as_written, check_tokenizer, is_any_model, resolved
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.naming import Naming
+from gattn.models.run.names.naming import Naming
 from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context

@@ -17,8 +17,8 @@ from gattn.models.load.token_texts import names_of_run
 from gattn.models.load.training import refuse_training
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.run.misnamed import other_grid
-from gattn.models.run.naming import Naming
+from gattn.models.run.names.misnamed import other_grid
+from gattn.models.run.names.naming import Naming
 from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context
 

@@ -21,7 +21,8 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.edges_of_calls import EdgesOfCalls
 from gattn.models.run.editing import open_edits
-from gattn.models.run.naming import Naming
+from gattn.models.run.names.growing import namings_of
+from gattn.models.run.names.naming import Naming
 from gattn.models.run.options import Options
 from gattn.models.run.record.predictions import shift_of
 from gattn.models.run.record.projections import Projections
@@ -140,6 +141,10 @@ class Recording(Context):
                 sequence.ids[stack, False] = tracker.tokens.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.tokens.ids(stack, number, is_query=True)
+            if self._naming.tokens is not None:
+                sequence.read = {
+                    stack: tracker.tokens.ids(stack, number) for stack in tracker.layers.depth
+                }
             for stack in tracker.layers.depth:
                 if segments := tracker.tokens.segments(stack, number):
                     sequence.segments[stack] = segments
@@ -176,8 +181,9 @@ class Recording(Context):
         takes_part(self)  # To forget a call that broke off.
         sequences = self._sequences.whole
         encodings = self.encodings
+        namings = namings_of(self._naming, sequences)
         found = [
-            self._naming.applied(
+            naming.applied(
                 trace_of(
                     one,
                     self._name,
@@ -186,11 +192,11 @@ class Recording(Context):
                     self._shift,
                 ),
                 one.grids,
-                n,
+                number,
                 unnamed=one.unnamed,
                 own=one.own,
             )
-            for n, one in enumerate(sequences)
+            for n, (one, (naming, number)) in enumerate(zip(sequences, namings, strict=True))
         ]
         if self._is_finished:
             self._traces = found

@@ -19,7 +19,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.token_maps import TokenMap
-from gattn.models.run.misnamed import (
+from gattn.models.run.names.misnamed import (
     SIDES,
     enough_texts,
     misfit,
@@ -28,7 +28,7 @@ from gattn.models.run.misnamed import (
     other_grid,
     unknown_stack,
 )
-from gattn.models.run.named_heads import are_both_named, names_all, with_names
+from gattn.models.run.names.named_heads import are_both_named, names_all, with_names
 
 Texts: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 """Texts of a stack's tokens; of cross-attention, those of each side, "query" or "key"."""
@@ -57,7 +57,7 @@ class Naming:
 
     def of(self, stack: str, sequence: int = 0) -> dict[str, list[str]]:
         """Return the texts that are given for a stack of a sequence, by side."""
-        given: ByStack | Texts | None = self._of(sequence)
+        given: ByStack | Texts | None = self.given(sequence)
         if isinstance(given, Mapping):
             given = given.get(stack)
         if given is None:
@@ -79,10 +79,10 @@ class Naming:
 
     def has_sides(self, stack: str, sequence: int = 0) -> bool:
         """Return whether the texts of a stack are given by side."""
-        given = self._of(sequence)
+        given = self.given(sequence)
         return isinstance(given, Mapping) and isinstance(given.get(stack), Mapping)
 
-    def _of(self, sequence: int) -> ByStack | None:
+    def given(self, sequence: int) -> ByStack | None:
         """Return what is given for a sequence."""
         given = self.tokens
         if given is None or isinstance(given, Mapping) or not _is_nested(given):
@@ -225,7 +225,7 @@ class Naming:
         unnamed: Collection[str],
         own: Collection[str],
     ) -> AttentionTrace:
-        given = self._of(sequence)
+        given = self.given(sequence)
         by_stack = given if isinstance(given, Mapping) else dict.fromkeys(trace.stacks, given)
         if missing := sorted(set(by_stack) - set(trace.stacks)):
             raise CaptureError(unknown_stack(missing[0], trace.stacks))

@@ -14,7 +14,8 @@ from gattn.models.load.token_texts import names_of_run, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall, extra_of
 from gattn.models.read.track.tracking import Tracker
-from gattn.models.run.misnamed import (
+from gattn.models.run.names.growing import GrowingTexts
+from gattn.models.run.names.misnamed import (
     PLURAL,
     SIDES,
     enough_texts,
@@ -23,7 +24,7 @@ from gattn.models.run.misnamed import (
     other_grid,
     unknown_stack,
 )
-from gattn.models.run.naming import Naming, patches_of
+from gattn.models.run.names.naming import Naming, patches_of
 from gattn.models.watch.contexts import names_shown
 from gattn.names.tokens import unclear_pair
 
@@ -57,8 +58,8 @@ class TokenNames:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, naming: Naming) -> None:
         self._tokenizer, self._naming = tokenizer, naming
-        self._given_more: dict[tuple[str, str], int] = {}
         self._beside_patches: dict[tuple[str, str], int] = {}
+        self._growing = GrowingTexts()
 
     def of(
         self, call: SeenCall, place: Place, sequence: int, tracker: Tracker
@@ -76,7 +77,7 @@ class TokenNames:
                 names[side], spellings[side] = of_nodes[name], ()
         if call.token_spellings:
             spellings["key"] = (call.token_spellings,)
-        reasons = self._as_given(call, place, sequence, names, spellings)
+        reasons = self._as_given(call, place, sequence, tracker, names, spellings)
         sizes, grids = self._grids(call, place, sequence)
         for side in [side for side, known in names.items() if known is None]:
             if side in grids:
@@ -116,11 +117,8 @@ class TokenNames:
                     f"and as {stack!r} has beside its patches. Say whose they are, as in "
                     f"tokens={{{stack!r}: [...]}}."
                 )
-        for (stack, side), size in self._given_more.items():
-            count = seen.counts[stack, side]
-            if size > count + 1:  # The last token that was generated was not read.
-                what = PLURAL[side]
-                raise EditError(f"{other_count(size, stack, count, what, link='and')}.")
+        for stack, size, count in self._growing.other_counts():
+            raise EditError(f"{other_count(size, stack, count, 'tokens', link='and')}.")
 
     def _of_tokenizer(
         self, place: Place, sequence: int, tracker: Tracker
@@ -145,6 +143,7 @@ class TokenNames:
         call: SeenCall,
         place: Place,
         sequence: int,
+        tracker: Tracker,
         names: dict[str, Sequence[str] | None],
         spellings: dict[str, tuple[Sequence[str], ...]],
     ) -> dict[str, str]:
@@ -157,11 +156,7 @@ class TokenNames:
             return {}
         reasons: dict[str, str] = {}
         named: set[str] = set()
-        is_step = any(
-            one.first and one.positions is None
-            for one, of in zip(place.queries, place.sequences, strict=True)
-            if of == sequence
-        )
+        ids = tracker.tokens.ids(place.stack, sequence)
         for side in SIDES:
             if (given := by_side.get(side)) is None:
                 continue
@@ -170,17 +165,16 @@ class TokenNames:
             whole = self._naming.with_patches(given, proved, count)
             if len(whole) > len(given):
                 self._beside_patches[place.stack, side] = len(given)
-            given = [*whole, *extra_of(names[side] or ())]
-            may_grow = not place.is_bipartite and place.sizes is None and len(given) > count
-            if may_grow:  # Steps with a cache may follow.
-                self._given_more[place.stack, side] = len(given)
-            if len(given) == count or (is_step and len(given) < count) or may_grow:
-                names[side], spellings[side] = given[:count], ()
+            known: Sequence[str] = [*whole, *extra_of(names[side] or ())]
+            if not (place.is_bipartite or place.is_part):
+                known = self._growing.named(known, place, sequence, ids, count)
+            if len(known) == count:
+                names[side], spellings[side] = known, ()
                 named.add(side)
             else:
                 enough = enough_texts(self._naming.others(proved, count))
                 what = PLURAL[side]
-                reasons[side] = other_count(len(given), place.stack, count, what, enough, "and")
+                reasons[side] = other_count(len(known), place.stack, count, what, enough, "and")
         is_one_text = not place.is_bipartite or call.reads_itself
         if len(named) > 1 and not (is_one_text or self._naming.has_sides(place.stack, sequence)):
             names.update(dict.fromkeys(SIDES))

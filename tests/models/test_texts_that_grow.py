@@ -1,0 +1,120 @@
+"""A loop that generates without a cache reads a text that grows from call to call."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gattn import Cut, capturing, edited, effect
+from gattn.errors import CaptureError, EditError
+
+NAMES = list("abcdefgh")
+
+
+class Generating(nn.Module):
+    """A causal layer over words and positions, which writes the likeliest word next."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.positions = nn.Embedding(40, 16), nn.Embedding(16, 16)
+        self.qkv, self.out, self.head = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 40)
+        self.cut = None
+
+    def forward(self, ids):
+        x = self.words(ids) + self.positions(torch.arange(ids.shape[1]))
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        if self.cut is None:
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            kept = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+            kept[:, self.cut] = False
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=kept).nan_to_num()
+        return self.head(x + self.out(y.transpose(1, 2).flatten(2)))
+
+    @torch.no_grad()
+    def generate(self, ids, count):
+        for _ in range(count):
+            ids = torch.cat([ids, self(ids)[:, -1:].argmax(-1)], dim=1)
+        return ids
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return Generating().double().eval()
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+
+
+@pytest.mark.parametrize("given", [NAMES[:5], NAMES[:8], [*NAMES, "i"]], ids=len)
+def test_names_of_a_prompt_or_of_the_whole_text_name_each_step(model, prompts, given):
+    with capturing(model, tokens=given) as run:
+        model.generate(prompts[:1], 4)
+    assert [len(trace.tokens) for trace in run.traces] == [5, 6, 7, 8]
+    whole = [*given, *map(str, range(len(given), 8))]
+    for trace in run.traces:
+        assert trace.tokens == whole[: len(trace.tokens)]
+
+
+def test_each_text_of_a_batch_has_its_names(model, prompts):
+    given = [NAMES[:5], list("vwxyz")]
+    with capturing(model, tokens=given) as run:
+        model.generate(prompts, 2)
+    assert [trace.tokens for trace in run.traces] == [*given, *([*one, "5"] for one in given)]
+
+
+@pytest.mark.parametrize("count", [2, 4, 6, 10])
+def test_names_of_other_counts_are_refused(model, prompts, count):
+    given = [*NAMES, "i", "j"][:count]
+    wrong = pytest.raises(CaptureError, match=f"gives {count} texts")
+    with wrong, capturing(model, tokens=given):
+        model.generate(prompts[:1], 4)
+
+
+def test_texts_that_do_not_grow_are_no_steps(model, prompts):
+    wrong = pytest.raises(CaptureError, match="has 5 tokens")
+    with wrong, capturing(model, tokens=NAMES[:6]):
+        model(prompts[:1])
+        model(torch.cat([prompts[1:], prompts[1:, :1]], dim=1))
+
+
+@pytest.mark.parametrize("given", [NAMES[:5], NAMES[:8], [*NAMES, "i"]], ids=len)
+def test_an_edit_by_name_holds_at_each_step(model, prompts, given):
+    with edited(model, Cut(layer=0, key="b"), tokens=given):
+        found = model.generate(prompts[:1], 4)
+    model.cut = 1
+    try:
+        wanted = model.generate(prompts[:1], 4)
+    finally:
+        model.cut = None
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("later", [None, (1, [0, 1, 2, 3, 4, 0]), (1, [0, 1, 2])])
+def test_more_names_than_the_text_grows_to_are_refused(model, prompts, later):
+    def run():
+        model(prompts[:1])
+        if later is not None:
+            model(prompts[later][None])
+
+    wrong = pytest.raises(EditError, match="gives 6 texts, and the stack")
+    with wrong, edited(model, Cut(layer=0, key="b"), tokens=NAMES[:6]):
+        run()
+
+
+def test_an_effect_on_a_loop_names_the_prompt(model, prompts):
+    def last():
+        return model(model.generate(prompts[:1], 3))[0, -1, 3]
+
+    found = effect(last, [Cut(layer=0, key="b")], model=model, tokens=NAMES[:5])
+    with torch.no_grad():
+        plain = last()
+        model.cut = 1
+        try:
+            cut = last()
+        finally:
+            model.cut = None
+    assert found["effect"][0] == pytest.approx(float(cut - plain), abs=1e-10)
