@@ -87,6 +87,16 @@ def test_as_many_tokens_on_both_sides_have_names_unless_they_are_learned(batch, 
     assert run.traces[0].stacks["inner.encoder.layers.self_attn"][0, 0].tokens == tuple(SOURCE)
 
 
+@torch.no_grad()
+def test_names_of_a_stack_whose_tokens_are_not_known_are_told():
+    ids = torch.randint(0, 9, (2, 1, 5), generator=torch.Generator().manual_seed(2))
+    model, stack = Translator(is_learned=True), "inner.decoder.layers.multihead_attn"
+    said = pytest.warns(UserWarning, match=f"names the stack '{stack}', but the model moved")
+    with said, capturing(model, tokens={stack: {"key": SOURCE}}) as run:
+        model(*ids)
+    assert run.trace.stacks[stack][1, 0].tokens == ()
+
+
 @pytest.mark.parametrize("texts", [SOURCE, {STACK: SOURCE}])
 @torch.no_grad()
 def test_a_list_that_names_both_sides_is_told(texts):

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from numbers import Integral
 from typing import TypeAlias, cast
 
 from torch import Tensor
@@ -19,7 +18,9 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.token_maps import TokenMap
+from gattn.models.run.names.given import counts_of, is_grid, is_nested, text_of
 from gattn.models.run.names.misnamed import (
+    MOVED,
     SIDES,
     enough_texts,
     misfit,
@@ -49,7 +50,7 @@ class Naming:
             raise CaptureError(
                 f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
             )
-        if self.grid is not None and not _is_grid(self.grid):
+        if self.grid is not None and not is_grid(self.grid):
             raise CaptureError(
                 "grid= takes the numbers of rows and of columns of patches, such as (14, 14), not "
                 f"{self.grid!r}."
@@ -75,7 +76,7 @@ class Naming:
                     f"stacks give one mapping per sequence, as in tokens=[{{{stack!r}: [...]}}, "
                     "...]."
                 )
-        return {side: [_text(one) for one in some] for side, some in by_side.items()}
+        return {side: [text_of(one) for one in some] for side, some in by_side.items()}
 
     def has_sides(self, stack: str, sequence: int = 0) -> bool:
         """Return whether the texts of a stack are given by side."""
@@ -85,7 +86,7 @@ class Naming:
     def given(self, sequence: int) -> ByStack | None:
         """Return what is given for a sequence."""
         given = self.tokens
-        if given is None or isinstance(given, Mapping) or not _is_nested(given):
+        if given is None or isinstance(given, Mapping) or not is_nested(given):
             return cast("ByStack | None", given)
         if sequence >= len(given):
             raise CaptureError(
@@ -156,7 +157,7 @@ class Naming:
         """Return how many of so many tokens are no patches, if as many are named."""
         assert self.grid is not None
         prefix = size - prod(self.grid)
-        return prefix if prefix in _counts(self.tokens) else None
+        return prefix if prefix in counts_of(self.tokens) else None
 
     def _proved(self, proved: TokenMap | None, size: int) -> Grid | None:
         """Return the grid that so many tokens were proved to form, unless another one is given.
@@ -231,6 +232,8 @@ class Naming:
             raise CaptureError(unknown_stack(missing[0], trace.stacks))
         stacks, left = dict(trace.stacks), []
         names = {stack: self.of(stack, sequence) for stack in by_stack if stack not in unnamed}
+        for stack in sorted(set(by_stack) & set(unnamed)) if isinstance(given, Mapping) else ():
+            warn(f"tokens= names the stack {stack!r}, but {MOVED}: they are numbered as they come.")
         is_whole = not isinstance(given, Mapping) and any(
             names_all(trace.stacks[stack], texts) for stack, texts in names.items()
         )
@@ -290,28 +293,3 @@ def _cells(tokens: TokenMap | None, size: int) -> Tensor | None:
         return None
     cells = tokens.cells_of(size)
     return cells if len(cells) == size else None
-
-
-def _is_grid(given: object) -> bool:
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        return False
-    return all(isinstance(one, Integral) and int(one) > 0 for one in given)
-
-
-def _text(one: object) -> str:
-    """Write a token's text; ids may come as tensors."""
-    return str(one.item() if isinstance(one, Tensor) and one.numel() == 1 else one)
-
-
-def _counts(given: object) -> set[int]:
-    """Return how many texts lists have that are given, by stack, side or sequence."""
-    if isinstance(given, Mapping):
-        given = list(given.values())
-    elif not isinstance(given, (list, tuple)) or not _is_nested(given):
-        return {len(given)} if isinstance(given, Sequence) else set()
-    return set[int]().union(*map(_counts, given))
-
-
-def _is_nested(given: Sequence[object]) -> bool:
-    """Return whether texts are listed for each sequence; one token may be any object."""
-    return isinstance(next(iter(given), ""), (list, tuple, Mapping))

@@ -16,6 +16,7 @@ from gattn.models.read.seen_call import SeenCall, extra_of
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.names.growing import GrowingTexts
 from gattn.models.run.names.misnamed import (
+    MOVED,
     PLURAL,
     SIDES,
     enough_texts,
@@ -38,10 +39,7 @@ Spellings: TypeAlias = dict[str, tuple[Sequence[str], ...]]
 """Other names of the same tokens."""
 
 
-_MOVED = (
-    "the model moved, picked or mixed its tokens before, so that it is not known which are here: "
-    "give positions, which count them as they come"
-)
+_MOVED = f"{MOVED}: give positions, which count them as they come"
 _UNNAMED: tuple[Names, Spellings, dict[str, str]] = (
     {"query": None, "key": None},
     {"query": (), "key": ()},

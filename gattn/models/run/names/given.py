@@ -1,0 +1,34 @@
+"""Reads what a caller gives as names and grids of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+
+from torch import Tensor
+
+
+def is_grid(given: object) -> bool:
+    """Return whether two numbers are given, of rows and of columns."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        return False
+    return all(isinstance(one, Integral) and int(one) > 0 for one in given)
+
+
+def text_of(one: object) -> str:
+    """Write a token's text; ids may come as tensors."""
+    return str(one.item() if isinstance(one, Tensor) and one.numel() == 1 else one)
+
+
+def counts_of(given: object) -> set[int]:
+    """Return how many texts lists have that are given, by stack, side or sequence."""
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    elif not isinstance(given, (list, tuple)) or not is_nested(given):
+        return {len(given)} if isinstance(given, Sequence) else set()
+    return set[int]().union(*map(counts_of, given))
+
+
+def is_nested(given: Sequence[object]) -> bool:
+    """Return whether texts are listed for each sequence; one token may be any object."""
+    return isinstance(next(iter(given), ""), (list, tuple, Mapping))
