@@ -105,6 +105,53 @@ def test_more_names_than_the_text_grows_to_are_refused(model, prompts, later):
         run()
 
 
+class Translating(nn.Module):
+    """A translator on the ids of two texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(30, 16), nn.Linear(16, 30)
+        self.inner = nn.Transformer(16, 2, 1, 1, 32, dropout=0.0, batch_first=True)
+
+    def forward(self, source, target):
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).to(torch.float64)
+        return self.head(self.inner(self.words(source), self.words(target), tgt_mask=mask))
+
+    @torch.no_grad()
+    def generate(self, source, target, count):
+        for _ in range(count):
+            target = torch.cat([target, self(source, target)[:, -1:].argmax(-1)], dim=1)
+        return target
+
+
+def test_a_decoder_that_runs_anew_has_names_at_each_step(prompts):
+    torch.manual_seed(1)
+    model, words = Translating().double().eval(), list("vwxyz")
+    layers = "inner.decoder.layers"
+    sides = {"query": NAMES[:4], "key": words}
+    tokens = {f"{layers}.self_attn": NAMES[:4], f"{layers}.multihead_attn": sides}
+    start = torch.tensor([[0, 7]])
+    with capturing(model, tokens=tokens) as run:
+        written = model.generate(prompts[:1], start, 3)
+    for count, trace in zip((2, 3, 4), run.traces, strict=True):
+        own, cross = (trace.stacks[stack][0, 0] for stack in tokens)
+        assert (own.tokens, cross.query_tokens) == (tuple(NAMES[:count]),) * 2
+        assert cross.tokens == tuple(words)
+
+    cuts = [
+        Cut(layer=0, query="b", key="y", stack=f"{layers}.multihead_attn"),
+        Cut(layer=0, query=1, key=3, stack=f"{layers}.multihead_attn"),
+    ]
+    found = []
+    for cut in cuts:
+        with torch.no_grad(), edited(model, cut, tokens=tokens):
+            found.append([model(prompts[:1], written[:, :count]) for count in (2, 3, 4)])
+    for named, placed in zip(*found, strict=True):
+        assert torch.equal(named, placed)
+    with torch.no_grad():
+        assert not torch.equal(found[0][0], model(prompts[:1], start))
+
+
 def test_an_effect_on_a_loop_names_the_prompt(model, prompts):
     def last():
         return model(model.generate(prompts[:1], 3))[0, -1, 3]

@@ -142,9 +142,7 @@ class Recording(Context):
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.tokens.ids(stack, number, is_query=True)
             if self._naming.tokens is not None:
-                sequence.read = {
-                    stack: tracker.tokens.ids(stack, number) for stack in tracker.layers.depth
-                }
+                sequence.read = tracker.read(number)
             for stack in tracker.layers.depth:
                 if segments := tracker.tokens.segments(stack, number):
                     sequence.segments[stack] = segments
@@ -181,22 +179,16 @@ class Recording(Context):
         takes_part(self)  # To forget a call that broke off.
         sequences = self._sequences.whole
         encodings = self.encodings
-        namings = namings_of(self._naming, sequences)
-        found = [
-            naming.applied(
-                trace_of(
-                    one,
-                    self._name,
-                    encodings[n] if encodings else None,
-                    self._tokenizer,
-                    self._shift,
-                ),
-                one.grids,
-                number,
-                unnamed=one.unnamed,
-                own=one.own,
+        made = [
+            trace_of(
+                one, self._name, encodings[n] if encodings else None, self._tokenizer, self._shift
             )
-            for n, (one, (naming, number)) in enumerate(zip(sequences, namings, strict=True))
+            for n, one in enumerate(sequences)
+        ]
+        namings = namings_of(self._naming, sequences, made)
+        found = [
+            naming.applied(trace, one.grids, number, unnamed=one.unnamed, own=one.own)
+            for one, trace, (naming, number) in zip(sequences, made, namings, strict=True)
         ]
         if self._is_finished:
             self._traces = found

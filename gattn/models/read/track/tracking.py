@@ -108,6 +108,11 @@ class Tracker:
             self._texts.encode(encoded, self.progress)
             self._encoded = encoded  # Kept, to recognise the copies that samples continue.
 
+    def read(self, sequence: int) -> tuple[list[int], ...]:
+        """Return the ids of each text that a sequence of the call was given."""
+        found = (self.tokens.ids(stack, sequence) for stack in self.layers.depth)
+        return tuple(ids for ids in found if ids is not None)
+
     def _from_media(self, given: Given, ids: Any) -> Progress | None:
         """Find what is known of images that `generate` encoded, or of their texts."""
         known, texts = self.progress, given.generating

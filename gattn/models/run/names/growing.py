@@ -7,17 +7,22 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
 
+from gattn.heads.trace import AttentionTrace
 from gattn.models.read.places import Place
+from gattn.models.read.seen_call import extra_of
 from gattn.models.run.names.naming import ByStack, Naming, Texts
 from gattn.models.run.record.recorded import RecordedSequence
 
-Ids: TypeAlias = Sequence[int]
+Read: TypeAlias = Sequence[Sequence[int]]
+"""The ids of each text that a sequence of a call was given."""
 
 
-def namings_of(naming: Naming, sequences: Sequence[RecordedSequence]) -> list[tuple[Naming, int]]:
+def namings_of(
+    naming: Naming, sequences: Sequence[RecordedSequence], traces: Sequence[AttentionTrace]
+) -> list[tuple[Naming, int]]:
     """Return what names each recorded sequence, and the sequence's number in that.
 
-    Where sequences are what a growing text was from call to call, its names name each of them.
+    Where sequences are what growing texts were from call to call, their names name each of them.
     """
     found = [(naming, number) for number in range(len(sequences))]
     rows: dict[int, list[int]] = {}
@@ -26,71 +31,100 @@ def namings_of(naming: Naming, sequences: Sequence[RecordedSequence]) -> list[tu
     if naming.tokens is None or len(rows) == len(sequences):
         return found
     for row, numbers in rows.items():
-        grown = _grown(naming.given(row), [sequences[number].read for number in numbers])
-        for number, tokens in zip(numbers, grown, strict=True):
-            found[number] = replace(naming, tokens=tokens), 0
+        steps = [_Step(sequences[number].read, traces[number]) for number in numbers]
+        if all(begins(one.read, other.read) for one, other in pairwise(steps)):
+            grown = _grown(naming.given(row), steps)
+            for number, tokens in zip(numbers, grown, strict=True):
+                found[number] = replace(naming, tokens=tokens), 0
     return found
 
 
-def _grown(
-    given: ByStack | None, steps: Sequence[Mapping[str, Ids | None]]
-) -> Sequence[ByStack | None]:
-    """Return what names each step of a text, of which the ids that each stack read are known."""
+@dataclass(frozen=True)
+class _Step:
+    """What a call read, and its trace."""
+
+    read: Read
+    trace: AttentionTrace
+
+    def count(self, stack: str, side: str) -> int:
+        """Count the tokens of a side of a stack if a text has as many, else 0."""
+        heads = self.trace.stacks.get(stack)
+        if not heads:
+            return 0
+        head = next(iter(heads.values()))
+        is_key = side == "key"
+        count = head.graph.num_keys if is_key else head.graph.num_queries
+        count -= len(extra_of(head.tokens)) if is_key else 0
+        return count if count in map(len, self.read) else 0
+
+
+def _grown(given: ByStack | None, steps: Sequence[_Step]) -> Sequence[ByStack | None]:
+    """Return what names the tokens of each step."""
     if given is None:
         return [None] * len(steps)
     if not isinstance(given, Mapping):
-        read = [next(iter(step.values()), None) for step in steps]
-        return _named(given, read)
-    by_stack = {
-        stack: _named(texts, [step.get(stack) for step in steps]) for stack, texts in given.items()
+        stacks = steps[0].trace.stacks
+        named = (_named(given, [one.count(stack, "key") for one in steps]) for stack in stacks)
+        return next(filter(None, named), [given] * len(steps))
+    found: list[dict[str, Texts]] = [{} for _ in steps]
+    for stack, texts in given.items():
+        for one, step in zip(found, _of_sides(texts, stack, steps), strict=True):
+            one[stack] = step
+    return found
+
+
+def _of_sides(texts: Texts, stack: str, steps: Sequence[_Step]) -> Sequence[Texts]:
+    """Return what names a stack's tokens, or those of its sides, at each step."""
+    if not isinstance(texts, Mapping):
+        named = _named(texts, [one.count(stack, "key") for one in steps])
+        return named or [texts] * len(steps)
+    sides = {
+        side: _named(some, [one.count(stack, side) for one in steps]) or [some] * len(steps)
+        for side, some in texts.items()
     }
-    return [{stack: some[n] for stack, some in by_stack.items()} for n in range(len(steps))]
+    return [{side: some[n] for side, some in sides.items()} for n in range(len(steps))]
 
 
-def _named(given: Texts, texts: Sequence[Ids | None]) -> Sequence[Texts]:
-    """Name the tokens of texts that each begin the next one; as given, if these are others.
+def _named(given: Sequence[str], counts: Sequence[int]) -> Sequence[Sequence[str]] | None:
+    """Name the tokens of a text that grew to these counts; None if it did not.
 
-    What is given names the first text, whose later tokens are called by their positions, or the
+    What is given names the first step, whose later tokens are called by their positions, or the
     last one, also with the token that the model wrote last and did not read.
     """
-    known = [text for text in texts if text is not None]
-    as_given = [given] * len(texts)
-    if isinstance(given, Mapping) or len(known) < len(texts) or len(known[0]) == len(known[-1]):
-        return as_given
-    if not all(begins(one, other) for one, other in pairwise(known)):
-        return as_given
-    if len(given) not in (len(known[0]), len(known[-1]), len(known[-1]) + 1):
-        return as_given
-    return [of_length(given, len(text)) for text in known]
+    first, last = counts[0], counts[-1]
+    grows = first > 0 and any(one < other for one, other in pairwise(counts))
+    if not grows or len(given) not in (first, last, last + 1):
+        return None
+    return [of_length(given, count) for count in counts]
 
 
 class GrowingTexts:
     """The texts that calls read, as long as each is the beginning of the next."""
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[str, int], _Text] = {}
+        self._texts: dict[tuple[str, str, int], _Text] = {}
 
     def named(
-        self, names: Sequence[str], place: Place, sequence: int, ids: Ids | None, count: int
+        self, names: Sequence[str], place: Place, side: str, sequence: int, read: Read, count: int
     ) -> Sequence[str]:
         """Name the `count` tokens that a text has so far; as given if these are of no such text.
 
         Names of more tokens are taken until it is known whether it grows to these.
         """
-        text = self._texts.setdefault((place.stack, sequence), _Text())
+        text = self._texts.setdefault((place.stack, side, sequence), _Text())
         is_step = _is_step(place, sequence)
-        text.note(ids, count, is_step=is_step)
+        text.note(read, count, is_step=is_step)
         if len(names) > count:
             text.named = len(names)
         elif not is_step and (text.is_broken or len(names) not in text.lengths):
             return names
         return of_length(names, count)
 
-    def other_counts(self) -> Iterator[tuple[str, int, int]]:
-        """Give the stacks whose text did not grow to as many tokens as were named; both counts."""
-        for (stack, _), text in self._texts.items():
+    def other_counts(self) -> Iterator[tuple[str, str, int, int]]:
+        """Give the sides whose text did not grow to as many tokens as were named; both counts."""
+        for (stack, side, _), text in self._texts.items():
             if text.named and not text.reaches(text.named):
-                yield stack, text.named, max(text.lengths)
+                yield stack, side, text.named, max(text.lengths)
 
 
 @dataclass
@@ -100,24 +134,21 @@ class _Text:
     It is broken where another text, or one of which this is not known, came in its place.
     """
 
-    ids: Ids | None = None
+    read: Read = ()
     lengths: list[int] = field(default_factory=list)
     named: int = 0
     is_broken: bool = False
 
-    def note(self, ids: Ids | None, count: int, *, is_step: bool) -> None:
+    def note(self, read: Read, count: int, *, is_step: bool) -> None:
         """Note what a call read: steps with a cache go on with the text, whatever they read."""
-        if not self.lengths or (is_step and count > self.lengths[-1]):
-            grows = True
-        elif is_step or (count == self.lengths[-1] and None in (ids, self.ids)):
+        grows = not self.lengths or count > self.lengths[-1]
+        is_known = count in map(len, read) and begins(self.read, read)
+        if self.lengths and not is_step and not (grows and is_known):
+            is_same = count == self.lengths[-1] and not (read and self.read)
+            self.is_broken |= not (is_same or begins(read, self.read))
             grows = False
-        elif ids is None or self.ids is None:
-            grows, self.is_broken = False, True
-        else:
-            grows = count > self.lengths[-1] and begins(self.ids, ids)
-            self.is_broken |= not (grows or begins(ids, self.ids))
         if grows:
-            self.ids = ids
+            self.read = read
             self.lengths.append(count)
 
     def reaches(self, size: int) -> bool:
@@ -134,9 +165,12 @@ def _is_step(place: Place, sequence: int) -> bool:
     )
 
 
-def begins(one: Ids, other: Ids) -> bool:
-    """Return whether a text is the beginning of another."""
-    return list(one) == list(other[: len(one)])
+def begins(some: Read, others: Read) -> bool:
+    """Return whether each text is the beginning of another; False if none is known."""
+    if not some or len(some) != len(others):
+        return False
+    pairs = zip(some, others, strict=True)
+    return all(list(one) == list(other[: len(one)]) for one, other in pairs)
 
 
 def of_length(names: Sequence[str], count: int) -> Sequence[str]:

@@ -115,8 +115,8 @@ class TokenNames:
                     f"and as {stack!r} has beside its patches. Say whose they are, as in "
                     f"tokens={{{stack!r}: [...]}}."
                 )
-        for stack, size, count in self._growing.other_counts():
-            raise EditError(f"{other_count(size, stack, count, 'tokens', link='and')}.")
+        for stack, side, size, count in self._growing.other_counts():
+            raise EditError(f"{other_count(size, stack, count, PLURAL[side], link='and')}.")
 
     def _of_tokenizer(
         self, place: Place, sequence: int, tracker: Tracker
@@ -154,7 +154,7 @@ class TokenNames:
             return {}
         reasons: dict[str, str] = {}
         named: set[str] = set()
-        ids = tracker.tokens.ids(place.stack, sequence)
+        read, has_sides = tracker.read(sequence), self._naming.has_sides(place.stack, sequence)
         for side in SIDES:
             if (given := by_side.get(side)) is None:
                 continue
@@ -164,8 +164,8 @@ class TokenNames:
             if len(whole) > len(given):
                 self._beside_patches[place.stack, side] = len(given)
             known: Sequence[str] = [*whole, *extra_of(names[side] or ())]
-            if not (place.is_bipartite or place.is_part):
-                known = self._growing.named(known, place, sequence, ids, count)
+            if not place.is_part and (has_sides or not place.is_bipartite):
+                known = self._growing.named(known, place, side, sequence, read, count)
             if len(known) == count:
                 names[side], spellings[side] = known, ()
                 named.add(side)
@@ -174,7 +174,7 @@ class TokenNames:
                 what = PLURAL[side]
                 reasons[side] = other_count(len(known), place.stack, count, what, enough, "and")
         is_one_text = not place.is_bipartite or call.reads_itself
-        if len(named) > 1 and not (is_one_text or self._naming.has_sides(place.stack, sequence)):
+        if len(named) > 1 and not (is_one_text or has_sides):
             names.update(dict.fromkeys(SIDES))
             return dict.fromkeys(SIDES, of_both_sides(place.stack))
         return {side: reason for side, reason in reasons.items() if names[side] is None}

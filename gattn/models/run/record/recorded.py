@@ -103,11 +103,11 @@ class RecordedSequence:
     """What is known of one sequence.
 
     `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
-    these are real; `read` are the ids that stacks read, where names are given. Logits come with the
-    number of tokens after which they end, or -1 if it is not known of which they are. `grids` are
-    those that the tokens of stacks form; which tokens those of `unnamed` stacks are is not known,
-    and queries of `own` stacks are among their keys. `segments` are the token types of stacks, and
-    `ahead` the positions up to which some token of a stack read a later one.
+    these are real; `read` are the ids of the texts it was given, where names are given. Logits come
+    with the number of tokens after which they end, or -1 if it is not known of which they are.
+    `grids` are those that the tokens of stacks form; which tokens those of `unnamed` stacks are is
+    not known, and queries of `own` stacks are among their keys. `segments` are the token types of
+    stacks, and `ahead` the positions up to which some token of a stack read a later one.
     """
 
     owner: Progress
@@ -117,7 +117,7 @@ class RecordedSequence:
     logits: list[tuple[Tensor, int]] = field(default_factory=list)
     edits: Edits = ()
     fed: tuple[Tensor, Tensor] | None = None
-    read: dict[str, list[int] | None] = field(default_factory=dict)
+    read: tuple[list[int], ...] = ()
     grids: dict[str, TokenMap] = field(default_factory=dict)
     unnamed: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)

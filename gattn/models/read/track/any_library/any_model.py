@@ -24,7 +24,7 @@ from gattn.models.read.track.any_library.padded_queries import PaddedQueries
 from gattn.models.read.track.any_library.parts_of_layers import part_of_layer
 from gattn.models.read.track.any_library.proved import Proved
 from gattn.models.read.track.any_library.proved_tracker import ProvedTracker
-from gattn.models.read.track.any_library.token_ids import ids_of
+from gattn.models.read.track.any_library.token_ids import ids_of, texts_of
 from gattn.models.read.track.any_library.wholes import whole_of
 from gattn.models.read.track.own_caches.continuing import Continuing
 from gattn.models.read.track.own_caches.keys import OwnKeys, codes_of, few_of
@@ -63,6 +63,7 @@ class AnyTracker(ProvedTracker):
         self._asked: tuple[str, int] | None = None
         self._padding = PaddedQueries(self.modules)
         self.needs_tokenizer = True
+        self._read: list[Tensor] = []
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that a call of the model begins."""
@@ -76,8 +77,9 @@ class AnyTracker(ProvedTracker):
         self._slots: dict[tuple[str, int], int] = {}
         self._padding = PaddedQueries(self.modules)
         self._begin_proved(module, args, kwargs)
+        are_first = self.plan is not None and self.plan.are_tokens_first
+        self._read = [x.T if are_first else x for x in texts_of(self.inputs).values()]
         if (ids := ids_of(self.inputs)) is not None:
-            are_first = self.plan is not None and self.plan.are_tokens_first
             self.progress.note_ids(self.modules.side, ids.T if are_first else ids, 0)
         self._compare()
         self.is_calling = True
@@ -90,6 +92,10 @@ class AnyTracker(ProvedTracker):
         if result is not None:
             self._continuing.end()
         self._end_proved(result)
+
+    def read(self, sequence: int) -> tuple[list[int], ...]:
+        """Return the ids of each text that a sequence of the call was given."""
+        return tuple(x[sequence].tolist() for x in self._read if sequence < len(x))
 
     def _stack(self, call: SeenCall) -> str:
         """Name the stack of a call; one that its door names is split where the nodes change."""
