@@ -231,10 +231,29 @@ def test_a_tuple_of_two_numbers_is_two_tokens_of_a_text():
         outputs(encoder, x, pair, grid=(2, 3))
 
 
+@pytest.mark.parametrize("side", ["query", "key"])
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_row_and_a_column_name_no_word(side, kind):
+    """A word may read like a patch."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1).eval()
+    x, words = torch.randn(1, 6, 8), ["0,0", "0,1", "1,0", "1,1", "2,0", "2,1"]
+    edit = gattn.Cut(layer=0, **{side: kind([(0, 1)])})
+    says = r"\(0, 1\), the patch in row 0 and column 1, but tokens are not known to be patches"
+    for names in ({"tokens": words}, {}):
+        with pytest.raises(EditError, match=says):
+            outputs(encoder, x, edit, **names)
+        with pytest.raises(EditError, match=says):
+            gattn.effect(lambda: encoder(x)[0, :1], [edit], model=encoder, **names)
+    word, number = (gattn.Cut(layer=0, **{side: [one]}) for one in ("0,1", 1))
+    assert torch.equal(*(outputs(encoder, x, edit, tokens=words) for edit in (word, number)))
+    on_grid = outputs(encoder, x, edit, grid=(3, 2), tokens=list("abcdef"))
+    assert torch.equal(on_grid, outputs(encoder, x, number))
+
+
 def test_an_edit_of_a_patch_that_is_not_there_says_which_rows_and_columns_are():
     model, image, _ = built(prefix=1)
     rows = rf"rows 0 \.\. 2 and columns 0 \.\. {_COLUMNS - 1}\. A"
-    for name in (f"3,{_COLUMNS}", "9,9"):
+    for name in (f"3,{_COLUMNS}", "9,9", [(3, 0)], [(0, _COLUMNS)]):
         with pytest.raises(EditError, match=rows):
             outputs(model, image, gattn.Cut(layer=1, key=name))
 

@@ -172,12 +172,18 @@ class Grid(Geometry):
                 f"{name}=({row!r:.40}, {column!r:.40}) is no patch: rows are 0 .. {self.rows - 1}, "
                 f"columns 0 .. {self.columns - 1}."
             ) from error
-        found = np.flatnonzero(self.cells == place[0] * self.columns + place[1])
-        if not len(found):
+        if not (found := self.tokens_at(*place)):
             raise SelectionError(
                 f"The patch in row {row}, column {column} has no token among these {len(self)}."
             )
-        return int(found[0])
+        return found[0]
+
+    def tokens_at(self, row: int, column: int) -> list[int]:
+        """List the index of a patch's token; empty if there is no such patch, or it has no token."""
+        if not (0 <= row < self.rows and 0 <= column < self.columns):
+            return []
+        found: list[int] = np.flatnonzero(self.cells == row * self.columns + column).tolist()
+        return found
 
     def spread(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Lay one number per token out as (rows, columns), NaN where there is no token."""

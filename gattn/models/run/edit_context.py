@@ -226,6 +226,7 @@ class Editing(Context):
     ) -> Edit:
         """Replace texts of tokens and negative positions by positions."""
         names, spellings, reasons = self._names.of(call, place, sequence, tracker)
+        grids = self._names.grids(call, place, sequence)
         self._seen.note_names(place.stack, names, reasons)
         query, key = (
             KnownTokens(
@@ -233,6 +234,7 @@ class Editing(Context):
                 spellings[side],
                 self._ends[tracker].count(edit, place, sequence, tracker, side),
                 reasons.get(side, ""),
+                grids.get(side),
             )
             for side in ("query", "key")
         )

@@ -12,11 +12,26 @@ import torch
 from torch import Tensor
 
 from gattn.errors import EditError, SelectionError
+from gattn.heads.geometry.grid import Grid
 from gattn.models.read.places import Side
 from gattn.names.choices import is_number
 from gattn.names.tokens import find_text
 
 Tokens: TypeAlias = int | str | slice | range | Sequence[int | str | tuple[int, int]] | None
+
+
+class PatchAt(str):
+    """The patch in a row and column, written as tables write it."""
+
+    __slots__ = ("cell",)
+    cell: tuple[int, int]
+
+    @classmethod
+    def of(cls, row: int, column: int) -> PatchAt:
+        """Name the patch in a row and column."""
+        named = cls(f"{row},{column}")
+        named.cell = row, column
+        return named
 
 
 @dataclass(frozen=True)
@@ -33,15 +48,20 @@ class KnownTokens:
         How many tokens there are for negative positions to count back from.
     reason : str
         Why their texts are not known.
+    grid : Grid, optional
+        Where they lie, if they are patches.
     """
 
     names: Sequence[str] | None
     spellings: tuple[Sequence[str], ...] = ()
     count: int | None = None
     reason: str = ""
+    grid: Grid | None = None
 
     def find(self, edit: object, wanted: int | str) -> list[int]:
         """Find a position, or the tokens with a text; an empty list if there are none."""
+        if isinstance(wanted, PatchAt):
+            return self._patch(edit, wanted)
         if isinstance(wanted, str):
             if self.names is None:
                 reason = self.reason or (
@@ -57,6 +77,17 @@ class KnownTokens:
             return [wanted]
         assert self.count is not None
         return [self.count + wanted] if self.count + wanted >= 0 else []
+
+    def _patch(self, edit: object, wanted: PatchAt) -> list[int]:
+        if self.grid is None:
+            row, column = wanted.cell
+            more = f" ({self.reason})" if self.reason else ""
+            raise EditError(
+                f"{edit} names {wanted.cell}, the patch in row {row} and column {column}, but "
+                f"tokens are not known to be patches here{more}: give the grid= of patches, or "
+                "name tokens by text or position."
+            )
+        return self.grid.tokens_at(*wanted.cell)
 
     def span(self, where: slice) -> slice:
         """Count a span from the start."""
@@ -81,10 +112,10 @@ def counts_from_end(where: Tokens) -> bool:
 
 
 def patches_named(where: Tokens) -> Tokens:
-    """Write patches that are given as (row, column), among several tokens, as their texts."""
+    """Name patches that are given as (row, column), among several tokens."""
     if not isinstance(where, (list, tuple)) or not any(map(_is_patch, where)):
         return where
-    return [f"{one[0]},{one[1]}" if _is_patch(one) else one for one in where]
+    return [PatchAt.of(*one) if _is_patch(one) else one for one in where]
 
 
 def _is_patch(one: Any) -> TypeGuard[tuple[int, int]]:

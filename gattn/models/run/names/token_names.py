@@ -76,7 +76,7 @@ class TokenNames:
         if call.token_spellings:
             spellings["key"] = (call.token_spellings,)
         reasons = self._as_given(call, place, sequence, tracker, names, spellings)
-        sizes, grids = self._grids(call, place, sequence)
+        sizes, grids = _sizes(place, sequence), self.grids(call, place, sequence)
         for side in [side for side, known in names.items() if known is None]:
             if side in grids:
                 names[side] = grids[side].names()
@@ -89,19 +89,15 @@ class TokenNames:
         """Refuse a pair of positions that may be meant as a patch, on a side that has patches."""
         sides = {side: getattr(edit, side, None) for side in SIDES}
         said = {side: text for side, of in sides.items() if (text := unclear_pair(side, of))}
-        if (
-            said
-            and call.is_named
-            and (wrong := said.keys() & self._grids(call, place, sequence)[1])
-        ):
+        if said and (wrong := said.keys() & self.grids(call, place, sequence)):
             raise EditError(f"{edit}: {said[min(wrong)]}")
 
-    def _grids(
-        self, call: SeenCall, place: Place, sequence: int
-    ) -> tuple[dict[str, int], dict[str, Grid]]:
-        """Count a sequence's queries and keys, and give the grids that these lie on, if any."""
-        sizes = {side: count_of(place, sequence, side) for side in SIDES}
-        return sizes, self._naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
+    def grids(self, call: SeenCall, place: Place, sequence: int) -> dict[str, Grid]:
+        """Give the grids that a sequence's queries and keys lie on, by side, if any."""
+        if not call.is_named:
+            return {}
+        sizes = _sizes(place, sequence)
+        return self._naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
 
     def check(self, seen: Seen) -> None:
         """Refuse names of stacks, or of tokens, that the model did not have."""
@@ -178,6 +174,11 @@ class TokenNames:
             names.update(dict.fromkeys(SIDES))
             return dict.fromkeys(SIDES, of_both_sides(place.stack))
         return {side: reason for side, reason in reasons.items() if names[side] is None}
+
+
+def _sizes(place: Place, sequence: int) -> dict[str, int]:
+    """Count a sequence's queries and its keys."""
+    return {side: count_of(place, sequence, side) for side in SIDES}
 
 
 def count_of(place: Place, sequence: int, side: str) -> int:
