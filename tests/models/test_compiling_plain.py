@@ -214,13 +214,6 @@ def test_graphs_in_place_of_code_are_refused_with_the_reason(how):
             ask()
 
 
-def test_a_scripted_part_is_named():
-    model, run = built("vit")
-    model.blocks[1].mlp = torch.jit.trace(model.blocks[1].mlp, torch.randn(1, 6, WIDTH).double())
-    with pytest.raises(ModelError, match=r"blocks\.1\.mlp in the model was scripted"):
-        capture(run, model)
-
-
 def test_attention_in_a_scripted_function_is_refused():
     function = torch.jit.script(written)
     model, x = layers(function, function)

@@ -16,8 +16,9 @@ from gattn.checks import warn
 from gattn.errors import ModelError
 from gattn.models.load.limits import check_vocabulary
 from gattn.models.load.offline import EMBEDDED, offline_models
+from gattn.models.load.scripts import check_script, is_script
 from gattn.models.load.trusting import check_files
-from gattn.models.load.walking import modules_of
+from gattn.models.load.walking import modules_of, names_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -285,9 +286,12 @@ def as_written(model: nn.Module) -> nn.Module:
     kinds = set(map(type, modules_of(model)))
     if not any(issubclass(kind, (torch.fx.GraphModule, torch.jit.ScriptModule)) for kind in kinds):
         return model
-    for name, module in model.named_modules():
+    has_parts = not is_transformers(model)
+    for name, module in names_of(model).items():
         is_graph = isinstance(module, torch.fx.GraphModule) and not _runs_modules(module)
-        if is_graph or isinstance(module, torch.jit.ScriptModule):
+        if is_script(module) and name and has_parts:
+            check_script(name, module)
+        elif is_graph or is_script(module):
             what = f"{name} in the model" if name else "The model"
             raise ModelError(
                 f"{what} was scripted, traced or exported: its code is now a graph of operations, "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import filterfalse
 from threading import get_ident
 from typing import Any
 from weakref import ref
 
 from torch import nn
 
+from gattn.models.load.scripts import is_script
 from gattn.models.watch.inside import inside
 
 
@@ -69,7 +71,7 @@ def hooks_on(
     """
     handles: list[Any] = []
     try:
-        for module in modules:
+        for module in filterfalse(is_script, modules):
             if enter is not None:
                 hook = Hook(module, _with_kwargs(enter, 3))
                 handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from itertools import filterfalse
 from typing import Any
 from weakref import ref
 
 from torch import nn
 
 from gattn.errors import CaptureError
+from gattn.models.load.scripts import is_script
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.calls import Calls
@@ -47,7 +49,7 @@ def hooked(
     children = () if is_whole(model) else {*model.children()}
     types = {*map(type, modules.values())}
     torchs = {kind for kind in types if kind.__module__.startswith("torch.nn.modules.")}
-    for module in modules.values():
+    for module in filterfalse(is_script, modules.values()):
         # Torch's own modules without parts never attend, and lists of modules never run.
         is_plain = not module._modules and type(module) in torchs
         may_attend = not is_plain and type(module) is not nn.ModuleList

@@ -30,6 +30,10 @@ from gattn.models.doors.proof.taking import not_in
 from gattn.models.read.track.early_calls import EarlyCall
 from gattn.models.watch.contexts import present
 
+_READS_HIDDEN = (
+    "code that torch.jit scripted, or that runs without Python, reads numbers of tensors before "
+    "attention, and may do something else by other numbers: run it as it was written"
+)
 _CALLS_ORIGINAL = (
     "gattn runs a copy of it for the proof, and the copy still calls {} of the original, since the "
     "code does not reach that module through self but, for example, through a global variable, a "
@@ -155,6 +159,8 @@ class Watching:
         if own not in (None, self._walk.name(call.module)):  # A forward may be replaced.
             self._plan.refused = _CALLS_ORIGINAL.format(own)
         self.reads.attend(is_read=call.is_read)
+        if self.reads.are_hidden:
+            self._plan.refused = _READS_HIDDEN
         self._uses.attend(call)
         self._sites(call)
         site = self._sites.found[-1]

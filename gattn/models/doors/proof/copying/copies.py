@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.doors.proof.copying.scripted import stand_ins
 from gattn.models.doors.proof.copying.twins import Twins
 from gattn.models.doors.proof.probing.one_run.holding import IGNORED
 from gattn.models.doors.proof.probing.one_run.hooks import KINDS, is_users
@@ -55,6 +56,7 @@ def copied(model: nn.Module, *, with_hooks: bool = False) -> nn.Module:
             elif type(value) in (dict, OrderedDict) and not value:
                 memory[id(value)] = type(value)()  # `deepcopy` takes long, and modules have many.
     memory |= {id(one): one for one in held if type(one) in ProxyTypes}
+    memory |= stand_ins(model)
     try:
         twin: nn.Module = copy.deepcopy(model, dict(memory))
     except Exception:  # Attributes of all types cannot be copied, in many ways.

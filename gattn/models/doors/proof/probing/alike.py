@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gattn.models.doors.proof.probing.describing import Description
 from gattn.models.doors.proof.probing.one_run.hooks import acting, described
 from gattn.models.doors.proof.probing.one_run.inputs import flattened
+from gattn.models.load.scripts import described_script, is_script
 from gattn.models.load.walking import modules_of
 
 _FIRST = list(vars(nn.Module()))
@@ -75,6 +76,9 @@ def state_of(model: nn.Module) -> object:
     found: list[object] = [*types, *[module.training for module in modules]]
     description, kinds = Description(), dict[type[nn.Module], None]()
     for number, (module, kind) in enumerate(zip(modules, types, strict=True)):
+        if is_script(module):
+            found.append((number, described_script(module)))
+            continue
         if (module._forward_pre_hooks or module._forward_hooks) and (hooks := described(module)):
             found += (number, hooks)
         if kind in torchs and not module._modules:

@@ -98,6 +98,8 @@ class Picks:
         self._is_told = False
         """Whether values decided sizes."""
         self._before = 0
+        self.count_read = 0
+        """How many kernels read a number for the model's code, or for a function that it calls."""
         self.count_told = 0
         """How many of the model's kernels told Python of numbers, or of sizes that these decide."""
 
@@ -124,7 +126,9 @@ class Picks:
         self._fill(kernel, given, result, is_plain=is_plain)
         new = self.found[count:]
         self._is_told |= is_told
-        self.count_told += (is_told or kernel in _READS) and not is_by_gattn()
+        is_read = kernel in _READS and not is_by_gattn()
+        self.count_read += is_read
+        self.count_told += is_read or (is_told and not is_by_gattn())
         made = tensors_in((result,))
         if self.found and not (made and all(x.is_meta for x in made)):  # These hold no numbers.
             is_told |= self._is_told and bool(new)  # Its size may be that of such indices.

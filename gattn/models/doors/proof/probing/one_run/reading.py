@@ -59,6 +59,9 @@ class Reads:
     may_branch : bool
         Whether attention may decide what code does, so that edits of it may change that, perhaps
         before it meets the values itself.
+    are_hidden : bool
+        Whether numbers were read before attention by none of torch's functions, as in scripted
+        code, which then may decide what it does.
     given_out : set of Name
         Where code made arrays or lists of numbers that are no constants.
 
@@ -85,7 +88,8 @@ class Reads:
         kept: Collection[Name] = (),
     ) -> None:
         self.are_by_values = self.is_decided = self.may_branch = False
-        self._has_learned = self._has_attended = False
+        self._has_learned = self._has_attended = self.are_hidden = False
+        self._has_hidden, self._count = False, 0
         self.inputs: set[int] = set()
         self.given_out: set[Name] = set()
         self.numbers: set[Name] = set()
@@ -113,7 +117,12 @@ class Reads:
 
     def begin_function(self) -> None:
         """Note that the model's code calls a function."""
+        self._has_hidden |= self._picks.count_read > self._count
         self._picks.begin_function()
+
+    def end_function(self) -> None:
+        """Note that the function ends."""
+        self._count = self._picks.count_read
 
     def learn(self, func: Any, given: Sequence[Tensor]) -> None:
         """Note that a function takes integers for plain numbers, or that they decide a size."""
@@ -147,6 +156,7 @@ class Reads:
             self._take(made or ())
         self._learned.clear()
         self._has_attended = True
+        self.are_hidden |= self._has_hidden
 
     def begin(self) -> None:
         """Note that the model begins to run."""
@@ -271,6 +281,7 @@ class _Noting(Reading):
         self._reads.begin_function()
         count = self._reads.count_told
         result = func(*args, **(kwargs or {}))
+        self._reads.end_function()
         is_told = self._reads.count_told > count or getattr(func, "__name__", "") in _BY_LENGTHS
         if self._is_read(func):
             given = _given((*args, *(kwargs or {}).values()))

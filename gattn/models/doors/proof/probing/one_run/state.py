@@ -19,6 +19,7 @@ from gattn.models.doors.proof.probing.one_run.holding import (
     held,
     held_by_module,
 )
+from gattn.models.load.scripts import is_script
 
 _DEPTH = 6
 """How deep lists and objects within attributes are followed."""
@@ -150,7 +151,7 @@ def reached(module: nn.Module) -> Iterator[Any]:
             continue
         known[id(one)] = one
         yield one
-        if isinstance(one, nn.Module):
+        if isinstance(one, nn.Module) and not is_script(one):
             own = vars(one)
             waiting += (own, own["_buffers"], *own["_modules"].values())
             waiting += (x for name, x in own.items() if name not in IGNORED)
