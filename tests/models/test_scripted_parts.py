@@ -1,4 +1,4 @@
-"""Parts of a model that torch.jit scripted or traced: left as they are, or refused as they may attend.
+"""Parts that torch.jit scripted or traced are left as they are, or refused if they may attend.
 
 The oracle is the same model with these parts as they were written.
 """
@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 import gattn
 from gattn.errors import CaptureError, ModelError
@@ -29,7 +29,7 @@ class Attention(nn.Module):
 class Fused(Attention):
     def forward(self, x):
         q, k, v = self.qkv(x).chunk(3, -1)
-        return F.scaled_dot_product_attention(q, k, v)
+        return scaled_dot_product_attention(q, k, v)
 
 
 class WrittenOut(Attention):
@@ -192,7 +192,7 @@ def test_a_scripted_part_that_may_attend_is_refused_by_its_name(part, how):
 
 def test_a_scripted_part_that_counts_its_runs_is_refused():
     model = with_script(built(Counting))
-    with pytest.raises(ModelError, match="before .* changes its own attributes"):
+    with pytest.raises(ModelError, match=r"before .* changes its own attributes"):
         gattn.capturing(model).__enter__()
 
 
