@@ -23,6 +23,7 @@ _PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch
 _WRITES = frozenset(("__setitem__", "__set__"))
 """Functions that give nothing, and change a tensor."""
 _AS_MANY = frozenset(("nonzero", "argwhere", "unique", "unique_consecutive", "bincount"))
+_AS_MANY |= {"masked_select"}
 """Functions that give as many numbers as values decide."""
 
 
@@ -119,6 +120,9 @@ def _gives_as_many(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     name = getattr(func, "__name__", "")
     if name == "where":
         return len(args) + len(kwargs) == 1
+    if name == "__getitem__":
+        where = args[1] if isinstance(args[1], tuple) else args[1:]
+        return any(isinstance(x, Tensor) and x.dtype == torch.bool for x in where)
     if name == "repeat_interleave":
         return isinstance(kwargs.get("repeats", args[:2][-1] if args else None), Tensor)
     return name in _AS_MANY

@@ -1,5 +1,7 @@
 """Proves that code only keeps the arrays and lists that it makes of a model's numbers.
 
+So it may those that it picks out of attention.
+
 It is given other numbers in their place: if the model then attends and gives the same, bit for bit,
 nothing depends on them.
 """
@@ -17,6 +19,7 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.kernels import without_fast_path
 from gattn.models.doors.proof.layouts.sameness import are_same
 from gattn.models.doors.proof.probing.failing import is_out_of_memory
+from gattn.models.doors.proof.probing.one_run.attention_picked import picks_attention
 from gattn.models.doors.proof.probing.one_run.digests import digest
 from gattn.models.doors.proof.probing.one_run.reading import Name, Reading
 from gattn.models.doors.proof.probing.one_run.walking import Walk
@@ -44,6 +47,17 @@ _CHANGES: tuple[Change, ...] = (
     _between,
     *[_large] * 6,
 )
+
+
+_SIZES: tuple[Callable[[int], int], ...] = (
+    lambda n: n,
+    lambda n: n + 1,
+    lambda n: 1,
+    lambda n: 2 * n + 1,
+    lambda n: max(n - 1, 1),
+    lambda n: 10 * n + 10,
+)
+"""How many numbers are given in place of so many that a mask picked."""
 
 
 def are_only_kept(walk: Walk, run: Callable[[], Any], names: Collection[Name]) -> bool:
@@ -82,6 +96,7 @@ class _Giving(Reading):
         super().__init__(walk, {})
         self._names, self._change = names, change
         self._generator = torch.Generator().manual_seed(seed)
+        self._size = _SIZES[seed % len(_SIZES)]
         self._given: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -93,9 +108,21 @@ class _Giving(Reading):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a function, on other numbers if it is one of those."""
+        if self._is_own() and picks_attention(func, args):
+            result = func(*args, **(kwargs or {}))
+            return self._picked(result) if self._name(func) in self._names else result
         if self._is_read(func) and self._name(func) in self._names:
             with torch._C.DisableTorchFunction():
                 other = self._change(args[0].detach(), self._generator).clone()
                 self._given.append((other, other.clone()))
                 args = (other, *args[1:])
         return func(*args, **(kwargs or {}))
+
+    def _picked(self, x: Tensor) -> Tensor:
+        """Return other numbers than those that were picked, and as many others if a mask did."""
+        with torch._C.DisableTorchFunction():
+            some = x.detach()
+            if x.dim() == 1:
+                size = self._size(len(x))
+                some = torch.cat([some, some.new_ones(size)])[:size]
+            return self._change(some, self._generator).clone()

@@ -143,7 +143,8 @@ class Kernels(TorchDispatchMode):
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         is_told = is_own or is_sized_by_numbers(func, tensors)
         self.picks.note(name, args, given, result, is_random=is_random, is_told=is_told)
-        self.origins.note(func, tensors, result, is_random=is_random)
+        if not self.picks.is_ignoring:
+            self.origins.note(func, tensors, result, is_random=is_random)
         is_lookup = self.integers.note(name, tensors, result)
         for run in self._walk.running[-1:]:
             run.looks_up = run.looks_up if run.looks_up is None else run.looks_up or is_lookup

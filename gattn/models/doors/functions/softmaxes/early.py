@@ -46,7 +46,8 @@ def _form(followed: Followed, found: Product) -> str | None:
     source, scores = followed.source, followed.source.scores
     if not source.is_plain or source.is_again or found.dropped is not None:
         return None
-    if (source.ranking is not None and source.ranking.keeps) or _is_batched(scores):
+    ranking = followed.ranked
+    if (ranking is not None and ranking.keeps) or _is_batched(scores):
         return None
     for name, form in FORMS.items():
         is_turned = source.key != scores.dim() - 1

@@ -73,7 +73,7 @@ def meet(followed: Followed, found: Product, result: Tensor, kind: str = "softma
         dropped=found.dropped,
         over_last=source.key == source.scores.dim() - 1,
         is_written=source.is_written,
-        ranking=source.ranking,
+        ranking=followed.ranked,
         early=early_of(followed, found),
         is_read=is_read,
         first=source.begun,

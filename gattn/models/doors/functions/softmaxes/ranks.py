@@ -97,13 +97,13 @@ def of_values(now: Followed, before: Followed, mask: Sequence[Any], *, shrinks: 
 
     A key that is left to no query is no padding, then.
     """
-    source, scores = before.source, before.scores
+    source, ranking = before.source, before.ranked
     masks = (seen_before(x) for x in mask if isinstance(x, Tensor) and not x.is_floating_point())
     if not shrinks and all(one is None or one.source.root is not source.root for one in masks):
         return now
-    if source.ranking is None or not source.ranking.keeps:
-        source.ranking = Ranking(scores.detach() if is_observed() else None, keeps=True)
-    return replace(now, scores=_marked(scores, _taken(now, before)))
+    if ranking is None or not ranking.keeps:
+        ranking = Ranking(before.scores.detach() if is_observed() else None, keeps=True)
+    return replace(now, scores=_marked(before.scores, _taken(now, before)), ranking=ranking)
 
 
 def _taken(now: Followed, before: Followed) -> Tensor:
@@ -131,10 +131,10 @@ def put_back(func: Any, picked: Followed, result: Tensor) -> Followed | None:
 def _ranked(before: Followed, now: Followed, is_less: Tensor, result: Tensor) -> Followed:
     scores = before.source.scores.detach() if is_observed() else None
     source = before.source
-    source.ranking = Ranking(scores, keeps=True, memory=memory_of(result))
+    ranking = Ranking(scores, keeps=True, memory=memory_of(result))
     if source.read_by in _NAMES:  # What it keeps is what meets the values.
         source.read_by = ""
-    return replace(now, scores=_marked(before.scores, is_less))
+    return replace(now, scores=_marked(before.scores, is_less), ranking=ranking)
 
 
 def _are_largest(scores: Tensor, is_kept: Tensor, is_less: Tensor) -> bool:

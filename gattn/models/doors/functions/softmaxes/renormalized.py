@@ -108,12 +108,12 @@ def renormalized(
         if key is None or not _are_shares(before, result, key, *others):
             return None
         if followed.altered or followed.key != key:
-            made = _of_weights(before, source, key, result)
+            made = _of_weights(before, followed, key, result)
             if followed.key == key:
                 return made
             name = getattr(func, "__name__", str(func))
             return replace(made, otherwise=followed.altered_by(name, result))
-        return replace(followed, source=_again(source, source.scores, key, source.attention))
+        return replace(followed, source=_again(followed, source.scores, key, source.attention))
 
 
 def _key(followed: Followed, result: Tensor) -> int | None:
@@ -143,18 +143,19 @@ def _are_shares(before: Tensor, result: Tensor, key: int, *others: Tensor) -> bo
     return bool((((now * sums - was).abs() <= least) | ~now.isfinite() | ~was.isfinite()).all())
 
 
-def _of_weights(weights: Tensor, source: Source, key: int, result: Tensor) -> Followed:
+def _of_weights(weights: Tensor, followed: Followed, key: int, result: Tensor) -> Followed:
     """Follow attention as the softmax of the logarithms of what was divided by its sums."""
     tiny = torch.finfo(weights.dtype).tiny
     scores = weights.clamp(min=tiny).log().masked_fill(weights == 0, -torch.inf)
-    made = _again(source, scores, key, ref(result))
+    made = _again(followed, scores, key, ref(result))
     return Followed(made, scores, key)
 
 
-def _again(source: Source, scores: Tensor, key: int, attention: ref[Tensor]) -> Source:
+def _again(followed: Followed, scores: Tensor, key: int, attention: ref[Tensor]) -> Source:
+    source = followed.source
     made = Source(source.module, source.number, attention, scores, key, source.running)
     source.is_read = True
-    made.is_written, made.ranking, made.is_again = source.is_written, source.ranking, True
+    made.is_written, made.ranking, made.is_again = source.is_written, followed.ranked, True
     made.read_by = source.read_by if attention is source.attention else ""
     source.again = made
     return made

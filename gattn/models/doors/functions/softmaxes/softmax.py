@@ -18,7 +18,7 @@ from gattn.models.doors.functions.calling.handing import (
     alteration,
     handed,
 )
-from gattn.models.doors.functions.calling.memory import share
+from gattn.models.doors.functions.calling.memory import memory_of, share
 from gattn.models.doors.functions.calling.multihead import running
 from gattn.models.doors.functions.calling.owners import owner
 from gattn.models.doors.functions.softmaxes import in_place
@@ -49,7 +49,7 @@ from gattn.models.doors.functions.softmaxes.follow.operands import (
     asks_of_form,
     operands,
 )
-from gattn.models.doors.functions.softmaxes.follow.source import Source
+from gattn.models.doors.functions.softmaxes.follow.source import Source, not_reading
 from gattn.models.doors.functions.softmaxes.meeting import meet
 from gattn.models.doors.functions.softmaxes.products import product
 from gattn.models.doors.functions.softmaxes.ranks import largest, of_largest, of_values, put_back
@@ -149,6 +149,10 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             return result
         if func in WITHOUT_NUMBERS or (func in OF_THE_FIRST and place):
             return result
+        is_view = _is_view(result, operands(args, kwargs)[place])
+        if not is_view:
+            for one in others:
+                one.read_view()
         if func is Tensor.new_tensor and not is_followed(kwargs.get("data", args[-1])):
             return result
         if not followed.unnormalized and is_total(func, args, kwargs, followed):
@@ -195,7 +199,9 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if now is None and len(others) == 1:
                 now = spread(func, args, place, followed, result)
             now = now or padded(func, args, kwargs, followed, result)
-            now = now or carried(func, args, kwargs, followed, result)
+            with not_reading(followed.source, if_so=is_view):
+                now = now or carried(func, args, kwargs, followed, result)
+            now = replace(now, viewed=_name(func) if is_view and now.altered else "")
             note_reading(func, result, others)
             note(result, now.with_others(others) if len(others) > 1 else now)
             return result
@@ -205,6 +211,18 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if one.source is not followed.source and not one.source.is_consumed:
                 note(seen, one.altered_by("a product with another softmax", seen))
         return seen
+
+
+def _name(func: Any) -> str:
+    return getattr(func, "__name__", str(func))
+
+
+def _is_view(made: Any, of: Any) -> bool:
+    """Return whether what a function gave lies in the memory of a tensor that it took."""
+    some = made if isinstance(made, (tuple, list)) else (made,)
+    memory = memory_of(of)
+    are_others = bool(some) and all(isinstance(x, Tensor) and x is not of for x in some)
+    return are_others and memory is not None and all(memory_of(x) == memory for x in some)
 
 
 def _in_pieces(
@@ -219,14 +237,17 @@ def _in_pieces(
     if followed.altered or not are_tensors:
         return iter(some) if is_iterator else result
     indices = None if followed.unnormalized else pieces(func, args, kwargs, some)
-    name = getattr(func, "__name__", str(func))
+    name = _name(func)
     is_picked = name in _PICKS
     for n, piece in enumerate(some):
         if is_picked and not piece.is_floating_point():
             continue
         found = None if indices is None else sliced(indices[n], followed, piece)
         if found is None:
-            altered = followed.altered_by(name, piece)
-            found = replace(altered, is_picked=is_picked, whole=followed)
+            is_view = _is_view(piece, operands(args, kwargs)[0])
+            with not_reading(followed.source, if_so=is_view):
+                altered = followed.altered_by(name, piece)
+            viewed = name if is_view else ""
+            found = replace(altered, is_picked=is_picked, whole=followed, viewed=viewed)
         note(piece, found)
     return iter(some) if is_iterator else result

@@ -54,7 +54,9 @@ def masked(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
 ) -> Followed | None:
     """Say what is left of a softmax where a function only puts zeros; None if it does more."""
-    if followed.altered or not (func in _FILLS or func in _PUTS or _masks(func, args, followed)):
+    if followed.altered or followed.scores.is_meta:
+        return None
+    if not (func in _FILLS or func in _PUTS or _masks(func, args, followed)):
         return None
     given = [one for one in operands(args, kwargs) if isinstance(one, Tensor)]
     found = [one for one in given if is_followed(one) and one.is_floating_point()]

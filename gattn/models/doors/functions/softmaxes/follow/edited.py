@@ -23,7 +23,8 @@ def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, A
             continue
         source = followed.source
         if source.operand is None or source.operand() is not one:
-            if one.is_floating_point() and not followed.altered and not _is_written(source, one):
+            may_miss = one.is_floating_point() and (not followed.altered or bool(followed.viewed))
+            if may_miss and not _is_written(source, one):
                 raise EditError(
                     f"{named(source.module)} reads its attention again after it met the "
                     "values, from a copy that edits do not reach. Nothing more was edited."

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gattn.models.doors.functions.calling.memory import memory_of, version_of
 from gattn.models.doors.functions.softmaxes.follow.known import Following
 from gattn.models.doors.functions.softmaxes.follow.operands import operands
-from gattn.models.doors.functions.softmaxes.follow.source import Source
+from gattn.models.doors.functions.softmaxes.follow.source import Ranking, Source
 
 if TYPE_CHECKING:
     from gattn.models.doors.functions.softmaxes.products import Product
@@ -40,7 +40,9 @@ class Followed:
     where that is none of texts.
     Divided by sums over another dimension than its own, it is `otherwise` a softmax that was
     changed: a product tells which, by what it sums over. Where each number was `repeated` along
-    other dimensions, as often as there are channels, that is what it was before.
+    other dimensions, as often as there are channels, that is what it was before. Where a function
+    kept its largest numbers, that is its own `ranking`. A view that the function `viewed` made is
+    read once another function takes it that does not only put zeros there.
     """
 
     source: Source
@@ -64,6 +66,13 @@ class Followed:
     whole: Followed | None = None
     otherwise: Followed | None = None
     repeated: Repeated | None = None
+    ranking: Ranking | None = None
+    viewed: str = ""
+
+    @property
+    def ranked(self) -> Ranking | None:
+        """How its numbers were ranked, or the scores of its softmax."""
+        return self.ranking or self.source.ranking
 
     @property
     def sides(self) -> tuple[int | None, int | None]:
@@ -108,6 +117,11 @@ class Followed:
         sizes = torch.empty(result.shape, device="meta")
         now = replace(self, altered=altered, scores=sizes, key=where, is_mixture=is_mixture)
         return replace(now, placed=placed, repeated=None)
+
+    def read_view(self) -> None:
+        """Note that a function reads it, if it is a view that none has read before."""
+        if self.viewed:
+            self.source.read(self.viewed)
 
     def write(self, found: Product, weights: Tensor) -> list[Tensor]:
         """Put edited attention into the tensors that hold it, which the model may read or return.

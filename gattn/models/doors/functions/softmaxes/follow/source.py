@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -156,6 +157,19 @@ class Source:
             self.read_by = self.read_by or by
         if self.parent is not None:
             self.parent.read(by)
+
+
+@contextmanager
+def not_reading(source: Source, *, if_so: bool) -> Iterator[None]:
+    """Let nothing that is done count as reading its numbers, if so."""
+    chain = [source]
+    while chain[-1].parent is not None:
+        chain.append(chain[-1].parent)
+    before = [one.read_by for one in chain]
+    yield
+    if if_so:
+        for one, by in zip(chain, before, strict=True):
+            one.read_by = by
 
 
 class Region(NamedTuple):

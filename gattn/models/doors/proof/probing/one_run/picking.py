@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -98,10 +99,21 @@ class Picks:
         self._is_told = False
         """Whether values decided sizes."""
         self._before = 0
+        self.is_ignoring = False
+        """Whether what runs decides nothing."""
         self.count_read = 0
         """How many kernels read a number for the model's code, or for a function that it calls."""
         self.count_told = 0
         """How many of the model's kernels told Python of numbers, or of sizes that these decide."""
+
+    @contextmanager
+    def ignoring(self) -> Iterator[None]:
+        """Let what runs decide nothing."""
+        self.is_ignoring = True
+        try:
+            yield
+        finally:
+            self.is_ignoring = False
 
     def begin(self, given: Any) -> None:
         """Follow the integers and masks that the model is given."""
@@ -120,6 +132,8 @@ class Picks:
         is_told: bool = False,
     ) -> None:
         """Look at a kernel that ran; `is_told` if Python may learn of values, as by sizes."""
+        if self.is_ignoring:
+            return
         count, given = len(self.found), tensors_in((args, kwargs))
         self._note(kernel, args, kwargs, given, result, is_random=is_random)
         is_plain = not is_random and self._is_plain(kernel, given, result)

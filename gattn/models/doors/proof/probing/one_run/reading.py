@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gattn.models.doors.orders import decides
+from gattn.models.doors.proof.probing.one_run.attention_picked import picks_attention
 from gattn.models.doors.proof.probing.one_run.deciding import as_decided, copied
 from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
@@ -63,7 +64,8 @@ class Reads:
         Whether numbers were read before attention by none of torch's functions, as in scripted
         code, which then may decide what it does.
     given_out : set of Name
-        Where code made arrays or lists of numbers that are no constants.
+        Where code made arrays or lists of numbers that are no constants, or picked numbers of
+        attention by values.
 
     Parameters
     ----------
@@ -76,7 +78,7 @@ class Reads:
     give_out : callable
         Is told of what code makes arrays or lists that it does more with than keep.
     kept : collection of Name
-        Where code makes arrays or lists that it only keeps.
+        Where code makes or picks what it only keeps.
     """
 
     def __init__(
@@ -123,6 +125,11 @@ class Reads:
     def end_function(self) -> None:
         """Note that the function ends."""
         self._count = self._picks.count_read
+
+    def picking(self, name: Name) -> AbstractContextManager[Any]:
+        """Note that a function picks numbers of attention, which code may only keep."""
+        self.given_out.add(name)
+        return self._picks.ignoring() if name in self._kept else nullcontext()
 
     def learn(self, func: Any, given: Sequence[Tensor]) -> None:
         """Note that a function takes integers for plain numbers, or that they decide a size."""
@@ -280,7 +287,9 @@ class _Noting(Reading):
         self._reads.look()
         self._reads.begin_function()
         count = self._reads.count_told
-        result = func(*args, **(kwargs or {}))
+        picks = self._is_own() and picks_attention(func, args)
+        with self._reads.picking(self._name(func)) if picks else nullcontext():
+            result = func(*args, **(kwargs or {}))
         self._reads.end_function()
         is_told = self._reads.count_told > count or getattr(func, "__name__", "") in _BY_LENGTHS
         if self._is_read(func):
