@@ -34,8 +34,30 @@ _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of libraries, of which there may be several: of a system, an environment, a user."""
 
 
-def warn(message: str) -> None:
-    """Warn at the line of the user's code that called gattn, or a model that gattn watches."""
+_said: ContextVar[set[str] | None] = ContextVar("said", default=None)
+
+
+@contextmanager
+def warning_once() -> Iterator[None]:
+    """Give each warning once, however often a model runs."""
+    token = _said.set(set()) if _said.get() is None else None
+    try:
+        yield
+    finally:
+        if token is not None:
+            _said.reset(token)
+
+
+def warn(message: str, about: str = "") -> None:
+    """Warn at the line of the user's code that called gattn, or a model that gattn watches.
+
+    Within `warning_once`, a message that says something `about` what was warned of is left out.
+    """
+    said = _said.get()
+    if said is not None:
+        if (about or message) in said:
+            return
+        said.add(about or message)
     frame = sys._getframe(1)
     while frame.f_back and not _is_of_users(_file_of(frame)):
         frame = frame.f_back

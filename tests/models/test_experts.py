@@ -266,3 +266,16 @@ def test_an_edit_that_changes_the_choice_of_experts_is_told() -> None:
     with warnings.catch_warnings(), gattn.capturing(model), gattn.edited(model, gattn.Cut(layer=2)):
         warnings.simplefilter("error")
         model(x)
+
+
+@torch.no_grad()
+def test_effects_of_many_edits_warn_of_other_choices_once() -> None:
+    torch.manual_seed(0)
+    parts = _Attends(), _Experts("mixtral"), _Attends(), _Experts("mixtral"), _Attends()
+    model, x = nn.Sequential(*map(_Added, parts)).eval(), torch.randn(1, 8, _D)
+    cuts = [gattn.Cut(layer=layer) for layer in (0, 0, 1)]
+    for _ in range(2):
+        with pytest.warns(UserWarning) as said:
+            found = gattn.effect(lambda: model(x)[0, -1:], cuts, model, progress=False)
+        assert sum("chooses otherwise" in str(one.message) for one in said) == 1
+        assert found["effect"].iloc[0] == found["effect"].iloc[1] != 0

@@ -190,6 +190,28 @@ def test_two_runs_must_be_of_the_same_heads_and_tokens():
         one.to_html(other=gattn.capture("The dog", layers=[1]))
 
 
+@pytest.mark.parametrize("unnamed", [0, 1])
+def test_a_run_whose_tokens_are_not_known_is_compared_by_positions(unnamed):
+    """An edit may change which tokens a model picks; `gattn.analysis.compare` takes such runs."""
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.ones(4), (2, 1, 2, 4))  # runs, layers, heads, queries
+    named = [{"tokens": list("abcd")} if n != unnamed else {} for n in range(2)]
+    runs = [
+        gattn.AttentionTrace.from_arrays(one, **names)
+        for one, names in zip(shares, named, strict=True)
+    ]
+    page = Decoded(runs[0].to_html(other=runs[1]))
+    found = gattn.analysis.compare(*runs)["distance"]
+    assert len(page.header["traces"]) == 2
+    assert np.isfinite(found).all()
+    names = page.header["traces"][0]["stacks"][0]["keys"]["tokens"]
+    assert names == (list("0123") if unnamed == 0 else list("abcd"))
+    other = gattn.AttentionTrace.from_arrays(shares[1], tokens=list("abce"))
+    for refuse in (gattn.analysis.compare, lambda *two: two[0].to_html(other=two[1])):
+        with pytest.raises(SelectionError):
+            refuse(runs[1 - unnamed], other)
+
+
 def test_thumbnails_hold_the_largest_attention_of_blocks():
     rng = np.random.default_rng(0)
     dense = np.tril(rng.random((70, 70))) ** 6

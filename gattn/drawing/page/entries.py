@@ -134,7 +134,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
     heads = [stack[place] for place in sorted(stack)]
     first, *others = heads
     for head in others:
-        if nodes_of(head) != nodes_of(first):
+        if _nodes_of(head) != _nodes_of(first):
             raise SelectionError(
                 f"The heads of the {stack.name} stack have different tokens, so a page cannot show "
                 "them together: capture them in one run, or make a page of each."
@@ -171,12 +171,27 @@ def _stack(stack: Stack) -> dict[str, Any]:
     }
 
 
-def nodes_of(head: AttentionGraph) -> tuple[Any, ...]:
-    """Return what heads must have in common to be shown together: their sizes and tokens."""
+def are_alike(before: AttentionGraph, after: AttentionGraph) -> bool:
+    """Return whether heads of two runs have the same tokens, as far as both say which these are."""
+    known = zip(_names_of(before), _names_of(after), strict=True)
+    return _sizes_of(before) == _sizes_of(after) and all(
+        one == other or not (one and other) for one, other in known
+    )
+
+
+def _nodes_of(head: AttentionGraph) -> tuple[Any, ...]:
+    """Return what heads of one run must have in common to be shown together."""
+    return *_sizes_of(head), *_names_of(head)
+
+
+def _sizes_of(head: AttentionGraph) -> tuple[Any, ...]:
     graph = head.graph
     sizes = graph.num_queries, graph.num_keys, graph.query_offset, graph.is_bipartite
-    lists = head.tokens, head.query_tokens, head.node_positions.tolist()
-    return *sizes, *lists, head.geometry, head.query_geometry
+    return *sizes, head.node_positions.tolist()
+
+
+def _names_of(head: AttentionGraph) -> tuple[Any, ...]:
+    return head.tokens, head.query_tokens, head.geometry, head.query_geometry
 
 
 def _graph(stack: Stack, place: tuple[int, int]) -> dict[str, Any]:

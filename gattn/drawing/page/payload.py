@@ -29,7 +29,7 @@ from gattn.analysis.scores.taken_apart import Why
 from gattn.drawing.canvas.colours import RAMPS
 from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.circuits import circuit_entry
-from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, trace_entry
+from gattn.drawing.page.entries import are_alike, labels_and_scores, text_of, trace_entry
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack, rounded_up
 from gattn.drawing.page.places import image_bytes
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
@@ -177,7 +177,7 @@ def _too_large(size: str) -> FileError:
 def _check_same(traces: Sequence[AttentionTrace]) -> None:
     for other in traces[1:]:
         for (stack, *_), before, after in pairs(traces[0], other):
-            if nodes_of(before) != nodes_of(after):
+            if not are_alike(before, after):
                 raise SelectionError(
                     f"Before and after have different tokens in the {stack} stack, but a page "
                     "compares two runs on the same tokens: make a page of each."

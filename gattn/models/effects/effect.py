@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.checks import whole
+from gattn.checks import warning_once, whole
 from gattn.edit_records import identities, to_text
 from gattn.errors import EditError, ModelError
 from gattn.models.doors.proof.probing.failing import is_out_of_memory
@@ -182,6 +182,7 @@ def measured(
     found: list[float] = []
     with (
         torch.no_grad(),
+        warning_once(),
         bar(total=len(edits), desc="effects", unit="edit", progress=progress) as shown,
     ):
         plain = runner.plain()

@@ -154,6 +154,7 @@ def of_switched(model: nn.Module, switched: Sequence[str]) -> None:
         "the edits take effect, and attention is shown as it is. But where tokens are afterwards "
         "was proved for the other choice: so stacks with later layers have no names, and these "
         "layers number tokens in the order in which they are given them",
+        about="other choices",
     )
 
 
@@ -170,8 +171,8 @@ def of_nodes(model: nn.Module, unknown_nodes: Mapping[str, str]) -> None:
     )
 
 
-def _warn(who: Sequence[str], does: str, then: str, more: str = "and so") -> None:
+def _warn(who: Sequence[str], does: str, then: str, more: str = "and so", about: str = "") -> None:
     count = len(who) - 1
     others = f", {more} does 1 more module" if count == 1 else f", {more} do {count} more modules"
     first = who[0][0].upper() + who[0][1:] if who[0].startswith("the model itself") else who[0]
-    warn(f"{first} {does}{others if count else ''}: {then}.")
+    warn(f"{first} {does}{others if count else ''}: {then}.", about)
