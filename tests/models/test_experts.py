@@ -275,7 +275,7 @@ def test_effects_of_many_edits_warn_of_other_choices_once() -> None:
     model, x = nn.Sequential(*map(_Added, parts)).eval(), torch.randn(1, 8, _D)
     cuts = [gattn.Cut(layer=layer) for layer in (0, 0, 1)]
     for _ in range(2):
-        with pytest.warns(UserWarning) as said:
+        with pytest.warns(UserWarning, match="chooses otherwise") as said:
             found = gattn.effect(lambda: model(x)[0, -1:], cuts, model, progress=False)
         assert sum("chooses otherwise" in str(one.message) for one in said) == 1
         assert found["effect"].iloc[0] == found["effect"].iloc[1] != 0
