@@ -189,8 +189,7 @@ class _Sides:
             ones[spot] = Panel(before, order.labelled(place, named))
             others[spot] = Panel(after, named[1:])
             distance = mean_distance(before, after)
-            text = distance_text(distance)
-            said = (titled(named[1], text), text, "")
+            said = _forms(named[1], distance_text(distance))
             changes[spot] = Panel(difference(before, after), said, distance / FARTHEST)
         sides = zip((ones, others, changes), (plain, plain, change), names, strict=True)
         return tuple(Block(*side, arranged.columns) for side in sides)
@@ -213,6 +212,11 @@ class _Sides:
             "the bar above a change is its Jensen-Shannon distance, mean over queries; a full bar "
             f"is {FARTHEST:.3f}, no attention in common",
         ]
+
+
+def _forms(name: str, text: str) -> tuple[str, ...]:
+    """Write a head's distance after its name, which stays where only one of them has room."""
+    return (titled(name, text), f"{name}:\n{text}", name) if name else (text, "")
 
 
 def _side_names(

@@ -218,8 +218,8 @@ class Plan:
 
     @property
     def has_names(self) -> bool:
-        """Whether any name, if there are some, has room above its panel."""
-        return any(any(names.texts.values()) or not names.count for names in self.names)
+        """Whether in each block any name, if there are some, has room above its panel."""
+        return all(any(names.texts.values()) or not names.count for names in self.names)
 
     @property
     def whole_names(self) -> float:
