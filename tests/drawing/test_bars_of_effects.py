@@ -57,6 +57,24 @@ def test_numbers_below_bars_do_not_meet(ends, size, font, layout):
     assert len(ticks) >= 2
 
 
+def test_the_largest_of_bars_without_room_for_all_names_are_named_and_the_caption_says_so():
+    found = table([gattn.Cut(layer=2, head=0, query=40, key=key) for key in range(40)])
+    found["effect"] = np.random.default_rng(0).permutation(40) - 20.0
+    with mpl.rc_context({"font.size": 7}):
+        ax = found.draw("edits", ax=Figure((3.3, 2.4)).add_subplot())
+        assert not problems(ax.figure)
+    places = [int(place) for place in ax.get_yticks()]
+    assert 8 < len(places) < 40
+    assert abs(found["effect"]).idxmax() in places
+    apart = np.diff(places).min()
+    for place in set(range(40)) - set(places):  # what is larger stands too near
+        beside = [other for other in places if abs(other - place) < apart]
+        assert max(abs(found["effect"][beside])) >= abs(found["effect"][place])
+    assert caption(ax).startswith(f"{len(places)} of 40 bars are named, the largest that have room")
+    few = found[:6].draw("edits", ax=Figure((3.3, 2.4)).add_subplot())
+    assert "bars are named" not in caption(few)
+
+
 def test_bars_of_edges_name_their_tokens_from_key_to_query():
     edges = [gattn.Cut(layer=0, head=1, query=q, key=k) for q in range(3) for k in (1, 2)]
     found = table(edges, {"cross": {"query": TARGET, "key": SOURCE}}, stack="cross")

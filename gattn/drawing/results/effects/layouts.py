@@ -85,7 +85,7 @@ def _draw_edits(
     ax.barh(rows, values, color=changes.pen.colours(values), edgecolor="0.5", lw=0.4)
     ax.axvline(0, color=ax.xaxis.label.get_color(), lw=0.8)
     names = EditNames.of(table, shown)
-    fitted(ax, partial(_name_edits, ax, names, shown))
+    fitted(ax, partial(_name_edits, ax, names, shown, values))
     space_numbers(ax)
     ax.invert_yaxis()
     name_side(ax, "x", changes.pen.name)
@@ -94,15 +94,26 @@ def _draw_edits(
     return ax, [*strongest_said(changes, shown, "edits"), *names.said]
 
 
-def _name_edits(ax: Axes, names: EditNames, rows: NDArray[np.int64]) -> None:
-    """Name the bars, in a smaller font or shorter where there is no room."""
+def _name_edits(
+    ax: Axes, names: EditNames, rows: NDArray[np.int64], values: NDArray[np.float64]
+) -> None:
+    """Name the bars in a smaller font or shorter where there is no room, the largest bars first."""
     apart = pitch(ax, len(rows), "y")
     size = min(0.85 * font_size(), max(smallest(), apart / 1.15))
-    step = max(1, int(np.ceil(1.15 * size / max(apart, 1e-9))))
     texts, said = _told_apart(names, rows, REACH * room(ax)[0] / size, int(apart / (1.15 * size)))
-    ax.set_yticks(range(0, len(rows), step), texts[::step], size=size, **text_style(texts))
-    said = "; ".join(filter(None, [said, f"one name in {step}" * (step > 1)]))
-    Fitting.of(ax).note("names", said)
+    shown = _largest_apart(values, 1.15 * size / max(apart, 1e-9))
+    ax.set_yticks(shown, [texts[n] for n in shown], size=size, **text_style(texts))
+    few = f"{len(shown)} of {len(rows)} bars are named, the largest that have room"
+    Fitting.of(ax).note("names", "; ".join([said] * bool(said) + [few] * (len(shown) < len(rows))))
+
+
+def _largest_apart(values: NDArray[np.float64], least: float) -> list[int]:
+    """Choose places of numbers, the largest first, that are so far apart at least."""
+    found: list[int] = []
+    for place in np.argsort(-np.abs(np.nan_to_num(values)), kind="stable").tolist():
+        if all(abs(place - other) >= least - 1e-6 for other in found):
+            found.append(place)
+    return sorted(found)
 
 
 def _told_apart(

@@ -142,8 +142,7 @@ def _name_leaves(ax: Axes, names: Sequence[str]) -> None:
     step = max(1, int(np.ceil(1.15 * size / max(apart, 1e-9))))
     shown = range(0, len(names), step)
     ax.set_xticks([10 * i + 5 for i in shown], [names[i] for i in shown], size=size, rotation=90)
-    skipped = f"one name in {step}" * (step > 1)
-    Fitting.of(ax).note("names", skipped)
+    Fitting.of(ax).note("names", f"one head in {step} is named" * (step > 1))
 
 
 def _branch_colours(tree: NDArray[np.float64], cluster: NDArray[Any]) -> dict[int, str]:
