@@ -262,7 +262,7 @@ def test_heads_whose_curves_have_no_room_are_listed():
     tokens = list("abcd")
     found = made(rows, stacks={"decoder": [tokens, tokens]}, layers={"decoder": 1})
     ax = drawn(found, (6, 4))
-    assert "0.0,0.1,0.2…" in {t.get_text() for t in names(ax)}
+    assert "0.0,0.1,0.2 + 3 more" in {t.get_text() for t in names(ax)}
     assert "heads without a name here: 0.3, 0.4, 0.5" in caption(ax)
 
 

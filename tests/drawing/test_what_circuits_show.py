@@ -94,7 +94,7 @@ def test_names_cover_no_nodes_and_no_numbers_of_layers(units):
 
 
 def heads_in(name):
-    return name.removesuffix("…").split(",")
+    return name.partition(" + ")[0].split(",")
 
 
 def test_a_circuit_in_one_stack_of_several_says_in_which():

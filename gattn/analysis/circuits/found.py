@@ -143,8 +143,8 @@ class Circuit(OnPage, Measured):
         Returns
         -------
         Array
-            Shape (key,), in F; NaN where a token is not in the circuit. Patches of an image know
-            where they lie: ``found.by_token().draw_image(image)``.
+            Shape (key,), in F, so shares of the metric; NaN where a token is not in the circuit.
+            Patches of an image know where they lie: ``found.by_token().draw_image(image)``.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class Circuit(OnPage, Measured):
         return array(
             losses,
             {"key": range(len(losses))},
-            name="loss",
+            name="share lost without the token",
             computed_from=self.computed_from,
             notes=self.notes,
             tokens={"key": self.tokens},

@@ -243,11 +243,12 @@ def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> Text:
 
 
 def heads_named(layer: int, heads: Mapping[int, float]) -> str:
-    """Name the heads of an edge, the most important ones first."""
+    """Name the heads of an edge, the most important ones first: "2.1,2.0,2.3 + 5 more"."""
     if not heads:
         return ""
     most = ",".join(f"{layer}.{head}" for head in ranked(heads)[:MOST_HEADS])
-    return most + ("…" if len(heads) > MOST_HEADS else "")
+    more = len(heads) - MOST_HEADS
+    return f"{most} + {more} more" if more > 0 else most
 
 
 def ranked(heads: Mapping[int, float]) -> list[int]:

@@ -24,6 +24,7 @@ from gattn.drawing.canvas.keys import add_colour_bar, are_alike, begin_of, range
 from gattn.drawing.canvas.labels import in_digits
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.matrices.minus import first_marked, mark_where_seen, minus_signs
+from gattn.drawing.over_image.borders import draw_borders
 from gattn.drawing.over_image.images import Fit, Image, read_image
 from gattn.drawing.over_image.patches import Patches
 from gattn.drawing.over_image.shown import patches_of
@@ -73,10 +74,9 @@ def draw_image(
     of the largest, and not equal within 1 %, colours begin at the least, so that differences show,
     and the caption says so; if all are equal within 1 %, they end at twice the largest, so that the
     image stays visible. Patches without a number, such as an edge that was not kept, have no
-    colour. The patches asked about are outlined. The caption
-    says what is shown, and how much of the attention lies on the image, on class and register
-    tokens, and on edges that were not kept. `figsize`, `ax`, `cmap` and `legend`: see
-    `gattn.drawing`.
+    colour; the others then have a thin grey border. The patches asked about are outlined. The
+    caption says what is shown, and how much of the attention lies on the image, on class and
+    register tokens, and on edges not kept. `figsize`, `ax`, `cmap`, `legend`: see `gattn.drawing`.
 
     Parameters
     ----------
@@ -250,20 +250,18 @@ def draw_patches(
     if pen.is_signed and not smooth:
         make = partial(minus_signs, found.values, pen.top, pen.painted, corner=(0.0, 0.0))
         mark_where_seen(ax, (tall, wide), pen.top, make)
+    if not smooth:
+        draw_borders(ax, found.values, (tall, wide))
     for row, column in found.outlined:
         outline(ax, (column, row, 1, 1))
 
 
 def outline(ax: Axes, box: tuple[float, float, float, float], **style: Any) -> None:
     """Draw a box in two colours, so that it shows on any image."""
-    x, y, width, height = box
+    x, y, *size = box
     for colour, line in OUTLINES:
-        ax.add_patch(
-            Rectangle(
-                (x, y), width, height, fill=False, edgecolor=colour, linewidth=line,
-                zorder=3, clip_on=False, gid="gattn-outline", **style,
-            )
-        )  # fmt: skip
+        style |= {"edgecolor": colour, "linewidth": line, "gid": "gattn-outline"}
+        ax.add_patch(Rectangle((x, y), *size, fill=False, zorder=3, clip_on=False, **style))
 
 
 def blocks(values: NDArray[np.float64], pen: ImagePen) -> NDArray[np.float64]:

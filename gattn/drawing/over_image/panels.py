@@ -26,6 +26,7 @@ from gattn.drawing.many_heads.sheet import (
     line_height,
 )
 from gattn.drawing.matrices.minus import MARKED, first_marked, marked_said
+from gattn.drawing.over_image.borders import SEEN, border_style, borders_of
 from gattn.drawing.over_image.draw_image import ImagePen, blocks, faded, over_grey
 from gattn.drawing.over_image.images import Image
 from gattn.drawing.over_image.patches import Patches
@@ -178,6 +179,7 @@ class Panels:
                 if self._are_marked:
                     pen = self._pen
                     sheet.add_signs(own, panel.found.values, pen.top, pen.painted)
+                self._add_borders(sheet, panel.found, x, y)
             self._outline(sheet, panel, x, y)
             name = self._names[panel]
             middle = x + self._side / 2
@@ -197,9 +199,7 @@ class Panels:
     @property
     def _are_marked(self) -> bool:
         """Whether negative patches are large enough to have signs."""
-        _, _, wide, tall = self._patch_box(0, 0)
-        size = min(wide / self._cells[1], tall / self._cells[0])
-        return self._pen.is_signed and size >= as_inches(MARKED)
+        return self._pen.is_signed and min(self._patch) >= as_inches(MARKED)
 
     @property
     def _marked(self) -> str:
@@ -208,14 +208,28 @@ class Panels:
         has_some = self._are_marked and min(found) < first_marked(self._pen.top)
         return marked_said(self._pen.top) if has_some else ""
 
+    @property
+    def _patch(self) -> tuple[float, float]:
+        """The width and height of a patch in inches."""
+        _, _, wide, tall = self._patch_box(0, 0)
+        return wide / self._cells[1], tall / self._cells[0]
+
     def _patch_box(self, x: float, y: float) -> tuple[float, float, float, float]:
         down, across = self._covered
         return x, y, self._side * across, self._tall * down
 
+    def _add_borders(self, sheet: Sheet, found: Patches, x: float, y: float) -> None:
+        """Draw lines around the patches that have a number, if some have none."""
+        wide, tall = self._patch
+        if min(wide, tall) >= as_inches(SEEN):
+            lines = [
+                [(x + i * wide, y + j * tall) for i, j in one] for one in borders_of(found.values)
+            ]
+            sheet.add_lines(lines, "gattn-borders", **border_style())
+
     def _outline(self, sheet: Sheet, panel: Panel, x: float, y: float) -> None:
-        _, _, wide, tall = self._patch_box(0, 0)
+        across, down = self._patch
         for row, column in panel.outlined:
-            across, down = wide / self._cells[1], tall / self._cells[0]
             left, upper = x + column * across, y + row * down
             corners = [(left, upper), (left + across, upper), (left + across, upper + down)]
             corners += [(left, upper + down), (left, upper)]
