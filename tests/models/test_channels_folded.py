@@ -57,6 +57,9 @@ def test_each_channel_attends_within_itself(are_elements_first: bool) -> None:
     with capturing(model) as run:
         plain = model(x)
     assert len(run.traces) == TEXTS
+    for head in (head for trace in run.traces for head in trace.heads()):  # No picture was read.
+        assert head.geometry is None
+        assert list(head.labels()) == list(map(str, range(CHANNELS * PATCHES)))
     for row, trace in enumerate(run.traces):
         assert list(trace.only_stack.heads) == [(0, 0), (1, 0)]
         for (layer, _), graph in trace.only_stack.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from gattn.drawing.canvas.labels import (
 )
 from gattn.names.shortening import short_names
 from gattn.names.text import wrapped
+from gattn.names.tokens import grid_of
 
 _BETWEEN = 0.5
 """The least distance between names side by side, in font sizes."""
@@ -43,7 +44,23 @@ def label_tokens(
     Where not all do, they are numbered by their positions, unless they have none.
     """
     ax.tick_params(axis="x" if side == "x" else "y", length=0)
+    say_patches(ax, tokens)
     fitted(ax, partial(_label_tokens, ax, positions, tokens, side))
+
+
+def say_patches(ax: Axes, tokens: Iterable[str]) -> None:
+    """Say in the caption how patches are named, if these tokens are."""
+    if said := patches_said(tokens):
+        Fitting.of(ax).note("patches", said)
+
+
+def patches_said(*sides: Iterable[str]) -> str:
+    """Say what the numbers in tokens' names are, if those are where patches lie; else nothing.
+
+    Tokens may have their position before their name.
+    """
+    plain = [[token.rpartition(" ")[2] for token in tokens] for tokens in sides]
+    return "patches are named row,column" * any(map(grid_of, plain))
 
 
 def _label_tokens(

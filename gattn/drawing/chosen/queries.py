@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.frame import shown_text, token_said
+from gattn.drawing.canvas.sides import patches_said
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Geometry, Grid, Times
 from gattn.heads.head import AttentionGraph
@@ -133,25 +134,8 @@ def sides(head: AttentionGraph) -> tuple[Tokens, Tokens]:
 
 
 def names_said(head: AttentionGraph) -> str:
-    """Say what the numbers in tokens' names are, if those are where patches lie; else nothing.
-
-    A grid's rows and columns are those of a picture where its size is known; those of a series are
-    channels and steps.
-    """
-    sides = (head.geometry, head.labels()), (head.query_geometry, head.query_labels())
-    grids = [grid for grid, labels in sides if isinstance(grid, Grid) and _names(grid, labels)]
-    if not grids:
-        return ""
-    if all(grid.image_size for grid in grids):
-        return "patches are named row,column"
-    sizes = dict.fromkeys(f"{grid.rows} × {grid.columns}" for grid in grids)
-    return f"patches are named by their place on a grid of {' or '.join(sizes)}"
-
-
-def _names(grid: Grid, labels: Sequence[str]) -> bool:
-    """Whether a grid's places are the names of some patches."""
-    names = zip(grid.names(), labels, strict=False)
-    return any("," in name and name == label for name, label in names)
+    """Say how patches are named, if tokens are."""
+    return patches_said(head.labels(), head.query_labels())
 
 
 def check_same_tokens(heads: Sequence[AttentionGraph]) -> None:

@@ -14,7 +14,7 @@ from gattn.drawing.canvas.colours import ground
 from gattn.drawing.canvas.fitting import fitted, pitch, points, rewritten, room
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import Labels, fit, font_size, small_size, text_style
-from gattn.drawing.canvas.sides import REACH
+from gattn.drawing.canvas.sides import REACH, say_patches
 from gattn.drawing.layers.bands import STACK_NAME, Band, columns, top
 from gattn.drawing.layers.numbered import LIMITS, layers_apart, name_layers, set_up
 from gattn.names.shortening import short_names
@@ -80,6 +80,8 @@ def set_up_bands(
 
 def name_lowest(ax: Axes, bands: Mapping[str, Band]) -> None:
     """Write the tokens of the lowest stack below the axes."""
+    for band in bands.values():
+        say_patches(ax, band.tokens.values())
     lowest = [band for band in bands.values() if not band.base and band.has_names]
     fitted(ax, partial(_name_lowest, ax, lowest, columns(bands)))
 

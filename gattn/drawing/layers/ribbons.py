@@ -26,6 +26,7 @@ from gattn.drawing.canvas.labels import (
     text_style,
     width_of,
 )
+from gattn.drawing.canvas.sides import say_patches
 from gattn.drawing.layers.layered import write_over
 from gattn.drawing.layers.numbered import layers_apart, number_layers
 from gattn.errors import SelectionError
@@ -125,6 +126,7 @@ def draw_ribbons(
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if labels:
+        say_patches(ax, unrolled.tokens)
         rewritten(ax, partial(_name_bars, ax, ribbons, left))
         fitted(ax, partial(_name_inputs, ax, ribbons, left))
     notes = ["widths are shares of the query, 1 in each layer"]

@@ -18,7 +18,7 @@ from gattn.drawing.canvas.colours import colour_map, given_map
 from gattn.drawing.canvas.fitting import Fitting, fitted, pitch, room
 from gattn.drawing.canvas.frame import LARGEST, describe, new_axes
 from gattn.drawing.canvas.labels import shortened, small_size, smallest, text_style, widest_of
-from gattn.drawing.canvas.sides import REACH, label_rows
+from gattn.drawing.canvas.sides import REACH, label_rows, say_patches
 from gattn.drawing.matrices.arrays import ColourCells
 from gattn.drawing.matrices.heatmaps import fill_axes, hatch_missing, write_cells
 from gattn.errors import SelectionError
@@ -70,6 +70,7 @@ def draw_table(
     fill_axes(ax, ColourCells(painted), **options)
     hatch_missing(ax, values)
     label_rows(ax, rows, _stacks(table))
+    say_patches(ax, map(str, table.get("token", ())))
     if table.index.nlevels == 1 and table.index.name:
         ax.set_ylabel(str(table.index.name))
     ax.tick_params(axis="x", length=0)

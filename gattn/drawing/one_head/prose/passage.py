@@ -29,6 +29,7 @@ from gattn.drawing.canvas.frame import (
 from gattn.drawing.canvas.keys import add_area_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
+from gattn.drawing.canvas.sides import say_patches
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.one_head.matrix import norm_of
 from gattn.drawing.one_head.prose.setting import JOINT, PAD, Setting, Words
@@ -96,6 +97,7 @@ def draw_text(
     if ax is None:
         ax = _fitting_axes(words, 2 + len(scale.ticks) if legend else 0)
     clear(ax)
+    say_patches(ax, shade.tokens)
     fitted(ax, _Passage(ax, shade, words, colours, norm, is_fixed=is_fixed).place)
     if legend:
         ticks = scale.ticks[::-1]

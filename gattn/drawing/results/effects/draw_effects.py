@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
 from gattn.drawing.canvas.frame import describe, shown_text
+from gattn.drawing.canvas.sides import say_patches
 from gattn.drawing.results.effects.layouts import LAYOUTS, Changes, none_said
 from gattn.drawing.results.effects.names import TableEdits
 from gattn.drawing.results.effects.sides import Sides, stacks_of
@@ -59,6 +60,8 @@ def draw_effects(
     changes = Changes.of(table, len(sides), cmap)
     ax, notes = LAYOUTS[layout](table, changes, sides, ax)
     what = layout if layout in ("edits", "heads") else "edges"
+    if table[["query", "key"]].notna().any(axis=None):
+        say_patches(ax, [*sides.queries.values(), *sides.keys.values()])
     said = [*none_said(changes, what), *notes, *around(table)]
     describe(ax, {}, effects_title(table, layout), said)
     return ax

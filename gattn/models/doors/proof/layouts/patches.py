@@ -32,6 +32,11 @@ def place_patches(
     others. In cross-attention it is the keys that may be patches, which later queries or words
     read, in each layer perhaps others. Lists whose layers differ have no grid.
     """
+    sites = list(sites)
+    for site in sites:
+        if site.place in layouts and not _may_have_picture(site, reruns):
+            found = layouts[site.place]
+            layouts[site.place] = [(lead, _without_grid(one)) for lead, one in found]
     some = {site: found[0][1] for site in sites if len(found := layouts.get(site.place, [])) == 1}
     some = {site: one for site, one in some.items() if one.tokens and not one.tokens.grid}
     for site in some:
@@ -56,6 +61,19 @@ def place_patches(
         if all(_are_alike(own[0][1], tokens) for _, tokens in own):
             for site, tokens in own:
                 layouts[site.place] = [(site.lead, replace(some[site], tokens=tokens))]
+
+
+def _may_have_picture(site: Site, reruns: Reruns) -> bool:
+    """Return whether a model's input may be a picture: not if all are series, (batch, steps, d)."""
+    shapes = [x.shape for x in reruns.sources(site.chain[-1])]
+    return not shapes or any(len(shape) > 3 for shape in shapes)
+
+
+def _without_grid(layout: Layout) -> Layout:
+    """Leave out where tokens lie, which are then named by their positions."""
+    if layout.tokens is None or not layout.tokens.grid:
+        return layout
+    return replace(layout, tokens=replace(layout.tokens, grid=()))
 
 
 def _are_alike(one: TokenMap, other: TokenMap) -> bool:
