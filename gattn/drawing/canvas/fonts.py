@@ -37,6 +37,11 @@ def families(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*chosen, *added]))
 
 
+def are_own(characters: str) -> bool:
+    """Return whether the user's own fonts have all of some characters, so that none is added."""
+    return _own(_settings()).issuperset(characters)
+
+
 def has_glyph(character: str) -> bool:
     """Return whether any installed font has a character; if none has, warn and say what to do.
 
@@ -71,7 +76,7 @@ def _add_new_fonts() -> bool:
         except (OSError, RuntimeError, ValueError):  # damaged, or of a kind it cannot read
             continue
     if new:
-        for cached in (_installed_with, _glyphs, _usual):
+        for cached in (_installed_with, _glyphs, _usual, _own):
             cached.cache_clear()
     return bool(new)
 
@@ -142,6 +147,13 @@ def _usual(settings: tuple[str, ...]) -> tuple[list[str], frozenset[str]]:
     chosen = list(dict.fromkeys([*_user_families(), _LAST]))
     every = frozenset().union(*(_glyphs(_path(family)) for family in chosen))
     return chosen, frozenset(map(chr, every))
+
+
+@lru_cache(maxsize=4)
+def _own(settings: tuple[str, ...]) -> frozenset[str]:
+    """List the characters of the user's families at these settings."""
+    families = _user_families() or [_LAST]
+    return frozenset(map(chr, frozenset().union(*(_glyphs(_path(one)) for one in families))))
 
 
 def _user_families() -> list[str]:

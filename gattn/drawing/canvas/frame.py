@@ -11,7 +11,14 @@ from matplotlib.figure import Figure
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.captions import TitleAndCaption
 from gattn.drawing.canvas.fitting import Fitting, fitted, is_titled, points
-from gattn.drawing.canvas.labels import font_size, larger, small_size, text_style, width_of
+from gattn.drawing.canvas.labels import (
+    font_size,
+    larger,
+    small_size,
+    text_style,
+    width_of,
+    with_powers,
+)
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.styles.figures import new_figure, within_page
 from gattn.edit_records import Edits, between, in_words
@@ -114,6 +121,7 @@ def write_texts(ax: Axes, title: str, caption: str, *, is_whole: bool = False) -
     """
     for text in [text for text in ax.texts if text.get_gid() == "gattn-caption"]:
         text.remove()
+    caption = caption if is_whole else with_powers(caption)
     heading = ax.set_title(title, **text_style([title]))
     below = ax.annotate(
         caption,

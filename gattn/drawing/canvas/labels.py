@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -19,6 +20,9 @@ from gattn.names import shortening
 from gattn.names.pieces import spelled
 from gattn.names.text import numbered, visible
 
+_EXPONENT = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]\d\d\d?)(?![\w.])")
+_RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
+_RAISE = str.maketrans("-0123456789", _RAISED)
 _SMALLEST = 5.0
 """The size of the smallest text in points, or the user's own if that is smaller."""
 _STRIDES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -237,8 +241,20 @@ def _width(text: str, families: tuple[str, ...]) -> float:
 
 
 def in_digits(value: float, form: str = ".3g") -> str:
-    """Write a number as all pictures do: "0.54", "−0.5", never "-0.00"."""
-    return f"{value:z{form}}".replace("-", "−")
+    """Write a number as all pictures do: "0.54", "−0.5", "6.6×10⁻⁵", never "-0.00"."""
+    return with_powers(f"{value:z{form}}").replace("-", "−")
+
+
+def with_powers(text: str) -> str:
+    """Write the numbers of a text that have an exponent, such as 6.6e-05, as "6.6×10⁻⁵".
+
+    They stay as they are in a font without raised digits.
+    """
+    return _EXPONENT.sub(_raised, text) if fonts.are_own(_RAISED) else text
+
+
+def _raised(found: re.Match[str]) -> str:
+    return f"{found[1]}×10{f'{int(found[2])}'.translate(_RAISE)}"
 
 
 def in_percent(share: float) -> str:

@@ -19,7 +19,7 @@ from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.fitting import Fitting, pitch, points, rewritten
 from gattn.drawing.canvas.frame import describe, token_said
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.canvas.labels import font_size, in_digits
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.shown import share_of, strongest_of_each
 from gattn.drawing.layers.layered import (
@@ -138,7 +138,7 @@ def _unrolled_title(unrolled: Unrolled) -> str:
     if end:
         title += f" to {_node_name(unrolled, end, end[0] == unrolled.depth)}"
     if start and end:
-        title += f": {unrolled.nodes[start]['passes']:.3g}"
+        title += f": {in_digits(unrolled.nodes[start]['passes'])}"
     return title
 
 

@@ -14,6 +14,7 @@ from gattn.analysis.reading.attention import Heads, named
 from gattn.analysis.reading.heads import by_place
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_said
+from gattn.drawing.canvas.labels import with_powers
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.heads import Chosen
@@ -189,7 +190,7 @@ def texts_of(
 ) -> tuple[str, str, str]:
     """Return title, caption, and caption where labels have no room; the user's own if given."""
     said = ([*before, *order.said(has_room=has_room), *after] for has_room in (True, False))
-    captions = ["; ".join(filter(None, parts)) for parts in said]
+    captions = [with_powers("; ".join(filter(None, parts))) for parts in said]
     own = [options.title, options.caption, options.caption]
     title, caption, unlabelled = (
         writable(usual if given is None else given)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 from gattn.analysis.reading.attention import Heads
 from gattn.analysis.reading.heads import Place, by_place
 from gattn.drawing.canvas.frame import heads_title
-from gattn.drawing.canvas.labels import in_percent
+from gattn.drawing.canvas.labels import in_percent, with_powers
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.chosen.heads import Chosen
 from gattn.drawing.chosen.queries import sides
@@ -119,7 +119,7 @@ def draw_images(
     title = chosen.title(stacks[0])
     if len(stacks[0]) == 1:
         title = f"{title} · {heads_title(list(stacks[0].values()))}".strip(" ·")
-    caption = "; ".join(filter(None, said))
+    caption = with_powers("; ".join(filter(None, said)))
     every = [Panels(panels, read, pen, title, caption) for panels in ways]
     given = figsize if figure is None else inches_of(figure)
     best = every[0] if given is None else max(every, key=lambda one: one.side_on(given))
