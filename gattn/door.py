@@ -170,7 +170,7 @@ class Pictured:
         return html
 
 
-def head_table(trace: AttentionTrace) -> HeadTable:
+def head_table(trace: AttentionTrace | Stack) -> HeadTable:
     """Describe each head in a row; see `gattn.analysis.head_table`."""
     table: HeadTable = import_module("gattn.analysis").head_table(trace)
     return table

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gattn.analysis.circuits.found import Circuit
     from gattn.analysis.scores.taken_apart import Why
     from gattn.heads.head import AttentionGraph
+    from gattn.heads.stack import Stack
     from gattn.heads.trace import AttentionTrace
     from gattn.keep import Keep
     from gattn.names.choices import HeadChoice
@@ -29,7 +30,7 @@ class OnPage:
         self,
         path: None = None,
         *,
-        other: AttentionTrace | AttentionGraph | None = None,
+        other: AttentionTrace | Stack | AttentionGraph | None = None,
         edits: str = "",
         heads: HeadChoice = None,
         keep: Keep | None = None,
@@ -45,7 +46,7 @@ class OnPage:
         self,
         path: str | PathLike[str],
         *,
-        other: AttentionTrace | AttentionGraph | None = None,
+        other: AttentionTrace | Stack | AttentionGraph | None = None,
         edits: str = "",
         heads: HeadChoice = None,
         keep: Keep | None = None,
@@ -61,7 +62,7 @@ class OnPage:
         self,
         path: str | PathLike[str] | None = None,
         *,
-        other: AttentionTrace | AttentionGraph | None = None,
+        other: AttentionTrace | Stack | AttentionGraph | None = None,
         edits: str = "",
         heads: HeadChoice = None,
         keep: Keep | None = None,
@@ -78,7 +79,7 @@ class OnPage:
         ----------
         path : path, optional
             The file to write; by default the text of the page is returned.
-        other : AttentionTrace or AttentionGraph, optional
+        other : AttentionTrace, Stack or AttentionGraph, optional
             A second run on the same tokens to compare with, shown as "after".
         edits : str
             What was edited between the two, in your words.

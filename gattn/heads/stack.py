@@ -12,17 +12,20 @@ from gattn.errors import SelectionError
 from gattn.heads.drawn.traces import DrawnHeads
 from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.head import AttentionGraph
-from gattn.names.choices import FROM_THE_START, HeadChoice, is_number
+from gattn.names.choices import FROM_THE_START, HeadChoice, heads_among, is_number
 from gattn.names.places import read_heads
+from gattn.on_page import OnPage
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gattn.analysis.propagation.unrolled import Unrolled
 
 Reduction: TypeAlias = Literal["mean", "max", "min"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stack(Located, DrawnHeads, door.Pictured, Mapping[tuple[int, int], AttentionGraph]):
+class Stack(Located, DrawnHeads, OnPage, door.Pictured, Mapping[tuple[int, int], AttentionGraph]):
     """The heads of one stack of layers, by (layer, head).
 
     Parameters
@@ -91,8 +94,7 @@ class Stack(Located, DrawnHeads, door.Pictured, Mapping[tuple[int, int], Attenti
         return next(iter(self.heads.values())).labels() if self.heads else []
 
     def _located(self, make: Make, side: Side | None, stack: str | None) -> Stack:
-        if stack not in (None, self.name):
-            raise SelectionError(f"This is the stack {self.name!r}: leave out stack={stack!r:.80}.")
+        self._check_name(stack)
         heads = {place: located_head(head, make, side) for place, head in self.heads.items()}
         return Stack(self.name, heads)
 
@@ -131,6 +133,21 @@ class Stack(Located, DrawnHeads, door.Pictured, Mapping[tuple[int, int], Attenti
             If attention is negative, or `residual` is not from 0 to 1.
         """
         return door.unroll(self, heads=heads, reduce=reduce, residual=residual)
+
+    def summary(self) -> pd.DataFrame:
+        """Describe each head in a row; see `gattn.analysis.head_table`."""
+        return door.head_table(self)
+
+    def _chosen(self, heads: HeadChoice) -> list[AttentionGraph]:
+        if heads is None:
+            return [self[place] for place in sorted(self)]
+        stack, places = heads_among(heads, self.layers)
+        self._check_name(stack)
+        return [self[place] for place in places]
+
+    def _check_name(self, stack: str | None) -> None:
+        if stack not in (None, self.name):
+            raise SelectionError(f"This is the stack {self.name!r}: leave out stack={stack!r:.80}.")
 
 
 def how_to_take_a_head(written: str) -> str:

@@ -11,12 +11,12 @@ from gattn.checks import whole
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import arrays, tables
-from gattn.heads.drawn.traces import DrawnTrace
+from gattn.heads.drawn.traces import DrawnHeads
 from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
 from gattn.heads.nouns import GRAPH, counted
 from gattn.heads.stack import Reduction, Stack, how_to_take_a_head
-from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
+from gattn.names.choices import HeadChoice, stack_and_heads
 from gattn.on_page import Shown
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionTrace(Located, DrawnTrace, Shown):
+class AttentionTrace(Located, DrawnHeads, Shown):
     """All attention graphs of one run of a model, in named stacks of layers.
 
     ``trace[1, 3]`` is head 3 of layer 1, if there is only one stack; ``trace["cross"][1, 3]``
@@ -185,8 +185,7 @@ class AttentionTrace(Located, DrawnTrace, Shown):
 
     def _heads_at(self, heads: HeadChoice) -> list[AttentionGraph]:
         stack, _ = stack_and_heads(heads)
-        of = self.only_stack if stack is None else self[stack]
-        return [of[place] for place in heads_among(heads, of.layers)[1]]
+        return (self.only_stack if stack is None else self[stack])._chosen(heads)
 
 
 def _named(stack: Stack) -> Stack:

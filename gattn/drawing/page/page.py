@@ -26,14 +26,14 @@ from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.names.choices import HeadChoice
 
-Graphs: TypeAlias = AttentionTrace | AttentionGraph
+Graphs: TypeAlias = AttentionTrace | Stack | AttentionGraph
 
 
 def to_html(
     graphs: Graphs | Sequence[Graphs] | Mapping[str, Graphs],
     path: str | PathLike[str] | None = None,
     *,
-    other: AttentionTrace | AttentionGraph | None = None,
+    other: Graphs | None = None,
     edits: str = "",
     heads: HeadChoice = None,
     keep: Keep | None = None,
@@ -44,16 +44,16 @@ def to_html(
     spans: Iterable[tuple[int, int]] | None = None,
     colour: Any = None,
 ) -> str | None:
-    """Write a trace or a head as an interactive page: one HTML file that needs only a browser.
+    """Write a trace, a stack or a head as an interactive page, one file for any browser.
 
     Parameters
     ----------
-    graphs : AttentionTrace or AttentionGraph, or several in a list or by name
+    graphs : AttentionTrace, Stack or AttentionGraph, or several in a list or by name
         What to show. Of several, which may be of different texts and models, one is shown at a
         time, and chosen on the page; then `heads` and `keep` are the only options.
     path : path, optional
         The file to write. It appears complete or not at all.
-    other : AttentionTrace or AttentionGraph, optional
+    other : AttentionTrace, Stack or AttentionGraph, optional
         A second run on the same tokens to compare with, shown as "after".
     edits : str
         What was edited between the two, in your words; by default, the edits that the runs record.
@@ -196,7 +196,7 @@ def _packed(
             f"edits= says in words what was edited, as in edits='cut 1.1', not {edits!r:.200}: "
             "leave it out where the runs record their edits."
         )
-    if other is not None and not isinstance(other, AttentionTrace | AttentionGraph):
+    if other is not None and not isinstance(other, Graphs):
         raise SelectionError(
             f"other= is a second run on the same tokens, a trace or a head, not {other!r:.80}."
         )
@@ -221,7 +221,7 @@ def _packed(
 
 def _check_path(path: Any, example: str) -> None:
     """Refuse what is no path before anything is made; a trace in its place is a second run."""
-    if isinstance(path, AttentionTrace | AttentionGraph):
+    if isinstance(path, Graphs):
         raise SelectionError(
             f"The second argument is the path of the file, not {path!r:.80}: pass a second run as "
             "other=, or several runs as a list, gattn.drawing.page.to_html([one, another], path)."

@@ -14,13 +14,16 @@ from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
 
 
 def shown(graphs: Any, heads: HeadChoice = None, keep: Keep | None = None) -> AttentionTrace:
-    """Take the chosen heads of a trace, or a head as a trace, and keep some of their edges.
+    """Take the chosen heads of a trace or a stack, or a head as a trace, and some of their edges.
 
     Raises
     ------
     SelectionError
-        If it is neither a trace nor a head, or has no such heads.
+        If it is neither a trace, a stack nor a head, or has no such heads.
     """
+    if isinstance(graphs, Stack):
+        told = next(((head.model, head.generated) for head in graphs.values()), ("", 0))
+        graphs = AttentionTrace({graphs.name: graphs}, *told)
     trace = _as_trace(graphs) if heads is None else _of_heads(graphs, heads)
     return trace if keep is None else _kept(trace, keep)
 

@@ -31,7 +31,7 @@ _OF_ONE = {
 
 
 class DrawnHeads:
-    """A stack or a trace, which draws all its heads."""
+    """A stack or a trace: all its heads as matrices, or over text, picture, seconds or layout."""
 
     @door.checked(**_OF_ONE)
     def draw(
@@ -109,10 +109,6 @@ class DrawnHeads:
             "caption": caption, "cmap": cmap, "figsize": figsize, "figure": figure,
         }  # fmt: skip
         return door.draw_heads(self, other, edits, options)
-
-
-class DrawnTrace(DrawnHeads):
-    """A trace, which also draws heads over the text, a picture, seconds or a layout."""
 
     @drawn_by("draw_overlay", of="_chosen")
     def draw_overlay(
