@@ -5,36 +5,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from paper import trace
-from test_bars_of_effects import table
 from test_interval_pictures import statistics
 
 import gattn
 
 TABLES = {
     "heads": lambda: gattn.analysis.head_table(trace(), progress=False),
-    "topology": lambda: gattn.analysis.topology_table(trace(), progress=False),
     "best edges": lambda: gattn.analysis.best_edges(trace(), progress=False),
     "statistics": lambda: statistics(3, 4),
-    "effects": lambda: table([gattn.Cut(layer=0, head=1, query=3, key=key) for key in range(3)]),
 }
 
 
-def pixels(ax):
-    ax.figure.canvas.draw()
-    found = np.asarray(ax.figure.canvas.buffer_rgba()).copy()
-    plt.close(ax.figure)
-    return found
-
-
 @pytest.mark.parametrize("name", TABLES)
-def test_a_pickle_is_drawn_as_before(name, tmp_path):
-    made = TABLES[name]()
-    made.to_pickle(tmp_path / "table.pickle")
-    again = pd.read_pickle(tmp_path / "table.pickle")
-    np.testing.assert_array_equal(pixels(made.draw()), pixels(again.draw()))
-
-
-@pytest.mark.parametrize("name", ["heads", "statistics", "best edges"])
 def test_a_csv_is_drawn_by_its_kind(name, tmp_path):
     made = TABLES[name]()
     made.to_csv(tmp_path / "table.csv")

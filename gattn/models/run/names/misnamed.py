@@ -12,9 +12,7 @@ from gattn.models.read.seen_call import extra_of
 SIDES = ("query", "key")
 PLURAL = {"query": "queries", "key": "keys"}
 
-MOVED = (
-    "the model moved, picked or mixed its tokens before, so that it is not known which are here"
-)
+MOVED = "the model moved, picked or mixed its tokens before, so that it is not known which are here"
 """Why tokens have no names."""
 
 
