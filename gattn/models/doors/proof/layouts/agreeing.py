@@ -22,7 +22,7 @@ from gattn.models.doors.proof.probing.codes import words
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
-from gattn.models.doors.proof.probing.one_run.walking import Run
+from gattn.models.doors.proof.probing.one_run.walking import Entered, Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.probing.switching import Switching
 from gattn.models.read.layouts import Layout
@@ -145,6 +145,12 @@ class Agreement:
             if _are_blind(some, code):  # What comes last are channels, then.
                 inputs = first
                 self._run(some, inputs, code)
+        elif inputs.are_pixels and _are_blind(some, code):
+            if self._tell_pixels(some, inputs, count):
+                inputs, begin = inputs.nothing, order[0]
+                if begin == order[-1] or not _are_all(_first(some), count, elements):
+                    return
+            self._run(some, inputs, code)
         unreached = {one.site for one in some if one.is_out_of_reach(count)}
         if unreached and self._puts_numbers():
             self.switched |= unreached
@@ -197,13 +203,24 @@ class Agreement:
                 masks.append(n)
         return inputs.without(masks) if masks else inputs
 
+    def _tell_pixels(self, some: list[Told], inputs: TokenInputs, count: int) -> bool:
+        """Return whether pixels tell tokens apart, so that channels are none."""
+        none = torch.zeros(1, count, dtype=torch.bool, device="cpu")
+        self._run(some, inputs, none, entered=inputs.half())
+        return any(one.is_told_in_part for one in some)
+
     def _outer(self, some: list[Told], inputs: TokenInputs) -> Run:
         if inputs.are_any:
             return some[0].site.chain[-1]
         return self._reruns.common([one.site for one in some])
 
     def _run(
-        self, some: list[Told], inputs: TokenInputs, code: Tensor, only: int | None = None
+        self,
+        some: list[Told],
+        inputs: TokenInputs,
+        code: Tensor,
+        only: int | None = None,
+        entered: Entered | None = None,
     ) -> None:
         """Run the model with NaN in marked tokens, by a code, and read what reaches each call."""
         known, first = {one.site: one for one in some}, _first(some)
@@ -225,8 +242,8 @@ class Agreement:
                 if rows is not None and only is None:  # Without a residual stream, it carries them.
                     call.output.masked_fill_(rows.to(call.output.device), torch.nan)
 
-            entered = inputs.marking(row, only=only)
-            self._reruns.through(outer, see, entered, some[-1].site, switching)
+            marking = entered or inputs.marking(row, only=only)
+            self._reruns.through(outer, see, marking, some[-1].site, switching)
             if any(len(one.runs) != before + 1 for one in some):
                 for one in some:  # It failed on NaN.
                     one.runs = [*one.runs[:before], _unknown(one)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.proof.layouts.batches import Batches
@@ -56,6 +57,31 @@ class TokenInputs:
     def without(self, some: Collection[int]) -> TokenInputs:
         """Leave out some of what the model is given."""
         return self._other({*self._left_out, *some}, are_last=False)
+
+    @property
+    def nothing(self) -> TokenInputs:
+        """Leave out all that the model is given."""
+        return self.without(range(len(self._given)))
+
+    @property
+    def are_pixels(self) -> bool:
+        """Whether what is taken for tokens may be channels of images, if of nothing else."""
+        some = self._some(self._given)
+        return not self._ids and bool(some) and all(x.dim() > 3 for x in some)
+
+    def half(self) -> Entered:
+        """Make NaN of half of the pixels of each channel as the model runs."""
+
+        def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
+            if run.place != self._root.place:
+                return None
+            for x in sources(given):
+                if x.dim() > 3:
+                    columns = torch.arange(x.shape[-1], device=x.device)
+                    given = replaced(given, x, with_nan(x, columns < x.shape[-1] // 2))
+            return given
+
+        return entered
 
     def _other(self, left_out: Collection[int], *, are_last: bool) -> TokenInputs:
         root, given, sizes, batches = self._root, self._given, self._sizes, self._batches

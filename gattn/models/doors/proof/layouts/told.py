@@ -127,6 +127,14 @@ class Told:
                 return True
         return False
 
+    @property
+    def is_told_in_part(self) -> bool:
+        """Whether NaN came to some slots in a run, and not to others."""
+        sides = (side for run in self.runs for side in run)
+        return any(
+            bool((seen & known).any()) and bool((~seen & known).any()) for seen, known in sides
+        )
+
     def is_out_of_reach(self, count: int) -> bool:
         """Return whether no NaN came to a side in any run."""
         for n, positions in self.sides(count):
