@@ -70,12 +70,13 @@ def test_queries_or_keys_that_moved_have_no_names(
 
 @pytest.mark.parametrize("moved", ["q", "k", "qk"])
 @pytest.mark.parametrize("move", ["flip", "roll"])
-def test_a_causal_mask_hides_no_moves(moved: str, move: str) -> None:
+@pytest.mark.parametrize("count", [6, 12, 16, 20, 40])
+def test_a_causal_mask_hides_no_moves(count: int, moved: str, move: str) -> None:
     """It hides the first query and the last key, of which a single score is read."""
     model = _Model(moved, move, is_fused=False, is_causal=True)
     told = pytest.warns(UserWarning, match="moves and mixes")
-    with torch.no_grad(), told, capturing(model, tokens=[f"t{n}" for n in range(6)]) as run:
-        model(_given(6))
+    with torch.no_grad(), told, capturing(model, tokens=[f"t{n}" for n in range(count)]) as run:
+        model(_given(count))
     assert run.trace.stacks["last"][0, 0].tokens == ()
 
 

@@ -94,6 +94,20 @@ def nudged(x: Tensor, marks: Tensor, draw: int = 0) -> Tensor:
     return torch.where(marks.to(x.device), x + (noise.to(x.device) * size).to(x.dtype), x.detach())
 
 
+def nudged_alike(x: Tensor, marks: Tensor, draw: int = 0) -> Tensor:
+    """Change marked tokens slightly, all by the same numbers, of either sign.
+
+    So a slot changes as many times more by one token than by another as it holds more of it.
+    """
+    random = torch.Generator().manual_seed(draw)
+    shape = [1 if size > 1 else x.shape[n] for n, size in enumerate(marks.shape)]
+    numbers = torch.randn(shape, generator=random, dtype=torch.double, device="cpu")
+    signs = torch.randint(2, marks.shape, generator=random, device="cpu") * 2 - 1
+    noise = (numbers * signs).to(x.device)
+    size = x.detach().double().square().mean().sqrt() * torch.finfo(x.dtype).eps ** 0.4
+    return torch.where(marks.to(x.device), x + (noise * size).to(x.dtype), x.detach())
+
+
 def are_of_others(apart: Tensor, tokens: Tensor, places: Tensor, least: float) -> bool:
     """Return whether slots clearly are, one by one, those of other tokens than `places` say.
 

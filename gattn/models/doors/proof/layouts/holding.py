@@ -14,17 +14,17 @@ from gattn.models.doors.proof.layouts.differences import CLEARLY, UNKNOWN, Found
 from gattn.models.doors.proof.layouts.nudging import Nudging
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Told
-from gattn.models.doors.proof.probing.codes import NONE, decoded, words
+from gattn.models.doors.proof.probing.codes import NONE, decoded, sparse_words
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
 
-_FEW = 8
-"""How many tokens are changed each in a run of its own."""
 _TIMES = 6.0
 """Tokens changed places if all in a circle hold so many times more of others than of their own."""
-_RUNS = 16
-"""How many runs tell which tokens slots hold that depend on all of them, if not more."""
+_WORDS = 16
+"""So many tokens, or fewer, are each changed in a run of their own."""
+_RUNS = 32
+"""How many runs tell which tokens slots hold, at first."""
 _DRAWS = 4
 """How many times tokens are changed by other numbers, if they seem to have changed places."""
 
@@ -44,13 +44,12 @@ def exchanged(
     seem to have changed places. Two tokens that nothing tells apart may have.
     """
     nudging = Nudging(some, first, inputs, outer, reruns)
-    code = words(count) if count > _FEW else torch.eye(count, dtype=torch.bool, device="cpu")
+    code = sparse_words(count, _WORDS)
     fewest = max(_RUNS // len(code), 1)
-    staying = 1 - float(code.double().mean(1).max())  # A query that stays leaves these scores.
     left, drawn = list(some), 0
     for draws, times in ((fewest, 1.0), (_DRAWS, _TIMES)):
         numbers = range(drawn, drawn + draws)
-        runs = [nudging.run(row, numbers, staying) for row in code]
+        runs = [nudging.run(row, numbers) for row in code]
         drawn += draws
         left = [
             one

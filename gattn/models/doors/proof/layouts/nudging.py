@@ -11,11 +11,13 @@ from torch import Tensor
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.layouts.differences import (
+    HALF,
     Found,
     changes,
     difference,
     given,
     nudged,
+    nudged_alike,
 )
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Told
@@ -53,10 +55,10 @@ class Nudging:
         seed()
         reruns.through(outer, note, None, self._last, is_plain=True)
 
-    def run(self, row: Tensor, draws: Sequence[int], share: float) -> Found:
+    def run(self, row: Tensor, draws: Sequence[int]) -> Found:
         """Change marked tokens in all elements of the batch, by several draws of numbers.
 
-        Returns how much slots differ on average, by a `share` of their scores as `changes` does.
+        Returns how much slots differ on average.
         """
         sums: dict[Site, list[Tensor]] = {}
         for draw in draws:
@@ -64,13 +66,12 @@ class Nudging:
                 known = sums.get(site, [torch.zeros_like(x) for x in apart])
                 sums[site] = [x + y.square() for x, y in zip(known, apart, strict=True)]
         return {
-            site: list(changes(self._known[site], [x.sqrt() for x in some], share))
+            site: list(changes(self._known[site], [x.sqrt() for x in some], HALF))
             for site, some in sums.items()
         }
 
     def _run(self, row: Tensor, draw: int) -> dict[Site, list[Tensor]]:
         found: dict[Site, list[Tensor]] = {}
-        change = partial(nudged, draw=draw)
 
         def see(site: Site, call: RawCall) -> None:
             with torch._C.DisableTorchFunction():
@@ -81,9 +82,9 @@ class Nudging:
                     call.output.copy_(plain)
                 if plain is not None and (first := self._first.get(site)) is not None:
                     marks = first.marked(row).to(call.output.device)
-                    call.output.copy_(change(call.output, marks))
+                    call.output.copy_(nudged(call.output, marks, draw))
 
         seed()
-        entered = self._inputs.marking(row, change)
+        entered = self._inputs.marking(row, partial(nudged_alike, draw=draw))
         self._reruns.through(self._outer, see, entered, self._last, is_plain=True)
         return found

@@ -7,7 +7,7 @@ more ones than a word: a slot with as many ones as a word depends on exactly one
 
 from __future__ import annotations
 
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise
 from math import comb
 
 import torch
@@ -30,6 +30,33 @@ def words(count: int) -> Tensor:
     for position, ones in enumerate(islice(combinations(range(runs), weight), count)):
         found[list(ones), position] = True
     return found
+
+
+def sparse_words(count: int, runs: int) -> Tensor:
+    """Return a code of few runs that mark few positions each, and rarely neighbouring ones."""
+    runs = min(runs, count)
+    weight = next((n for n in range(1, runs // 2) if comb(runs, n) >= count), None)
+    if weight is None:
+        return words(count)
+    found = torch.zeros(runs, count, dtype=torch.bool, device="cpu")
+    for position, ones in enumerate(_turned(runs, weight)[:count]):
+        found[list(ones), position] = True
+    return found
+
+
+def _turned(runs: int, weight: int) -> list[tuple[int, ...]]:
+    """List the words of a weight, each one turned by one run after that before it."""
+    some = sorted(combinations(range(1, runs), weight - 1), key=lambda others: -_gap(others, runs))
+    turned = (
+        tuple(sorted((first + n) % runs for n in (0, *others)))
+        for others in some
+        for first in range(runs)
+    )
+    return list(dict.fromkeys(turned))
+
+
+def _gap(others: tuple[int, ...], runs: int) -> int:
+    return min(y - x for x, y in pairwise((0, *others, runs)))
 
 
 def decoded(marked: Tensor, known: Tensor, code: Tensor) -> Tensor:
