@@ -47,6 +47,8 @@ class Side:
         tells that it does not.
     has_untold : bool
         Whether it is not known where some keys stand since a mask takes them from all queries.
+    unseen : set of int
+        The dimensions of which a run told nothing of any slot.
     """
 
     depends: Tensor
@@ -61,6 +63,7 @@ class Side:
     is_one: bool = False
     is_seen: bool = False
     has_untold: bool = False
+    unseen: set[int] = field(default_factory=set)
 
     @property
     def tells_tokens(self) -> bool:
@@ -90,6 +93,8 @@ class Side:
         """Learn from a run in which some indices of a dimension were marked."""
         self.is_seen |= bool((seen & known).any())
         sure = self.depends & known
+        if not bool(sure.any()):
+            self.unseen.add(dim)
         if bool((sure & ~seen).any()):
             self.apart.add(dim)
             if bool(((seen | ~sure).all(1) | (~seen | ~sure).all(1)).all()):
@@ -159,31 +164,76 @@ class Dependence:
 
     def complete(self, probe: Probe) -> None:
         """Find the index that each slot depends on, dimension by dimension."""
-        masked: Tensor | None = None
-        unread: Tensor | None = None
-        for dim, size in enumerate(self.shape):
-            if not any(dim in side.apart and dim not in side.index for side in self.sides):
-                continue
-            code = words(size)
-            some = [probe(self.along(dim, row)) for row in code]
-            runs, masked, unread = [both(one) for one in some], some[0].masked, some[0].unread
-            for n, side in enumerate(self.sides):
-                seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
-                if dim not in side.apart and side.is_at_one(seen, known, code):
-                    side.apart.add(dim)
-                    side.batch.add(dim)
-                if dim in side.apart:
-                    side.learn(dim, seen, known, code)
-        if masked is not None and bool(masked.any()):
-            self.queries.fill(masked)
-        if unread is not None and self.keys.index:
-            self.keys.fill_unread(unread)
+        reached = None
+        for dim in range(len(self.shape)):
+            if any(dim in side.apart and dim not in side.index for side in self.sides):
+                reached = self._learn(dim, probe)
+        for dim in self._tell_hidden(probe):
+            self._learn(dim, probe)
+        if reached is not None and reached.masked is not None and bool(reached.masked.any()):
+            self.queries.fill(reached.masked)
+        if reached is not None and reached.unread is not None and self.keys.index:
+            self.keys.fill_unread(reached.unread)
         self._mark_ends(probe)
         for side in self.sides:
             if side.index:
                 # The runs along each dimension mark every position: what none reaches has none.
                 side.depends = torch.stack([x != NONE for x in side.index.values()]).all(0)
                 side.index = {n: x.where(side.depends, NONE) for n, x in side.index.items()}
+
+    def _learn(self, dim: int, probe: Probe) -> Reached:
+        """Find the index of a dimension that each slot depends on; return the first run."""
+        code = words(self.shape[dim])
+        some = [probe(self.along(dim, row)) for row in code]
+        runs = [both(one) for one in some]
+        for n, side in enumerate(self.sides):
+            if dim in side.index:
+                continue
+            seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
+            if dim not in side.apart and side.is_at_one(seen, known, code):
+                side.apart.add(dim)
+                side.batch.add(dim)
+            if dim in side.apart:
+                side.learn(dim, seen, known, code)
+        return some[0]
+
+    def _tell_hidden(self, probe: Probe) -> list[int]:
+        """Find dimensions of which each slot depends on one index, NaN in which leaves no score.
+
+        So it is where tokens of one frame read those of another.
+        """
+        found = []
+        for n, side in enumerate(self.sides):
+            tokens = [dim for dim in side.index if dim not in side.batch and not side.mixes(dim)]
+            for dim in side.unseen - side.apart - {len(self.shape) - 1} if tokens else ():
+                code = words(self.shape[dim])
+                two = torch.stack((code[0], ~code[0]))
+                seen, known = self._by_halves(probe, n, dim, two, tokens[0])
+                if seen.equal(known):  # Slots depend on several.
+                    continue
+                seen, known = self._by_halves(probe, n, dim, code, tokens[0])
+                if bool((decoded(seen, known, code)[side.depends] >= 0).all()):
+                    side.apart.add(dim)
+                    side.batch |= {dim} if side.is_at_one(seen, known, code) else set()
+                    side.learn(dim, seen, known, code)
+                    found.append(dim)
+        return found
+
+    def _by_halves(self, probe: Probe, n: int, dim: int, code: Tensor, along: int) -> Tensor:
+        """Return which slots are marked by the runs of a code, and which are known (2, runs, ...).
+
+        Half of the tokens `along` a dimension are marked at a time, which leaves scores of others.
+        """
+        own = self.sides[n].index[along].clamp(min=0)
+        half = torch.arange(self.shape[along], device="cpu") % 2 == 0
+        runs = []
+        for row in code:
+            found = torch.zeros(2, *own.shape, dtype=torch.bool, device="cpu")
+            for some in (half, ~half):
+                marks = self.along(dim, row) & self.along(along, some)
+                found |= torch.stack(both(probe(marks))[n]) & some[own]
+            runs.append(found)
+        return torch.stack(runs, 1)
 
     def _mark_ends(self, probe: Probe) -> None:
         for dim, size in enumerate(self.shape):
