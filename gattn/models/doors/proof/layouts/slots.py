@@ -174,6 +174,11 @@ def _sequences(side: Side, owner: Owner) -> Tensor:
         return torch.zeros(lead, dtype=torch.long, device="cpu")
     index = side.index[owner.dim]
     if bool((index == SEVERAL).any()):
+        if side.is_hidden(owner.dim, index == SEVERAL):
+            raise UnprovedError(
+                "a mask takes all keys from some of its queries, such as padding, and nothing "
+                "tells to which text of the batch these belong: mask padded keys, but not queries"
+            )
         raise UnprovedError(
             "a slot depends on several elements of what would be the batch, so that it mixes "
             "these, or the model's inputs have no batch, as pairs of tokens may: expected a batch "

@@ -123,6 +123,12 @@ class Side:
         """Return whether some slot depends on several indices of a dimension."""
         return bool((self.index[dim] == SEVERAL).any())
 
+    def is_hidden(self, dim: int, some: Tensor) -> bool:
+        """Return whether no run along a dimension shows anything of some slots (lead, slots)."""
+        if not self.hidden:
+            return False
+        return bool(self.hidden[list(self.index).index(dim)].all(1)[some].all())
+
     def fill(self, unknown: Tensor) -> None:
         """Say where slots (lead, slots) stand that no run shows, since a mask takes all they read.
 
@@ -133,6 +139,15 @@ class Side:
                 self.index[dim] = alike
             elif (alike := _alike(index.mT, unknown.mT)) is not None:
                 self.index[dim] = alike.mT
+
+    def fill_from(self, other: Side, unknown: Tensor) -> None:
+        """Let slots that no run shows stand where those of the other side do, if all others do."""
+        for dim, index in self.index.items():
+            its = other.index.get(dim)
+            if its is None or its.shape != index.shape or bool(unknown.all()):
+                continue
+            if bool((its[unknown] >= 0).all()) and bool(((index == its) | unknown).all()):
+                self.index[dim] = its.clone()
 
     def fill_unread(self, unread: Tensor) -> None:
         """Say where keys (lead, slots) stand that no query reads and whose values tell nothing."""
@@ -174,6 +189,8 @@ class Dependence:
             self.queries.fill(reached.masked)
         if reached is not None and reached.unread is not None and self.keys.index:
             self.keys.fill_unread(reached.unread)
+        if reached is not None and reached.masked is not None and bool(reached.masked.any()):
+            self.queries.fill_from(self.keys, reached.masked)
         self._mark_ends(probe)
         for side in self.sides:
             if side.index:
