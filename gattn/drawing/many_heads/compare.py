@@ -142,9 +142,9 @@ def draw_compare(
     ways = [_stacked(grid_of(graphs, int(chosen.is_strip))) for graphs in stacks]
     every = [[grid for way in some for grid in way] for some in zip(*ways, strict=True)]
     if size is not None:
-        counts, shape = list(map(len, stacks)), len(stacks) * size[0] / size[1]
+        shape = len(stacks) * size[0] / size[1]
         for blocks in _BLOCKS:
-            for across in order.filling_columns(counts, shape * len(blocks) / max(blocks)):
+            for across in order.filling_columns(stacks, shape * len(blocks) / max(blocks)):
                 flowing = map(grid_of, stacks, across)
                 every.append([part for grid in flowing for part in grid.stacked(*blocks)])
     grids, *others = every

@@ -21,7 +21,7 @@ from gattn.drawing.chosen.heads import Chosen
 from gattn.drawing.chosen.shown import all_of, kept_by, share_of
 from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
-from gattn.drawing.many_heads.order import Graphs, Order, strip_columns
+from gattn.drawing.many_heads.order import Graphs, Order, is_narrow, strip_columns
 from gattn.drawing.many_heads.scores import HeadScore
 from gattn.drawing.many_heads.sheet import inches_of
 from gattn.drawing.many_heads.telling import draw_beside, telling_head, two_sides
@@ -180,8 +180,8 @@ def ways_of(
 
     stacks = chosen.stacks()
     ways = [tuple(strip_columns(graphs) if chosen.is_strip else 0 for graphs in stacks)]
-    if size is not None and order.is_free:
-        ways += order.filling_columns(list(map(len, stacks)), len(stacks) * size[0] / size[1])
+    if size is not None and (order.is_free or any(map(is_narrow, stacks))):
+        ways += order.filling_columns(stacks, len(stacks) * size[0] / size[1])
     return [list(map(grid_of, stacks, across)) for across in dict.fromkeys(ways)]
 
 

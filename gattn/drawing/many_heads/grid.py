@@ -118,9 +118,7 @@ class Grid:
     @cached_property
     def shape(self) -> tuple[float, float]:
         """The width and height of a matrix, the longer of them 1."""
-        sides = self.head.graph.num_keys, self.head.graph.num_queries
-        across, down = (max(side / max(*sides, 1), 1 / 3) for side in sides)
-        return across, down
+        return shape_of(self.head)
 
     @cached_property
     def measure(self) -> Callable[[str], float]:
@@ -164,3 +162,10 @@ class Grid:
             )
             for number, (count, end) in enumerate(zip(counts, ends, strict=True))
         ]
+
+
+def shape_of(head: AttentionGraph) -> tuple[float, float]:
+    """Return the width and height of a matrix, the longer of them 1, and none too narrow."""
+    sides = head.graph.num_keys, head.graph.num_queries
+    across, down = (max(side / max(*sides, 1), 1 / 3) for side in sides)
+    return across, down

@@ -143,7 +143,7 @@ class Plan:
         rows, down = self.grid.size[0], self.grid.shape[1]
         for _ in range(_TRIES):  # names above smaller panels may take more lines
             row = (height - self.top - self.bottom) / rows - self.above + _clear(side)
-            wanted = down / _FILLED
+            wanted = max(down / _FILLED, down + 1 - _FILLED)
             fitting = max((row - _clear()) / wanted, row / (wanted + _CLEAR), 0.05)
             if fitting >= side and self.row * rows + self.top + self.bottom <= height:
                 break

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from gattn.analysis.reading.heads import Place
 from gattn.drawing.canvas.head_labels import shorter
 from gattn.drawing.chosen.given import refuse_unused
+from gattn.drawing.many_heads.grid import shape_of
 from gattn.drawing.many_heads.grid_plan import most_columns
 from gattn.drawing.many_heads.scores import HeadScore, Score
 from gattn.heads.head import AttentionGraph
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 Graphs: TypeAlias = "Mapping[Place, AttentionGraph]"
 _SPREADS = (1.0, math.floor), (1.0, math.ceil), (0.7, math.floor), (1.4, math.ceil)
 """How many more columns than squares would have, where these are free, and how rounded."""
+
+_NARROW = 2.0
+"""From how much wider than high, or higher than wide, matrices may stand in any columns."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +103,16 @@ class Order:
         """Whether heads stand in any number of columns, also on a new figure."""
         return self.is_strip or (self.sort is not None and not self.within_layers)
 
-    def filling_columns(self, counts: Sequence[int], shape: float) -> list[tuple[int, ...]]:
-        """List in how many columns some heads of each stack may fill a width over a height.
+    def filling_columns(self, stacks: Sequence[Graphs], shape: float) -> list[tuple[int, ...]]:
+        """List in how many columns the heads of each stack may fill a width over a height.
 
         Layers that must stay rows are in no number of columns.
         """
+        counts = [len(graphs) for graphs in stacks]
+        spots = [len(graphs) * shape / _ratio(graphs) for graphs in stacks]
         found: list[tuple[int, ...]] = []
         for wider, rounded in () if self.within_layers else _SPREADS:
-            ideal = [rounded(wider * math.sqrt(count * shape)) for count in counts]
+            ideal = [rounded(wider * math.sqrt(some)) for some in spots]
             rows = [
                 -(-count // min(max(a, 1), count)) for a, count in zip(ideal, counts, strict=True)
             ]
@@ -171,6 +177,17 @@ def strip_columns(graphs: Graphs) -> int:
     most = most_columns(next(iter(graphs.values())))
     rows = -(-len(graphs) // most)
     return -(-len(graphs) // rows)
+
+
+def is_narrow(graphs: Graphs) -> bool:
+    """Return whether matrices are far from square, so that layers as rows fill few figures."""
+    return max(_ratio(graphs), 1 / _ratio(graphs)) > _NARROW
+
+
+def _ratio(graphs: Graphs) -> float:
+    """Return how much wider than high matrices are."""
+    across, down = shape_of(next(iter(graphs.values())))
+    return across / down
 
 
 def _layer_name(layer: int, graphs: Graphs) -> str:
