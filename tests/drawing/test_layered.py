@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 
@@ -16,6 +16,7 @@ from gattn.analysis import routes
 from gattn.drawing.canvas.colours import Scale
 from gattn.drawing.canvas.frame import new_axes
 from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.layers import layered
 from gattn.drawing.layers.layered import LayeredEdges, Line
 from gattn.drawing.layers.routes import draw_routes
 from gattn.errors import SelectionError
@@ -199,3 +200,10 @@ def test_names_of_heads_have_a_ground_of_the_figures_colour(river):
     names = [text for text in ax.texts if text.get_gid() == "gattn-heads"]
     assert names
     assert {to_hex(text.get_bbox_patch().get_facecolor()) for text in names} == {"#102030"}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_streams_and_mlps_differ_in_lightness(dark):
+    colours = [to_rgb(layered._COLOURS[kind][dark]) for kind in ("stream", "mlp")]
+    light = np.array(colours) @ (0.299, 0.587, 0.114)
+    assert abs(light[0] - light[1]) > 0.15

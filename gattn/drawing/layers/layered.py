@@ -25,7 +25,7 @@ MIDDLE = 0.58
 """How high in a layer the stream after attention lies."""
 _COLOURS = {
     "stream": {False: "#9aa0a6", True: "#7c8288"},
-    "mlp": {False: "#cc6a1b", True: "#ee8f2e"},
+    "mlp": {False: "#a84300", True: "#f5a04a"},
     "path": {False: "#f3c13a", True: "#9a7a14"},
 }
 """The colours of edges that are not attention, by whether the background is dark."""
