@@ -316,3 +316,8 @@ def test_geometries_are_equal_if_their_places_are():
     assert Layout([[0, 1]]) != Layout([[0, 2]])
     assert Grid(1, 2, [0, 1]) != Grid(2, 1, [0, 1])
     assert Times([[0, 1]]) != Layout([[0, 1]])
+
+
+def test_seconds_of_each_token_need_their_ends():
+    with pytest.raises(ShapeError, match=r"begins and ends, \(tokens, 2\), not .* \(5,\)"):
+        AttentionGraph.from_dense(attention(5, 5)).at_times(np.arange(5.0))

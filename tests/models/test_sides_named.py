@@ -220,3 +220,31 @@ def test_an_edit_says_which_side_has_no_texts():
     edit = Cut(stack=STACK, layer=0, query="x", key="a")
     with pytest.raises(EditError), edited(model, edit, tokens={STACK: {"key": SOURCE}}):
         model(*_inputs())
+
+
+@pytest.mark.parametrize("count", [3, 4])
+@torch.no_grad()
+def test_lists_for_more_sequences_than_ran_are_refused(count):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 1).eval(), torch.randn(2, 5, 16)
+    said = f"lists the texts of {count} sequences, but there are 2"
+    with pytest.raises(CaptureError, match=said), capturing(model, tokens=[SOURCE] * count):
+        model(x)
+    cut = Cut(layer=0, key=SOURCE[1])
+    with pytest.raises(EditError, match=said), edited(model, cut, tokens=[SOURCE] * count):
+        model(x)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ("dog", "not 'dog'"),
+        (5, "such as a list of words, not 5"),
+        ((word for word in SOURCE), "such as a list of words, not <generator"),
+        ({"layers.self_attn": 5}, "not 5 for the stack 'layers.self_attn'"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(tokens, said):
+    with pytest.raises(CaptureError, match=said), capturing(_model(), tokens=tokens):
+        raise AssertionError

@@ -118,6 +118,11 @@ class Located:
         SelectionError
             If there is no such stack, or several to choose from.
         """
+        if np.ndim(seconds) not in (0, 2):
+            raise ShapeError(
+                "seconds takes the seconds per token, one number, or when each token begins and "
+                f"ends, (tokens, 2), not an array of shape {np.shape(seconds)}."
+            )
         if np.ndim(seconds) == 2:
             return self._located(partial(_given, Times(seconds)), side or "key", stack)
 

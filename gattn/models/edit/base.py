@@ -152,7 +152,8 @@ class Edit(Described):
             return list(range(count))
         if missing := [head for head in heads if head >= count]:
             raise SelectionError(
-                f"{self} names head {missing[0]}, but the heads are 0 .. {count - 1}."
+                f"{self} names head {missing[0]}, but the heads are 0 .. {count - 1} in a layer "
+                "that it edits: give layer= the layers that have this head, or another head."
             )
         return heads
 

@@ -35,6 +35,7 @@ class Seen:
     """What was seen while a context was open: layers of each stack, and the texts' tokens."""
 
     was_called: bool = False
+    sequences: int = 0
     layers: dict[str, int] = field(default_factory=dict)
     order: dict[tuple[str, int], None] = field(default_factory=dict)
     """The stacks and layers in the order in which they ran."""
@@ -49,6 +50,7 @@ class Seen:
         """Note a call."""
         stack, queries, keys = place.stack, place.queries, place.keys
         self.order[stack, place.layer] = None
+        self.sequences = max(self.sequences, 1 + max(place.sequences, default=-1))
         self.layers[stack] = max(self.layers.get(stack, 0), place.layer + 1)
         most = max([side.end for side in queries], default=0)
         self.counts[stack, "query"] = max(self.counts.get((stack, "query"), 0), most)

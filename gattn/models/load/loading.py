@@ -260,6 +260,11 @@ def check_tokenizer(tokenizer: object) -> None:
     from transformers import PreTrainedTokenizerBase
 
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        if isinstance(tokenizer, list | tuple):
+            raise ModelError(
+                f"tokenizer must be a transformers tokenizer, not {tokenizer!r:.60}: names of "
+                "tokens are given as tokens=[...]."
+            )
         raise ModelError(
             "tokenizer must be a transformers tokenizer, such as "
             f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}. With one of "

@@ -185,6 +185,8 @@ class Recording(Context):
             )
             for n, one in enumerate(sequences)
         ]
+        if self._is_finished and (wrong := self._naming.surplus(len(sequences))):
+            raise CaptureError(f"{wrong}.")
         namings = namings_of(self._naming, sequences, made)
         found = [
             naming.applied(trace, one.grids, number, unnamed=one.unnamed, own=one.own)

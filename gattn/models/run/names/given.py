@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from numbers import Integral
 
 from torch import Tensor
+
+from gattn.errors import CaptureError
+
+
+def check_texts(tokens: object) -> None:
+    """Refuse what is neither texts nor lists or mappings of them."""
+    if isinstance(tokens, Mapping):
+        for stack, texts in tokens.items():
+            _check_list(texts, f" for the stack {stack!r}")
+    elif tokens is not None:
+        _check_list(tokens, "")
+
+
+def _check_list(given: object, where: str) -> None:
+    is_list = isinstance(given, Sized) and isinstance(given, Iterable)
+    if isinstance(given, str) or not is_list:
+        raise CaptureError(
+            f"tokens= takes one text per token, such as a list of words, not {given!r:.60}{where}."
+        )
 
 
 def is_grid(given: object) -> bool:

@@ -18,7 +18,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.token_maps import TokenMap
-from gattn.models.run.names.given import counts_of, is_grid, is_nested, text_of
+from gattn.models.run.names.given import check_texts, counts_of, is_grid, is_nested, text_of
 from gattn.models.run.names.misnamed import (
     MOVED,
     SIDES,
@@ -46,10 +46,7 @@ class Naming:
     grid: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.tokens, str):
-            raise CaptureError(
-                f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
-            )
+        check_texts(self.tokens)
         if self.grid is not None and not is_grid(self.grid):
             raise CaptureError(
                 "grid= takes the numbers of rows and of columns of patches, such as (14, 14), not "
@@ -94,6 +91,18 @@ class Naming:
                 "list for each sequence of the batch."
             )
         return given[sequence]
+
+    def surplus(self, sequences: int) -> str:
+        """Say that texts are listed for more sequences than there are; "" if they are not."""
+        given = self.tokens
+        if given is None or isinstance(given, Mapping) or not is_nested(given):
+            return ""
+        if len(given) <= sequences:
+            return ""
+        return (
+            f"tokens= lists the texts of {len(given)} sequences, but there are {sequences}: give "
+            "one list for each sequence of the batch, or one list of texts for all of them"
+        )
 
     def grids(
         self, proved: TokenMap | None, sizes: Mapping[str, int], *, is_bipartite: bool

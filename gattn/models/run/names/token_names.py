@@ -103,6 +103,8 @@ class TokenNames:
         """Refuse names of stacks, or of tokens, that the model did not have."""
         if unknown := self._naming.stacks - seen.layers.keys():
             raise EditError(unknown_stack(min(unknown), seen.layers))
+        if seen.sequences and (wrong := self._naming.surplus(seen.sequences)):
+            raise EditError(f"{wrong}.")
         for (stack, _), size in self._beside_patches.items():
             others = sorted(other for (other, _), n in seen.counts.items() if n == size)
             if others and not self._naming.stacks:
