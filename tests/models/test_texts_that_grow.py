@@ -100,7 +100,7 @@ def test_more_names_than_the_text_grows_to_are_refused(model, prompts, later):
         if later is not None:
             model(prompts[later][None])
 
-    wrong = pytest.raises(EditError, match="gives 6 texts, and the stack")
+    wrong = pytest.raises(EditError, match="gives 6 texts, and the ")
     with wrong, edited(model, Cut(layer=0, key="b"), tokens=NAMES[:6]):
         run()
 
@@ -165,3 +165,61 @@ def test_an_effect_on_a_loop_names_the_prompt(model, prompts):
         finally:
             model.cut = None
     assert found["effect"][0] == pytest.approx(float(cut - plain), abs=1e-10)
+
+
+class Placed(nn.Module):
+    """A layer over vectors at positions, which are the same of all texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions, self.inner = nn.Embedding(16, 16), nn.MultiheadAttention(16, 2)
+        self.inner.batch_first = True
+
+    def forward(self, x, positions):
+        x = x + self.positions(positions)
+        return x + self.inner(x, x, x, need_weights=False)[0]
+
+
+@pytest.fixture(scope="module")
+def placed():
+    torch.manual_seed(2)
+    model, text = Placed().double().eval(), torch.randn(1, 6, 16).double()
+
+    @torch.no_grad()
+    def run(*texts):
+        return [model(x, torch.arange(x.shape[1])[None]) for x in texts]
+
+    return model, text, run
+
+
+def test_vectors_that_differ_are_no_text_that_grows(placed):
+    model, text, run = placed
+    other = torch.flip(text, (1,))
+    for count, kind in ((5, EditError), (6, EditError), (5, CaptureError)):
+        named = (
+            capturing(model, tokens=NAMES[:5])
+            if kind is CaptureError
+            else edited(model, Cut(layer=0, key="b"), tokens=NAMES[:count])
+        )
+        with pytest.raises(kind, match=f"gives {count} texts"), named:
+            run(other[:, :5], text)
+
+
+def test_vectors_of_a_text_that_grows_have_its_names(placed):
+    model, text, run = placed
+    with capturing(model, tokens=NAMES[:5]) as seen:
+        run(text[:, :5], text)
+    assert [trace.tokens for trace in seen.traces] == [NAMES[:5], [*NAMES[:5], "5"]]
+    with edited(model, Cut(layer=0, key="b"), tokens=NAMES[:6]):
+        found = run(text[:, :5], text)
+    with edited(model, Cut(layer=0, key=1)):
+        wanted = run(text[:, :5], text)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_texts_that_do_not_begin_alike_are_told(model, prompts):
+    wrong = pytest.raises(EditError, match="were not those of one text")
+    with wrong, edited(model, Cut(layer=0, key="b"), tokens=NAMES[:8]):
+        model.generate(prompts[:1], 4)
+        model.generate(prompts[1:], 4)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import extra_of
+from gattn.models.run.names.misnamed import PLURAL, other_count, other_texts
 from gattn.models.run.names.naming import ByStack, Naming, Texts
 from gattn.models.run.record.recorded import RecordedSequence
 
@@ -120,11 +121,13 @@ class GrowingTexts:
             return names
         return of_length(names, count)
 
-    def other_counts(self) -> Iterator[tuple[str, str, int, int]]:
-        """Give the sides whose text did not grow to as many tokens as were named; both counts."""
+    def wrong(self) -> Iterator[str]:
+        """Say of which sides no text grew to as many tokens as were named."""
         for (stack, side, _), text in self._texts.items():
-            if text.named and not text.reaches(text.named):
-                yield stack, side, text.named, max(text.lengths)
+            if text.named and text.is_broken:
+                yield other_texts(text.named, stack, PLURAL[side])
+            elif text.named and not text.reaches(text.named):
+                yield other_count(text.named, stack, max(text.lengths), PLURAL[side], link="and")
 
 
 @dataclass

@@ -31,6 +31,15 @@ def other_count(
     )
 
 
+def other_texts(given: int, stack: str, what: str) -> str:
+    """Say that calls read texts of which texts for tokens name only one."""
+    return (
+        f"tokens= gives {given} texts, and the {what} of the stack {stack!r} were not those of one "
+        "text, of which each call's ids begin the next call's: give positions, or edit each text "
+        "in a context of its own"
+    )
+
+
 def other_grid(grid: tuple[int, int], stack: str, count: int, what: str = "tokens") -> str:
     """Say that patches are not the tokens of a stack, and what to give."""
     others = count - prod(grid)

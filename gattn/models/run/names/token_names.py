@@ -113,8 +113,8 @@ class TokenNames:
                     f"and as {stack!r} has beside its patches. Say whose they are, as in "
                     f"tokens={{{stack!r}: [...]}}."
                 )
-        for stack, side, size, count in self._growing.other_counts():
-            raise EditError(f"{other_count(size, stack, count, PLURAL[side], link='and')}.")
+        for wrong in self._growing.wrong():
+            raise EditError(f"{wrong}.")
 
     def _of_tokenizer(
         self, place: Place, sequence: int, tracker: Tracker

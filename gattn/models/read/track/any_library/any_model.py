@@ -63,7 +63,8 @@ class AnyTracker(ProvedTracker):
         self._asked: tuple[str, int] | None = None
         self._padding = PaddedQueries(self.modules)
         self.needs_tokenizer = True
-        self._read: list[Tensor] = []
+        self._known_texts: list[Tensor] | None = None
+        self._given: Mapping[str, Any] = {}
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that a call of the model begins."""
@@ -78,7 +79,7 @@ class AnyTracker(ProvedTracker):
         self._padding = PaddedQueries(self.modules)
         self._begin_proved(module, args, kwargs)
         are_first = self.plan is not None and self.plan.are_tokens_first
-        self._read = [x.T if are_first else x for x in texts_of(self.inputs).values()]
+        self._known_texts, self._given = None, self.inputs
         if (ids := ids_of(self.inputs)) is not None:
             self.progress.note_ids(self.modules.side, ids.T if are_first else ids, 0)
         self._compare()
@@ -94,8 +95,11 @@ class AnyTracker(ProvedTracker):
         self._end_proved(result)
 
     def read(self, sequence: int) -> tuple[list[int], ...]:
-        """Return the ids of each text that a sequence of the call was given."""
-        return tuple(x[sequence].tolist() for x in self._read if sequence < len(x))
+        """Return what tells the tokens of each text that a sequence of the call was given."""
+        if self._known_texts is None:
+            are_first = self.plan is not None and self.plan.are_tokens_first
+            self._known_texts = [x.T if are_first else x for x in texts_of(self._given)]
+        return tuple(x[sequence].tolist() for x in self._known_texts if sequence < len(x))
 
     def _stack(self, call: SeenCall) -> str:
         """Name the stack of a call; one that its door names is split where the nodes change."""
