@@ -213,3 +213,32 @@ def test_scripted_code_may_decide_by_values_after_attention():
     model.after = nn.Sequential(model.after, torch.jit.script(Reading()))
     for found, wanted in zip(shown(model, x)[1:], expected, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+class Comparing(nn.Module):
+    def forward(self, x):
+        return x if torch.equal(x[:, 0], x[:, 1]) else x.flip(1)
+
+
+class Approximating(nn.Module):
+    def forward(self, x):
+        return x if torch.allclose(x[:, 0], x[:, 1]) else x.flip(1)
+
+
+class CountingPlaces(nn.Module):
+    def forward(self, x):
+        return x if (x[:, 0] != x[:, 1]).nonzero().numel() == 0 else x.flip(1)
+
+
+class CountingPicked(nn.Module):
+    def forward(self, x):
+        return x if x[:, 0][x[:, 0] != x[:, 1]].numel() == 0 else x.flip(1)
+
+
+@pytest.mark.parametrize("kind", [Comparing, Approximating, CountingPlaces, CountingPicked])
+def test_scripted_code_that_compares_or_counts_before_attention_is_refused(kind):
+    """By other numbers it would not turn its tokens round, which a proof of the first would miss."""
+    model, x = built(Mlp), example()
+    model.before = torch.jit.script(kind())
+    with pytest.raises(CaptureError, match=r"torch\.jit scripted.* reads numbers"):
+        shown(model, x)

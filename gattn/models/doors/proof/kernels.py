@@ -141,8 +141,9 @@ class Kernels(TorchDispatchMode):
             everything = (*args, *given.values())
             self.takings.note(self._walk.innermost, name, everything, result, is_own=is_own)
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-        is_told = is_own or is_sized_by_numbers(func, tensors)
-        self.picks.note(name, args, given, result, is_random=is_random, is_told=is_told)
+        is_sized = is_sized_by_numbers(func, tensors)
+        how = {"is_random": is_random, "is_sized": is_sized, "is_own": is_own}
+        self.picks.note(name, args, given, result, **how)
         if not self.picks.is_ignoring:
             self.origins.note(func, tensors, result, is_random=is_random)
         is_lookup = self.integers.note(name, tensors, result)

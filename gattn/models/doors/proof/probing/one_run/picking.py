@@ -26,6 +26,7 @@ _NOISE = frozenset(("rand", "rand_like", "uniform", "uniform_", "bernoulli", "be
 _DRAWS = frozenset(("randperm", "multinomial", "randint", "randint_like"))
 _WHERE = frozenset(("nonzero", "nonzero_static"))
 _READS = frozenset(("_local_scalar_dense",))
+_COMPARES = frozenset(("equal", "allclose"))
 _TAKES = frozenset(("index", "gather", "index_select", "take", "masked_select"))
 _PUTS = frozenset(("index_put", "index_put_", "scatter", "scatter_", "index_copy", "index_copy_"))
 _PUTS |= {"_index_put_impl_", "_unsafe_index", "index_add", "index_add_", "masked_scatter"}
@@ -102,7 +103,7 @@ class Picks:
         self.is_ignoring = False
         """Whether what runs decides nothing."""
         self.count_read = 0
-        """How many kernels read a number for the model's code, or for a function that it calls."""
+        """How many kernels told code of numbers, or a function that the model's code calls."""
         self.count_told = 0
         """How many of the model's kernels told Python of numbers, or of sizes that these decide."""
 
@@ -129,20 +130,23 @@ class Picks:
         result: Any,
         *,
         is_random: bool = False,
-        is_told: bool = False,
+        is_sized: bool = False,
+        is_own: bool = False,
     ) -> None:
-        """Look at a kernel that ran; `is_told` if Python may learn of values, as by sizes."""
+        """Look at a kernel that ran; Python may learn of values by sizes, or if it is no torch's."""
         if self.is_ignoring:
             return
         count, given = len(self.found), tensors_in((args, kwargs))
+        is_told = is_sized or is_own
         self._note(kernel, args, kwargs, given, result, is_random=is_random)
         is_plain = not is_random and self._is_plain(kernel, given, result)
         self._fill(kernel, given, result, is_plain=is_plain)
         new = self.found[count:]
         self._is_told |= is_told
-        is_read = kernel in _READS and not is_by_gattn()
-        self.count_read += is_read
-        self.count_told += is_read or (is_told and not is_by_gattn())
+        is_read = kernel in _READS
+        if not is_by_gattn():
+            self.count_read += is_read or is_sized or kernel in _COMPARES
+            self.count_told += is_read or is_told
         made = tensors_in((result,))
         if self.found and not (made and all(x.is_meta for x in made)):  # These hold no numbers.
             is_told |= self._is_told and bool(new)  # Its size may be that of such indices.
