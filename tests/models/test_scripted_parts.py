@@ -237,7 +237,7 @@ class CountingPicked(nn.Module):
 
 @pytest.mark.parametrize("kind", [Comparing, Approximating, CountingPlaces, CountingPicked])
 def test_scripted_code_that_compares_or_counts_before_attention_is_refused(kind):
-    """By other numbers it would not turn its tokens round, which a proof of the first would miss."""
+    """By other numbers it would not turn its tokens round, which is not proved."""
     model, x = built(Mlp), example()
     model.before = torch.jit.script(kind())
     with pytest.raises(CaptureError, match=r"torch\.jit scripted.* reads numbers"):

@@ -31,8 +31,9 @@ from gattn.models.read.track.early_calls import EarlyCall
 from gattn.models.watch.contexts import present
 
 _READS_HIDDEN = (
-    "code that torch.jit scripted, or that runs without Python, reads numbers of tensors, or counts "
-    "some, before attention, and may do something else by other numbers: run it as it was written"
+    "code that torch.jit scripted, or that runs without Python, reads numbers of tensors before "
+    "attention, or counts some, and may do something else by other numbers: run it as it was "
+    "written"
 )
 _CALLS_ORIGINAL = (
     "gattn runs a copy of it for the proof, and the copy still calls {} of the original, since the "

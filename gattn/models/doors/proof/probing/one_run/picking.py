@@ -133,7 +133,7 @@ class Picks:
         is_sized: bool = False,
         is_own: bool = False,
     ) -> None:
-        """Look at a kernel that ran; Python may learn of values by sizes, or if it is no torch's."""
+        """Look at a kernel: by sizes, or if it is none of torch's, Python may learn of values."""
         if self.is_ignoring:
             return
         count, given = len(self.found), tensors_in((args, kwargs))
