@@ -4,6 +4,7 @@ The oracle is the same model with these parts as they were written.
 """
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -235,10 +236,30 @@ class CountingPicked(nn.Module):
         return x if x[:, 0][x[:, 0] != x[:, 1]].numel() == 0 else x.flip(1)
 
 
-@pytest.mark.parametrize("kind", [Comparing, Approximating, CountingPlaces, CountingPicked])
+def test_a_scripted_part_that_compares_tensors_is_refused():
+    model = built(Mlp)
+    model.before = torch.jit.script(Comparing())
+    with pytest.raises(ModelError, match=r"before .* compares tensors by torch\.equal"):
+        gattn.capturing(model).__enter__()
+
+
+@pytest.mark.parametrize("kind", [Approximating, CountingPlaces, CountingPicked])
 def test_scripted_code_that_compares_or_counts_before_attention_is_refused(kind):
     """By other numbers it would not turn its tokens round, which is not proved."""
     model, x = built(Mlp), example()
     model.before = torch.jit.script(kind())
     with pytest.raises(CaptureError, match=r"torch\.jit scripted.* reads numbers"):
         shown(model, x)
+
+
+def test_a_frozen_part_is_called_what_it_is():
+    """Its weights are constants of its code, so that a warning may take its products for more."""
+    model, x = built(Mlp), example()
+    expected = shown(model, x)
+    model.before = torch.jit.freeze(torch.jit.script(model.before))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for found, wanted in zip(shown(model, x), expected, strict=True):
+            torch.testing.assert_close(found, wanted)
+    names = [str(one.message) for one in told if "before" in str(one.message)]
+    assert all("ScriptModule" in name for name in names)

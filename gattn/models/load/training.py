@@ -8,6 +8,7 @@ from types import CodeType, FunctionType
 from torch import nn
 
 from gattn.errors import ModelError
+from gattn.models.load.scripts import is_training
 
 _CHANGING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -18,7 +19,7 @@ def refuse_training(model: nn.Module) -> None:
     if not model.training:
         return
     for name, module in model.named_modules():
-        if module.training and _differs(module):
+        if is_training(module) and _differs(module):
             kind = type(module).__name__
             where = "" if module is model else f" ({name}, {kind}, behaves differently in it)"
             raise ModelError(

@@ -20,6 +20,7 @@ from gattn.models.edit.ends import Ends
 from gattn.models.edit.heard import Hears
 from gattn.models.edit.unmet import Seen, Unmet
 from gattn.models.edit.where.tokens import KnownTokens, only_one
+from gattn.models.load.scripts import is_training
 from gattn.models.load.walking import modules_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -96,7 +97,7 @@ class Editing(Context):
         self._ends.setdefault(tracker, Ends(self._edits)).begin(tracker)
         with_gradient = torch.is_grad_enabled()
         is_checkpointed = with_gradient and any(
-            module.training and getattr(module, "gradient_checkpointing", False)
+            is_training(module) and getattr(module, "gradient_checkpointing", False)
             for module in modules_of(tracker.model)
         )
         self._calls[tracker] = _Call(is_checkpointed, with_gradient)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from gattn.models.load.scripts import is_script
+from gattn.models.load.scripts import is_script, is_training
 
 
 class _Held:
@@ -18,7 +18,7 @@ class _Held:
         self.script = script
 
 
-class Scripted(nn.Module):
+class ScriptModule(nn.Module):
     """Runs a scripted part, and has its parameters and buffers.
 
     Parameters
@@ -29,7 +29,7 @@ class Scripted(nn.Module):
 
     def __init__(self, script: nn.Module) -> None:
         super().__init__()
-        self.training = script.training
+        self.training = is_training(script)
         self.__dict__["_held"] = _Held(script)
         self._parameters.update(script.named_parameters())
         self._buffers.update(script.named_buffers())
@@ -44,9 +44,9 @@ class Scripted(nn.Module):
             raise AttributeError(name)
         return getattr(self.__dict__["_held"].script, name)
 
-    def __deepcopy__(self, memory: dict[int, Any]) -> Scripted:
+    def __deepcopy__(self, memory: dict[int, Any]) -> ScriptModule:
         """Share the part with copies."""
-        return Scripted(self.__dict__["_held"].script)
+        return ScriptModule(self.__dict__["_held"].script)
 
 
 def stand_ins(model: nn.Module) -> dict[int, Any]:
@@ -56,7 +56,7 @@ def stand_ins(model: nn.Module) -> dict[int, Any]:
     while waiting:
         for part in waiting.pop().children():
             if is_script(part):
-                found[id(part)] = Scripted(part)
+                found[id(part)] = ScriptModule(part)
             else:
                 waiting.append(part)
     return found

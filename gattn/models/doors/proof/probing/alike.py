@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gattn.models.doors.proof.probing.describing import Description
 from gattn.models.doors.proof.probing.one_run.hooks import acting, described
 from gattn.models.doors.proof.probing.one_run.inputs import flattened
-from gattn.models.load.scripts import described_script, is_script
+from gattn.models.load.scripts import described_script, is_script, is_training
 from gattn.models.load.walking import modules_of
 
 _FIRST = list(vars(nn.Module()))
@@ -30,7 +30,7 @@ class Alike:
         return self._known[module]
 
     def _described(self, module: nn.Module) -> int:
-        if not module.training and "drop" in type(module).__name__.lower():
+        if not is_training(module) and "drop" in type(module).__name__.lower():
             return self._numbers.setdefault(type(module), len(self._numbers))
         attributes = tuple(
             (name, self._description(value))
@@ -44,7 +44,7 @@ class Alike:
         )
         inner = tuple((name, None if x is None else self[x]) for name, x in module._modules.items())
         hooks = tuple(map(id, acting(module)))
-        described = type(module), attributes, tensors, inner, module.training, hooks
+        described = type(module), attributes, tensors, inner, is_training(module), hooks
         return self._numbers.setdefault(described, len(self._numbers))
 
 
@@ -73,7 +73,7 @@ def state_of(model: nn.Module) -> object:
     modules = modules_of(model)
     types = [*map(type, modules)]
     torchs = {kind for kind in {*types} if kind.__module__.startswith("torch.nn.modules")}
-    found: list[object] = [*types, *[module.training for module in modules]]
+    found: list[object] = [*types, *map(is_training, modules)]
     description, kinds = Description(), dict[type[nn.Module], None]()
     for number, (module, kind) in enumerate(zip(modules, types, strict=True)):
         if is_script(module):
