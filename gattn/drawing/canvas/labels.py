@@ -20,7 +20,7 @@ from gattn.names import shortening
 from gattn.names.pieces import spelled
 from gattn.names.text import numbered, visible
 
-_EXPONENT = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]\d\d\d?)(?![\w.])")
+_EXPONENT = re.compile(r"(?<![\w.“\"])(?<!\w-)(\d+(?:\.\d+)?)e([+-]\d\d\d?)(?![\w.])")
 _RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
 _RAISE = str.maketrans("-0123456789", _RAISED)
 _SMALLEST = 5.0
