@@ -30,7 +30,16 @@ def test_numbers_with_an_exponent(value, text):
 
 
 def test_texts_that_only_look_so_stay_as_they_are():
-    for text in ("model_1e-05", "model-1e-05", "“1e-05”", "1e-05b", "v2.1e-05.bin", "0e5", "e-05", "12 − 1e5"):
+    for text in (
+        "model_1e-05",
+        "model-1e-05",
+        "“1e-05”",
+        "1e-05b",
+        "v2.1e-05.bin",
+        "0e5",
+        "e-05",
+        "12 − 1e5",
+    ):
         assert with_powers(text) == text
     assert with_powers("by -6.5e-05") == "by -6.5×10⁻⁵"
     assert with_powers("to 5.0e-16 of 1e+06, at most") == "to 5.0×10⁻¹⁶ of 1×10⁶, at most"
