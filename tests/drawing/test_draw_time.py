@@ -12,6 +12,7 @@ from seen import axes, caption
 import gattn
 from gattn import AttentionGraph, AttentionTrace
 from gattn.drawing import draw_time
+from gattn.drawing.matrices.cells import EdgeCells
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.stack import Stack
 
@@ -27,7 +28,7 @@ def curve(ax):
 
 
 def cells(ax):
-    (found,) = [image for image in ax.images if image.get_gid() == "gattn-cells"]
+    (found,) = ax.images
     return found
 
 
@@ -63,6 +64,31 @@ def test_without_a_query_rows_are_words_and_columns_lie_in_time():
     assert tuple(mesh.get_extent())[:2] == (0, 20)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "red", "house", "by", "the"]
     assert (mesh.norm.vmin, mesh.norm.vmax) == (0, DENSE.max())
+
+
+def test_pairs_without_an_edge_are_empty_as_in_a_matrix():
+    head = AttentionGraph.from_dense(np.tril(attention(200, 200)), gattn.TokenGraph.causal(200))
+    in_time = cells(head.at_times(0.5).draw_time(figsize=(6, 6))).get_array()
+    assert (in_time.mask == np.triu(np.ones((200, 200)), 1)).all()
+    ax = head.at_times(0.5).draw_time(figsize=(1.2, 1.2), labels=False)
+    pooled = cells(ax).get_array()
+    assert max(pooled.shape) < 200
+    by_position = EdgeCells.of(head).at(*pooled.shape)
+    np.testing.assert_allclose(pooled.filled(np.nan), by_position, atol=1e-7)
+
+
+def test_seconds_without_a_key_are_hatched_and_pairs_without_an_edge_are_not():
+    head = AttentionGraph.from_dense(np.tril(attention(3, 3)), gattn.TokenGraph.causal(3))
+    (gaps,) = [
+        found
+        for found in head.at_times([[0, 1], [1, 1.5], [2, 3]]).draw_time().collections
+        if found.get_gid() == "gattn-gaps"
+    ]
+    (place,) = gaps.get_paths()
+    assert place.get_extents().extents.tolist() == [1.5, -0.5, 2, 2.5]
+    ax = head.at_times(1).draw_time()
+    assert not ax.collections
+    assert not ax.patch.get_hatch()
 
 
 def test_colours_of_nearly_even_attention_begin_at_the_least():

@@ -30,9 +30,9 @@ from gattn.drawing.chosen.queries import Tokens, check_same_tokens, rows_of, sid
 from gattn.drawing.chosen.shown import kept_by
 from gattn.drawing.located.sounds import ROOM, Sound, read_sound
 from gattn.drawing.located.steps import Steps
-from gattn.drawing.matrices.arrays import ArrayCells
+from gattn.drawing.matrices.arrays import ArrayCells, PairCells
 from gattn.drawing.matrices.cells import Pool, check_pool
-from gattn.drawing.matrices.heatmaps import hatch_missing, say_pooled
+from gattn.drawing.matrices.heatmaps import hatch_stretches, say_pooled
 from gattn.drawing.matrices.images import add_cells
 from gattn.edit_records import union
 from gattn.errors import SelectionError
@@ -61,7 +61,8 @@ def draw_time(
 ) -> Axes:
     """Draw attention over seconds: of a query as a curve, or of all as a heatmap.
 
-    In a heatmap rows are queries, and keys lie where they are in time; colours, like the curve's
+    In a heatmap rows are queries, and keys lie where they are in time, empty where there is no
+    edge and hatched where there is no key; colours, like the curve's
     height, run from 0 to the largest number shown; those of nearly even attention from the least,
     and the caption says so, as over an image. With a waveform, seconds end where it does, and the
     caption says how much of the attention lies after its end. `figsize`, `ax`, `cmap`, `labels` and
@@ -118,7 +119,9 @@ def draw_time(
         ax = new_axes(7.2, 2.9 if rows else min(max(2.6, 1.7 + 0.24 * len(matrix)), 8.0))
     end = min(steps.stop, sound.seconds) if sound else steps.stop
     if rows is None:
-        notes = _draw_heatmap(ax, matrix, steps, queries, sound, vmax, pool, cmap, labels, legend)
+        notes = _draw_heatmap(
+            ax, matrix, _edges(several), steps, queries, sound, vmax, pool, cmap, labels, legend
+        )
     else:
         notes = _draw_curve(ax, matrix[0], steps, sound, vmax)
         _mark_own(ax, asked, rows)
@@ -146,6 +149,14 @@ def _matrix(
     return np.asarray(np.mean(dense, axis=0))
 
 
+def _edges(heads: Sequence[AttentionGraph]) -> NDArray[np.float64]:
+    """Return 1 where any head has an edge, 0 elsewhere."""
+    found = np.zeros((heads[0].graph.num_queries, heads[0].graph.num_keys))
+    for head in heads:
+        found[head.query, head.key] = 1.0
+    return found
+
+
 def _draw_curve(
     ax: Axes, row: NDArray[np.float64], steps: Steps, sound: Sound | None, vmax: float | None
 ) -> list[str]:
@@ -168,6 +179,7 @@ def _draw_curve(
 def _draw_heatmap(
     ax: Axes,
     matrix: NDArray[np.float64],
+    is_edge: NDArray[np.float64],
     steps: Steps,
     queries: Tokens,
     sound: Sound | None,
@@ -185,11 +197,14 @@ def _draw_heatmap(
     begin = begin_of(least, most)
     norm = Normalize(-most if is_signed else begin, most or 1.0)
     colours = colour_map(cmap, is_signed=is_signed, is_area=True)
-    cells = ArrayCells(laid, pool, edges)
+    cells = PairCells(ArrayCells(laid, pool, edges), steps.with_gaps(is_edge)[0])
     extent = (edges[0], edges[-1], rows - 0.5, -0.5)
     image = add_cells(ax, cells, cmap=colours, norm=norm, extent=extent, gid="gattn-cells")
     image.set_clip_path(ax.patch)
-    hatch_missing(ax, laid)
+    gaps = np.isnan(laid).all(axis=0)
+    if gaps.any():
+        ends = zip(edges[:-1][gaps], np.diff(edges)[gaps], strict=True)
+        hatch_stretches(ax, list(ends), (-0.5, rows))
     say_pooled(ax, laid.shape, pool)
     ax.set_ylim(rows - 0.5, rows - 0.5 - rows / ROOM if sound else -0.5)
     ax.spines[:].set_visible(False)

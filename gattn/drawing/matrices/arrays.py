@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,37 @@ class ArrayCells:
         down, across = overlaps(np.arange(high + 1.0), rows), overlaps(edges, columns)
         present = down.T @ np.isfinite(self.values).astype(np.float64) @ across
         return averages(down.T @ np.nan_to_num(self.values) @ across, present, present > 1e-9)
+
+
+@dataclass(frozen=True)
+class PairCells:
+    """A matrix of pairs of tokens, empty where none is an edge; with others these count as 0.
+
+    Parameters
+    ----------
+    values : ArrayCells
+        The numbers, 0 where there is no edge.
+    is_edge : array (rows, columns)
+        1 where there is an edge, 0 where there is none.
+    """
+
+    values: ArrayCells
+    is_edge: NDArray[np.float64]
+
+    @property
+    def pool(self) -> Pooling:
+        """What a cell shows that stands for several."""
+        return self.values.pool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows and columns there are."""
+        return self.values.shape
+
+    def at(self, rows: int, columns: int) -> NDArray[np.float64]:
+        """Return the matrix in so many rows and columns at most, NaN where there is no edge."""
+        edges = replace(self.values, values=self.is_edge).at(rows, columns)
+        return np.where(edges > 0, self.values.at(rows, columns), np.nan)
 
 
 def _largest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -114,6 +115,14 @@ def hatch_missing(ax: Axes, values: NDArray[Any]) -> None:
     """Hatch the ground of a matrix, which shows where it has no number."""
     if not np.isfinite(values).all():
         ax.patch.set(hatch=_HATCH, linewidth=0, **hatched_in(_HATCHED))
+
+
+def hatch_stretches(
+    ax: Axes, stretches: Sequence[tuple[float, float]], rows: tuple[float, float]
+) -> None:
+    """Hatch some columns of a matrix, each from where it begins and so wide."""
+    style = {"facecolor": "none", "linewidth": 0, "zorder": -1} | hatched_in(_HATCHED)
+    ax.broken_barh(stretches, rows, hatch=_HATCH, gid="gattn-gaps", **style)
 
 
 def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:
