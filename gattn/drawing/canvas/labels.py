@@ -126,6 +126,7 @@ def fit(
     *,
     rotations: Sequence[int],
     reach: float = math.inf,
+    first: Sequence[Any] = (),
 ) -> Labels:
     """Fit labels to the distance between nodes.
 
@@ -141,6 +142,8 @@ def fit(
         The rotations that the picture allows, in order of preference.
     reach : float
         How far turned labels may reach, in points; longer ones are shortened.
+    first : sequence of nodes
+        Those that are named before others where not all have room.
     """
     texts = _visible(spelled(tokens.values()))
     size = 0.9 * font_size()
@@ -156,10 +159,21 @@ def fit(
     size = smaller
     needed = math.ceil(_LINE * size / max(pitch, 1e-9) - 1e-6)
     if needed > 1:
-        stride = next((k for k in _STRIDES if k >= needed), needed)
+        some = _some(list(tokens), needed, first)
         every = enumerate(zip(tokens, texts, strict=True))
-        texts = [numbered(node, text) if i % stride == 0 else "" for i, (node, text) in every]
+        texts = [numbered(node, text) if i in some else "" for i, (node, text) in every]
     return Labels(_alike(texts, reach / size), size, rotations[-1])
+
+
+def _some(nodes: Sequence[Any], apart: int, first: Sequence[Any]) -> set[int]:
+    """Choose nodes that are at least so far apart: the first, and others at round numbers."""
+    stride = next((k for k in _STRIDES if k >= apart), apart)
+    places = [n for n, node in enumerate(nodes) if node in set(first)]
+    found: set[int] = set()
+    for place in [*places, *range(0, len(nodes), stride)]:
+        if found.isdisjoint(range(place - apart + 1, place + apart)):
+            found.add(place)
+    return found
 
 
 def _visible(tokens: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import in_percent
+from gattn.drawing.canvas.layouts import Node, ends
 from gattn.errors import SelectionError
 from gattn.heads.given.weights import what_of
 from gattn.heads.head import AttentionGraph, Ints
@@ -38,12 +39,21 @@ class Shown:
         The threshold, how many edges of how many are shown, and how much of the attention.
     parts : tuple of (AttentionGraph, Shown)
         Where a picture shows several heads, each with its own edges.
+    rows, columns : sequence of int
+        The rows of queries and columns of keys that were asked about, if not all were.
     """
 
     edges: Ints
     sinks: Ints
     caption: str
     parts: tuple[tuple[AttentionGraph, Shown], ...] = ()
+    rows: Sequence[int] = ()
+    columns: Sequence[int] = ()
+
+    def asked(self, head: AttentionGraph, *, split: bool = False) -> list[Node]:
+        """List the nodes that were asked about; with `split` a token is two."""
+        keys, queries = ends(head, split=split)
+        return [*(keys[j] for j in self.columns), *(queries[i] for i in self.rows)]
 
 
 def readable_edges(head: AttentionGraph) -> Shown:
@@ -181,7 +191,8 @@ def edges_between(
     else:  # Which edges to a key were dropped is not known.
         caption = f"{len(edges):,} edge{'s' * (len(edges) != 1)}"
     rules = filter(None, [asked_for, kept_by([head]), _at_least(head, threshold or 0.0)])
-    return Shown(edges, sinks, f"{', '.join(rules)}: {caption}")
+    said = f"{', '.join(rules)}: {caption}"
+    return Shown(edges, sinks, said, rows=rows or (), columns=columns or ())
 
 
 def _at_least(head: AttentionGraph, threshold: float) -> str:

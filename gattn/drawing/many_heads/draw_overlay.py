@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib as mpl
@@ -99,7 +100,7 @@ def draw_overlay(
         chosen_edges(one, whole, options, is_matrix=False)
         for one, whole in zip(shown_heads, chosen, strict=True)
     ]
-    shown = Shown(parts[0].edges, parts[0].sinks, "", tuple(zip(shown_heads, parts, strict=True)))
+    shown = replace(parts[0], caption="", parts=tuple(zip(shown_heads, parts, strict=True)))
     ax = axes_for(together, layout, options)
     draw(ax, together, shown, Look(pen, labels, legend))
     edits = union(one.edits for one in chosen)

@@ -16,7 +16,7 @@ from gattn.drawing.canvas.fitting import Texts, fitted, lifted, points
 from gattn.drawing.canvas.frame import clear, note_style
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import Labels, fit, small_size, text_style, width_of
-from gattn.drawing.canvas.layouts import Positions
+from gattn.drawing.canvas.layouts import Node, Positions
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.one_head.look import Look, Wording
 from gattn.drawing.one_head.marks import mark_row
@@ -52,7 +52,7 @@ def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
             ax, curves.half_ellipses(below.start, below.end), below.attention, below.kind
         ),
     ]
-    picture = _Arcs(ax, head, positions, found, loops, drawn, two_sided, look)
+    picture = _Arcs(ax, head, positions, found, loops, drawn, two_sided, look, shown.asked(head))
     fitted(ax, picture.place)
     if look.legend:
         add_line_key(ax, look.pen)
@@ -70,6 +70,7 @@ class _Arcs:
     drawn: list[PathCollection]
     two_sided: bool
     look: Look
+    asked: list[Node]
 
     def __post_init__(self) -> None:
         self.named = layouts.node_labels(self.head)
@@ -108,6 +109,7 @@ class _Arcs:
             room / (right - left),
             rotations=(0, 90) if self.two_sided else (0, 45, 90),
             reach=_REACH * high,
+            first=self.asked,
         )
         overhang = labels.overhang if self.look.labels else 0.0
         pitch = max((room - overhang) / (right - left), 0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
         ticks = look.pen.scale.ticks if is_attention else None
         add_colour_bar(image, look.values, ax, ticks=ticks)
     if look.labels:
-        label_cells(ax, head, found.shape)
+        label_cells(ax, head, found.shape, rows=shown.rows, columns=shown.columns)
     mark_cells(ax, head)
     if is_attention and look.pen.scale.is_signed:
         mark_negative(ax, found, image)
@@ -75,12 +75,25 @@ def name_sides(ax: Axes) -> None:
     ax.set_ylabel("query", usetex=False)
 
 
-def label_cells(ax: Axes, head: AttentionGraph, shape: tuple[int, ...]) -> None:
-    """Write tokens beside the rows and below the columns."""
-    fitted(ax, partial(_label_cells, ax, head, shape))
+def label_cells(
+    ax: Axes,
+    head: AttentionGraph,
+    shape: tuple[int, ...],
+    *,
+    rows: Sequence[int] = (),
+    columns: Sequence[int] = (),
+) -> None:
+    """Write tokens beside the rows and below the columns, some before others."""
+    fitted(ax, partial(_label_cells, ax, head, shape, rows, columns))
 
 
-def _label_cells(ax: Axes, head: AttentionGraph, shape: tuple[int, ...]) -> None:
+def _label_cells(
+    ax: Axes,
+    head: AttentionGraph,
+    shape: tuple[int, ...],
+    first_rows: Sequence[int],
+    first_columns: Sequence[int],
+) -> None:
     keys, queries = layouts.ends(head)
     rows, columns = shape
     (width, height), (across, down) = points(ax), room(ax)
@@ -89,12 +102,14 @@ def _label_cells(ax: Axes, head: AttentionGraph, shape: tuple[int, ...]) -> None
         width / columns,
         rotations=(0, 45, 90),
         reach=REACH * down,
+        first=[keys[j] for j in first_columns],
     )
     beside = fit(
         dict(zip(queries, head.query_labels(), strict=True)),
         height / rows,
         rotations=(90,),
         reach=REACH * across,
+        first=[queries[i] for i in first_rows],
     )
     sink = {columns - (1 + sink_columns(head)) / 2: "<sink>"} if head.sink is not None else {}
     _set_ticks(ax.xaxis, below, below.rotation, sink)

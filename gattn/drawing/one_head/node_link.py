@@ -18,7 +18,7 @@ from gattn.drawing.canvas.fitting import Texts, fitted, lifted, points, slot
 from gattn.drawing.canvas.frame import clear, note_style
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import Labels, fit, font_size, text_style, widths_of
-from gattn.drawing.canvas.layouts import Positions
+from gattn.drawing.canvas.layouts import Node, Positions
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import around_circle, mark_circle, mark_columns
@@ -40,7 +40,8 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
     found = PlacedEdges.of(head, shown, positions, split=True)
     clear(ax)
     look.pen.draw(ax, curves.bundles(found.start, found.end), found.attention, found.kind)
-    fitted(ax, _Columns(ax, head, positions, look).place)
+    asked = shown.asked(head, split=True)
+    fitted(ax, _Columns(ax, head, positions, look, asked).place)
     mark_columns(ax, head, positions)
     if look.legend:
         add_line_key(ax, look.pen)
@@ -49,8 +50,15 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
 class _Columns:
     """Two columns of tokens, as far apart as their labels leave room."""
 
-    def __init__(self, ax: Axes, head: AttentionGraph, positions: Positions, look: Look) -> None:
-        self._ax, self._positions = ax, positions
+    def __init__(
+        self,
+        ax: Axes,
+        head: AttentionGraph,
+        positions: Positions,
+        look: Look,
+        asked: list[Node],
+    ) -> None:
+        self._ax, self._positions, self._asked = ax, positions, asked
         self._named = layouts.node_labels(head, split=True)
         texts = [*self._named.values(), *[_SINK] * (SINK in positions)]
         style = text_style(texts)
@@ -101,7 +109,10 @@ class _Columns:
             }
             for side in ("key", "query")
         ]
-        fitting = [fit(column, pitch, rotations=(90,)).within(room) for column in columns]
+        fitting = [
+            fit(column, pitch, rotations=(90,), first=self._asked).within(room)
+            for column in columns
+        ]
         size = min(labels.size for labels in fitting)
         extent = max(labels.extent for labels in fitting)
         texts = [text for labels in fitting for text in labels.texts]
@@ -121,7 +132,7 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     arrivals = curves.chord_arrivals(rest.start, rest.end)
     look.pen.draw_arrowheads(ax, rest.end, arrivals, rest.attention, rest.kind)
     say_direction(ax, rest, look.wording.rightward)
-    fitted(ax, _Circle(ax, head, positions, look, loops, drawn).place)
+    fitted(ax, _Circle(ax, head, positions, look, loops, drawn, shown.asked(head)).place)
     if look.legend:
         add_line_key(ax, look.pen)
 
@@ -136,6 +147,7 @@ class _Circle:
     look: Look
     loops: PlacedEdges
     drawn: PathCollection
+    asked: list[Node]
 
     def __post_init__(self) -> None:
         self.named = layouts.node_labels(self.head)
@@ -193,7 +205,9 @@ class _Circle:
         radius, apart = 0.3 * least, _least_angle(self.places)
         for tries in range(_TRIES):
             pitch = (radius + _GAP) * apart
-            labels = fit(self.named, pitch, rotations=(90,), reach=0.22 * least).closed(pitch)
+            labels = fit(
+                self.named, pitch, rotations=(90,), reach=0.22 * least, first=self.asked
+            ).closed(pitch)
             widths = widths_of(labels.texts) * labels.size
             ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=True)
             if tries and ring.radius >= radius:  # labels have the room for which they were fitted
