@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from meeting import problems
 from scenes import attention, cross_head
 from seen import axes, caption
 
@@ -19,6 +20,7 @@ from gattn.heads.stack import Stack
 HEAD = replace(cross_head(5, 40), layer=2, head=1).at_times(0.5)
 DENSE = HEAD.to_dense()
 FRAMES = AttentionGraph.from_dense(attention(20, 20)).at_times(0.25, start=1.0)
+LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 SOUND = np.sin(np.arange(8000) / 20)
 
 
@@ -251,3 +253,25 @@ def test_it_is_drawn_on_axes_of_ones_own_and_texts_stay_on_small_figures():
         for text in figure.axes[0].get_yticklabels() + figure.axes[0].texts:
             box = text.get_window_extent()
             assert 0 <= box.x0 <= box.x1 <= figure.bbox.x1, text.get_text()
+
+
+@pytest.mark.parametrize("query", [None, 1])
+@pytest.mark.parametrize("start", [0.0, 36000.0])
+@pytest.mark.parametrize("step", [1e-6, 0.001, 0.02, 1, 60, 3600, 86400])
+def test_numbers_of_seconds_do_not_meet_and_say_when(step, start, query):
+    head = AttentionGraph.from_dense(attention(48, 48)).at_times(step, start=start * step)
+    with plt.rc_context({"font.size": 7}):
+        ax = head.draw_time(query, figsize=(3.3, 1.6))
+        assert not problems(ax.figure)
+        shown = [
+            (place, text.get_text())
+            for place, text in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)
+            if ax.get_xlim()[0] <= place <= ax.get_xlim()[1]
+        ]
+    plt.close(ax.figure)
+    assert len(shown) >= 2 or start
+    assert len({text for _, text in shown}) == len(shown)
+    for place, text in shown:
+        digits, _, power = text.partition("×10")
+        value = float(digits) * 10.0 ** int(power.translate(LOWERED) or 0)
+        assert value == pytest.approx(place, rel=1e-8, abs=1e-9 * step)

@@ -169,11 +169,11 @@ def _some(nodes: Sequence[Any], apart: int, first: Sequence[Any]) -> set[int]:
     """Choose nodes that are at least so far apart: the first, and others at round numbers."""
     stride = next((k for k in _STRIDES if k >= apart), apart)
     places = [n for n, node in enumerate(nodes) if node in set(first)]
-    found: set[int] = set()
+    chosen: set[int] = set()
     for place in [*places, *range(0, len(nodes), stride)]:
-        if found.isdisjoint(range(place - apart + 1, place + apart)):
-            found.add(place)
-    return found
+        if chosen.isdisjoint(range(place - apart + 1, place + apart)):
+            chosen.add(place)
+    return chosen
 
 
 def _visible(tokens: Sequence[str]) -> list[str]:

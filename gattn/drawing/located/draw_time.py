@@ -24,7 +24,7 @@ from gattn.drawing.canvas.frame import (
 )
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits, in_percent
-from gattn.drawing.canvas.sides import label_rows
+from gattn.drawing.canvas.sides import label_rows, space_numbers
 from gattn.drawing.chosen.given import checks_given, refuse_unused
 from gattn.drawing.chosen.queries import Tokens, check_same_tokens, rows_of, sides
 from gattn.drawing.chosen.shown import kept_by
@@ -39,6 +39,8 @@ from gattn.errors import SelectionError
 from gattn.heads.geometry import Times
 from gattn.heads.head import AttentionGraph
 
+_SECONDS = ".8g"
+"""How seconds are written: whole, also of days."""
 _LEAST = 0.0005
 """The least share that captions tell."""
 
@@ -127,7 +129,7 @@ def draw_time(
         _mark_own(ax, asked, rows)
     ax.set_xlim(steps.start, max(end, steps.start + 1e-9))
     ax.set_xlabel("seconds")
-    ax.xaxis.set_major_formatter(lambda value, _: in_digits(value))
+    space_numbers(ax, _SECONDS)
     if sound:
         sound.draw(ax)
     edits = union(head.edits for head in several)
@@ -232,7 +234,7 @@ def _label_seconds(ax: Axes, times: Times) -> None:
     ticks = np.asarray(MaxNLocator(5).tick_values(starts[0], starts[-1]))
     places = np.interp(ticks, starts, np.arange(len(starts)), left=np.nan, right=np.nan)
     is_there = ~np.isnan(places)
-    ax.set_yticks(places[is_there], [in_digits(tick) for tick in ticks[is_there]])
+    ax.set_yticks(places[is_there], [in_digits(tick, _SECONDS) for tick in ticks[is_there]])
     ax.set_ylabel("query, seconds")
 
 

@@ -121,7 +121,9 @@ def hatch_stretches(
     ax: Axes, stretches: Sequence[tuple[float, float]], rows: tuple[float, float]
 ) -> None:
     """Hatch some columns of a matrix, each from where it begins and so wide."""
-    style = {"facecolor": "none", "linewidth": 0, "zorder": -1} | hatched_in(_HATCHED)
+    style: dict[str, Any] = {"facecolor": "none", "linewidth": 0, "zorder": -1} | hatched_in(
+        _HATCHED
+    )
     ax.broken_barh(stretches, rows, hatch=_HATCH, gid="gattn-gaps", **style)
 
 
