@@ -1,10 +1,14 @@
 import dataclasses
 import math
 
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from meeting import drawn_texts, problems
 from sample_heads import bipartite_head, causal_head, decoding_step
 
+from gattn import AttentionGraph, TokenGraph
 from gattn.drawing.canvas import layouts
 
 
@@ -35,9 +39,26 @@ def test_columns_align_queries_with_their_positions_in_a_decoding_step():
     assert ("query", 0) not in places
 
 
-def test_columns_centre_the_shorter_side_of_a_bipartite_graph():
+def test_columns_spread_the_shorter_side_of_a_bipartite_graph_over_the_height():
     places = layouts.columns(bipartite_head())
     assert places["query", 1][1] == places["key", 2][1]
+    ends = [(places[side, 0][1] + 0.5 * step, places[side, last][1] - 0.5 * step)
+            for side, last, step in (("key", 4, 1), ("query", 2, 5 / 3))]  # fmt: skip
+    assert ends[0] == pytest.approx(ends[1])
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.4), (6.75, 3)])
+@pytest.mark.parametrize("sides", [(3, 40), (40, 3)])
+def test_the_few_tokens_of_a_column_beside_one_of_many_are_all_named(sides, size):
+    words = ["dog", "cat", "a"]
+    few = {"query_tokens": words} if sides[0] == 3 else {"tokens": words}
+    matrix = np.full(sides, 1 / sides[1])
+    head = AttentionGraph.from_dense(matrix, TokenGraph.bipartite(*sides), **few)
+    with mpl.rc_context({"font.size": 7}):
+        figure = head.draw("columns", figsize=size).figure
+        assert set(words) <= {box.text for box in drawn_texts(figure)}
+        assert not problems(figure)
+    plt.close(figure)
 
 
 def test_circle_runs_clockwise_at_distance_one():

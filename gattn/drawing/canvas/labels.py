@@ -159,9 +159,9 @@ def fit(
     size = smaller
     needed = math.ceil(_LINE * size / max(pitch, 1e-9) - 1e-6)
     if needed > 1:
-        some = _some(list(tokens), needed, first)
+        chosen = _some(list(tokens), needed, first)
         every = enumerate(zip(tokens, texts, strict=True))
-        texts = [numbered(node, text) if i in some else "" for i, (node, text) in every]
+        texts = [numbered(node, text) if i in chosen else "" for i, (node, text) in every]
     return Labels(_alike(texts, reach / size), size, rotations[-1])
 
 

@@ -73,15 +73,25 @@ def arcs(head: AttentionGraph) -> Positions:
 def columns(head: AttentionGraph) -> Positions:
     """Put keys in a left column and queries in a right one, from top to bottom.
 
-    A token of self-attention stands in both columns, at the same height.
+    A token of self-attention stands in both columns, at the same height; of two texts, the shorter
+    is as high as the other.
     """
     keys, queries = ends(head, split=True)
-    shift = float(head.graph.query_offset)
-    if head.graph.is_bipartite:
-        shift = (len(keys) - len(queries)) / 2
-    placed: Positions = {node: (0.0, -float(i)) for i, node in enumerate(keys)}
-    placed |= {node: (1.0, -float(i) - shift) for i, node in enumerate(queries)}
-    return placed | _sink(head, (0.0, -float(len(keys) + 1)))
+    apart = columns_apart(head)
+    shift = 0.0 if head.graph.is_bipartite else float(head.graph.query_offset)
+    placed: Positions = {}
+    for x, nodes, first, step in zip((0.0, 1.0), (keys, queries), (0.0, shift), apart, strict=True):
+        placed |= {node: (x, -first - (i + 0.5) * step + 0.5) for i, node in enumerate(nodes)}
+    return placed | _sink(head, (0.0, -float(len(keys) * apart[0] + 1)))
+
+
+def columns_apart(head: AttentionGraph) -> tuple[float, float]:
+    """Return how far apart the keys and the queries of columns stand; 1 in the longer column."""
+    if not head.graph.is_bipartite:
+        return 1.0, 1.0
+    keys, queries = max(head.graph.num_keys, 1), max(head.graph.num_queries, 1)
+    most = max(keys, queries)
+    return most / keys, most / queries
 
 
 def circle(head: AttentionGraph) -> Positions:

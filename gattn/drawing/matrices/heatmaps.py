@@ -121,10 +121,8 @@ def hatch_stretches(
     ax: Axes, stretches: Sequence[tuple[float, float]], rows: tuple[float, float]
 ) -> None:
     """Hatch some columns of a matrix, each from where it begins and so wide."""
-    style: dict[str, Any] = {"facecolor": "none", "linewidth": 0, "zorder": -1} | hatched_in(
-        _HATCHED
-    )
-    ax.broken_barh(stretches, rows, hatch=_HATCH, gid="gattn-gaps", **style)
+    style: dict[str, Any] = {"facecolor": "none", "linewidth": 0, "gid": "gattn-gaps"}
+    ax.broken_barh(stretches, rows, hatch=_HATCH, zorder=-1, **style, **hatched_in(_HATCHED))
 
 
 def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:

@@ -60,6 +60,7 @@ class _Columns:
     ) -> None:
         self._ax, self._positions, self._asked = ax, positions, asked
         self._named = layouts.node_labels(head, split=True)
+        self._apart = layouts.columns_apart(head)
         texts = [*self._named.values(), *[_SINK] * (SINK in positions)]
         style = text_style(texts)
         self._has_labels = look.labels
@@ -110,8 +111,8 @@ class _Columns:
             for side in ("key", "query")
         ]
         fitting = [
-            fit(column, pitch, rotations=(90,), first=self._asked).within(room)
-            for column in columns
+            fit(column, pitch * apart, rotations=(90,), first=self._asked).within(room)
+            for column, apart in zip(columns, self._apart, strict=True)
         ]
         size = min(labels.size for labels in fitting)
         extent = max(labels.extent for labels in fitting)
