@@ -14,6 +14,7 @@ import gattn
 from gattn.edit_records import to_text
 from gattn.models.effects.effect_tables import Effects
 
+LONG = "The river tall green lamp river tall green lamp river tall green".split()
 SOURCE, TARGET = ["le", "chat", "noir", "dort"], ["the", "black", "cat"]
 PLACES = ("stack", "layer", "head", "query", "key")
 
@@ -73,6 +74,23 @@ def test_the_largest_of_bars_without_room_for_all_names_are_named_and_the_captio
     assert caption(ax).startswith(f"{len(places)} of 40 bars are named, the largest that have room")
     few = found[:6].draw("edits", ax=Figure((3.3, 2.4)).add_subplot())
     assert "bars are named" not in caption(few)
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.6), (3.3, 3.4)])
+def test_lines_of_one_name_stand_closer_than_names_of_two_bars(size):
+    edits = [gattn.Cut(layer=2, head=0, query=12, key=key) for key in range(9)]
+    found = table([*edits, gattn.Scale(0.5, layer=1, head=1)], ("<|endoftext|>", *LONG))
+    with mpl.rc_context({"font.size": 7}):
+        ax = found.draw("edits", ax=Figure(size).add_subplot())
+        assert not problems(ax.figure)
+    boxes = [
+        (text.get_text().count("\n"), text.get_window_extent()) for text in ax.get_yticklabels()
+    ]
+    one = min(box.height for lines, box in boxes if not lines)
+    lines, within = max((lines, (box.height - one) / lines) for lines, box in boxes if lines)
+    assert lines == 1
+    between = abs(np.diff([box.y0 + box.y1 for lines, box in boxes if lines])).min() / 2 - within
+    assert between > 1.2 * within
 
 
 def test_bars_of_edges_name_their_tokens_from_key_to_query():

@@ -39,6 +39,8 @@ from gattn.drawing.results.effects.sides import Sides
 from gattn.names.text import wrapped
 
 MOST_EDGES = 300
+_CLOSE = 0.92
+"""The line spacing within a name: closer than names of two bars stand."""
 _MOST_BARS = 40
 _WIDE = 12.0
 
@@ -102,7 +104,8 @@ def _name_edits(
     size = min(0.85 * font_size(), max(smallest(), apart / 1.15))
     texts, said = _told_apart(names, rows, REACH * room(ax)[0] / size, int(apart / (1.15 * size)))
     shown = _largest_apart(values, 1.15 * size / max(apart, 1e-9))
-    ax.set_yticks(shown, [texts[n] for n in shown], size=size, **text_style(texts))
+    style: dict[str, Any] = {"size": size, "linespacing": _CLOSE, **text_style(texts)}
+    ax.set_yticks(shown, [texts[n] for n in shown], **style)
     few = f"{len(shown)} of {len(rows)} bars are named, the largest that have room"
     Fitting.of(ax).note("names", "; ".join([said] * bool(said) + [few] * (len(shown) < len(rows))))
 
