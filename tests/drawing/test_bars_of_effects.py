@@ -14,7 +14,7 @@ import gattn
 from gattn.edit_records import to_text
 from gattn.models.effects.effect_tables import Effects
 
-LONG = "The river tall green lamp river tall green lamp river tall green".split()
+LONG = ["The", *3 * ["river", "tall", "green", "lamp"]]
 SOURCE, TARGET = ["le", "chat", "noir", "dort"], ["the", "black", "cat"]
 PLACES = ("stack", "layer", "head", "query", "key")
 

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from meeting import problems
 from sample_heads import causal_head, uniform_head
 from seen import caption
 
@@ -108,6 +109,24 @@ def test_shares_stand_below_the_nodes_of_the_input(graph, size):
         assert low[1] < box.y0
         assert box.y1 < node - 2 * point  # half of a node, whose area is 14 square points
     plt.close(ax.figure)
+
+
+@pytest.mark.parametrize("tokens", [13, 30])
+def test_shares_of_a_narrow_picture_are_as_many_as_fit_and_the_largest(tokens):
+    passed = stack_of(tokens).unroll().rollout(query=-1)
+    with mpl.rc_context({"font.size": 7}):
+        ax = passed.draw(figsize=(3.3, 2.8))
+        assert not problems(ax.figure)
+    written = {
+        round(text.get_position()[0]): float(text.get_text())
+        for text in ax.texts
+        if text.get_gid() == "gattn-shares"
+    }
+    shares = [passed.nodes[0, n]["passes"] for n in range(tokens)]
+    assert len(written) == 9 if tokens == 13 else len(written) > 5
+    for n in [n for n in range(tokens) if shares[n] >= 0.005 and n not in written]:
+        beside = [shares[m] for m in written if abs(m - n) <= 2]
+        assert max(beside, default=0) >= shares[n] or min(written.values()) + 0.005 >= shares[n]
 
 
 def test_a_flow_says_how_much_and_that_its_ways_are_one_choice(graph):

@@ -19,7 +19,7 @@ from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.fitting import Fitting, pitch, points, rewritten
 from gattn.drawing.canvas.frame import describe, token_said
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import font_size, in_digits
+from gattn.drawing.canvas.labels import font_size, in_digits, width_of
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.chosen.shown import share_of, strongest_of_each
 from gattn.drawing.layers.layered import (
@@ -45,6 +45,8 @@ _SIZES = {"weight": "attention", "passes": "what attention passes"}
 _WHOLE = {"attention": "the attention"}
 _NAMED = 16
 _SHARES = 9
+_BETWEEN = 0.15
+"""The least distance between shares, in their font sizes."""
 _RING = 9.5
 """How wide the ring around an end is, in points."""
 
@@ -249,7 +251,7 @@ def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> list[T
     ]
     drop = _drop(ax)
     ax.set_ylim(bottom=-1.7 * drop)
-    room = 1.9 * font_size() / pitch(ax, len(place), "x")
+    room = 0.7 * (width_of("0.00") + _BETWEEN) * font_size() / pitch(ax, len(place), "x")
     taken: list[int] = []
     written = []
     for share, x in sorted(found, reverse=True):
