@@ -219,7 +219,40 @@ def test_edits_that_differ_in_more_than_places_are_named_in_words():
         "all heads · Cut",
         "1.0 · Patch, from le chat, outputs",
     ]
-    assert "all: Cut, not renormalized" in said
+    assert "each Cut: not renormalized" in said
+
+
+def _mixed(kind, share, *others):
+    """Bars of two edits of a kind that share a value, beside others without it."""
+    return pytest.param([*kind, *others], share, id=share)
+
+
+@pytest.mark.parametrize(
+    ("edits", "share"),
+    [
+        _mixed([gattn.Scale(0.5, (1, 1), key=k) for k in (3, 4)], "Scale: factor 0.5",
+               gattn.Cut(layer=2, head=0, query=12, key=5)),
+        _mixed([gattn.Ablate("mean", (2, h)) for h in range(2)], "Ablate: by mean",
+               gattn.Cut((2, 1))),
+        _mixed([gattn.Patch("le chat", (2, h)) for h in range(2)], "Patch: from le chat",
+               gattn.Ablate("mean", (2, 1))),
+        _mixed([[gattn.Cut((2, h)), gattn.Scale(0.5, (1, 1))] for h in range(2)],
+               "Scale: factor 0.5", gattn.Cut((1, 1))),
+    ],
+)  # fmt: skip
+def test_what_some_bars_share_is_not_said_of_all(edits, share):
+    kind = share.split(":")[0]
+    _, names, said = named(table(edits))
+    assert [kind in name for name in names] == [True, True, False]
+    assert said == f"each {share}"
+
+
+def test_a_kind_is_not_said_of_bars_that_a_user_named():
+    found = table([gattn.Scale(0.5, (0, head)) for head in range(3)])
+    found["edit"] = ["what I did", *found["edit"][1:]]
+    _, names, said = named(found)
+    assert names == ["what I did", "0.1 · Scale", "0.2 · Scale"]
+    assert said == "each Scale: factor 0.5"
 
 
 def test_what_edits_share_is_said_once_even_of_cuts():

@@ -133,12 +133,12 @@ def _check_layout(table: pd.DataFrame, layout: str) -> None:
 
 def effects_title(table: pd.DataFrame, layout: str) -> str:
     """Say what was edited, and in which head if it is one."""
-    is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
+    edits = TableEdits(table)
     if layout == "edits":
-        return TableEdits(table).title(are_cuts=is_cut)
+        return edits.title()
     parts = list(map(shown_text, stacks_of(table)))
     if layout in ("arcs", "matrix"):
         parts += [f"layer {table['layer'].iloc[0]}", f"head {table['head'].iloc[0]}"]
     what = "heads" if layout == "heads" else "edges"
-    parts.append(f"cutting {what}" if is_cut else f"edits of {what}")
+    parts.append(f"cutting {what}" if edits.are_cuts else f"edits of {what}")
     return " · ".join(parts)

@@ -13,7 +13,13 @@ import pandas as pd
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.results.effects.rows import ENDS, PLACES, Edited, Row, rows_of
 from gattn.drawing.results.effects.sides import Sides
-from gattn.drawing.results.effects.words import edge_said, heads_said, is_everywhere, kind_said
+from gattn.drawing.results.effects.words import (
+    edge_said,
+    heads_said,
+    is_everywhere,
+    kind_said,
+    values_said,
+)
 from gattn.names.pieces import spelled
 from gattn.names.shortening import short_names
 from gattn.names.text import numbered
@@ -104,17 +110,30 @@ class TableEdits:
             }
         return found
 
+    @cached_property
+    def _are_alike(self) -> bool:
+        """Whether all edits are of one kind, which no name needs to say."""
+        are_known = self.are_cuts or all(row.edits for row in self.rows)
+        return len(self._shared) == 1 and are_known
+
+    @cached_property
+    def are_cuts(self) -> bool:
+        """Whether all rows cut, also those that a user named."""
+        kinds = self.table.get("kind", ())
+        return "estimate" in self.table or (len(kinds) > 0 and all(kind == "Cut" for kind in kinds))
+
     def said(self) -> list[str]:
         """Say what names leave out and the title does not say."""
-        is_one = len(self._shared) == 1
-        kinds = [kind_said(*one) for one in self._shared.items() if one[1] or is_one]
+        kinds = [kind_said(*one) for one in self._shared.items()] if self._are_alike else []
+        values = {} if self._are_alike else self._shared
         names = {name: shown_text(name) for name in self.stacks}
         return [
-            *(f"{'each' if is_one else 'all'}: {kind}" for kind in kinds if kind != "Cut"),
+            *(f"each: {kind}" for kind in kinds if kind != "Cut"),
+            *(f"each {kind}: {values_said(some)}" for kind, some in values.items() if some),
             *(f"all with {self._name(edit, names, is_whole=True)}" for edit in self._base),
         ]
 
-    def title(self, *, are_cuts: bool) -> str:
+    def title(self) -> str:
         """Say what all rows edit, and where."""
         shared = shared_places(self.table)
         parts = [shown_text(str(shared["stack"]))] if "stack" in shared else []
@@ -124,8 +143,8 @@ class TableEdits:
             if name in shared and name in self._in_title
         ]
         what = _what(self.table)
-        doing = f"cutting {what}" if are_cuts else f"edits of {what}"
-        return " · ".join([*parts, doing if what else "cuts" if are_cuts else "edits"])
+        doing = f"cutting {what}" if self.are_cuts else f"edits of {what}"
+        return " · ".join([*parts, doing if what else "cuts" if self.are_cuts else "edits"])
 
     @cached_property
     def _in_title(self) -> set[str]:
@@ -158,7 +177,7 @@ class TableEdits:
         stack = stacks.get(edit.where["stack"], "") * ("stack" not in in_title)
         heads = heads_said(edit.where) * ("layer" not in in_title)
         place = ": ".join(filter(None, [" ".join(filter(None, [stack, heads])), edge]))
-        is_told = is_whole or len(self._shared) > 1
+        is_told = is_whole or not self._are_alike
         others = edit.others if is_whole else self._own(edit)
         kind = kind_said(edit.kind * is_told, others)
         if is_everywhere(edit):

@@ -51,7 +51,12 @@ def edge_said(ends: Mapping[str, str]) -> str:
 
 def kind_said(kind: str, others: Mapping[str, Any]) -> str:
     """Write what an edit does: "Scale, factor 0.5"."""
-    return ", ".join(filter(None, [kind, *(value_said(*one) for one in others.items())]))
+    return ", ".join(filter(None, [kind, values_said(others)]))
+
+
+def values_said(others: Mapping[str, Any]) -> str:
+    """Write the values of an edit: "factor 0.5"."""
+    return ", ".join(value_said(*one) for one in others.items())
 
 
 def is_everywhere(edit: Edited) -> bool:
