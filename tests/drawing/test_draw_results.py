@@ -34,6 +34,17 @@ def of_heads(values, last, **facts):
     return array(values, axes, name="some_score", computed_from="a toy", tokens=tokens, **facts)
 
 
+def test_some_heads_of_a_table_are_not_called_all_of_them():
+    trace = gattn.AttentionTrace.from_arrays(np.random.default_rng(0).dirichlet([1] * 5, (2, 4, 5)))
+    table = trace.summary()
+    compared = gattn.analysis.compare(trace, trace)
+    for made in (table, compared):
+        assert "are shown" not in caption(made.draw())
+        some = made[made.index.get_level_values("layer") == 1]
+        assert "3 of 8 heads are shown" in caption(some[:3].draw())
+    assert "are shown" not in caption(table[["entropy"]].groupby("layer").mean().draw())
+
+
 def test_one_number_a_token_and_head_is_a_row_a_head_of_all_layers():
     values = np.arange(30.0).reshape(2, 3, 5)
     ax = of_heads(values, "token").draw()

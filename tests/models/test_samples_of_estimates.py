@@ -43,7 +43,8 @@ def test_the_largest_estimates_are_cut_together(tiny, renormalize):
         assert told["estimate"] == pytest.approx(some["estimate"].sum(), abs=1e-12)
         if abs(told["estimate"] - effect) > 0.2 * abs(effect):
             says = f"{effect:.3g}, not {told['estimate']:.3g}".replace("-", "−")
-            far = [f"the largest {100 * share:.0f} % changes the metric by {says}"]
+            what = f"the largest {100 * share:.0f} % of all {len(found):,} edges"
+            far = [f"{what} changes the metric by {says}"]
     assert [note.rpartition("cutting ")[2] for note in found.attrs["notes"]] == far
     assert abs(effect) > 1e-3
 

@@ -88,6 +88,7 @@ def compare(
         computed_from=_compared(*sides),
         notes=_notes(found),
         index=index,
+        num_heads=len(rows),
         drawn=["distance", "entropy_before", "entropy_after", "edge_change"],
     )
     return compared.astype({"query": "Int64", "key": "Int64"} if rows else {})

@@ -107,6 +107,7 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
         edits=union(head.edits for head in heads.values()),
         notes=_notes(list(heads.values())),
         index=index,
+        num_heads=len(placed),
         **{"nouns": nouns} if nouns else {},
     )
     if "key_value_head" in made:

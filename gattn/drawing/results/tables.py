@@ -57,7 +57,7 @@ def draw_table(
         If no column holds numbers, or there is no such colour map.
     """
     cmap = cmap and given_map(cmap)
-    table = without_only_stack(table)
+    chosen, table = _chosen_heads(table), without_only_stack(table)
     names = list(columns) if columns is not None else _numeric(table)
     check_columns(table, names)
     if not names or not len(table):
@@ -78,8 +78,15 @@ def draw_table(
     write_cells(ax, values, painted)
     ax.spines[:].set_visible(False)
     said = "each column on a scale of its own" + ", shares from 0 to 1" * bool(shares)
-    describe(ax, table.attrs, notes=[said])
+    describe(ax, table.attrs, notes=[chosen, said])
     return ax
+
+
+def _chosen_heads(table: pd.DataFrame) -> str:
+    """Say how many heads are shown, if a user selected some of those that a table was made of."""
+    every = table.attrs.get("num_heads", 0)
+    are_some = "head" in table.index.names and len(table) < every
+    return f"{len(table):,} of {every:,} heads are shown" if are_some else ""
 
 
 def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:

@@ -66,7 +66,7 @@ class Sample:
             }
             for share, count, effect in zip(_SHARES, counts, together, strict=False)
         ]
-        table.attrs["notes"] = _notes(table.attrs["sets"])
+        table.attrs["notes"] = _notes(table.attrs["sets"], len(table))
 
     def _effects(self, edits: Sequence[Sequence[Edit]]) -> NDArray[np.float64]:
         if not edits:
@@ -97,8 +97,11 @@ def _column(table: pd.DataFrame, name: str) -> Tensor:
     return torch.from_numpy(table[name].to_numpy(dtype=np.int64, copy=True))
 
 
-def _notes(sets: Sequence[Mapping[str, float]]) -> list[str]:
-    """Say of the largest set whose estimates do not add up what cutting it does."""
+def _notes(sets: Sequence[Mapping[str, float]], edges: int) -> list[str]:
+    """Say of the largest set whose estimates do not add up what cutting it does.
+
+    The words name all edges, since rows that a user selects keep the note.
+    """
     if not sets:
         return ["no effect was measured; that of many edges together is not the sum of estimates"]
     found = [
@@ -110,8 +113,8 @@ def _notes(sets: Sequence[Mapping[str, float]]) -> list[str]:
         return []
     most = found[-1]
     said = (
-        f"estimates do not add up: cutting the largest {100 * most['share']:.0f} % changes the "
-        f"metric by {most['effect']:.3g}, not {most['estimate']:.3g}"
+        f"estimates do not add up: cutting the largest {100 * most['share']:.0f} % of all "
+        f"{edges:,} edges changes the metric by {most['effect']:.3g}, not {most['estimate']:.3g}"
     )
     return [said.replace("-", "−")]
 

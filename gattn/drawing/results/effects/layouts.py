@@ -208,7 +208,7 @@ def _draw_arcs(
         label_tokens(ax, list(sides.keys), list(sides.keys.values()), "x")
         fitted(ax, partial(_say_directions, ax, two_sided=bool(reach[1])))
     _add_bar(ax, changes.pen)
-    return ax, strongest_said(changes, chosen) or [f"all {len(chosen):,} edges"] * (len(chosen) > 1)
+    return ax, strongest_said(changes, chosen) or [f"{len(chosen):,} edges"] * (len(chosen) > 1)
 
 
 def _say_directions(ax: Axes, *, two_sided: bool) -> None:
