@@ -225,6 +225,18 @@ def test_heads_are_sorted_by_their_distance():
     assert "sorted by entropy, written above, in each layer" in said(by_entropy)
 
 
+@pytest.mark.parametrize("size", [(9, 7), (9, 14)])
+def test_scores_are_said_to_be_written_only_where_they_are(size):
+    before, after = (
+        [causal_head(12, head=head, seed=12 * seed + head) for head in range(144)]
+        for seed in (0, 99)
+    )
+    figure = draw_compare(before, after, sort="distance", figsize=size)
+    scores = [text for text in words(figure) if re.fullmatch(r"(0\.)?\d+:\s0\.\d+", text)]
+    assert ("written above" in said(figure)) == bool(scores)
+    assert ("no room to write each head's distance" in said(figure)) == (not scores)
+
+
 def test_two_weight_functions_are_named():
     one = [causal_head(5, head=head, weight_function="Dot()") for head in range(3)]
     other = [causal_head(5, head=head, seed=3, weight_function="Near()") for head in range(3)]

@@ -79,6 +79,8 @@ class Grid:
         Whether heads stand in no row of their layer: their names say which it is.
     said_by_user : bool
         Whether the caption is the user's, to which nothing is added.
+    continues : bool
+        Whether it continues the grid above, which has the labels that the caption tells of.
     """
 
     title: str
@@ -91,6 +93,7 @@ class Grid:
     pool: Pool = "mean"
     has_places: bool = False
     said_by_user: bool = False
+    continues: bool = False
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -159,6 +162,7 @@ class Grid:
                 title="" if number else self.title,
                 caption=self.caption if end == ends[-1] else "",
                 unlabelled=self.unlabelled if end == ends[-1] else "",
+                continues=number > 0,
             )
             for number, (count, end) in enumerate(zip(counts, ends, strict=True))
         ]

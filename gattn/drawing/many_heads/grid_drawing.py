@@ -52,8 +52,10 @@ def draw_grids(
         plans = _largest([grids, *others], given)
     _check_room([grids, *others], plans, given or usual, usual)
     figure = new(figsize or usual) if figure is None else figure
-    sheet, top = Sheet(figure), 0.0
+    sheet, top, first = Sheet(figure), 0.0, plans[0]
     for plan in plans:
+        first = first if plan.grid.continues else plan
+        plan.tell(has_labels=first.has_labels)
         _Drawing(sheet, plan, top).draw()
         top += plan.height
     return figure.figure

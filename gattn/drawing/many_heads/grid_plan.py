@@ -253,11 +253,10 @@ class Plan:
         ]
         apart = max(self._pitch_of_names, self._pitch_of_blocks)
         self.step = max(self.step, min(self._pitch, apart))
-        plain, pooled = self._said(), self.pooled()
-        self.plain_caption, self.caption = (
-            wrapped(said, room / small_size(), grid.measure)
-            for said in (plain, "; ".join(filter(None, [plain, pooled])))
-        )
+        lines = 0
+        for has_labels in (True, False) if grid.continues else (self.has_labels,):
+            self.tell(has_labels=has_labels)
+            lines = max(lines, self.caption.count("\n"))
         self.clear = _clear(side) + as_inches(5 * grid.has_bars + 3 * bool(grid.head.generated))
         self.above = self.clear + max(names.height for names in self.names)
         self.row = self.above + self.panel[1] + (1 - _FILLED) * side + self._apart[1]
@@ -271,7 +270,7 @@ class Plan:
         if self.is_labelled:
             sizes = self.panel[0], self.token(grid.head)
             self.keys, self.queries = fit_tokens(grid, *sizes, self.step, self._reach)
-        below = line * (1.6 + self.caption.count("\n")) if self.caption else 0.0
+        below = line * (1.6 + lines) if self.caption else 0.0
         self.bottom = MARGIN + as_inches(self.keys.extent) + below
         self.under_caption = MARGIN + below
 
@@ -288,7 +287,22 @@ class Plan:
         found = [as_inches((COARSEST * one.widest + _APART) * one.size) for one in named]
         return max(found, default=0.0)
 
-    def _said(self) -> str:
+    @property
+    def has_labels(self) -> bool:
+        """Whether what stands above the heads of the first block is whole."""
+        first = self.names[0]
+        return bool(first.whole or not first.count)
+
+    def tell(self, *, has_labels: bool) -> None:
+        """Write the captions, which say whether labels are above heads, here or in a grid above."""
+        plain, pooled = self._said(has_labels=has_labels), self.pooled()
+        room = (self.width - self.beside - MARGIN) / as_inches(1) / COARSEST
+        self.plain_caption, self.caption = (
+            wrapped(said, room / small_size(), self.grid.measure)
+            for said in (plain, "; ".join(filter(None, [plain, pooled])))
+        )
+
+    def _said(self, *, has_labels: bool) -> str:
         """Add to the caption, unless it is the user's, what the size of the panels leaves out."""
         grid = self.grid
         if grid.said_by_user or not grid.caption:
@@ -303,8 +317,7 @@ class Plan:
         top = grid.top_of_marked
         are_marked = top is not None and min(self.token(grid.head)) >= as_inches(MARKED)
         marked = marked_said(top) if top is not None and are_marked else ""
-        first = self.names[0]
-        caption = grid.caption if first.whole or not first.count else grid.unlabelled
+        caption = grid.caption if has_labels else grid.unlabelled
         places = names_said(grid.head) if self.is_labelled else ""
         return "; ".join(filter(None, [caption, self._naming(), places, marked, lacks]))
 
