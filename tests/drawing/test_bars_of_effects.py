@@ -255,6 +255,22 @@ def test_a_kind_is_not_said_of_bars_that_a_user_named():
     assert said == "each Scale: factor 0.5"
 
 
+def test_edits_of_several_kinds_are_bars_or_the_caption_names_the_kinds():
+    edits = [gattn.Cut((2, 0)), gattn.Scale(0.5, (1, 1)), gattn.Scale(0.7, (2, 1))]
+    found = table(edits)
+    assert found.draw().get_yticklabels()[0].get_text() == "2.0 · Cut"
+    said = "edits of several kinds: Cut, Scale (factor 0.5), Scale (factor 0.7)"
+    assert caption(found.draw("heads")) == said
+    alike = table([gattn.Scale(0.5, (n, 0)) for n in range(2)]).draw()
+    assert alike.get_xlabel() == "head"
+    assert caption(alike) == "each: Scale (factor 0.5)"
+    edges = table([gattn.Cut((0, 0), query=2, key=1), gattn.Scale(2.0, (0, 0), query=2, key=0)])
+    for layout in ("matrix", "arcs"):
+        assert "kinds: Cut, Scale (factor 2.0)" in caption(edges.draw(layout))
+    cuts = table([gattn.Cut((n, 0)) for n in range(2)])
+    assert "Cut" not in caption(cuts.draw("heads"))
+
+
 def test_what_edits_share_is_said_once_even_of_cuts():
     cuts = [gattn.Cut(layer=1, head=head, renormalize=False) for head in range(3)]
     title, names, said = named(table(cuts))

@@ -82,6 +82,13 @@ def test_an_edge_of_several_heads_shows_its_largest_change_and_edges_without_one
     assert top > 0
 
 
+def test_titles_and_captions_of_graphs_name_the_layer_or_those_that_differ():
+    ax = effects(heads=[(1, 0), (1, 1)]).draw_graph(PLACES)
+    assert ax.get_title() == "graph · layer 1 · cutting edges"
+    assert "edits of several heads or layers: 1.0, 1.1" in caption(ax)
+    assert "several" not in caption(effects().draw_graph(PLACES))
+
+
 @pytest.mark.parametrize("size", [(3.3, 3), (6.75, 4)])
 def test_nothing_meets_at_the_size_of_a_paper(size):
     ax = effects().draw_graph(PLACES, ax=Figure(size).add_subplot())

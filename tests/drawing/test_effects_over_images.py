@@ -5,10 +5,13 @@ import pytest
 from scenes import landscape
 from seen import caption
 
+import gattn
+from gattn.edit_records import to_text
 from gattn.errors import SelectionError, ShapeError
 from gattn.models.effects.effect_tables import Effects
 
 ROWS, COLUMNS = 4, 6
+CUT, SCALE = gattn.Cut(layer=1, key=3), gattn.Scale(5.0, layer=0, key=9)
 TOKENS = ["class", *(f"{row},{column}" for row in range(ROWS) for column in range(COLUMNS))]
 
 
@@ -69,6 +72,25 @@ def test_edges_are_those_of_one_query_or_of_one_key(column):
     assert "edges from key 0 “class”" in caption(ax)
     alone = found[found["query"] == 9].draw_image(landscape())
     assert "edges to patch (row 1, column 2)" in caption(alone)
+
+
+def test_titles_and_captions_over_images_name_places_kinds_and_what_is_no_patch():
+    ax = edits([None], [3, 9], heads=[(1, None)]).draw_image(landscape())
+    assert ax.get_title() == "blocks · layer 1 · cutting edges from tokens"
+    assert "layers" not in caption(ax)
+    assert "no patch" not in caption(ax)
+    ax = edits([None], [0, 9], heads=[(1, 0)]).draw_image(landscape())
+    assert ax.get_title() == "blocks · layer 1 · head 0 · cutting edges from tokens"
+    assert "1 of 2 edits is of no patch" in caption(ax)
+    apart = edits([None], [3, 9], heads=[(1, None)])
+    apart.loc[1, "layer"] = 0
+    apart["edit"] = [str(one) for one in (CUT, SCALE)]
+    apart["record"] = [to_text([one]) for one in (CUT, SCALE)]
+    apart["kind"] = ["Cut", "Scale"]
+    ax = apart.draw_image(landscape())
+    assert ax.get_title() == "blocks · edits of edges from tokens"
+    assert "edits of several kinds: Cut, Scale (factor 5.0)" in caption(ax)
+    assert "edits of several heads or layers: layer 1, layer 0" in caption(ax)
 
 
 def test_what_has_no_one_number_per_patch_is_refused():

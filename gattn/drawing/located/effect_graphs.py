@@ -13,8 +13,9 @@ from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, small_size, width_of
 from gattn.drawing.chosen.given import checks_given
 from gattn.drawing.located.on_layout import NOT_KNOWN, axes_with, draw_on_layout
-from gattn.drawing.results.effects.draw_effects import around, check_effects, effects_title
+from gattn.drawing.results.effects.draw_effects import around, check_effects
 from gattn.drawing.results.effects.layouts import MOST_EDGES, Changes, none_said, strongest_said
+from gattn.drawing.results.effects.names import TableEdits
 from gattn.drawing.results.effects.sides import stacks_of, told_apart, told_texts
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Layout
@@ -76,8 +77,9 @@ def draw_effects_graph(
     draw_on_layout(ax, names, where, sizes, set(pairs) - set(sizes), pen, labels=labels)
     if legend and sizes:
         add_line_key(ax, pen)
-    describe(ax, {}, effects_title(table, "arcs" if _is_of_a_head(table) else "layered"),
-             [*notes, *around(table)])  # fmt: skip
+    edits = TableEdits(table)
+    said = [*notes, *edits.kinds_said(), *edits.places_said(), *around(table)]
+    describe(ax, {}, edits.title(("layer", "head")), said)
     if is_own:
         make_room(ax)
     return ax
@@ -108,8 +110,3 @@ def _names(table: Effects, places: Any) -> list[str]:
         return told
     most = int(table[["query", "key"]].to_numpy(dtype=int).max())
     return [str(n) for n in range(max(most + 1, len(places)))]
-
-
-def _is_of_a_head(table: Effects) -> bool:
-    heads = table[["layer", "head"]]
-    return bool(heads.notna().all(axis=None)) and len(heads.drop_duplicates()) == 1

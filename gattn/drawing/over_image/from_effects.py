@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.chosen.queries import Tokens
 from gattn.drawing.over_image.patches import Patches, grid_of
-from gattn.drawing.results.effects.draw_effects import around, check_effects, effects_title
+from gattn.drawing.results.effects.draw_effects import around, check_effects
 from gattn.drawing.results.effects.layouts import Changes, none_said
+from gattn.drawing.results.effects.names import TableEdits
 from gattn.drawing.results.effects.sides import stacks_of, told_apart, told_texts
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
@@ -69,25 +71,27 @@ def of_effects(table: pd.DataFrame, query: Any, key: Any, grid: Any) -> Patches:
             "(found['head'] == 0)], or draw an array (rows, columns) of your own: "
             "gattn.drawing.draw_image(array, image)."
         )
+    said += _off_image(found.cells[places] < 0)
+    edits = TableEdits(table)
     changes = Changes.of(table, len(labels), None)
     values = np.full(len(labels), np.nan)
     values[places] = changes.values
-    is_head = (
-        bool(table[["layer", "head"]].notna().all(axis=None))
-        and len(table[["layer", "head"]].drop_duplicates()) == 1
-    )
+    said += [*none_said(changes, "edits"), *edits.kinds_said(), *edits.places_said()]
     return Patches(
         found.spread(values),
         found,
         changes.pen.name,
-        effects_title(table, "matrix" if is_head else "layered"),
-        tuple(
-            shown_text(text, limit=400)
-            for text in [*said, *none_said(changes, "patches"), *around(table)]
-            if text
-        ),
+        edits.title(("layer", "head")),
+        tuple(shown_text(text, limit=400) for text in [*said, *around(table)] if text),
         outlined,
     )
+
+
+def _off_image(are_off: NDArray[np.bool_]) -> list[str]:
+    """Say how many edits are of tokens that are no patch, such as a class token."""
+    off = int(are_off.sum())
+    said = f"{off} of {len(are_off)} edits {'is' if off == 1 else 'are'} of no patch"
+    return [said] if off else []
 
 
 def _sides(table: pd.DataFrame, query: Any, key: Any) -> tuple[str, str]:

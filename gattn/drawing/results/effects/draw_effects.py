@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
-from gattn.drawing.canvas.frame import describe, shown_text
+from gattn.drawing.canvas.frame import describe
 from gattn.drawing.canvas.sides import say_patches
 from gattn.drawing.results.effects.layouts import LAYOUTS, Changes, none_said
 from gattn.drawing.results.effects.names import TableEdits
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from gattn.models.effects.effect_tables import Effects
 
 _EDGE = ["layer", "head", "query", "key"]
+_IN_TITLES = {
+    "edits": None,
+    "heads": (),
+    "arcs": ("layer", "head"),
+    "matrix": ("layer", "head"),
+    "layered": (),
+}
+"""Which places stand in the title: those that the picture does not show itself."""
 
 
 def draw_effects(
@@ -62,8 +70,10 @@ def draw_effects(
     what = layout if layout in ("edits", "heads") else "edges"
     if table[["query", "key"]].notna().any(axis=None):
         say_patches(ax, [*sides.queries.values(), *sides.keys.values()])
-    said = [*none_said(changes, what), *notes, *around(table)]
-    describe(ax, {}, effects_title(table, layout), said)
+    edits = TableEdits(table)
+    kinds = [] if layout == "edits" else edits.kinds_said()
+    said = [*none_said(changes, what), *notes, *kinds, *around(table)]
+    describe(ax, {}, edits.title(_IN_TITLES[layout]), said)
     return ax
 
 
@@ -103,6 +113,8 @@ def _heads_of(table: pd.DataFrame) -> int:
 
 
 def _fitting(table: pd.DataFrame) -> str:
+    if len(TableEdits(table).kinds) > 1:  # Bars name them.
+        return "edits"
     if _are_edges(table):
         return "arcs" if _heads_of(table) == 1 else "layered"
     return "heads" if _are_heads(table) and len(stacks_of(table)) < 2 else "edits"
@@ -129,16 +141,3 @@ def _check_layout(table: pd.DataFrame, layout: str) -> None:
             f"layout={layout!r} shows one stack, but there are {', '.join(stacks)}: choose one, as "
             f"in found[found['stack'] == {stacks[0]!r}]."
         )
-
-
-def effects_title(table: pd.DataFrame, layout: str) -> str:
-    """Say what was edited, and in which head if it is one."""
-    edits = TableEdits(table)
-    if layout == "edits":
-        return edits.title()
-    parts = list(map(shown_text, stacks_of(table)))
-    if layout in ("arcs", "matrix"):
-        parts += [f"layer {table['layer'].iloc[0]}", f"head {table['head'].iloc[0]}"]
-    what = "heads" if layout == "heads" else "edges"
-    parts.append(f"cutting {what}" if edits.are_cuts else f"edits of {what}")
-    return " · ".join(parts)

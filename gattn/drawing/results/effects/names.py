@@ -17,6 +17,7 @@ from gattn.drawing.results.effects.words import (
     edge_said,
     heads_said,
     is_everywhere,
+    kind_in_brackets,
     kind_said,
     values_said,
 )
@@ -26,6 +27,8 @@ from gattn.names.text import numbered
 
 _WHOLE = 400
 """The most letters of an edit that are read to tell it from others."""
+_LISTED = 4
+"""How many kinds or places of edits a caption lists."""
 _SHORT = 6.0
 """How wide stacks are in short names, in font sizes."""
 
@@ -133,14 +136,47 @@ class TableEdits:
             *(f"all with {self._name(edit, names, is_whole=True)}" for edit in self._base),
         ]
 
-    def title(self) -> str:
-        """Say what all rows edit, and where."""
+    @cached_property
+    def kinds(self) -> list[str]:
+        """What the rows do, each once: "Cut", "Scale (factor 0.5)"; without rows that a user named.
+
+        Empty if all rows cut, which titles say.
+        """
+        found = dict.fromkeys(
+            " + ".join(kind_in_brackets(edit.kind, edit.others) for edit in row.edits)
+            for row in self._every
+            if row.edits
+        )
+        return [] if self.are_cuts and list(found) == ["Cut"] else list(found)
+
+    def kinds_said(self) -> list[str]:
+        """Say what the rows do where no row is named."""
+        if len(self.kinds) == 1 and all(row.edits for row in self._every):
+            return [f"each: {shown_text(self.kinds[0], limit=_WHOLE)}"]
+        return [_some_said("edits of several kinds", self.kinds)] if self.kinds else []
+
+    def places_said(self) -> list[str]:
+        """Say in which layers and heads the rows are where the title does not, if these differ."""
+        columns = [name for name in ("layer", "head") if name in self.table]
+        places = [
+            {name: None if pd.isna(one) else int(one) for name, one in row.items()}
+            for row in self.table[columns].drop_duplicates().to_dict("records")
+        ]
+        found = [heads_said(place) or "all heads" for place in places]
+        return [_some_said("edits of several heads or layers", found)] if len(found) > 1 else []
+
+    def title(self, named: Iterable[str] | None = None) -> str:
+        """Say what all rows edit, and where: what of the places `named` all rows share.
+
+        By default those that the names of rows leave to it.
+        """
         shared = shared_places(self.table)
+        named = self._in_title if named is None else named
         parts = [shown_text(str(shared["stack"]))] if "stack" in shared else []
         parts += [
             f"{name} {shared[name]}"
             for name in ("layer", "head")
-            if name in shared and name in self._in_title
+            if name in shared and name in named
         ]
         what = _what(self.table)
         doing = f"cutting {what}" if self.are_cuts else f"edits of {what}"
@@ -223,6 +259,13 @@ class TableEdits:
                 for side, texts in (("query", sides.queries), ("key", sides.keys))
             }
         return found
+
+
+def _some_said(what: str, every: Sequence[str]) -> str:
+    """List the first few of some kinds or places, and say how many others there are."""
+    more = len(every) - _LISTED
+    listed = ", ".join(shown_text(one, limit=80) for one in every[:_LISTED])
+    return f"{what}: {listed}" + f" and {more:,} more" * (more > 0)
 
 
 def shared_places(table: pd.DataFrame) -> dict[str, Any]:

@@ -54,6 +54,11 @@ def kind_said(kind: str, others: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, [kind, values_said(others)]))
 
 
+def kind_in_brackets(kind: str, others: Mapping[str, Any]) -> str:
+    """Write what an edit does for a list of several: "Scale (factor 0.5)"."""
+    return f"{kind} ({values_said(others)})" if others else kind
+
+
 def values_said(others: Mapping[str, Any]) -> str:
     """Write the values of an edit: "factor 0.5"."""
     return ", ".join(value_said(*one) for one in others.items())
