@@ -232,7 +232,7 @@ def test_scores_are_said_to_be_written_only_where_they_are(size):
         for seed in (0, 99)
     )
     figure = draw_compare(before, after, sort="distance", figsize=size)
-    scores = [text for text in words(figure) if re.fullmatch(r"(0\.)?\d+:\s0\.\d+", text)]
+    scores = [text for text in words(figure) if re.fullmatch(r"(\d+\.)?\d+:\s0\.\d+", text)]
     assert ("written above" in said(figure)) == bool(scores)
     assert ("no room to write each head's distance" in said(figure)) == (not scores)
 

@@ -127,7 +127,7 @@ class Plan:
         self.height = height or max(wanted, least)
         long = self.height - self.top - self.above - self.under_caption
         below = len(grid.keys) - 1 if self.has_keys_below else 0
-        self.key = min(1.5 * larger(), (long - below * _BETWEEN_KEYS) / (1 + below))
+        self.key: float = min(1.5 * larger(), (long - below * _BETWEEN_KEYS) / (1 + below))
         if below:
             beside = (rows * self.row - self.above - _BETWEEN_KEYS) / 2
             self.key = min(self.key, max(beside, self._longest_name + as_inches(small_size())))

@@ -159,7 +159,7 @@ class TableEdits:
         """Say in which layers and heads the rows are where the title does not, if these differ."""
         columns = [name for name in ("layer", "head") if name in self.table]
         places = [
-            {name: None if pd.isna(one) else int(one) for name, one in row.items()}
+            {str(name): None if pd.isna(one) else int(one) for name, one in row.items()}
             for row in self.table[columns].drop_duplicates().to_dict("records")
         ]
         found = [heads_said(place) or "all heads" for place in places]
