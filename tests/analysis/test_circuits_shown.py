@@ -17,6 +17,7 @@ from gattn.analysis.circuits.finding import beyond
 from gattn.analysis.circuits.measuring.measured import percent
 from gattn.analysis.circuits.measuring.runs import Runs
 from gattn.analysis.circuits.measuring.testing import Proof
+from gattn.drawing.canvas.labels import with_powers
 from gattn.errors import EditError, FileError, SelectionError
 from gattn.files import digraphs
 
@@ -210,7 +211,7 @@ def test_parts_that_cancel_are_told_wherever_a_circuit_is(embedded, river):
     assert found.notes[0] == found.caveat
     assert repr(found) == f"Circuit({found}; {found.caveat})"
     (below,) = [t for t in found.draw().texts if t.get_gid() == "gattn-caption"]
-    assert below.get_text().replace("\n", " ").count(found.caveat) == 1
+    assert below.get_text().replace("\n", " ").count(with_powers(found.caveat)) == 1
     assert found.to_html().count(found.caveat) == 1
     assert river.caveat == ""
     assert repr(river) == f"Circuit({river})"

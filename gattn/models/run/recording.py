@@ -185,13 +185,13 @@ class Recording(Context):
             )
             for n, one in enumerate(sequences)
         ]
-        if self._is_finished and (wrong := self._naming.surplus(len(sequences))):
-            raise CaptureError(f"{wrong}.")
         namings = namings_of(self._naming, sequences, made)
         found = [
             naming.applied(trace, one.grids, number, unnamed=one.unnamed, own=one.own)
             for one, trace, (naming, number) in zip(sequences, made, namings, strict=True)
         ]
+        if self._is_finished and (wrong := self._naming.surplus(len(sequences))):
+            raise CaptureError(f"{wrong}.")
         if self._is_finished:
             self._traces = found
         return list(found)
