@@ -66,6 +66,13 @@ def test_each_text_of_a_batch_has_its_names(model, prompts):
     assert [trace.tokens for trace in run.traces] == [*given, *([*one, "5"] for one in given)]
 
 
+def test_lists_for_each_sequence_of_several_calls_name_these(model, prompts):
+    given = [NAMES[:5], list("vwxyz"), list("ABCDEF"), list("GHIJKL")]
+    with capturing(model, tokens=given) as run:
+        model.generate(prompts, 2)
+    assert [trace.tokens for trace in run.traces] == given
+
+
 @pytest.mark.parametrize("count", [2, 4, 6, 10])
 def test_names_of_other_counts_are_refused(model, prompts, count):
     given = [*NAMES, "i", "j"][:count]

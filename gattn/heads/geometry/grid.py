@@ -179,7 +179,7 @@ class Grid(Geometry):
         return found[0]
 
     def tokens_at(self, row: int, column: int) -> list[int]:
-        """List the index of a patch's token; empty if there is none."""
+        """List the tokens of a patch; empty if there is no such patch, or it has no token."""
         if not (0 <= row < self.rows and 0 <= column < self.columns):
             return []
         found: list[int] = np.flatnonzero(self.cells == row * self.columns + column).tolist()

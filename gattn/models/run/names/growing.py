@@ -29,8 +29,8 @@ def namings_of(
     rows: dict[int, list[int]] = {}
     for number, one in enumerate(sequences):
         rows.setdefault(one.row, []).append(number)
-    if naming.tokens is None or len(rows) == len(sequences):
-        return found
+    if naming.tokens is None or len(rows) == len(sequences) or naming.surplus(len(rows)):
+        return found  # Nothing grew, or each sequence has names of its own.
     for row, numbers in rows.items():
         steps = [_Step(sequences[number].read, traces[number]) for number in numbers]
         if all(begins(one.read, other.read) for one, other in pairwise(steps)):

@@ -204,7 +204,7 @@ class Agreement:
         return inputs.without(masks) if masks else inputs
 
     def _tell_pixels(self, some: list[Told], inputs: TokenInputs, count: int) -> bool:
-        """Return whether pixels tell tokens apart, so that channels are none."""
+        """Return whether pixels tell tokens apart, so that channels are no tokens."""
         none = torch.zeros(1, count, dtype=torch.bool, device="cpu")
         self._run(some, inputs, none, entered=inputs.half())
         return any(one.is_told_in_part for one in some)
