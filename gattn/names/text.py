@@ -180,19 +180,31 @@ def _lines(text: str, limit: float, measure: Callable[[str], float]) -> list[str
     lines = _filled(words, limit, measure)
     if len(lines) == 1:
         return lines
-    even, of_one = lines, cache(measure)
-
-    def roughly(part: str) -> float:
-        return sum(map(of_one, part))
-
-    high = max(map(roughly, lines))
+    of_one = cache(measure)
+    widths = [sum(map(of_one, word)) for word in words]
+    even, high = lines, max(sum(map(of_one, line)) for line in lines)
     low = high / 2
     while high - low > _EVEN:
         middle = (low + high) / 2
-        found = _filled(words, middle, roughly)
-        is_enough = len(found) == len(lines)
-        low, high, even = (low, middle, found) if is_enough else (middle, high, even)
+        starts = _starts(widths, middle, of_one(" "))
+        if len(starts) != len(lines):
+            low = middle
+            continue
+        ends = [*starts[1:], len(words)]
+        even = [" ".join(words[start:end]) for start, end in zip(starts, ends, strict=True)]
+        high = middle
     return even if max(map(measure, even)) <= limit else lines
+
+
+def _starts(widths: Sequence[float], limit: float, space: float) -> list[int]:
+    """List the words with which lines start that take as many words of such widths as have room."""
+    starts, line = [0], widths[0]
+    for n, width in enumerate(widths[1:], 1):
+        line += space + width
+        if line > limit:
+            starts.append(n)
+            line = width
+    return starts
 
 
 def _filled(words: Sequence[str], limit: float, measure: Callable[[str], float]) -> list[str]:

@@ -42,12 +42,17 @@ def are_own(characters: str) -> bool:
     return _own(_settings()).issuperset(characters)
 
 
+def usual_characters() -> frozenset[str]:
+    """List the characters that the user's fonts, and the last resort, have."""
+    return _usual(_settings())[1]
+
+
 def has_glyph(character: str) -> bool:
     """Return whether any installed font has a character; if none has, warn and say what to do.
 
     Fonts that were installed since matplotlib listed them are found, too.
     """
-    if character in _usual(_settings())[1] or _family_with(character):
+    if character in usual_characters() or _family_with(character):
         return True
     _warn(character)
     return False

@@ -178,7 +178,8 @@ def _some(nodes: Sequence[Any], apart: int, first: Sequence[Any]) -> set[int]:
 
 def _visible(tokens: Sequence[str]) -> list[str]:
     """Write tokens so that every font can show them, in a few letters that tell them apart."""
-    seen = partial(visible, has_glyph=cache(fonts.has_glyph))
+    usual, elsewhere = fonts.usual_characters(), cache(fonts.has_glyph)
+    seen = partial(visible, has_glyph=lambda one: one in usual or elsewhere(one))
     whole = [seen(token, limit=_WHOLE) for token in tokens]
     texts = [seen(token) for token in tokens]
     alike = len(set(texts)) < len(set(whole))
