@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from gattn.models.doors.orders import decides
 from gattn.models.doors.proof.probing.one_run.attention_picked import picks_attention
 from gattn.models.doors.proof.probing.one_run.deciding import as_decided, copied
+from gattn.models.doors.proof.probing.one_run.missing import REPLACES, first, holds_nan, kept_nan
 from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
@@ -38,6 +39,8 @@ _AS_MANY = frozenset(("nonzero", "argwhere", "where")) | _DIFFERENT
 """What makes as much as there are such numbers among those that it is given."""
 _BY_LENGTHS = frozenset(("tensor_split", "_pack_padded_sequence"))
 """What reads sizes out of integers, which shows in no kernel."""
+
+_NAN = "NaN: "
 
 Name = tuple[tuple[str, int], str, int]
 """The run in which code reads, by which function, and how many times it did so within this run."""
@@ -103,6 +106,7 @@ class Reads:
         self._found: dict[Name, Any] = {}
         self._learned: list[Made | None] = []
         self._decided: dict[Name, Any] = {}
+        self._without_nan: set[Name] = set()
 
     def noting(self) -> AbstractContextManager[Any]:
         """Note what code reads in a run."""
@@ -125,6 +129,11 @@ class Reads:
     def end_function(self) -> None:
         """Note that the function ends."""
         self._count = self._picks.count_read
+
+    def meet(self, name: Name, x: Any) -> None:
+        """Note whether a function that would replace NaN was given none."""
+        if not holds_nan(x):
+            self._without_nan.add(name)
 
     def picking(self, name: Name) -> AbstractContextManager[Any]:
         """Note that a function picks numbers of attention, which code may only keep."""
@@ -227,9 +236,10 @@ class Reads:
 
     def repeated(self, begins: Mapping[str, int]) -> AbstractContextManager[Any]:
         """Let code read the same numbers again; `begins` are the first runs of modules."""
-        if not (self._found or self._decided):
+        if not (self._found or self._decided or self._without_nan):
             return nullcontext()
-        return _Repeated(self._walk, self._found, dict(self._decided), begins)
+        known = self._found, dict(self._decided), self._without_nan
+        return _Repeated(self._walk, *known, begins)
 
 
 def _random_state() -> object:
@@ -267,10 +277,10 @@ class Reading(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             return decides(func, args, kwargs, result)
 
-    def _name(self, func: Any) -> Name:
+    def _name(self, func: Any, what: str = "") -> Name:
         run = self._walk.running[-1] if self._walk.running else None
         place = ("", 0) if run is None else (run.name, run.number + self._begins.get(run.name, 0))
-        name = getattr(func, "__name__", "")
+        name = what + getattr(func, "__name__", "")
         self._counts[place, name] += 1
         return place, name, self._counts[place, name]
 
@@ -286,6 +296,8 @@ class _Noting(Reading):
         """Run a function, and note what it gives code to read."""
         self._reads.look()
         self._reads.begin_function()
+        if func in REPLACES and self._is_own():
+            self._reads.meet(self._name(func, _NAN), first(args, kwargs))
         count = self._reads.count_told
         picks = self._is_own() and picks_attention(func, args)
         with self._reads.picking(self._name(func)) if picks else nullcontext():
@@ -322,10 +334,11 @@ class _Repeated(Reading):
         walk: Walk,
         found: Mapping[Name, Any],
         decided: Mapping[Name, Any],
+        without_nan: Collection[Name],
         begins: Mapping[str, int],
     ) -> None:
         super().__init__(walk, begins)
-        self._found, self._decided = found, decided
+        self._found, self._decided, self._without_nan = found, decided, without_nan
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -334,7 +347,11 @@ class _Repeated(Reading):
         if self._is_read(func) and (name := self._name(func)) in self._found:
             return self._found[name]
         given = kwargs or {}
-        result = func(*args, **given)
+        replaces = func in REPLACES and self._is_own()
+        if replaces and self._name(func, _NAN) in self._without_nan:
+            result = kept_nan(func, args, given)
+        else:
+            result = func(*args, **given)
         if self._decided and self._is_decided(func, args, given, result):
             name = self._name(func)
             if name in self._decided:
