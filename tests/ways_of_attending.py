@@ -53,4 +53,17 @@ def sums_of_values_first(q, k, v):
     return torch.sum(v.unsqueeze(3).mul(attention.unsqueeze(-1)), dim=(2,), keepdim=True)[:, :, 0]
 
 
+def sums_by_view(q, k, v):
+    attention = (q @ k.mT / DIM**0.5).softmax(-1)
+    *rows, keys = attention.shape
+    return torch.sum(v[:, :, None] * attention.view(*rows, keys, 1), dim=3)
+
+
+def keys_before_queries_folded(q, k, v):
+    attention = (k @ q.mT / DIM**0.5).softmax(-2)
+    apart = attention.view(-1, *attention.shape[2:]).view(attention.shape)  # Keys, then queries.
+    return torch.einsum("bhji,bhjd->bhid", apart, v)
+
+
 WAYS = [kernel, written, einsums, keys_first, heads_last, sums, sums_of_values_first]
+WAYS += [sums_by_view, keys_before_queries_folded]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_written import DIM, WIDTH, Layer
+from hand_written import DIM, WIDTH, Layer, check
 from torch import nn
 
 from gattn import Cut, Scale, capturing, edited
@@ -235,3 +235,16 @@ def test_attention_averaged_with_an_earlier_layers_is_refused_for_that():
     mixed = r"attention of layers.0 \(Averaged\) is mixed into another's"
     with pytest.raises(CaptureError, match=mixed), capturing(model):
         model(x)
+
+
+def _summed(attention, v):
+    return (attention[..., None] * v[:, :, None]).sum(-2)
+
+
+@pytest.mark.parametrize("way", [(_summed, torch.matmul), (torch.matmul, _summed)])
+def test_attention_may_meet_values_in_a_sum_and_in_a_product(way):
+    def attend(q, k, v):
+        attention = (q @ k.mT / DIM**0.5).softmax(-1)
+        return sum(one(attention, v) for one in way) / 2
+
+    check(attend)

@@ -96,6 +96,7 @@ class Kernels(TorchDispatchMode):
         self.images: set[tuple[int, ...]] = set()
         self.ranking: set[tuple[str, tuple[int, ...]]] = set()
         self._last: Event | None = None
+        self._spread: Event | None = None
         self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
@@ -163,6 +164,14 @@ class Kernels(TorchDispatchMode):
         if self._last is not None:
             self._last.is_seen = True
 
+    def claim_sum(self) -> None:
+        """Note that a door saw a softmax meet its values in a sum, which is no kernel of its own.
+
+        It is seen, then, also if a product takes it later.
+        """
+        if self._spread is not None:
+            self._spread.is_seen = True
+
     @property
     def missed(self) -> list[str]:
         """The modules in which kernels ran that no door saw."""
@@ -181,6 +190,8 @@ class Kernels(TorchDispatchMode):
         softmax = next((self._softmaxes[x] for x in tensors if x in self._softmaxes), None)
         if softmax is None:
             return
+        if name in _PRODUCTS or name == "mul":
+            self._spread = softmax.event if name == "mul" else None
         if name in _PRODUCTS:
             self._last = None
             others = [x for x in tensors if self._softmaxes.get(x) is not softmax]

@@ -147,7 +147,9 @@ class Watching:
         kernels = self.kernels
         if call.is_written:
             kernels.products.claim()
-        elif call.kind != "sum":  # No kernel was counted for it.
+        elif call.kind == "sum":
+            kernels.claim_sum()
+        else:
             kernels.claim()
         if not call.is_written:
             kernels.takings.claim()

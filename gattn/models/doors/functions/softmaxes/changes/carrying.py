@@ -154,8 +154,10 @@ def _key(
     A tensor without memory, in which the keys' dimension has a size of its own, shows it.
     """
     before = followed.scores
-    if func in _RESHAPES:
+    if func in _EXPANDS:
         return _last(before, followed.key, result)
+    if func in _RESHAPES:
+        return _reshaped(before, followed.key, result)
     shape, size = list(before.shape), max(before.shape) + 1
     shape[followed.key] = size
     marked = func(before.new_empty(shape, device="meta"), *args[1:], **kwargs).shape
@@ -174,11 +176,11 @@ def _placed(
         is_first = text == 0 and result.shape[:1] == before[:1]
         if text is not None and not is_first:
             return None, None
-        keys = followed.folded or before[-1]
-        stays = query == len(before) - 2 and result.shape[-2:] == before[-2:]
-        is_unfolded = followed.folded and result.shape[-1] == keys
-        is_one = query is not None and (query == ONE or before[query] == 1)
-        return ONE if is_one else result.dim() - 2 if stays or is_unfolded else None, text
+        if followed.folded and result.shape[-1] == followed.folded:
+            return result.dim() - 2, text
+        if query is None or query == ONE or before[query] == 1:
+            return None if query is None else ONE, text
+        return _reshaped(followed.scores, query, result), text
     sizes = [1 if size == 1 else 2 + n for n, size in enumerate(before)]
     marked = list(func(followed.scores.new_empty(sizes, device="meta"), *args[1:], **kwargs).shape)
 
@@ -210,6 +212,15 @@ def _folded(func: Any, followed: Followed, result: Tensor) -> int | None:
     if not keys or size % keys or result.numel() != before.numel():
         return None
     return 0 if size == keys else keys
+
+
+def _reshaped(before: Tensor, dim: int, result: Tensor) -> int | None:
+    """Find where a dimension is once numbers were laid out in another shape, in the same order."""
+    if before.shape[dim] == 1 or not before.numel():
+        return _last(before, dim, result)
+    outer, size = before.shape[:dim].numel(), before.shape[dim]
+    found = (n for n in range(result.dim()) if result.shape[:n].numel() == outer)
+    return next((n for n in found if result.shape[n] == size), None)
 
 
 def _last(before: Tensor, key: int, result: Tensor) -> int | None:
