@@ -46,6 +46,7 @@ class Takings:
         self._parts: Any = WeakTensorKeyDictionary()
         self._written: dict[int, tuple[_Part, Tensor]] = {}  # Kept, so that its memory stays.
         self._columns: Any = WeakTensorKeyDictionary()
+        self._sampled: Any = WeakTensorKeyDictionary()
         self._last: _Taking | None = None
         self.looking_up: set[str] = set()
         self._whole: set[str] = set()
@@ -65,6 +66,7 @@ class Takings:
             self._whole.add(where)
         if isinstance(result, Tensor):
             self._note_columns(kernel, tensors, result)
+            self._note_sampled(kernel, tensors, result)
 
     def claim(self) -> None:
         """Note that a door saw the product that ran last."""
@@ -78,9 +80,11 @@ class Takings:
 
     @property
     def missed(self) -> set[str]:
-        """The modules that multiply a softmax of which no door saw a product."""
+        """The modules that multiply a softmax of which no door saw a product with tokens."""
         unseen = [one for one in self._softmaxes if not (one.is_made or one.is_seen)]
-        return self._whole | {x.where for one in unseen for x in one.takings}
+        takings = [x for one in unseen for x in one.takings]
+        takings += [x for one in self._softmaxes for x in one.takings if x.is_sampled]
+        return self._whole | {x.where for x in takings}
 
     @property
     def again(self) -> set[str]:
@@ -120,7 +124,7 @@ class Takings:
         self._last = None if is_product else self._last
         is_spread = kernel in _SPREADS and any(x.numel() > part.size for x in results)
         if others and (is_product or is_spread):
-            self._last = _Taking(where)
+            self._last = _Taking(where, any(x in self._sampled for x in others))
             part.softmax.takings.append(self._last)
         elif kernel in _BARE and part.softmax.is_bare and not part.is_gating:
             first = tensors[0]
@@ -153,6 +157,12 @@ class Takings:
         )
         made = (*query.shape[:-1], value.shape[-1])
         return is_alike and query.shape[-1] == key.shape[-1] and tuple(result.shape) == made
+
+    def _note_sampled(self, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
+        """Follow values that are read between tokens, which deformable attention weighs."""
+        size = sum(x.numel() for x in tensors if x in self._sampled)
+        if kernel.startswith("grid_sampler") or (size and result.numel() == size):
+            self._sampled[result] = True
 
     def _note_columns(self, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow numbers of which a parameter made some dimension."""
@@ -214,9 +224,10 @@ class _Softmax:
 
 @dataclass(eq=False)
 class _Taking:
-    """A kernel that multiplies a softmax with others, in a module."""
+    """A kernel that multiplies a softmax with others, which may be `sampled`, in a module."""
 
     where: str
+    is_sampled: bool = False
     is_seen: bool = False
 
 

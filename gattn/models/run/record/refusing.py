@@ -75,9 +75,10 @@ def nothing_seen(
         return (
             f"The attention of {kind} cannot be seen: {unfollowed[0]} multiplies a softmax with "
             f"values in a way that is not followed{more}, such as vector by vector (dot, vecdot), "
-            "in a loop over keys, by a convolution, sparse, in a kernel of its own, or summed over "
-            "another dimension than the softmax, as where queries compete for keys and what each "
-            "gets is not divided by its sum. Expected a product of matrices (@, bmm, einsum) that "
+            "in a loop over keys, by a convolution, sparse, in a kernel of its own, of values that "
+            "are sampled between tokens (deformable attention), or summed over another dimension "
+            "than the softmax, as where queries compete for keys and what each gets is not divided "
+            "by its sum. Expected a product of matrices (@, bmm, einsum) that "
             "sums over the keys, or scaled_dot_product_attention. There is nothing to capture."
         )
     if learned:
