@@ -252,6 +252,25 @@ def test_scripted_code_that_compares_or_counts_before_attention_is_refused(kind)
         shown(model, x)
 
 
+@torch.jit.script
+def _turned(x):
+    return x if torch.equal(x[:, 0], x[:, 1]) else x.flip(1)
+
+
+class Calling(nn.Module):
+    def forward(self, x):
+        return _turned(x)
+
+
+def test_a_scripted_function_that_compares_what_it_is_given_is_refused():
+    model, x = built(Mlp), example()
+    model.before = Calling()
+    for _ in range(3):  # torch.jit compares constants as it learns what runs.
+        model(x)
+    with pytest.raises(CaptureError, match=r"torch\.jit scripted.* reads numbers"):
+        shown(model, x)
+
+
 def test_a_frozen_part_is_called_what_it_is():
     """Its weights are constants of its code, so that a warning may take its products for more."""
     model, x = built(Mlp), example()

@@ -144,6 +144,9 @@ class Kernels(TorchDispatchMode):
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         is_sized = is_sized_by_numbers(func, tensors)
         how = {"is_random": is_random, "is_sized": is_sized, "is_own": is_own}
+        # As it runs, torch.jit compares constants, too.
+        is_equal = name == "equal" and self.origins.are_given(tensors)
+        how["compares"] = is_equal or name == "allclose"
         self.picks.note(name, args, given, result, **how)
         if not self.picks.is_ignoring:
             self.origins.note(func, tensors, result, is_random=is_random)

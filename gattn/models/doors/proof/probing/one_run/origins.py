@@ -70,6 +70,11 @@ class Origins:
         """Return whether something was made alone of integers and masks that the model is given."""
         return made is not None and self._integers.issuperset(made)
 
+    def are_given(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether one of some tensors is known to be made of what the model is given."""
+        made = (self._known.get(memory_of(x)) or () for x in tensors)
+        return any(isinstance(one, int) for some in made for one in some)
+
     def lose(self) -> None:
         """Note that Python's numbers, which kernels take too, may be made of anything."""
         self._is_lost = True
