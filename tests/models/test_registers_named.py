@@ -201,3 +201,37 @@ def test_texts_of_as_many_words_do_not_name_class_and_register_tokens():
         model(*given)
     with torch.no_grad(), gattn.edited(model, cut, tokens={image: names}):
         model(*given)
+
+
+class BesideText(nn.Module):
+    """A stem with overlapping patches, registers after them, and a text of as many tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.GELU(), nn.Conv2d(8, 8, 2, 2))
+        self.registers = nn.Parameter(torch.randn(1, 2, 8))
+        self.image, self.text = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, image, words):
+        patches = self.stem(image).flatten(2).mT
+        tokens = torch.cat([patches, self.registers.expand(len(patches), -1, -1)], 1)
+        return self.image(tokens, tokens, tokens)[0], self.text(words, words, words)[0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error"),
+    [
+        ({"text": ["a", "cat"]}, "grid= gives 3 × 4 patches, which are not the 14 tokens"),
+        (["a", "cat"], "as many as the stack 'text' has tokens, and as 'image' has beside"),
+    ],
+)
+def test_names_of_another_stack_put_no_tokens_before_patches(tokens, error):
+    torch.manual_seed(0)
+    model = BesideText().eval()
+    given = torch.randn(1, 3, 6, 8), torch.randn(1, 2, 8)
+    capturing = gattn.capturing(model, tokens=tokens, grid=(3, 4))
+    with pytest.raises(CaptureError, match=error), torch.no_grad(), capturing:
+        model(*given)
+    cut = gattn.edited(model, gattn.Cut("image:0.0", query="0,0"), tokens=tokens, grid=(3, 4))
+    with pytest.raises(EditError), torch.no_grad(), cut:
+        model(*given)

@@ -151,7 +151,8 @@ def why(
             stream = stream_of(parts, found.residual, f"{layer}.{head}")
         texts = prompt.texts(found.call, found.place, None, len(found.residual))
         sizes = {"key": len(texts)}
-        grids = prompt.naming.grids(found.call.tokens, sizes, is_bipartite=False)
+        where = found.place.stack
+        grids = prompt.naming.grids(found.call.tokens, sizes, where, is_bipartite=False)
         refuse_pair("query", query, grids.get("key"))
         refuse_pair("key", key, grids.get("key"))
         writers = [*(_named(one, texts) for one in stream.all_writers), Writer("bias")]

@@ -87,7 +87,7 @@ class LayerCopies:
         self._slots = place.queries[0].slots
         self.tokens = self._prompt.texts(call, place, found.ids[self.stack], len(self))
         sizes = {"key": len(self)}
-        grids = self._prompt.naming.grids(call.tokens, sizes, is_bipartite=False)
+        grids = self._prompt.naming.grids(call.tokens, sizes, self.stack, is_bipartite=False)
         self.geometry: Grid | None = grids.get("key")
         names = found.names[self.stack]
         self._modules = [_layer(model, name, names) for name in names]

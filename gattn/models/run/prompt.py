@@ -135,7 +135,9 @@ class Prompt:
             names = names_of_run(ids, self.tokenizer)
         if len(names) != count:
             sizes, grid = {"key": count}, self.naming.grid
-            grids = self.naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
+            grids = self.naming.grids(
+                call.tokens, sizes, place.stack, is_bipartite=place.is_bipartite
+            )
             if grid is not None and not grids:
                 raise CaptureError(f"{other_grid(grid, place.stack, count)}.")
             names = grids["key"].names() if grids else list(map(str, range(count)))

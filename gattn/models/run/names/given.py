@@ -39,15 +39,6 @@ def text_of(one: object) -> str:
     return str(one.item() if isinstance(one, Tensor) and one.numel() == 1 else one)
 
 
-def counts_of(given: object) -> set[int]:
-    """Return how many texts lists have that are given, by stack, side or sequence."""
-    if isinstance(given, Mapping):
-        given = list(given.values())
-    elif not isinstance(given, (list, tuple)) or not is_nested(given):
-        return {len(given)} if isinstance(given, Sequence) else set()
-    return set[int]().union(*map(counts_of, given))
-
-
 def is_nested(given: Sequence[object]) -> bool:
     """Return whether texts are listed for each sequence; one token may be any object."""
     return isinstance(next(iter(given), ""), (list, tuple, Mapping))

@@ -52,6 +52,14 @@ def other_grid(grid: tuple[int, int], stack: str, count: int, what: str = "token
     )
 
 
+def unclear_owner(size: int, named: str, stack: str) -> str:
+    """Say that texts are as many as the tokens of one stack, and as others of another's."""
+    return (
+        f"tokens= gives {size} texts: as many as the stack {named!r} has tokens, and as {stack!r} "
+        f"has beside its patches. Say whose they are, as in tokens={{{stack!r}: [...]}}"
+    )
+
+
 def misfit(
     stack: str,
     names: Mapping[str, Sequence[str]],

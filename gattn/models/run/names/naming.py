@@ -18,7 +18,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.token_maps import TokenMap
-from gattn.models.run.names.given import check_texts, counts_of, is_grid, is_nested, text_of
+from gattn.models.run.names.given import check_texts, is_grid, is_nested, text_of
 from gattn.models.run.names.misnamed import (
     MOVED,
     SIDES,
@@ -27,6 +27,7 @@ from gattn.models.run.names.misnamed import (
     of_both_sides,
     other_count,
     other_grid,
+    unclear_owner,
     unknown_stack,
 )
 from gattn.models.run.names.named_heads import are_both_named, names_all, with_names
@@ -105,11 +106,18 @@ class Naming:
         )
 
     def grids(
-        self, proved: TokenMap | None, sizes: Mapping[str, int], *, is_bipartite: bool
+        self,
+        proved: TokenMap | None,
+        sizes: Mapping[str, int],
+        stack: str,
+        sequence: int = 0,
+        *,
+        is_bipartite: bool,
     ) -> dict[str, Grid]:
         """Return where the tokens of a stack lie, by side: as given, or as proved of them.
 
-        `sizes` are the numbers of its tokens. A side whose tokens are on no grid is left out.
+        `sizes` are the numbers of its tokens in a sequence. A side whose tokens are on no grid is
+        left out.
         """
         if (whole := self._proved(proved, sizes["key"])) is not None:
             return {"key": whole} if is_bipartite else dict.fromkeys(sizes, whole)
@@ -117,10 +125,11 @@ class Naming:
             return {}
         found: dict[str, Grid] = {}
         for side, size in sizes.items():
+            size = size if is_bipartite else sizes["key"]
             with suppress(ShapeError):
-                found[side] = self._regular(size if is_bipartite else sizes["key"])
+                found[side] = self._regular(size, self._prefix(size, stack, sequence))
         if not is_bipartite:
-            self._check_grid(proved, sizes["key"])
+            self._check_grid(proved, sizes["key"], self._prefix(sizes["key"], stack, sequence))
         return {} if is_bipartite and len(found) > 1 else found  # Either side may be meant.
 
     def with_patches(
@@ -129,8 +138,8 @@ class Naming:
         """Add the names of patches where only the other tokens, such as registers, are named."""
         whole = self._proved(proved, count)
         if whole is None and self.grid is not None and count - len(names) == prod(self.grid):
-            self._check_grid(proved, count)
-            whole = self._regular(count)
+            self._check_grid(proved, count, len(names))
+            whole = self._regular(count, len(names))
         others = [] if whole is None else [n for n, cell in enumerate(whole.cells) if cell < 0]
         if whole is None or len(others) != len(names):
             return names
@@ -158,15 +167,16 @@ class Naming:
             return int((whole.cells < 0).sum())
         return 0 if self.grid is None else max(count - prod(self.grid), 0)
 
-    def _regular(self, size: int) -> Grid:
+    def _regular(self, size: int, prefix: int | None) -> Grid:
         assert self.grid is not None
-        return Grid.regular(*self.grid, size, prefix=self._prefix(size))
+        return Grid.regular(*self.grid, size, prefix=prefix)
 
-    def _prefix(self, size: int) -> int | None:
-        """Return how many of so many tokens are no patches, if as many are named."""
+    def _prefix(self, size: int, stack: str, sequence: int) -> int | None:
+        """Return how many of so many tokens are no patches, if the stack's texts are as many."""
         assert self.grid is not None
         prefix = size - prod(self.grid)
-        return prefix if prefix in counts_of(self.tokens) else None
+        is_named = any(len(texts) == prefix for texts in self.of(stack, sequence).values())
+        return prefix if is_named else None
 
     def _proved(self, proved: TokenMap | None, size: int) -> Grid | None:
         """Return the grid that so many tokens were proved to form, unless another one is given.
@@ -180,14 +190,14 @@ class Naming:
         rows, columns = proved.grid
         return Grid(rows, columns, cells.numpy())
 
-    def _check_grid(self, proved: TokenMap | None, size: int) -> None:
+    def _check_grid(self, proved: TokenMap | None, size: int, prefix: int | None) -> None:
         """Refuse a grid that fits so many tokens, but is another than the proved one of these."""
         if self.grid is None or proved is None or self.grid == proved.grid:
             return
         if _cells(proved, size) is None:
             return
         with suppress(ShapeError):
-            self._regular(size)
+            self._regular(size, prefix)
             raise CaptureError(
                 f"grid={self.grid} is not how the patches lie, which is {proved.grid} as the model "
                 "was proved to read them: leave grid= out."
@@ -217,15 +227,15 @@ class Naming:
         done = set(unnamed)
         for stack in grids.keys() - set(unnamed):
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
-            for size in sizes:
-                self._check_grid(grids[stack], size)
+            for size in sizes if self.grid is not None else ():
+                self._check_grid(grids[stack], size, self._prefix(size, stack, sequence))
             whole = self._proved(grids[stack], sizes.pop()) if len(sizes) == 1 else None
             if whole is not None:
                 trace = trace.on_grid(
                     whole.rows, whole.columns, cells=whole.cells, stack=stack, side="key"
                 )
                 done.add(stack)
-        return trace if self.grid is None else self._on_grid(trace, self.grid, done)
+        return trace if self.grid is None else self._on_grid(trace, self.grid, sequence, done)
 
     def _named(
         self,
@@ -274,14 +284,20 @@ class Naming:
         return with_names(head, whole)
 
     def _on_grid(
-        self, trace: AttentionTrace, grid: tuple[int, int], unnamed: Collection[str]
+        self,
+        trace: AttentionTrace,
+        grid: tuple[int, int],
+        sequence: int,
+        unnamed: Collection[str],
     ) -> AttentionTrace:
         found = trace
         errors: list[GattnError] = []
         for stack in [stack for stack in trace.stacks if stack not in unnamed]:
             size = next(iter(trace.stacks[stack].values())).graph.num_keys
+            prefix = self._prefix(size, stack, sequence)
+            self._check_owner(trace, stack, prefix, sequence)
             try:
-                found = found.on_grid(*grid, stack=stack, prefix=self._prefix(size))
+                found = found.on_grid(*grid, stack=stack, prefix=prefix)
             except ShapeError:
                 errors.append(CaptureError(f"{other_grid(grid, stack, size)}."))
             except GattnError as wrong:
@@ -289,6 +305,17 @@ class Naming:
         if found is trace and errors:
             raise errors[0]
         return found
+
+    def _check_owner(
+        self, trace: AttentionTrace, stack: str, prefix: int | None, sequence: int
+    ) -> None:
+        """Refuse texts before the patches of a stack that may be all tokens of another one."""
+        if prefix is None or prefix < 2 or self.stacks:  # One token needs no name.
+            return
+        texts = self.of(stack, sequence)
+        for name, heads in trace.stacks.items():
+            if name != stack and names_all(heads, texts):
+                raise CaptureError(f"{unclear_owner(prefix, name, stack)}.")
 
 
 def patches_of(proved: TokenMap | None, side: str, *, is_bipartite: bool) -> TokenMap | None:

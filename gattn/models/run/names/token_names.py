@@ -23,6 +23,7 @@ from gattn.models.run.names.misnamed import (
     of_both_sides,
     other_count,
     other_grid,
+    unclear_owner,
     unknown_stack,
 )
 from gattn.models.run.names.naming import Naming, patches_of
@@ -97,7 +98,8 @@ class TokenNames:
         if not call.is_named:
             return {}
         sizes = _sizes(place, sequence)
-        return self._naming.grids(call.tokens, sizes, is_bipartite=place.is_bipartite)
+        where = place.stack, sequence
+        return self._naming.grids(call.tokens, sizes, *where, is_bipartite=place.is_bipartite)
 
     def check(self, seen: Seen) -> None:
         """Refuse names of stacks, or of tokens, that the model did not have."""
@@ -108,11 +110,7 @@ class TokenNames:
         for (stack, _), size in self._beside_patches.items():
             others = sorted(other for (other, _), n in seen.counts.items() if n == size)
             if others and not self._naming.stacks:
-                raise EditError(
-                    f"tokens= gives {size} texts: as many as the stack {others[0]!r} has tokens, "
-                    f"and as {stack!r} has beside its patches. Say whose they are, as in "
-                    f"tokens={{{stack!r}: [...]}}."
-                )
+                raise EditError(f"{unclear_owner(size, others[0], stack)}.")
         for wrong in self._growing.wrong():
             raise EditError(f"{wrong}.")
 
