@@ -54,8 +54,11 @@ def __getattr__(name: str) -> object:
             raise
         from gattn import analysis
 
-        where = f"it is gattn.analysis.{name}" if name in dir(analysis) else "see dir(gattn)"
-        raise AttributeError(f"gattn has no {name!r}: {where}.") from error
+        if name in dir(analysis):
+            said = f"gattn has no {name!r}: it is gattn.analysis.{name}"
+            # Of no object: Python would suggest a name of gattn's that looks alike.
+            raise AttributeError(said, name=name, obj=None) from error
+        raise AttributeError(f"gattn has no {name!r}: see dir(gattn)") from error
 
 
 # Libraries that gattn loads would ask every notebook for ipywidgets, which gattn does not need.

@@ -123,7 +123,8 @@ def drawn_by(
         def drawing(self: Any, *arguments: Any, **options: Any) -> Any:
             said = f"{type(self).__name__}.{getattr(method, '__name__', name)}()"
             check_call(method, arguments, options, said, hints)
-            shown = getattr(self, of)(options.pop("heads", None)) if of else self
+            chosen = [options.pop(one, None) for one in ("heads", "stack")] if of else []
+            shown = getattr(self, of)(*chosen) if of else self
             return getattr(import_module("gattn.drawing"), name)(shown, *arguments, **options)
 
         return cast("Callable[P, R]", drawing)

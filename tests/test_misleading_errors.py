@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 import gattn
 from gattn import GraphAttention, ScaledDotProduct, TokenGraph, graph_attention
+from gattn.analysis.circuits.several import Circuits
 from gattn.errors import (
     CaptureError,
     ContractError,
@@ -256,6 +258,28 @@ def test_a_name_of_another_module_is_told():
     with pytest.raises(AttributeError, match=r"gattn has no 'rolout': see dir\(gattn\)"):
         _ = gattn.rolout
     assert not hasattr(gattn, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("compare", "gattn has no 'compare': it is gattn.analysis.compare"),
+        ("captur", "gattn has no 'captur': see dir(gattn). Did you mean: 'capture'?"),
+    ],
+)
+def test_what_python_prints_of_a_missing_name_is_one_advice(name, said, capsys):
+    with pytest.raises(AttributeError) as raised:
+        getattr(gattn, name)
+    sys.__excepthook__(raised.type, raised.value, None)
+    assert capsys.readouterr().err.endswith(f"\nAttributeError: {said}\n")
+
+
+def test_what_python_prints_of_several_circuits_has_single_stops(capsys):
+    several = object.__new__(Circuits)
+    with pytest.raises(AttributeError) as raised:
+        _ = several.tabl
+    sys.__excepthook__(raised.type, raised.value, None)
+    assert capsys.readouterr().err.endswith("have no 'tabl'. Did you mean: 'table'?\n")
 
 
 def test_an_error_inside_a_module_is_not_taken_for_a_wrong_name(monkeypatch):

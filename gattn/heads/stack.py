@@ -12,7 +12,7 @@ from gattn.errors import SelectionError
 from gattn.heads.drawn.traces import DrawnHeads
 from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.head import AttentionGraph
-from gattn.names.choices import FROM_THE_START, HeadChoice, heads_among, is_number
+from gattn.names.choices import FROM_THE_START, HeadChoice, heads_among, is_number, named_stack
 from gattn.names.places import read_heads
 from gattn.on_page import OnPage
 
@@ -138,11 +138,11 @@ class Stack(Located, DrawnHeads, OnPage, door.Pictured, Mapping[tuple[int, int],
         """Describe each head in a row; see `gattn.analysis.head_table`."""
         return door.head_table(self)
 
-    def _chosen(self, heads: HeadChoice) -> list[AttentionGraph]:
+    def _chosen(self, heads: HeadChoice, stack: str | None = None) -> list[AttentionGraph]:
+        self._check_name(named_stack(heads, stack))
         if heads is None:
             return [self[place] for place in sorted(self)]
-        stack, places = heads_among(heads, self.layers)
-        self._check_name(stack)
+        _, places = heads_among(heads, self.layers)
         return [self[place] for place in places]
 
     def _check_name(self, stack: str | None) -> None:

@@ -16,7 +16,7 @@ from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
 from gattn.heads.nouns import GRAPH, counted
 from gattn.heads.stack import Reduction, Stack, how_to_take_a_head
-from gattn.names.choices import HeadChoice, stack_and_heads
+from gattn.names.choices import HeadChoice, named_stack
 from gattn.on_page import Shown
 
 if TYPE_CHECKING:
@@ -180,11 +180,11 @@ class AttentionTrace(Located, DrawnHeads, Shown):
         """Describe each head in a row; see `gattn.analysis.head_table`."""
         return door.head_table(self)
 
-    def _chosen(self, heads: HeadChoice) -> list[AttentionGraph]:
-        return list(self.heads()) if heads is None else self._heads_at(heads)
+    def _chosen(self, heads: HeadChoice, stack: str | None = None) -> list[AttentionGraph]:
+        return list(self.heads()) if heads is stack is None else self._heads_at(heads, stack)
 
-    def _heads_at(self, heads: HeadChoice) -> list[AttentionGraph]:
-        stack, _ = stack_and_heads(heads)
+    def _heads_at(self, heads: HeadChoice, stack: str | None = None) -> list[AttentionGraph]:
+        stack = named_stack(heads, stack)
         return (self.only_stack if stack is None else self[stack])._chosen(heads)
 
 

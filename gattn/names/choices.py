@@ -207,6 +207,14 @@ def stack_and_heads(
         raise SelectionError(f"{_expected(heads)}.") from error
 
 
+def named_stack(heads: HeadChoice, stack: str | None) -> str | None:
+    """Return the stack that heads name, or that was given."""
+    named, _ = stack_and_heads(heads)
+    if named is not None and stack not in (None, named):
+        raise SelectionError(f"heads={heads!r:.80} names a stack, but stack={stack!r} is given.")
+    return named or stack
+
+
 def written(head: int | tuple[int, int]) -> int | str:
     """Write a place as "2.1", and a number as it is."""
     return f"{head[0]}.{head[1]}" if isinstance(head, tuple) else head

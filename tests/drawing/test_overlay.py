@@ -1,6 +1,7 @@
 """Several heads in one view."""
 
 import dataclasses
+import re
 from itertools import combinations
 
 import matplotlib as mpl
@@ -8,6 +9,7 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from meeting import problems
 from sample_heads import bipartite_head, causal_head
@@ -18,6 +20,7 @@ from gattn.drawing import draw_overlay
 from gattn.drawing.canvas.colours import KINDS, KINDS_ON_DARK
 from gattn.drawing.chosen.shown import readable_edges
 from gattn.errors import SelectionError
+from gattn.heads.stack import Stack
 
 HEADS = [causal_head(6, seed=n, layer=n, head=n + 1) for n in range(3)]
 
@@ -92,6 +95,34 @@ def test_a_sink_that_one_head_has_is_drawn():
     assert "<sink>" in [text.get_text() for text in ax.texts]
 
 
+@pytest.mark.parametrize("draw", ["draw_overlay", "draw_text", "draw_time", "draw_graph"])
+def test_the_stack_of_heads_is_named_as_anywhere(draw):
+    """Of an encoder and a decoder with the same places, whose attention differs."""
+    places = {n: (n, n * n) for n in range(6)}
+    stacks = {}
+    for start, name in enumerate(("encoder", "decoder")):
+        heads = [causal_head(6, seed=8 * start + n, layer=0, head=n) for n in range(2)]
+        placed = [h.at_times(0.5) if draw == "draw_time" else h.with_layout(places) for h in heads]
+        stacks[name] = Stack(name, {(0, n): one for n, one in enumerate(placed)})
+    trace = gattn.AttentionTrace(stacks)
+
+    def drawn(of, **options):
+        figure = getattr(of, draw)(ax=axes(), **options).figure
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())
+
+    expected = drawn(trace["decoder"], heads="0.0,0.1")
+    for options in ({"stack": "decoder"}, {"stack": "decoder", "heads": "0.0,0.1"}):
+        assert np.array_equal(drawn(trace, **options), expected)
+    assert not np.array_equal(drawn(trace, stack="encoder"), expected)
+    assert np.array_equal(drawn(trace["decoder"], stack="decoder"), expected)
+    with pytest.raises(SelectionError, match="No stack 'coder'"):
+        drawn(trace, stack="coder")
+    with pytest.raises(SelectionError, match="names a stack, but stack='dec"):
+        drawn(trace, stack="decoder", heads="encoder:0.1")
+
+
 @pytest.mark.parametrize(
     ("heads", "layout", "message"),
     [
@@ -126,9 +157,30 @@ def test_the_caption_of_many_heads_sums_them_up(threshold):
         shown += len(head.attention[edges])
         mass += float(head.attention[edges].sum()) / 12 / 8
     ax = draw_overlay(heads, threshold=threshold, ax=axes())
-    rule = "" if threshold is None else " attention ≥ 0.1:"
-    assert caption(ax).startswith(f"the heads show{rule} {shown} of {whole} edges, ")
+    rules = ["", " attention ≥ 0.01:"] if threshold is None else [" attention ≥ 0.1:"]
+    assert any(caption(ax).startswith(f"the heads show{rule} {shown} of {whole}") for rule in rules)
     assert float(caption(ax).split("edges, ")[1].split(" %")[0]) == pytest.approx(100 * mass, abs=1)
+
+
+@pytest.mark.parametrize("sizes", [[12] * 5, [12, 12, 3, 3, 3], [13, 13, 13, 13, 4]])
+def test_the_caption_of_many_heads_names_the_threshold_that_was_chosen_for_each(sizes):
+    """Heads of few strong edges, and others of many weak ones, have thresholds of their own."""
+    heads = []
+    for n, size in enumerate(sizes):
+        matrix = np.random.default_rng(n).dirichlet(np.full(24, size / 24), 24)
+        heads.append(gattn.AttentionGraph.from_dense(matrix, layer=0, head=n))
+    said = caption(draw_overlay(heads, ax=axes()))
+    for n, head in enumerate(heads):
+        edges = readable_edges(head).edges
+        least = float(head.attention[edges].min())
+        told = [
+            float(threshold)
+            for threshold, of in re.findall(r"attention ≥ ([\d.]+)(?: in ([\d., ]+))?", said)
+            if not of or f"0.{n}" in of.split(", ")
+        ]
+        assert len(told) == 1
+        assert edges.size == (head.attention >= told[0]).sum()
+        assert least >= told[0]
 
 
 @pytest.mark.parametrize("background", ["default", "dark_background"])

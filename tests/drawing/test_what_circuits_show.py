@@ -115,5 +115,5 @@ def test_the_key_is_there_where_it_is_wanted_and_there_is_an_edge(draw, losses, 
     found = made(rows, stacks={"decoder": [list("ab")] * 2}, layers={"decoder": 1})
     places = [] if draw == "draw" else [{n: (n, n * n) for n in range(2)}]
     ax = getattr(found, draw)(*places, legend=legend)
-    has_key = any("lost without" in text.get_text() for text in ax.findobj(Text))
+    has_key = any("share lost" in text.get_text() for text in ax.findobj(Text))
     assert has_key == bool(losses and legend)

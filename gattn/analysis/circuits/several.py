@@ -80,7 +80,7 @@ class Circuits(Pictured, Sequence[Measured]):
             """Say that one circuit of them has it."""
             one = f": take that of one text, as in several[0].{name}" * hasattr(Circuit, name)
             raise AttributeError(
-                f"Circuits of several texts have no {name!r}{one}.", name=name, obj=self
+                f"Circuits of several texts have no {name!r}{one}", name=name, obj=self
             )
 
     def table(self) -> Table:

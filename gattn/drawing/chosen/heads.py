@@ -14,7 +14,7 @@ from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.nouns import noun_of, several
 from gattn.heads.trace import AttentionTrace
-from gattn.names.choices import HeadChoice, heads_among, no_head, stack_and_heads
+from gattn.names.choices import HeadChoice, heads_among, named_stack, no_head
 
 Graphs: TypeAlias = "Mapping[Place, AttentionGraph]"
 
@@ -59,7 +59,7 @@ class Chosen:
             raise SelectionError("There is nothing to draw: this trace holds no heads.")
         names = {place[0] for place in graphs}
         if heads is not None:
-            stack = _named_stack(heads, stack)
+            stack = named_stack(heads, stack)
         if stack is not None and stack not in names:
             raise SelectionError(f"No stack {stack!r} with heads; there are {sorted(names)}.")
         graphs = {place: head for place, head in graphs.items() if stack in (None, place[0])}
@@ -98,14 +98,6 @@ def _count(counts: Sequence[int], one: str, more: str) -> str:
     least, most = min(counts), max(counts)
     number = str(least) if least == most else f"{least} to {most}"
     return f"{number} {one if most == 1 else more}"
-
-
-def _named_stack(heads: HeadChoice, stack: str | None) -> str | None:
-    """Return the stack that heads name, or that was given."""
-    named, _ = stack_and_heads(heads)
-    if named is not None and stack not in (None, named):
-        raise SelectionError(f"heads={heads!r:.80} names a stack, but stack={stack!r} is given.")
-    return named or stack
 
 
 def _picked(every: Graphs, heads: HeadChoice) -> Graphs:

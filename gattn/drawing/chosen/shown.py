@@ -41,6 +41,8 @@ class Shown:
         Where a picture shows several heads, each with its own edges.
     rows, columns : sequence of int
         The rows of queries and columns of keys that were asked about, if not all were.
+    rule : str
+        Which of the kept edges are shown; "" for all of them.
     """
 
     edges: Ints
@@ -49,6 +51,7 @@ class Shown:
     parts: tuple[tuple[AttentionGraph, Shown], ...] = ()
     rows: Sequence[int] = ()
     columns: Sequence[int] = ()
+    rule: str = ""
 
     def asked(self, head: AttentionGraph, *, split: bool = False) -> list[Node]:
         """List the nodes that were asked about; with `split` a token is two."""
@@ -229,7 +232,7 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
     if head.sink is not None:
         sinks = np.flatnonzero((np.abs(head.sink) >= threshold) & (head.sink != 0))
         caption += f"; {len(sinks):,} of {len(head.sink):,} from the sink"
-    return Shown(edges, sinks, caption)
+    return Shown(edges, sinks, caption, rule=rule)
 
 
 def said_together(heads: Sequence[AttentionGraph], parts: Sequence[Shown]) -> str:

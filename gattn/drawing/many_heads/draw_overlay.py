@@ -164,10 +164,22 @@ def _said_of_edges(
         return [f"each head shows {captions[0]}"]
     is_whole = options.query is None and options.key is None
     if len(names) > _FEW and is_whole and all(one.sink is None for one in heads):
-        sign = "|" * any(bool((one.attention < 0).any()) for one in heads)
-        rule = f" {sign}attention{sign} ≥ {options.threshold:g}:" if options.threshold else ""
-        return [f"the heads show{rule} {said_together(heads, parts)}"]
+        return [_said_of_many(names, heads, parts)]
     return [f"{name} shows {said}" for name, said in zip(names, captions, strict=True)]
+
+
+def _said_of_many(
+    names: Sequence[str], heads: Sequence[AttentionGraph], parts: Sequence[Shown]
+) -> str:
+    """Say how many edges are shown of all heads together, and by which rule of which heads."""
+    rules: dict[str, list[str]] = {}
+    for name, part in zip(names, parts, strict=True):
+        rules.setdefault(part.rule, []).append(name.removeprefix("head "))
+    together = said_together(heads, parts)
+    if len(rules) == 1:
+        return f"the heads show {': '.join(filter(None, [*rules, together]))}"
+    each = [f"{rule or 'all kept edges'} in {', '.join(of)}" for rule, of in rules.items()]
+    return f"the heads show {together}: {'; '.join(each)}"
 
 
 def _title(heads: Sequence[AttentionGraph], names: Sequence[str]) -> str:

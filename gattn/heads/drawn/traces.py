@@ -116,6 +116,7 @@ class DrawnHeads:
         layout: Layout = "arcs",
         *,
         heads: HeadChoice = None,
+        stack: str | None = None,
         query: Any = None,
         key: Any = None,
         hide: Any = None,
@@ -136,6 +137,8 @@ class DrawnHeads:
         ----------
         heads : int, str, sequence of int, or sequence of (layer, head)
             Which heads, such as ``"1.1,2.0"``: up to eight.
+        stack : str, optional
+            Which stack, where there are several.
         layout, query, key, hide, self_loops, threshold, vmax, linewidth
             As in `AttentionGraph.draw`; there is no overlay of matrices.
         title, caption, figsize, ax, labels, legend
@@ -154,6 +157,7 @@ class DrawnHeads:
         query: int | str | None = None,
         *,
         heads: HeadChoice = None,
+        stack: str | None = None,
         key: int | str | None = None,
         figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
@@ -167,6 +171,8 @@ class DrawnHeads:
         ----------
         heads : int, str, sequence of int, or sequence of (layer, head), optional
             Which heads, such as ``"1.1,2.0"``; all by default.
+        stack : str, optional
+            Which stack, where there are several.
         query, key, figsize, ax, values, cmap, legend
             As in `AttentionGraph.draw_text`.
 
@@ -226,6 +232,7 @@ class DrawnHeads:
         query: Any = None,
         *,
         heads: HeadChoice = None,
+        stack: str | None = None,
         key: Any = None,
         waveform: Any = None,
         rate: float | None = None,
@@ -243,6 +250,8 @@ class DrawnHeads:
         ----------
         heads : int, str, sequence of int, or sequence of (layer, head), optional
             Which heads, such as ``"1.1,2.0"``; all by default.
+        stack : str, optional
+            Which stack, where there are several.
         query, key, waveform, rate, vmax, pool, figsize, ax, cmap, labels, legend
             As in `AttentionGraph.draw_time`.
 
@@ -259,6 +268,7 @@ class DrawnHeads:
         query: Any = None,
         *,
         heads: HeadChoice = None,
+        stack: str | None = None,
         self_loops: bool = True,
         threshold: float | None = None,
         figsize: tuple[float, float] | None = None,
@@ -273,6 +283,8 @@ class DrawnHeads:
         ----------
         heads : int, str, sequence of int, or sequence of (layer, head), optional
             Which heads, such as ``"1.1,2.0"``; all by default.
+        stack : str, optional
+            Which stack, where there are several.
         query, self_loops, threshold, figsize, ax, cmap, labels, legend
             As in `AttentionGraph.draw_graph`.
 
