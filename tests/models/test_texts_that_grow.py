@@ -112,6 +112,15 @@ def test_more_names_than_the_text_grows_to_are_refused(model, prompts, later):
         run()
 
 
+def test_names_of_a_step_in_between_are_refused_alike(model, prompts):
+    for context, kind in (
+        (capturing(model, tokens=NAMES[:6]), CaptureError),
+        (edited(model, Cut(layer=0, key="b"), tokens=NAMES[:6]), EditError),
+    ):
+        with pytest.raises(kind, match="gives 6 texts"), context:
+            model.generate(prompts[:1], 4)
+
+
 class Translating(nn.Module):
     """A translator on the ids of two texts."""
 
@@ -230,3 +239,79 @@ def test_texts_that_do_not_begin_alike_are_told(model, prompts):
     with wrong, edited(model, Cut(layer=0, key="b"), tokens=NAMES[:8]):
         model.generate(prompts[:1], 4)
         model.generate(prompts[1:], 4)
+
+
+class Biased(nn.Module):
+    """A layer over words that is given a bias of all pairs of these."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.qkv, self.out = nn.Embedding(40, 16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, ids, bias, key=None):
+        x = self.words(ids)
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        bias = bias if bias.dim() == 4 else bias[..., None, :, :]
+        if key is not None:
+            bias = bias.masked_fill(torch.arange(ids.shape[1]) == key, -torch.inf)
+        y = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
+def distances(count, slope=0.1):
+    places = torch.arange(count).double()
+    return -slope * (places - places[:, None]).abs()
+
+
+BIASES = {
+    "(texts, tokens, tokens)": lambda x: x.expand(2, -1, -1),
+    "(tokens, tokens)": lambda x: x,
+    "(texts, heads, tokens, tokens)": lambda x: torch.stack((x, 2 * x)).expand(2, -1, -1, -1),
+    "(1, heads, tokens, tokens)": lambda x: torch.stack((x, 2 * x))[None],
+}
+
+
+@pytest.fixture(scope="module")
+def biased():
+    torch.manual_seed(3)
+    return Biased().double().eval(), torch.randint(40, (2, 7))
+
+
+@pytest.mark.parametrize("shape", BIASES)
+def test_a_bias_of_pairs_that_grows_with_the_text_is_no_other_text(biased, shape):
+    model, ids = biased
+
+    def run(key=None):
+        with torch.no_grad():
+            return [model(ids[:, :n], BIASES[shape](distances(n)), key) for n in (5, 6, 7)]
+
+    names = [NAMES[:7], list("tuvwxyz")]
+    with capturing(model, tokens=names) as seen:
+        run()
+    assert [one.tokens for one in seen.traces] == [one[:n] for n in (5, 6, 7) for one in names]
+    with edited(model, Cut(layer=0, key="b"), tokens=[NAMES[:7], list("tbvwxyz")]):
+        found = run()
+    for one, other in zip(found, run(1), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_bias_of_other_pairs_is_of_another_text(biased):
+    model, ids = biased
+    for context in (
+        capturing(model, tokens=NAMES[:6]),
+        edited(model, Cut(layer=0, key="b"), tokens=NAMES[:6]),
+    ):
+        with pytest.raises((CaptureError, EditError), match="gives 6 texts"), context:
+            model(ids[:1, :5], distances(5)[None])
+            model(ids[:1, :6], distances(6, 0.2)[None])
+
+
+def test_vectors_with_as_many_channels_as_tokens_are_told_by_these(placed):
+    model, _, run = placed
+    text = torch.randn(1, 18, 16).double()
+    model.positions = nn.Embedding(18, 16).double()
+    with capturing(model, tokens=[str(n) for n in range(100, 118)]) as seen:
+        run(*(text[:, :n] for n in range(14, 19)))
+    assert [one.tokens[-1] for one in seen.traces] == ["113", "114", "115", "116", "117"]
+    with pytest.raises(CaptureError), capturing(model, tokens=[str(n) for n in range(16)]):
+        run(text[:, :15], text.flip(1)[:, :16])

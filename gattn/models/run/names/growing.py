@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.places import Place
@@ -14,8 +14,8 @@ from gattn.models.run.names.misnamed import PLURAL, other_count, other_texts
 from gattn.models.run.names.naming import ByStack, Naming, Texts
 from gattn.models.run.record.recorded import RecordedSequence
 
-Read: TypeAlias = Sequence[Sequence[int]]
-"""The ids of each text that a sequence of a call was given."""
+Read: TypeAlias = Sequence[Sequence[Any]]
+"""What tells the tokens of each text that a sequence of a call was given: ids, or codes of it."""
 
 
 def namings_of(
@@ -156,7 +156,8 @@ class _Text:
 
     def reaches(self, size: int) -> bool:
         """Return whether it grew to so many tokens, of which the last one need not be read."""
-        return not self.is_broken and len(self.lengths) > 1 and self.lengths[-1] >= size - 1
+        grows = not self.is_broken and len(self.lengths) > 1
+        return grows and self.lengths[-1] in (size, size - 1)
 
 
 def _is_step(place: Place, sequence: int) -> bool:
@@ -172,8 +173,18 @@ def begins(some: Read, others: Read) -> bool:
     """Return whether each text is the beginning of another; False if none is known."""
     if not some or len(some) != len(others):
         return False
-    pairs = zip(some, others, strict=True)
-    return all(list(one) == list(other[: len(one)]) for one, other in pairs)
+    return all(map(_begins, some, others))
+
+
+def _begins(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether tokens begin others, by one of the codes of these."""
+    codes = _told(other[: len(one)])
+    return any(known in codes for known in _told(one))
+
+
+def _told(tokens: Sequence[Any]) -> list[list[int]]:
+    has_several = bool(tokens) and isinstance(tokens[0], Sequence)
+    return list(map(list, zip(*tokens, strict=True))) if has_several else [list(tokens)]
 
 
 def of_length(names: Sequence[str], count: int) -> Sequence[str]:

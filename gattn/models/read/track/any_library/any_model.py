@@ -98,7 +98,8 @@ class AnyTracker(ProvedTracker):
         """Return what tells the tokens of each text that a sequence of the call was given."""
         if self._known_texts is None:
             are_first = self.plan is not None and self.plan.are_tokens_first
-            self._known_texts = [x.T if are_first else x for x in texts_of(self._given)]
+            some = texts_of(self._given)
+            self._known_texts = [x.transpose(0, 1) if are_first else x for x in some]
         return tuple(x[sequence].tolist() for x in self._known_texts if sequence < len(x))
 
     def _stack(self, call: SeenCall) -> str:

@@ -27,7 +27,7 @@ def texts_of(inputs: Mapping[str, Any]) -> list[Tensor]:
     """Return what tells which tokens each text has, (batch, tokens): ids, and codes of vectors.
 
     Integers of a model that is given vectors may be positions or masks, which are alike of all
-    texts.
+    texts. Numbers of all pairs of tokens may be vectors, too: (batch, tokens, 2) are both codes.
     """
     ids = list(_integers(inputs).values())
     most = max((x.dim() for x in ids), default=0)
@@ -35,7 +35,16 @@ def texts_of(inputs: Mapping[str, Any]) -> list[Tensor]:
     if not found:
         return []
     vectors = [x for x in _all(inputs).values() if _are_vectors(x)]
-    return found + [_codes(x[None] if most < 2 == x.dim() else x) for x in vectors]
+    batch, count = found[0].shape
+    for x in vectors:
+        codes = _codes(x[None] if most < 2 == x.dim() else x)
+        if x.shape[-2:] == (count, count):
+            of_pairs = _codes_of_pairs(x if x.dim() > 2 and len(x) == batch else x[None])
+            of_pairs = of_pairs.expand(batch, count)
+            is_vectors = codes.shape == of_pairs.shape
+            codes = torch.stack((codes if is_vectors else of_pairs, of_pairs), -1)
+        found.append(codes)
+    return found
 
 
 def _integers(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -70,3 +79,13 @@ def _codes(x: Tensor) -> Tensor:
         return bits
     bits = (bits ^ (bits >> 32)).flatten(2)  # The lowest ones may be zeros, which products keep.
     return (bits * odd_numbers(tuple(bits.shape[2:])).to(x.device)).sum(-1)
+
+
+def _codes_of_pairs(x: Tensor) -> Tensor:
+    """Return an integer for what each token adds to the pairs (batch, ..., tokens, tokens)."""
+    bits = x.detach().double().view(torch.int64)
+    bits = bits ^ (bits >> 32)
+    bits = bits.flatten(1, -3) if x.dim() > 3 else bits[:, None]
+    bits = (bits * odd_numbers((bits.shape[1], 1, 1)).to(x.device)).sum(1)
+    rows, columns = (odd_numbers(x.shape[-1:], n).to(x.device) for n in (1, 2))  # Begin alike.
+    return (bits.tril() * rows).sum(2) + (bits.triu(1) * columns[:, None]).sum(1)
