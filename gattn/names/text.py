@@ -68,10 +68,17 @@ def quoted(
     return f"“{visible(shown, limit=limit, has_glyph=has_glyph)}”"
 
 
+_PLACE = re.compile(r"\d+,\d+|[-+.e\d]+ s")
+"""The name of a patch, and that of a moment."""
+
+
 def numbered(node: Any, text: str) -> str:
-    """Put a node's position before its text, unless it is the text: ``5 lamp``, or only ``5``."""
+    """Put a node's position before its text: ``5 lamp``.
+
+    It is left out of texts that say where they are: ``5``, ``0,5`` of a patch, or ``0.2 s``.
+    """
     position = str(node[1] if isinstance(node, tuple) else node)
-    return position if text == position else f"{position} {text}"
+    return text if text == position or _PLACE.fullmatch(text) else f"{position} {text}"
 
 
 def placed(

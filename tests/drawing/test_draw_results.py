@@ -329,18 +329,18 @@ def test_a_rollout_of_a_causal_model_is_hatched_above_its_diagonal():
     assert (masked == np.triu(np.ones(masked.shape, bool), 1)).all()
 
 
-def test_the_title_names_the_numbers_and_no_bar_or_axis_repeats_it():
+def test_bars_and_axes_are_named_also_where_the_title_says_the_same():
+    """In a paper the title goes, and the caption is the author's."""
     ax = causal().draw()
     assert ax.get_title() == "some score · layer 1"
-    assert bars(ax)[0].get_ylabel() == ""
-    assert bars(causal().draw(title="mine"))[0].get_ylabel() == "some score"
+    assert bars(ax)[0].get_ylabel() == "some score"
     line = causal().isel(layer=-1, query=-1).draw()
-    assert line.get_ylabel() == ""
+    assert line.get_ylabel() == "some score"
     skewed = array(
         np.r_[np.full(99, 1e-3), 1.0].reshape(10, 10), {"a": range(10), "b": range(10)},
         name="some_score", computed_from="a toy",
     )  # fmt: skip
-    assert bars(skewed.draw())[0].get_ylabel().split() == ["square-root", "scale"]
+    assert bars(skewed.draw())[0].get_ylabel().split() == ["some", "score,", "square-root", "scale"]
     reach = gattn.analysis.reach(gattn.TokenGraph.window(6, 2)).draw()
     assert bars(reach)[0].get_ylabel() == "layers"
 

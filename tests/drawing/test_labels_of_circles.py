@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from meeting import problems
+from seen import texts
 
 import gattn
 
@@ -24,6 +25,26 @@ def test_labels_around_a_circle_stay_apart(count):
     angles = np.sort([np.arctan2(y, x) for x, y in places.values()])
     apart = np.diff([*angles, angles[0] + 2 * np.pi])
     assert apart.min() > 0.6 * np.median(apart)
+
+
+@pytest.mark.parametrize("layout", ["arcs", "circle"])
+@pytest.mark.parametrize("sizes", [(2, 40), (5, 40), (40, 5), (5, 200), (12, 120), (90, 100)])
+def test_of_a_few_queries_among_many_keys_each_has_its_name(layout, sizes):
+    """Names of the longer side thin out, those of the shorter do not, and none meet."""
+    queries, keys = sizes
+    names = [f"w{n}" for n in range(keys)], [f"Wort{n}" for n in range(queries)]
+    head = gattn.AttentionGraph.from_dense(
+        np.full(sizes, 1 / keys), gattn.TokenGraph.bipartite(*sizes),
+        tokens=names[0], query_tokens=names[1],
+    )  # fmt: skip
+    with plt.rc_context({"font.size": 7}):
+        figure = head.draw(layout, figsize=(3.3, 2.4)).figure
+    assert not problems(figure)
+    shown = texts(figure.axes[0], "gattn-label")
+    few = min(names, key=len)
+    if len(few) <= {"arcs": 5, "circle": 12}[layout]:
+        assert set(few) <= set(shown)
+    assert len(shown) > min(len(few), 15)
 
 
 @pytest.mark.parametrize("sizes", [(30, 50), (50, 30), (12, 60)])

@@ -26,6 +26,20 @@ def test_arcs_put_keys_before_queries_with_a_gap():
     assert [places["query", i][0] for i in range(3)] == [6, 7, 8]
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(2, 40), (40, 2), (5, 40), (1, 40), (20, 40)])
+def test_a_few_queries_among_many_keys_stand_further_apart(queries, keys):
+    """They take a fourth of what the others take, and each side's are evenly apart."""
+    graph = TokenGraph.bipartite(queries, keys)
+    places = layouts.arcs(AttentionGraph.from_dense(np.full((queries, keys), 0.1), graph))
+    found = {
+        side: [x for (of, _), (x, _) in places.items() if of == side] for side in ("key", "query")
+    }
+    for side, count, other in (("key", keys, queries), ("query", queries, keys)):
+        wide = max(1.0, other / 4 / count)
+        assert np.allclose(np.diff(found[side]), wide)
+    assert min(found["query"]) - max(found["key"]) == 2
+
+
 def test_columns_align_a_token_with_itself():
     places = layouts.columns(causal_head(4))
     assert len(places) == 8

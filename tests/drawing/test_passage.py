@@ -12,6 +12,7 @@ from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
 from seen import caption
 
 from gattn.drawing import draw_text
+from gattn.drawing.canvas import fonts
 from gattn.drawing.one_head.prose.setting import Words
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
@@ -345,6 +346,25 @@ def test_on_given_axes_the_text_shrinks_until_it_fits(engine):
             assert place.x0 - 1 < box.x0
             assert box.x1 < key.x0 + 2
     assert plt.get_fignums() == []
+
+
+def test_what_is_made_once_for_a_text_is_not_made_for_each_token(monkeypatch):
+    """A renderer, and a search through fonts, take as long as a token."""
+    made = []
+    for of, name in ((fonts, "families"), (Figure, "_get_renderer")):
+        plain = getattr(of, name)
+
+        def counted(*arguments, plain=plain, name=name):
+            made.append(name)
+            return plain(*arguments)
+
+        monkeypatch.setattr(of, name, counted)
+    counts = []
+    for size in (10, 80):
+        made.clear()
+        draw_text(causal_head(size), ax=Figure((6, 6)).add_subplot())
+        counts.append(len(made))
+    assert counts[1] < counts[0] + 20
 
 
 def test_uniform_attention_of_a_long_text_still_shades():

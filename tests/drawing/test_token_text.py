@@ -154,6 +154,27 @@ def test_families_start_with_the_users_own_and_end_with_one_that_always_is_there
         assert families(["abc"]) == ["DejaVu Serif", "DejaVu Sans"]
 
 
+@pytest.mark.parametrize(("token", "weight"), [("lamp", "bold"), ("𝒙 lamp", "normal")])
+def test_what_bold_fonts_lack_is_written_in_regular_ones(token, weight):
+    """matplotlib warns of a missing glyph, which fails a test."""
+    words = ["a", "b", token]
+    attention = np.full((1, 2, 3, 3), 1 / 3)
+    trace = gattn.AttentionTrace.from_arrays(attention, tokens=words)
+    ax = trace.unroll().rollout(query=-1).draw()
+    ax.figure.savefig(io.BytesIO())
+    (name,) = (text for text in ax.texts if text.get_text() == token)
+    assert name.get_fontweight() == weight
+
+
+def test_names_of_places_have_no_position_before_them():
+    shown = fit({n: f"{0.5 * n:g} s" for n in range(100)}, 2.0, rotations=(90,)).texts
+    assert [text for text in shown if text][:2] == ["0 s", "2.5 s"]
+    shown = fit({n: f"{n // 10},{n % 10}" for n in range(100)}, 2.0, rotations=(90,)).texts
+    assert [text for text in shown if text][:2] == ["0,0", "0,5"]
+    shown = fit({n: ["lamp", "s"][n % 2] for n in range(100)}, 2.0, rotations=(90,)).texts
+    assert [text for text in shown if text][:2] == ["0 lamp", "5 s"]
+
+
 def test_another_installed_font_helps_out():
     only_in_stix = "\u214a"
     assert has_glyph(only_in_stix)

@@ -82,15 +82,18 @@ class TitleAndCaption:
         """Move the title above the texts of the picture that it would meet."""
         ax, heading = self.ax, self.heading
         heading.set(transform=self.usual, y=1.0)
-        own = self._extent(heading)
         others = [text for text in ax.texts if text is not self.below and text.get_visible()]
-        boxes = [self._extent(text) for text in others if text.get_text()]
+        own, *boxes = self._extents(heading, *(text for text in others if text.get_text()))
         rise = max((box.y1 - own.y0 for box in boxes if box.overlaps(own)), default=0.0)
         inches = ax.figure.dpi_scale_trans
         heading.set_transform(self.usual + ScaledTranslation(0, rise / ax.figure.dpi, inches))
 
     def _extent(self, text: Text) -> Bbox:
         """Measure a text for the file that is written now: texts remember the one before."""
+        return self._extents(text)[0]
+
+    def _extents(self, *texts: Text) -> list[Bbox]:
+        """Measure texts; each new renderer would take as long as the text itself."""
         figure: Any = self.ax.figure
-        found: Bbox = text.get_window_extent(figure.figure._get_renderer())
-        return found
+        renderer = figure.figure._get_renderer()
+        return [text.get_window_extent(renderer) for text in texts]

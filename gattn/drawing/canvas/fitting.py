@@ -263,12 +263,6 @@ class Texts:
         del self._made[count:]
 
 
-def is_titled(ax: Axes, name: str) -> bool:
-    """Return whether the title begins with a name, which nothing beside it needs to repeat."""
-    title = ax.get_title().split()
-    return f"{' '.join(title)} · ".startswith(f"{' '.join(name.split())} · ")
-
-
 def points(ax: Axes) -> tuple[float, float]:
     """Measure the width and height of Axes in points."""
     found = ax.get_axes_locator()

@@ -47,6 +47,13 @@ def usual_characters() -> frozenset[str]:
     return _usual(_settings())[1]
 
 
+def weight_of(text: str) -> str:
+    """Return "bold" if bold fonts have all of a text, which regular ones may have to write."""
+    bold = (FontProperties(family=[family], weight="bold") for family in families([text]))
+    drawn = frozenset().union(*(_glyphs(str(findfont(one))) for one in bold))
+    return "bold" if drawn.issuperset(map(ord, text)) else "normal"
+
+
 def has_glyph(character: str) -> bool:
     """Return whether any installed font has a character; if none has, warn and say what to do.
 

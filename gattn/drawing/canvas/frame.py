@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.captions import TitleAndCaption
-from gattn.drawing.canvas.fitting import Fitting, fitted, is_titled, points
+from gattn.drawing.canvas.fitting import Fitting, fitted, points
 from gattn.drawing.canvas.labels import (
     font_size,
     larger,
@@ -143,7 +143,7 @@ def write_texts(ax: Axes, title: str, caption: str, *, is_whole: bool = False) -
 
 
 def name_side(ax: Axes, side: str, text: str) -> None:
-    """Name the side "x" or "y" of axes, in lines no longer than it, unless the title does."""
+    """Name the side "x" or "y" of axes, in lines no longer than it."""
     label = (ax.xaxis if side == "x" else ax.yaxis).label
     label.set(text=text, **text_style([text]))
     written = [text]
@@ -151,7 +151,7 @@ def name_side(ax: Axes, side: str, text: str) -> None:
     def step() -> None:
         if label.get_text() == written[0]:
             room = max(points(ax)[side == "y"], 60) / float(label.get_fontsize())
-            written[0] = "" if is_titled(ax, text) else wrapped(text, room, width_of)
+            written[0] = wrapped(text, room, width_of)
             label.set_text(written[0])
 
     fitted(ax, step)

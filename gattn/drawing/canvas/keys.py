@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox, ScaledTranslation
 
-from gattn.drawing.canvas.fitting import fitted, is_titled, usual_thickness
+from gattn.drawing.canvas.fitting import fitted, usual_thickness
 from gattn.drawing.canvas.labels import in_digits, small_size, text_style, width_of
 from gattn.drawing.canvas.pen import DASHES, Pen, dashed
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
@@ -67,7 +67,7 @@ def add_colour_bar(
 ) -> None:
     """Explain colours by a bar beside `ax`, or all over it where `ax` is `inside` the picture.
 
-    The name is left out if the title has it; `how` the scale runs is said in any case.
+    The bar is named, and `how` its scale runs is said.
     """
     assert ax.figure is not None
     own = ax
@@ -78,9 +78,9 @@ def add_colour_bar(
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=small_size(), length=2)
     bar.ax.yaxis.set_major_formatter(lambda value, _: in_digits(value))
-    text = worded(name)
+    text = ", ".join(filter(None, [worded(name), how]))
     bar.set_label(text, size=small_size(), **text_style([text]))
-    fitted(ax, partial(_fit_bar, ax, bar, (text, how), ticks))
+    fitted(ax, partial(_fit_bar, bar, text, ticks))
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,8 @@ class _Beside:
         return found.transformed(figure.transSubfigure.inverted())
 
 
-def _fit_bar(ax: Axes, bar: Colorbar, said: tuple[str, str], ticks: Any) -> None:
+def _fit_bar(bar: Colorbar, name: str, ticks: Any) -> None:
     """Choose as many ticks as have room, and break the name into lines."""
-    name = ", ".join(filter(None, said[is_titled(ax, said[0]) :]))
     own = bar.ax
     locator: Any = own.get_axes_locator()
     own.apply_aspect(locator(own, None))

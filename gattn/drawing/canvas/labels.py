@@ -115,6 +115,23 @@ class Labels:
         """Leave out the last label where it would meet the first of a like row beside this one."""
         return self if self.is_clear_of_next(pitch, between) else self._without_last()
 
+    def beside(self, other: Labels, places: Sequence[float], around: float = math.inf) -> Labels:
+        """Label these nodes, and then those of another row, whose labels these do not meet.
+
+        `places` are where the nodes of both stand, in points along a line that is closed if it is
+        so many points long `around`.
+        """
+        size, count = min(self.size, other.size), len(self.texts)
+        taken = [place for place, text in zip(places[count:], other.texts, strict=True) if text]
+
+        def is_clear(place: float) -> bool:
+            apart = (abs(place - one) for one in taken)
+            return all(min(far, around - far) >= _LINE * size for far in apart)
+
+        own = zip(self.texts, places[:count], strict=True)
+        texts = [text if text and is_clear(place) else "" for text, place in own]
+        return replace(self, size=size, texts=[*texts, *other.texts])
+
     def _without_last(self) -> Labels:
         last = max(n for n, text in enumerate(self.texts) if text)
         return replace(self, texts=[*self.texts[:last], *[""] * (len(self.texts) - last)])

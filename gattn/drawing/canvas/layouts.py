@@ -17,6 +17,9 @@ from gattn.names.pieces import spelled
 Node: TypeAlias = Hashable
 Positions: TypeAlias = dict[Node, tuple[float, float]]
 
+_FEW = 0.25
+"""The share of the longer row of an arc diagram that the shorter one takes at least."""
+
 
 def ends(head: AttentionGraph, *, split: bool = False) -> tuple[list[Node], list[Node]]:
     """List the node of each key and the node of each row of queries.
@@ -63,11 +66,25 @@ def generated_ends(head: AttentionGraph) -> tuple[int, int]:
 
 
 def arcs(head: AttentionGraph) -> Positions:
-    """Put the tokens on one line, keys before queries where bipartite, a sink apart on the left."""
-    nodes = list(node_labels(head))
-    gap = head.graph.num_keys if head.graph.is_bipartite else len(nodes)
-    placed: Positions = {node: (float(i + (i >= gap)), 0.0) for i, node in enumerate(nodes)}
+    """Put the tokens on one line, keys before queries where bipartite, a sink apart on the left.
+
+    A few queries, or keys, among many others stand further apart, so that they can be told apart.
+    """
+    placed: Positions = {}
+    at = 0.0
+    for nodes, apart in arc_sides(head):
+        placed |= {node: (at + i * apart, 0.0) for i, node in enumerate(nodes)}
+        at += (len(nodes) - 1) * apart + 2.0 if nodes else 1.0
     return placed | _sink(head, (-2.0, 0.0))
+
+
+def arc_sides(head: AttentionGraph) -> list[tuple[list[Node], float]]:
+    """List the nodes that stand side by side as keys, and as queries, and how far apart."""
+    if not head.graph.is_bipartite:
+        return [(list(node_labels(head)), 1.0)]
+    keys, queries = ends(head)
+    least = _FEW * max(len(keys), len(queries))
+    return [(nodes, max(1.0, least / max(len(nodes), 1))) for nodes in (keys, queries)]
 
 
 def columns(head: AttentionGraph) -> Positions:

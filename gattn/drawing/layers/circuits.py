@@ -41,7 +41,7 @@ MOST_EDGES = 2000
 """The most edges that a picture of a circuit shows."""
 _LISTED = 12
 """How many heads without a name in the picture the caption lists."""
-_NAMES = {"edges": "share lost\nwithout the edge", "pairs": "share lost\nwithout the pair"}
+_NAMES = {"edges": "share lost\nwithout\nthe edge", "pairs": "share lost\nwithout\nthe pair"}
 
 
 def draw_circuit(

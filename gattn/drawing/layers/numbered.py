@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gattn.drawing.canvas.fitting import fitted, pitch, points
+from gattn.drawing.canvas.fonts import weight_of
 from gattn.drawing.canvas.frame import new_axes
 from gattn.drawing.canvas.labels import font_size, text_style, width_of
 from gattn.drawing.canvas.sides import label_tokens
@@ -54,7 +55,7 @@ def name_end(ax: Axes, place: tuple[float, float], text: str, rise: float) -> No
         ha="center",
         va="bottom",
         size=size,
-        weight="bold",
+        weight=weight_of(text),
         annotation_clip=False,
         zorder=6,
         **text_style([text]),

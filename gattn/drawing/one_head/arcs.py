@@ -104,17 +104,35 @@ class _Arcs:
         x = [place[0] for place in self.positions.values()] or [0.0]
         left, right = min(x) - 0.5, max(x) + 0.5
         room, high = points(self.ax)
-        labels = fit(
-            self.named,
-            room / (right - left),
-            rotations=(0, 90) if self.two_sided else (0, 45, 90),
-            reach=_REACH * high,
-            first=self.asked,
-        )
+        labels = self._fitted(room / (right - left), _REACH * high)
         overhang = labels.overhang if self.look.labels else 0.0
         pitch = max((room - overhang) / (right - left), 0.1)
         self.ax.set_xlim(left - overhang / pitch, right)
         return labels, pitch
+
+    def _fitted(self, pitch: float, reach: float) -> Labels:
+        """Fit the labels, those of queries turned as far as those of keys."""
+        sides = layouts.arc_sides(self.head)
+        rotations: tuple[int, ...] = (0, 90) if self.two_sided else (0, 45, 90)
+        while True:
+            found = [
+                fit(
+                    {node: self.named[node] for node in nodes},
+                    apart * pitch,
+                    rotations=rotations,
+                    reach=reach,
+                    first=self.asked,
+                )
+                for nodes, apart in sides
+            ]
+            most = max(labels.rotation for labels in found)
+            if all(labels.rotation == most for labels in found):
+                break
+            rotations = tuple(turn for turn in rotations if turn >= most)
+        if len(found) == 1:
+            return found[0]
+        keys, queries = found
+        return keys.beside(queries, [pitch * self.positions[node][0] for node in self.named])
 
     def _set_height(self, band: float) -> float:
         """Fit arcs and labels into the axes; tell how many data units a point is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,6 @@ from matplotlib.transforms import blended_transform_factory
 
 from gattn.drawing.canvas import curves, layouts
 from gattn.drawing.canvas.colours import ground
-from gattn.drawing.canvas.curves import Points
 from gattn.drawing.canvas.fitting import Texts, fitted, lifted, points, slot
 from gattn.drawing.canvas.frame import clear, note_style
 from gattn.drawing.canvas.keys import add_line_key
@@ -203,12 +203,9 @@ class _Circle:
         ring = largest_ring(self.places, gaps, widths, size, (wide, high), radial=False)
         if ring.is_apart and ring.radius >= 0.25 * least:
             return upright, ring
-        radius, apart = 0.3 * least, _least_angle(self.places)
+        radius = 0.3 * least
         for tries in range(_TRIES):
-            pitch = (radius + _GAP) * apart
-            labels = fit(
-                self.named, pitch, rotations=(90,), reach=0.22 * least, first=self.asked
-            ).closed(pitch)
+            labels = self._turned(radius + _GAP, 0.22 * least)
             widths = widths_of(labels.texts) * labels.size
             ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=True)
             if tries and ring.radius >= radius:  # labels have the room for which they were fitted
@@ -216,11 +213,21 @@ class _Circle:
             radius = ring.radius
         return labels, ring
 
+    def _turned(self, radius: float, reach: float) -> Labels:
+        """Set labels along the radius, those of keys and of queries each as many as have room."""
 
-def _least_angle(places: Points) -> float:
-    """Return the least angle between neighbours on a circle: keys may be more than queries."""
-    angles = np.sort(np.arctan2(*places.T))
-    return float(np.diff(angles, append=angles[:1] + math.tau).min(initial=math.tau))
+        def along(nodes: Iterable[Node], pitch: float) -> Labels:
+            some = {node: self.named[node] for node in nodes}
+            return fit(some, pitch, rotations=(90,), reach=reach, first=self.asked)
+
+        if not self.head.graph.is_bipartite:
+            pitch = radius * math.tau / (len(self.named) + 1)
+            return along(self.named, pitch).closed(pitch)
+        sides = layouts.ends(self.head)
+        pitches = [radius * math.pi / (len(nodes) + 1) for nodes in sides]
+        keys, queries = map(along, sides, pitches)
+        places = radius * np.arctan2(*self.places.T)
+        return keys.beside(queries, places.tolist(), radius * math.tau)
 
 
 def _upright(x: float, y: float) -> dict[str, Any]:

@@ -162,6 +162,7 @@ class _Passage:
         self._drawn += [self._bars] * bool(shade.generated)
         for drawn in self._drawn:
             ax.add_collection(drawn, autolim=False)
+        fonts = text_style(words.texts)
         self._texts = [
             ax.text(
                 0.0,
@@ -170,7 +171,7 @@ class _Passage:
                 color=ink_on(fills[i]) if shade.is_edge[i] else plain,
                 alpha=1.0 if shade.is_edge[i] or i == shade.outlined else 0.55,
                 gid="gattn-label",
-                **text_style(words.texts),
+                **fonts,
             )
             for i, text in enumerate(words.texts)
         ]
