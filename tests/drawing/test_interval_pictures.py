@@ -62,7 +62,7 @@ def test_a_map_has_a_cell_a_head_in_its_layers_row():
     assert " 12 texts; " in words(ax)
     assert "mean over texts, with its 95 % interval" in words(ax)
     assert ax.get_title() == "induction"
-    assert bars(ax)[0].get_ylabel() == ""
+    assert bars(ax)[0].get_ylabel() == "induction"
 
 
 def test_the_line_in_a_cell_is_the_interval_on_the_scale_of_the_colours():
@@ -128,7 +128,7 @@ def test_ranked_heads_are_the_largest_and_named():
     np.testing.assert_allclose(whiskers[:, :, 0], largest[["low", "high"]])
     assert "the 6 largest of 20 heads" in words(ax)
     assert ax.get_title() == "induction"
-    assert ax.get_xlabel() == ""
+    assert ax.get_xlabel() == "induction"
     assert "largest of" not in words(table.draw("ranked"))
 
 

@@ -134,7 +134,8 @@ def draw_compare(
         above, below, unlabelled = texts_of(options, named.title(graphs), order, shown, [beyond])
         return Grid(
             above, below, unlabelled, blocks, arranged.rows, groups, chosen.is_strip, pool,
-            has_places=not arranged.rows, said_by_user=caption is not None,
+            has_places=not arranged.rows, firsts=arranged.firsts,
+            said_by_user=caption is not None,
         )  # fmt: skip
 
     stacks = chosen.stacks()

@@ -175,7 +175,8 @@ def ways_of(
         )
         return Grid(
             title, caption, unlabelled, (block,), places.rows, groups, chosen.is_strip,
-            options.pool, has_places=not places.rows, said_by_user=options.caption is not None,
+            options.pool, has_places=not places.rows, firsts=places.firsts,
+            said_by_user=options.caption is not None,
         )  # fmt: skip
 
     stacks = chosen.stacks()

@@ -69,6 +69,9 @@ class Grid:
         The blocks, with the same places of panels.
     rows : tuple of str
         The names of rows.
+    firsts : tuple of str
+        The names of the first head of each row, where others follow in order: they stand beside
+        rows if there is no room above heads.
     groups : tuple of (int, int, int)
         The runs of columns that share a key-value head: its number, the first and last column.
     is_strip : bool
@@ -94,6 +97,7 @@ class Grid:
     has_places: bool = False
     said_by_user: bool = False
     continues: bool = False
+    firsts: tuple[str, ...] = ()
 
     @cached_property
     def size(self) -> tuple[int, int]:

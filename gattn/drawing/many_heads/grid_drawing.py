@@ -31,7 +31,9 @@ _EVENED = 3
 _IN_ROWS = 1.5
 """How much more the area of matrices is worth whose rows are layers."""
 _STEPS = 16
-"""In how many steps a figure without room is made larger, until it has some."""
+"""In how many steps a page without room becomes wider, until it has some."""
+_HALVINGS = 6
+"""How often the room is halved in which a figure is looked for that has some."""
 
 
 def draw_grids(
@@ -140,19 +142,34 @@ def _check_room(
     given: tuple[float, float],
     usual: tuple[float, float],
 ) -> None:
-    """Refuse a figure that is too small, and say how large it must be at least."""
+    """Refuse a figure that is too small, and say how high it must be, or how large, at least."""
     if _have_room(plans):
         return
-    most = [max(*sides) for sides in zip(given, usual, strict=True)]
-    for step in range(1, _STEPS + 1):
-        larger = [low + (high - low) * step / _STEPS for low, high in zip(given, most, strict=True)]
-        wide, tall = (ceil(10 * side) / 10 for side in larger)
-        if _have_room(_largest(ways, (wide, tall))):
-            break
+    wide, tall = _with_room(ways, given, usual)
     raise ShapeError(
         f"The heads have no room on a figure of {given[0]:.1f} x {given[1]:.1f} inches: give one "
         f"of about {wide:.1f} x {tall:.1f}, a smaller font, or fewer heads."
     )
+
+
+def _with_room(
+    ways: Sequence[Sequence[Grid]], given: tuple[float, float], usual: tuple[float, float]
+) -> tuple[float, float]:
+    """Find the lowest figure with room of the same width, or else the smallest between two."""
+    (wide, tall), (widest, tallest) = given, map(max, given, usual)
+
+    def size(share: float) -> tuple[float, float]:
+        found = wide + share * (widest - wide), tall + share * (tallest - tall)
+        return ceil(10 * found[0] - 1e-6) / 10, ceil(10 * found[1] - 1e-6) / 10
+
+    if _have_room(_largest(ways, (wide, tallest))):
+        widest = wide
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        has_room = _have_room(_largest(ways, size(middle)))
+        low, high = (low, middle) if has_room else (middle, high)
+    return size(high)
 
 
 class _Drawing:
@@ -169,7 +186,7 @@ class _Drawing:
         self._sheet.write(x, at, plan.title, **named, **style)
         at, said = self._top + plan.over_caption, {"alpha": 0.75, "gid": "gattn-caption"}
         self._sheet.write_for(x, at, self._caption, **said, **style)
-        for row, name in enumerate(grid.rows):
+        for row, name in enumerate(plan.rows):
             self._write_aside(name, self._y(row) + plan.panel[1] / 2, va="center")
         for number, block in enumerate(grid.blocks):
             self._draw_block(number, block)

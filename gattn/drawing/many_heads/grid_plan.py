@@ -74,8 +74,11 @@ class Plan:
             self._reach = _REACH * width / as_inches(1), _REACH * height / as_inches(1)
             self.between = min(BETWEEN, _GAP * width)
         self.has_keys_below = height is not None and len(grid.keys) > 1
-        self.is_labelled = grid.is_labelled
+        self.is_labelled, self.rows = grid.is_labelled, grid.rows
         self._plan_all(width, height)
+        if grid.firsts and not self.has_names:
+            self.rows = grid.firsts
+            self._plan_all(width, height)
         if self.is_labelled and height is not None and are_few(self.keys, self.queries):
             self.is_labelled = False
             self._plan_all(width, height)
@@ -100,7 +103,7 @@ class Plan:
         rows, columns = grid.size
         across = grid.shape[0]
         count, usual = columns * len(grid.blocks), _usual_side(grid)
-        self.left = left
+        self.left, self._wider = left, 1.0
         self.beside = MARGIN if self.is_labelled and height is not None else left
         around = self.left + self.between * (len(grid.blocks) - 1)
         around += self._key_width * (1 if self.has_keys_below else len(grid.keys)) + MARGIN
@@ -160,9 +163,11 @@ class Plan:
                 break
 
     def _move_apart(self, wide: float, height: float) -> None:
-        """Move panels apart, where they leave room on a figure: matrices keep their shape."""
+        """Widen panels whose cells are too narrow, and move all apart, where they leave room."""
         rows, count = self.grid.size[0], self.grid.size[1] * len(self.grid.blocks)
-        side, most = max(self.panel), [_MOST_APART * one for one in self.panel]
+        side = max(self.panel)
+        self._widen(0.99 * _FILLED * wide / count, side)
+        most = [_MOST_APART * one for one in self.panel]
         loose = 0.99 * (wide - count * self.panel[0] / _FILLED) * (count > 1)
         across = max(min(loose / count, most[0]), 0.0)
         lines, has_names = self._lines, self.has_names
@@ -178,6 +183,12 @@ class Plan:
         self._apart = across, max(min(loose / rows, most[1]), 0.0)
         self._measure(side)
         self._apart = 0.0, 0.0
+
+    def _widen(self, most: float, side: float) -> None:
+        """Let matrices that are drawn higher than their cells are square be wider, up to `most`."""
+        across, down = self.token(self.grid.head)
+        self._wider = max(min(down / across, most / self.panel[0]), 1.0)
+        self._measure(side)
 
     def _loose(self, height: float) -> float:
         """Return how many inches of a height nothing takes."""
@@ -230,8 +241,8 @@ class Plan:
     def _left(self) -> float:
         """Find the room that the names of rows, or the tokens of queries, take."""
         grid, widest = self.grid, 0.0
-        if grid.rows:
-            names = [*grid.rows, "head", *["key-value"] * bool(grid.groups)]
+        if self.rows:
+            names = [*self.rows, "head", *["key-value"] * bool(grid.groups)]
             widest = widest_of(names) * small_size()
         if self.is_labelled:
             named = dict(enumerate(grid.head.query_labels()))
@@ -243,7 +254,7 @@ class Plan:
         grid, line = self.grid, line_height(small_size())
         size = 0.9 * font_size() if grid.is_strip else small_size()
         across, down = grid.shape
-        self.panel = side * across, side * down
+        self.panel = side * across * self._wider, side * down
         self.step = self.panel[0] / _FILLED + self._apart[0]
         room = (self.width - self.beside - MARGIN) / as_inches(1) / COARSEST
         self.title = wrapped(grid.title, room / font_size(), grid.measure)
@@ -314,6 +325,8 @@ class Plan:
         if shown < count:
             lacks = f"{shown} of {count} heads' names have room"
             lacks = lacks if shown else "no room for heads' names"
+        if self.rows and self.rows is grid.firsts:
+            lacks = "rows are named by their first head, layer.head"
         top = grid.top_of_marked
         are_marked = top is not None and min(self.token(grid.head)) >= as_inches(MARKED)
         marked = marked_said(top) if top is not None and are_marked else ""

@@ -38,12 +38,15 @@ class Arranged:
         The names of heads, long and short; "" if the row and the column tell.
     rows, columns : tuple of str
         The names of rows and columns, if they are layers and heads.
+    firsts : tuple of str
+        Otherwise the name of the first head of each row, if the others follow in order.
     """
 
     spots: dict[tuple[int, int], Place]
     names: dict[Place, tuple[str, str]]
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    firsts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,11 @@ class Order:
             wide = columns or len(numbers)
             spots = {divmod(count, wide): place for count, place in enumerate(ranked)}
             names = {place: _full_and_short_name(place, graphs[place]) for place in graphs}
-            if not self.is_strip:
-                names = {place: (short, short) for place, (_, short) in names.items()}
-            return Arranged(spots, names)
+            if self.is_strip:
+                return Arranged(spots, names)
+            names = {place: (short, short) for place, (_, short) in names.items()}
+            firsts = () if self.sort else tuple(names[place][0] for place in ranked[::wide])
+            return Arranged(spots, names, firsts=firsts)
         rows = tuple(_layer_name(layer, graphs) for layer in layers)
         if self.sort:
             in_layer = {layer: [one for one in ranked if one[1] == layer] for layer in layers}
