@@ -271,14 +271,23 @@ def test_a_scripted_function_that_compares_what_it_is_given_is_refused():
         shown(model, x)
 
 
-def test_a_frozen_part_is_called_what_it_is():
-    """Its weights are constants of its code, so that a warning may take its products for more."""
-    model, x = built(Mlp), example()
-    expected = shown(model, x)
+class Sigmoids(Attention):
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return torch.sigmoid(q @ k.transpose(-1, -2)) @ v
+
+
+@pytest.mark.parametrize("part", [Mlp, Sigmoids])
+def test_a_frozen_part_is_warned_of_only_if_it_may_attend(part):
+    """Its weights are constants of its code."""
+    model, x = built(part), example()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = shown(model, x)
     model.before = torch.jit.freeze(torch.jit.script(model.before))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for found, wanted in zip(shown(model, x), expected, strict=True):
             torch.testing.assert_close(found, wanted)
-    names = [str(one.message) for one in told if "before" in str(one.message)]
-    assert all("ScriptModule" in name for name in names)
+    attends = [str(one.message).startswith("before (ScriptModule)") for one in told]
+    assert attends == [True] * (part is Sigmoids)

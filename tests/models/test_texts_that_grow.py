@@ -302,8 +302,7 @@ def test_a_bias_of_other_pairs_is_of_another_text(biased):
         edited(model, Cut(layer=0, key="b"), tokens=NAMES[:6]),
     ):
         with pytest.raises((CaptureError, EditError), match="gives 6 texts"), context:
-            model(ids[:1, :5], distances(5)[None])
-            model(ids[:1, :6], distances(6, 0.2)[None])
+            [model(ids[:1, :n], distances(n, n / 50)[None]) for n in (5, 6)]
 
 
 def test_vectors_with_as_many_channels_as_tokens_are_told_by_these(placed):

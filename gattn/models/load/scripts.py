@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gattn.errors import ModelError
 
@@ -52,6 +52,13 @@ def check_script(name: str, module: nn.Module) -> None:
     )
 
 
+def frozen_numbers(module: nn.Module) -> Iterator[Tensor]:
+    """List the tensors that a scripted part holds in its code, as torch.jit.freeze puts them."""
+    for node in _nodes(module):
+        if node.kind() == "prim::Constant" and node.output().type().kind() == "TensorType":
+            yield node.t("value")
+
+
 def described_script(module: nn.Module) -> object:
     """Describe what a scripted part holds beside tensors, and what it is."""
     held: Any = module
@@ -60,13 +67,17 @@ def described_script(module: nn.Module) -> object:
 
 def _operations(module: nn.Module) -> Iterator[str]:
     """List the operations of all that a scripted part can run."""
+    return (node.kind() for node in _nodes(module))
+
+
+def _nodes(module: nn.Module) -> Iterator[Any]:
     code: Any = module
     for name in code._c._method_names():
         yield from _of_block(getattr(code, name).inlined_graph)
 
 
-def _of_block(block: Any) -> Iterator[str]:
+def _of_block(block: Any) -> Iterator[Any]:
     for node in block.nodes():
-        yield node.kind()
+        yield node
         for inner in node.blocks():
             yield from _of_block(inner)

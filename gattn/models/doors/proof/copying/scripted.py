@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from gattn.models.load.scripts import is_script, is_training
+from gattn.models.load.scripts import frozen_numbers, is_script, is_training
 
 
 class _Held:
@@ -33,6 +33,11 @@ class ScriptModule(nn.Module):
         self.__dict__["_held"] = _Held(script)
         self._parameters.update(script.named_parameters())
         self._buffers.update(script.named_buffers())
+
+    @property
+    def frozen(self) -> list[Tensor]:
+        """The parameters that are numbers of its code."""
+        return list(frozen_numbers(self.__dict__["_held"].script))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the part."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.memory import Memory, memory_of
+from gattn.models.doors.proof.copying.scripted import ScriptModule
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 
@@ -30,6 +31,9 @@ class Parameters:
         self._known: dict[int, Hashable] = {}
         for name, x in model.named_parameters():
             self._known.setdefault(place_of(x), name)
+        for name, part in model.named_modules():
+            for n, x in enumerate(part.frozen if isinstance(part, ScriptModule) else ()):
+                self._known.setdefault(place_of(x), f"{name}.{n}")
         self._known.pop(0, None)
         self._model, self._walk = model, walk
         self._copies: list[Tensor] = []
