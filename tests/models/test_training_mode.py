@@ -30,6 +30,29 @@ class Literal(Layer):
         return nn.functional.dropout(super().forward(x), 0.5, self.training)
 
 
+class OwnRate(Layer):
+    def __init__(self, p):
+        super().__init__(0.0)
+        self.p = p
+
+    def forward(self, x, bias=0.0):
+        weights = nn.functional.dropout(self.attention(x, bias), p=self.p, training=self.training)
+        return weights @ self.qkv(x).chunk(3, -1)[2]
+
+
+class Noisy(OwnRate):
+    def forward(self, x):
+        return super().forward(x + torch.randn_like(x) if self.training else x)
+
+
+class OwnDropout(OwnRate):
+    def dropout(self, x, p, training):
+        return x + p + torch.randn_like(x) * float(training)
+
+    def forward(self, x):
+        return super().forward(self.dropout(x, 0.0, self.training))
+
+
 class Around(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -62,8 +85,9 @@ def test_a_wrapper_in_training_mode_around_a_model_in_evaluation(wrap):
 
 
 @torch.no_grad()
-def test_dropout_that_drops_nothing_is_not_random():
-    layer, x = made(Layer, 0.0)
+@pytest.mark.parametrize("kind", [Layer, OwnRate])
+def test_dropout_that_drops_nothing_is_not_random(kind):
+    layer, x = made(kind, 0.0)
     with capturing(layer) as run:
         layer(x)
     oracle = layer.attention(x)[1].numpy()
@@ -78,6 +102,9 @@ def test_dropout_that_drops_nothing_is_not_random():
         (lambda: Around(Layer()), "inner.drop, Dropout"),
         (lambda: nn.DataParallel(Layer()), "module.drop, Dropout"),
         (lambda: Around(Literal(0.0)), "inner, Literal"),
+        (lambda: Around(OwnRate(0.1)), "inner, OwnRate"),
+        (lambda: Around(Noisy(0.0)), "inner, Noisy"),
+        (lambda: Around(OwnDropout(0.0)), "inner, OwnDropout"),
         (lambda: nn.MultiheadAttention(WIDTH, 2, 0.1), ""),
         (lambda: nn.Sequential(Layer(0.0), nn.BatchNorm1d(TOKENS)), "1, BatchNorm1d"),
     ],

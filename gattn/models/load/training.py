@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator
+from textwrap import dedent
 from types import CodeType, FunctionType
 
 from torch import nn
@@ -37,7 +40,37 @@ def _differs(module: nn.Module) -> bool:
         return module.dropout > 0
     if isinstance(module, _CHANGING) or getattr(module, "track_running_stats", False):
         return True
-    return any("training" in code.co_names for code in _codes(module))
+    some = [code for code in _codes(module) if any("training" in x.co_names for x in _within(code))]
+    return not all(_only_drops_nothing(code, module) for code in some)
+
+
+def _only_drops_nothing(code: CodeType, module: nn.Module) -> bool:
+    """Return whether a method asks for the mode only for dropout, of which none drops anything."""
+    try:
+        tree = ast.parse(dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):  # Nobody knows what it does.
+        return False
+    dropping: set[ast.AST] = set()
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and _is_dropout(call.func):
+            given = dict(zip(("input", "p", "training"), call.args, strict=False))
+            given |= {one.arg: one.value for one in call.keywords if one.arg is not None}
+            if "p" in given and "training" in given and _is_zero(given["p"], module):
+                dropping.add(given["training"])
+    asking = (x for x in ast.walk(tree) if isinstance(x, ast.Attribute) and x.attr == "training")
+    return all(x in dropping for x in asking)
+
+
+def _is_dropout(function: ast.expr) -> bool:
+    before, _, name = ast.unparse(function).rpartition(".")
+    return name == "dropout" and before.partition(".")[0] != "self"
+
+
+def _is_zero(p: ast.expr, module: nn.Module) -> bool:
+    found = p.value if isinstance(p, ast.Constant) else None
+    if isinstance(p, ast.Attribute) and ast.unparse(p.value) == "self":
+        found = vars(module).get(p.attr)
+    return isinstance(found, int | float) and found == 0
 
 
 def _codes(module: nn.Module) -> Iterator[CodeType]:
@@ -47,7 +80,7 @@ def _codes(module: nn.Module) -> Iterator[CodeType]:
             continue
         for value in vars(kind).values():
             if isinstance(value, FunctionType):
-                yield from _within(value.__code__)
+                yield value.__code__
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

@@ -32,8 +32,8 @@ class Parameters:
         for name, x in model.named_parameters():
             self._known.setdefault(place_of(x), name)
         for name, part in model.named_modules():
-            for n, x in enumerate(part.frozen if isinstance(part, ScriptModule) else ()):
-                self._known.setdefault(place_of(x), f"{name}.{n}")
+            for n, frozen in enumerate(part.frozen if isinstance(part, ScriptModule) else ()):
+                self._known.setdefault(place_of(frozen), f"{name}.{n}")
         self._known.pop(0, None)
         self._model, self._walk = model, walk
         self._copies: list[Tensor] = []
