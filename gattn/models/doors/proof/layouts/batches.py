@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_leaves
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.copying.random_numbers import seed
+from gattn.models.doors.proof.layouts.answers import Answers
 from gattn.models.doors.proof.layouts.sameness import is_given_twice, redrawn
 from gattn.models.doors.proof.layouts.slots import Owner
-from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.codes import NONE, decoded, words
 from gattn.models.doors.proof.probing.failing import Stop, failing
 from gattn.models.doors.proof.probing.integers import Lookups
 from gattn.models.doors.proof.probing.one_run.reading import Reads
@@ -33,7 +34,6 @@ from gattn.models.doors.proof.probing.taints import (
     may_be_mask,
     replaced,
     sources,
-    with_nan,
 )
 from gattn.models.watch.inside import inside
 
@@ -85,6 +85,7 @@ class Batches:
         # The heads of a cache that is given look like a batch, but ids have none.
         self._is_wrong = dim == 1 and any(x.dim() > 1 and x.shape[1] != self.size for x in ids)
         self._code = words(self.size)
+        self._answers = Answers(self._answered, places, self.size)
         self._marks: dict[tuple[str, int], list[Tensor]] | None = None
         self._owners: dict[tuple[tuple[str, int], int], Owner | None] = {}
         self._answering: dict[tuple[tuple[str, int], int], Owner | None] = {}
@@ -178,38 +179,12 @@ class Batches:
         name = run.place, source
         if name not in self._answering:
             is_constant = self.is_constant(run, source)
-            self._answering[name] = self._by_answer(*name) if is_constant else None
+            self._answering[name] = self._answers.owner(*name) if is_constant else None
         return self._answering[name]
 
-    def _by_answer(self, place: tuple[str, int], source: int) -> Owner | None:
-        plain = self._answered(self._given)
-        of_batch = self._told(plain, [self._answered(self._with_marked(x)) for x in self._code])
-        found: set[tuple[int, ...]] = set()
-        for dim, size in enumerate(sources(self._places[place])[source].shape):
-            changes = (_entering(place, source, dim, row) for row in self._code)
-            runs = [self._answered(self._given, one) for one in changes if size == self.size]
-            for own, one in zip(of_batch, self._told(plain, runs) if runs else (), strict=False):
-                if own is not None and one is not None:
-                    found.add((dim, *own[one.argsort()].tolist()))
-        (dim, *elements) = found.pop() if len(found) == 1 else (-1,)
-        return None if dim < 0 else Owner(dim, torch.tensor(elements, device="cpu"))
-
-    def _told(self, plain: Sequence[Tensor], runs: Sequence[list[Tensor]]) -> list[Tensor | None]:
-        """Say which element each index of each dimension of each part of the answer belongs to."""
-        if any([x.shape for x in one] != [x.shape for x in plain] for one in runs):
-            return [None for x in plain for _ in x.shape]
-        found: list[Tensor | None] = []
-        for n, before in enumerate(plain):
-            marks = torch.stack([change(one[n], before) for one in runs]) >= CLEAR
-            for dim in range(before.dim()):
-                own = along_dim(marks, dim + 1)
-                elements = decoded(own, torch.ones_like(own), self._code)
-                is_each = torch.equal(elements.sort().values, torch.arange(self.size, device="cpu"))
-                found.append(elements if is_each else None)
-        return found
-
-    def _answered(self, given: Given, entered: Entered | None = None) -> list[Tensor]:
+    def _answered(self, row: Tensor | None = None, entered: Entered | None = None) -> list[Tensor]:
         """Run the model, and list the numbers of its answer."""
+        given = self._given if row is None else self._with_marked(row)
         answer = self._run(given, inside(), entered)
         return [x.detach().cpu() for x in sources(((answer,), {}))]
 
@@ -273,6 +248,9 @@ class Batches:
                     continue
                 own = along_dim(marks, dim + 1)
                 elements = decoded(own, torch.ones_like(own), self._code)
+                if bool((elements == NONE).any()):
+                    filled = self._answers.filled(place, source, dim, elements)
+                    elements = elements if filled is None else filled
                 if bool((elements >= 0).all()) and len(elements.unique()) == self.size:
                     return Owner(dim, elements)
         return None
@@ -330,19 +308,6 @@ class Batches:
             with FunctionMode(), running, inside(), again, Lookups(), suppress(Stop):
                 self._model(*args, **kwargs)
         return found
-
-
-def _entering(place: tuple[str, int], source: int, dim: int, row: Tensor) -> Entered:
-    """Put NaN into some indices of a dimension of an input of a run, as it begins."""
-
-    def entered(run: Run, module: nn.Module, now: Given) -> Given | None:
-        some = sources(now) if run.place == place else []
-        if not some:
-            return None
-        x = some[source]
-        return replaced(now, x, with_nan(x, along(x, dim, row)))
-
-    return entered
 
 
 def _is_number(x: Tensor) -> bool:
