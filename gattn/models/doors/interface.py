@@ -3,15 +3,14 @@
 Every attention module of a routed model asks ``AttentionInterface.get_interface`` which function
 to call. While a context is open, the answer is wrapped: the function that the user's model chose
 still computes the output, with its own arguments and its own mask; if edits apply, the rows that
-they change are then replaced; finally the open contexts are shown the call.
+they change are then replaced; finally the open contexts are shown the call. In models whose
+attention is proved, the doors to torch's functions show what that function computes instead.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from types import FrameType
@@ -21,10 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.doors.functions.calling.raw_call import is_observed
 from gattn.models.read.seen_call import LEAST, SeenCall
 from gattn.models.watch.contexts import present
-from gattn.models.watch.inside import inside, outside
+from gattn.models.watch.inside import inside
 from gattn.models.watch.listening import is_listening, tell
 from gattn.models.watch.taking_part import take_part
 
@@ -37,30 +35,6 @@ _OTHER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_s
 """What attention modules of transformers call the states of other tokens, which they read."""
 
 _originals: list[tuple[Any, Callable[..., Any]]] = []
-_is_routed: ContextVar[bool] = ContextVar("is_routed", default=False)
-_reads_given: ContextVar[bool] = ContextVar("reads_given", default=False)
-
-
-def is_routed() -> bool:
-    """Return whether a function runs that this door shows."""
-    return _is_routed.get()
-
-
-def reads_given() -> bool:
-    """Return whether that function's module was given other states, perhaps of the same tokens."""
-    return _reads_given.get()
-
-
-@contextmanager
-def _routing(is_cross: bool | None) -> Iterator[None]:
-    """Mark such a function; a proof sees its kernels by the other doors, too."""
-    token, given = _is_routed.set(True), _reads_given.set(bool(is_cross))
-    try:
-        with outside() if is_observed() else inside():
-            yield
-    finally:
-        _is_routed.reset(token)
-        _reads_given.reset(given)
 
 
 def watch() -> None:
@@ -105,8 +79,10 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
     ) -> Any:
         if is_listening():
             tell(query, key, value)
+        if any(calls.tracker.proves for calls, _ in present() if calls.owns(module)):
+            return function(module, query, key, value, attention_mask, **options)
         is_cross = _reads_others(module, sys._getframe(1))
-        with _routing(is_cross):
+        with inside():
             result = function(module, query, key, value, attention_mask, **options)
         routed = RoutedCall(
             module, implementation, query, key, value, attention_mask, options, *result[:2]

@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.observing import is_own
-from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
@@ -117,7 +116,7 @@ class Kernels(TorchDispatchMode):
         tensors = tensors_in((args, given))
         is_empty = all(not x.numel() for x in tensors_in((result,)) or tensors)  # As texts may be.
         if name.startswith(_WHOLES) and not is_empty:
-            self._last = Event(self._walk.innermost, is_seen=_is_known())
+            self._last = Event(self._walk.innermost, is_seen=is_own())
             self.events.append(self._last)
             self.takings.forget()
             for x in tensors_in((result,))[:1]:
@@ -136,14 +135,14 @@ class Kernels(TorchDispatchMode):
         self.moves.note(name, self._walk.running)
         if self._walk.running:
             self.nodes.note(func, name, args, given, result, self._walk.running[-1].place)
-        is_own = getattr(func, "namespace", "aten") not in _NAMESPACES
+        is_theirs = getattr(func, "namespace", "aten") not in _NAMESPACES
         if not is_empty:
             self.products.note(self._walk.innermost, name, args, result)
             everything = (*args, *given.values())
-            self.takings.note(self._walk.innermost, name, everything, result, is_own=is_own)
+            self.takings.note(self._walk.innermost, name, everything, result, is_own=is_theirs)
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         is_sized = is_sized_by_numbers(func, tensors)
-        how = {"is_random": is_random, "is_sized": is_sized, "is_own": is_own}
+        how = {"is_random": is_random, "is_sized": is_sized, "is_own": is_theirs}
         # As it runs, torch.jit compares constants, too.
         is_equal = name == "equal" and self.origins.are_given(tensors)
         how["compares"] = is_equal or name == "allclose"
@@ -184,7 +183,7 @@ class Kernels(TorchDispatchMode):
         if scores.dim() > 1:
             dim = rest[0] if rest else given.get("dim", -1)
             is_last = dim % scores.dim() == scores.dim() - 1
-            event = Event(self._walk.innermost, is_last, _is_known())
+            event = Event(self._walk.innermost, is_last, is_own())
             self._softmaxes[result] = _softmax(event, result, result.stride(dim))
 
     def _follow(
@@ -208,7 +207,7 @@ class Kernels(TorchDispatchMode):
                 self._last = softmax.event
                 return
         if name == "sum" and not self._sums_keys_up(*args[:2]):
-            event = Event(self._walk.innermost, softmax.event.is_attention, _is_known())
+            event = Event(self._walk.innermost, softmax.event.is_attention, is_own())
             self._softmaxes[result] = _softmax(event, result, softmax.stride)
             return
         for x in tensors_in((result,)):
@@ -261,11 +260,6 @@ def _summed(tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
     """Return the factors of a product, and over which dimension of each it sums."""
     first, second = tensors[-2:]
     return [(first, -1), (second, max(-2, -second.dim()))]
-
-
-def _is_known() -> bool:
-    """Return whether transformers' interface, or a layer of gattn, shows what runs now."""
-    return is_routed() or is_own()
 
 
 @contextmanager

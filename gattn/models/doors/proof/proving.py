@@ -33,7 +33,7 @@ from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.probing.rerunning import Reruns, kept
 from gattn.models.doors.proof.probing.taints import sources
 from gattn.models.doors.proof.solving import Solver, picked
-from gattn.models.doors.proof.trying import Trial, Trying, reading_own
+from gattn.models.doors.proof.trying import Trial, Trying
 from gattn.models.doors.proof.watching import Watching
 from gattn.models.read.on_graphs.numbers import UNKNOWN
 from gattn.models.read.track.runs import runs
@@ -111,7 +111,7 @@ class Proof:
         watching = self._watching
         if plan.refused:
             return plan
-        needed = wanted([*self.open, *watching.crossing], self._model, self._alike)
+        needed = wanted(self.open, self._model, self._alike)
         places, plain = self._plain(needed)
         if not are_same(watched, plain):
             plan.refused = "its output changes while its attention is watched"
@@ -127,7 +127,6 @@ class Proof:
             solved = again if again[2].best.rank > solved[2].best.rank else solved
         reruns, solver, trying = solved
         best = self._adopt(trying)
-        plan.reading_own = reading_own(watching.crossing, solver, best.batches)
         numbers = self._puts_numbers
         agreement = Agreement(reruns, watching.kernels.moves, best.batches, numbers)
         agreement.settle(self.open, plan.layouts, plan.reasons)

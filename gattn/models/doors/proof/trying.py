@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -298,17 +297,3 @@ def _nothing(trial: Trial) -> Trial:
 
 def _rank(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
     return len(proved), -len(reasons)
-
-
-def reading_own(sites: Sequence[Site], solver: Solver, batches: Batches) -> set[str]:
-    """Name the modules all of whose calls are proved to read the tokens of their queries."""
-    own: set[str] = set()
-    others: set[str] = set()
-    for site in sites:
-        is_own = False
-        with suppress(UnprovedError):
-            layout, is_settled = solver.layout(site, batches)
-            tokens = layout.tokens
-            is_own = is_settled and tokens is not None and not (tokens.is_cross or tokens.is_told)
-        (own if is_own else others).add(site.place[0])
-    return own - others

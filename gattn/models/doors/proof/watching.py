@@ -13,7 +13,6 @@ from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.functions.softmaxes.beside import Uses
 from gattn.models.doors.graphs.observing import observed_edges
-from gattn.models.doors.interface import is_routed, reads_given
 from gattn.models.doors.proof.by_inputs import Noticed
 from gattn.models.doors.proof.copying.keeping_nothing import keeps_nothing
 from gattn.models.doors.proof.kernels import Kernels, unseen, without_fast_path
@@ -68,8 +67,6 @@ class Watching:
     ----------
     open : list of Site
         The calls of attention that are to be proved.
-    crossing : list of Site
-        Those that transformers' interface shows, whose keys may be tokens of others.
     mixed : dict
         The calls whose softmaxes are mixed into the same tensor, by its identity.
     merged, ranked, across : set of (str, int)
@@ -96,7 +93,6 @@ class Watching:
         self.reads = Reads(walk, self.kernels.picks, self.kernels.origins, give_out, kept)
         self.numbers = Numbers(given)
         self.open: list[Site] = []
-        self.crossing: list[Site] = []
         self.mixed: dict[int, list[Place]] = {}
         self.merged: set[Place] = set()
         self.ranked: set[Place] = set()
@@ -168,10 +164,6 @@ class Watching:
         self._sites(call)
         site = self._sites.found[-1]
         self.kernels.moves.attended(site.chain[0])
-        if is_routed():
-            if reads_given() and site.queries == site.keys:
-                self.crossing.append(site)
-            return
         if self._is_open(call):
             self.open.append(site)
             self.numbers.take(call, site.place)

@@ -58,8 +58,6 @@ class Plan:
         The modules that multiply the attention of another one with values of their own.
     looking_up : list of str
         The modules that attend to parameters or buffers, as to a codebook.
-    reading_own : set of str
-        The modules that are given other states by transformers' name for them, of the same tokens.
     picked : list of str
         The modules that pick or order tokens, by value or at random, before others attend to them.
     switched : set of str
@@ -137,7 +135,6 @@ class Plan:
     unmet: list[str] = field(default_factory=list)
     again: list[str] = field(default_factory=list)
     looking_up: list[str] = field(default_factory=list)
-    reading_own: set[str] = field(default_factory=set)
     picked: list[str] = field(default_factory=list)
     switched: set[str] = field(default_factory=set)
     unordered: set[Place] = field(default_factory=set)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall, observed
 from gattn.models.doors.functions.mode import FunctionMode
-from gattn.models.doors.interface import is_routed
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.failing import Stop, failing
 from gattn.models.doors.proof.probing.integers import Lookups
@@ -90,7 +89,7 @@ class Reruns:
         steps, how = Steps(), self._reads.deciding() if repeats else None
 
         def see(site: Site, call: RawCall) -> None:
-            is_elsewhere = is_routed() or (call.number, call.early) != (None, None)
+            is_elsewhere = (call.number, call.early) != (None, None)
             before, met = found.get(site.place, (set(), set()))
             before = steps.trail if is_elsewhere else before
             before.add(steps.so_far)

@@ -167,8 +167,6 @@ class AnyTracker(ProvedTracker):
             if self.plan is not None and where in self.plan.by_values:
                 raise CaptureError(_PICKED.format(where[0] or type(self.model).__name__))
             call.is_named = False
-        if self.plan is not None and call.tokens is None and where[0] in self.plan.reading_own:
-            call.is_cross = None
         if (place := self._whole(call)) is not None:
             return place
         if call.tokens is not None and call.tokens.joined is not None:

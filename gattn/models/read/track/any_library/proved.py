@@ -96,10 +96,6 @@ class Proved(Protocol):
         """The calls that attend over something else than tokens, by module and number."""
 
     @property
-    def reading_own(self) -> Collection[str]:
-        """The modules that are given other states, of the same tokens."""
-
-    @property
     def by_values(self) -> Collection[tuple[str, int]]:
         """The calls whose tokens values pick."""
 

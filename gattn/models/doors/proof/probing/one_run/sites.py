@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
-from gattn.models.doors.interface import is_routed, reads_given
 from gattn.models.doors.proof.probing.one_run.picking import Pick, Picks
 from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
 from gattn.models.read.seen_call import LEAST
@@ -103,7 +102,7 @@ class Sites:
                 counts,
                 *sizes_of(call),
                 call.kind,
-                None if is_routed() and not reads_given() else live_scores(call),
+                live_scores(call),
                 call.altered if call.number is None else "",
                 tuple(chain[0].inner),
                 [one for one in picks if chain[-1] in one.running],
