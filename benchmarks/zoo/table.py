@@ -203,6 +203,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "superglue": {"keypoint_detector_config": {"keypoint_decoder_dim": 65}},
     "superpoint": {"keypoint_decoder_dim": 65},
     "swin2sr": {"depths": [1, 1], "num_heads": [2, 2]},
+    "swin": {"window_size": 2},
     "swinv2": {"window_size": 2},
     "t5gemma2_decoder": {"dropout_rate": 0.0},
     "t5gemma2_encoder": {"text_config": {"dropout_rate": 0.0}},

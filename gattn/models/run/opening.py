@@ -30,7 +30,7 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     model is called.
     """
     model = as_written(model)
-    is_any = _is_read_as_any(model)
+    is_any = is_read_as_any(model)
     parts = [] if is_any else unseen(model)
     plans: dict[int, Plan | Kinds] = {}
 
@@ -90,11 +90,11 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         told.of_missed(others)
 
 
-def _is_read_as_any(model: nn.Module) -> bool:
+def is_read_as_any(model: nn.Module) -> bool:
     """Return whether a model is read as one of any library.
 
-    So is one of transformers that takes no ids and does more than attend from tokens to tokens with
-    heads, as in windows of an image: of its texts and caches there is nothing to be known.
+    So is one of transformers that takes no ids and does more than attend from all tokens to all
+    with heads, as in windows of an image: of its texts and caches there is nothing to be known.
     """
     if is_as_any(model) or model.training or "input_ids" in signature(model.forward).parameters:
         return is_as_any(model)
@@ -105,7 +105,9 @@ def _is_read_as_any(model: nn.Module) -> bool:
         return not kinds.failed and not kinds.is_read
     parts = map(model.get_submodule, unseen(model))
     if all(isinstance(part, nn.MultiheadAttention) for part in parts):
-        return False
+        from gattn.models.doors.proof.grouping import attends_in_groups
+
+        return bool(attending(model)) and attends_in_groups(model)
     return not attending(model) or _reads_all(model)
 
 

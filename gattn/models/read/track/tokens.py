@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -10,7 +13,7 @@ from gattn.models.hugging_face.given import Given, repeated
 from gattn.models.hugging_face.media import Belonging, modality
 from gattn.models.read.following import Progress
 from gattn.models.read.masks import Mask
-from gattn.models.read.places import Side, sides
+from gattn.models.read.places import Place, Side, ordered, sides
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.modules import Modules
 
@@ -100,20 +103,12 @@ class Tokens:
         told = self._given.padding.get("decoder_attention_mask" if of_decoder else "attention_mask")
         return told if told is not None and told.shape == (count, total) else None
 
-    def cross_sides(
-        self, call: SeenCall, mask: Mask, stack: str, belonging: Belonging
-    ) -> tuple[list[Side], list[Side]]:
+    def cross_sides(self, call: SeenCall, mask: Mask, stack: str) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of cross-attention: a key that nobody may read is padding.
 
         Where a call reads itself and further keys, so is a query that does not read itself.
         """
         count, _, length, _ = call.query.shape
-        if not belonging.is_alone:
-            raise CaptureError(
-                f"{call.where} attends from {count} groups of queries to keys of their own, for "
-                f"{len(set(belonging.sequences))} sequences; expected one group per sequence. "
-                "Several images per sequence are not read here."
-            )
         self._progress.read[stack] = mask.is_read(count, call.key.shape[2])
         keys = sides(self._progress.read[stack], 0, call.key.shape[2])
         real, start = self._progress.real.get("decoder"), self._given.seen
@@ -122,6 +117,28 @@ class Tokens:
             if call.extra_keys and call.reads_itself:
                 real = mask.reads_itself(count, 0, length)
         return sides(real, start, length), keys
+
+    def side_by_side(self, place: Place, call: SeenCall, belonging: Belonging) -> Place:
+        """Put the groups of a sequence next to each other: queries that read keys of their own."""
+        counts = Counter(belonging.sequences)
+        if len(set(counts.values())) > 1:
+            raise CaptureError(
+                f"{call.where} reads {' and '.join(map(str, counts.values()))} images or sounds of "
+                f"{len(counts)} texts; expected as many of each text: run texts one by one."
+            )
+        many, length, slots = max(counts.values()), call.query.shape[2], call.key.shape[2]
+        ranks = belonging.ranks
+        queries, keys = (
+            [
+                Side(x.slots, first, n * size + ordered(len(x)), count=many * size)
+                for n, first, x in zip(ranks, firsts, some, strict=True)
+            ]
+            for some, size, firsts in (
+                (place.queries, length, [n * length for n in ranks]),
+                (place.keys, slots, [0] * len(ranks)),
+            )
+        )
+        return replace(place, queries=queries, keys=keys, sizes=(many * length, many * slots))
 
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
         """Return the real token ids of a sequence so far, where they are known."""

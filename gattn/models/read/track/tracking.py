@@ -23,6 +23,26 @@ from gattn.models.read.track.modules import Modules
 from gattn.models.read.track.tokens import Tokens
 
 
+class GroupsError(CaptureError):
+    """Several elements of a call are parts of one input, whose tokens their number does not tell.
+
+    Parameters
+    ----------
+    where : str
+        Where the call is.
+    count, inputs : int
+        How many elements it has, and how many inputs the model was given.
+    """
+
+    def __init__(self, where: str, count: int, inputs: int) -> None:
+        super().__init__(
+            f"{where} attends in {count} groups of tokens, such as windows, frames or pairs, to "
+            f"{inputs} inputs: which tokens these are was not proved, since the model is training, "
+            "or gattn made no small input that it takes. Call model.eval(); or capture and edit a "
+            "module of your own whose forward calls the model, of which this is proved."
+        )
+
+
 class Tracker:
     """What is known of a model's present call, and of the sequences that it continues.
 
@@ -131,8 +151,10 @@ class Tracker:
         has_other_keys = self.given.cache is None and call.query.shape[2] != call.key.shape[2]
         is_bipartite = is_cross or has_other_keys
         belonging = self._belonging(call, stack, start)
-        find = self.tokens.cross_sides if is_bipartite else self.tokens.own_sides
-        queries, keys = find(call, self.mask(call), stack, belonging)
+        if is_bipartite:
+            queries, keys = self.tokens.cross_sides(call, self.mask(call), stack)
+        else:
+            queries, keys = self.tokens.own_sides(call, self.mask(call), stack, belonging)
         if start:
             queries, keys = (
                 [
@@ -142,7 +164,10 @@ class Tracker:
                 for some in (queries, keys)
             )
         self.layers.note(call, start)
-        return Place(stack, layer, is_bipartite, queries, keys, belonging.sequences, is_cross)
+        place = Place(stack, layer, is_bipartite, queries, keys, belonging.sequences, is_cross)
+        if is_bipartite and not belonging.is_alone:
+            return self.tokens.side_by_side(place, call, belonging)
+        return place
 
     def _numbered(self, call: SeenCall) -> tuple[str, int, int]:
         """Return a call's stack and layer, and where its tokens begin if it continues the last."""
@@ -266,6 +291,8 @@ class Tracker:
                 f"{self.given.batch.texts} texts: which belongs to which is not known. "
                 "Run texts one by one."
             )
+        if not (found.is_alone or self.given.batch.has_text or self.given.generating is not None):
+            raise GroupsError(call.where, count, len(set(found.sequences)))
         return found
 
     def mask(self, call: SeenCall) -> Mask:

@@ -15,10 +15,14 @@ _TOKENS = 7
 _FEW_TOKENS = 50
 _SIDE = 64
 _SAMPLES = 4000
+_IMAGES = ("pixel_values", "pixel_values_videos")
 
 
-def small_input(model: nn.Module) -> dict[str, Tensor] | None:
-    """Make an input of each kind that the model takes; None if it takes none of these."""
+def small_input(model: nn.Module, pictures: int = 1) -> dict[str, Tensor] | None:
+    """Make an input of each kind that the model takes; None if it takes none of these.
+
+    Of several `pictures`, or of the frames of a video, one input is made.
+    """
     config: Any = model.config
     generator = torch.Generator().manual_seed(0)
     names = inspect.signature(model.forward).parameters
@@ -30,15 +34,21 @@ def small_input(model: nn.Module) -> dict[str, Tensor] | None:
         ][None]
         if config.is_encoder_decoder:
             inputs["decoder_input_ids"] = inputs["input_ids"][:, :-2].flip(1)
-    if "pixel_values" in names:
+    images = next((name for name in _IMAGES if name in names), None)
+    if images is not None:
         size = _setting(config, "image_size", "input_size", "img_size") or _SIDE
         sides = size if isinstance(size, (list, tuple)) else (size, size)
         channels = _setting(config, "num_channels", "in_channels", "in_chans") or 3
-        frames = [number] if (number := getattr(config, "num_frames", None)) else []
+        frames = [pictures] if pictures > 1 else []
+        frames = [number] if (number := getattr(config, "num_frames", None)) else frames
         shape = (1, *frames, channels, *sides)
-        inputs["pixel_values"] = torch.randn(shape, generator=generator, device="cpu")
+        inputs[images] = torch.randn(shape, generator=generator, device="cpu")
     if "input_values" in names:
         inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator, device="cpu")
+    channels = getattr(config, "num_input_channels", None)
+    if "past_values" in names and channels is not None:
+        shape = (1, config.context_length, max(channels, 2))
+        inputs["past_values"] = torch.randn(shape, generator=generator, device="cpu")
     weight = next(x for x in model.parameters() if x.is_floating_point())
     device = input_device(model)
     return {
