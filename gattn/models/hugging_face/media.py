@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -27,6 +28,11 @@ _PLACES = {
     "vision": ("image_token_id", "image_token_index"),
     "audio": ("audio_token_id", "audio_token_index"),
 }
+
+
+def takes_text(model: nn.Module) -> bool:
+    """Return whether a model may be given texts, to which images and sounds belong."""
+    return not signature(model.forward).parameters.keys().isdisjoint(_TEXTS)
 
 
 def modality(name: str) -> str:

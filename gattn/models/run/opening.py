@@ -11,6 +11,7 @@ from torch import nn
 
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.attending import attending, is_as_any, routes, unseen
+from gattn.models.hugging_face.media import takes_text
 from gattn.models.load.loading import as_written
 from gattn.models.run.record import warnings_of_parts as told
 from gattn.models.watch.calls import Calls
@@ -107,7 +108,7 @@ def is_read_as_any(model: nn.Module) -> bool:
     if all(isinstance(part, nn.MultiheadAttention) for part in parts):
         from gattn.models.doors.proof.grouping import attends_in_groups
 
-        return bool(attending(model)) and attends_in_groups(model)
+        return bool(attending(model)) and not takes_text(model) and attends_in_groups(model)
     return not attending(model) or _reads_all(model)
 
 

@@ -10,7 +10,7 @@ from torch.utils.weak import TensorWeakRef
 
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments, first_tensor, of_choices
-from gattn.models.hugging_face.media import Belonging
+from gattn.models.hugging_face.media import Belonging, takes_text
 from gattn.models.read.following import Progress, Texts, rows_of
 from gattn.models.read.layouts import Layout
 from gattn.models.read.masks import Mask
@@ -291,7 +291,7 @@ class Tracker:
                 f"{self.given.batch.texts} texts: which belongs to which is not known. "
                 "Run texts one by one."
             )
-        if not (found.is_alone or self.given.batch.has_text or self.given.generating is not None):
+        if not (found.is_alone or takes_text(self.model)):
             raise GroupsError(call.where, count, len(set(found.sequences)))
         return found
 

@@ -1,0 +1,245 @@
+"""Models of transformers that attend in windows of an image, and to several images of a text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers.models.idefics2 import modeling_idefics2
+from transformers.models.sam2 import modeling_sam2
+from transformers.models.swin import modeling_swin
+
+import gattn
+from gattn.errors import CaptureError
+
+HEADS, WIDTH, SIDE, WINDOW = 2, 12, 8, 4
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def randomized(model):
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def swin():
+    config = transformers.SwinConfig(
+        image_size=32, patch_size=4, embed_dim=WIDTH, depths=[2, 1], num_heads=[HEADS, HEADS],
+        window_size=WINDOW, attn_implementation="eager",
+    )  # fmt: skip
+    return randomized(transformers.SwinModel(config)).double()
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Keep what eager code attends to, call by call; a function may change it."""
+
+    def watch(module, change=lambda number, weights: weights):
+        kept = []
+
+        def attend(module, query, key, value, attention_mask, scaling, **options):
+            scores = query @ key.mT * scaling
+            weights = (scores + (0 if attention_mask is None else attention_mask)).softmax(-1)
+            kept.append(change(len(kept), weights))
+            return (kept[-1] @ value).transpose(1, 2).contiguous(), kept[-1]
+
+        monkeypatch.setattr(module, "eager_attention_forward", attend)
+        return kept
+
+    return watch
+
+
+def patches_of_windows(side, window, shift):
+    """Return the patch of each slot: (windows, slots)."""
+    patches = np.roll(np.arange(side * side).reshape(side, side), (-shift, -shift), (0, 1))
+    each = side // window
+    parts = patches.reshape(each, window, each, window).transpose(0, 2, 1, 3)
+    return parts.reshape(each * each, window * window)
+
+
+def on_patches(weights, queries, keys, image):
+    """Put the attention of windows on the patches of an image: (heads, queries, keys)."""
+    count = len(queries)
+    own = weights[image * count : (image + 1) * count].detach().numpy()
+    whole = np.zeros((own.shape[1], queries.size, keys.size))
+    for window in range(count):
+        whole[:, queries[window][:, None], keys[window]] = own[window]
+    return whole
+
+
+def captured(model, *given, **named):
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(*given, **named)
+    return run.traces
+
+
+class Own(nn.Module):
+    """A module of one's own around a model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels):
+        return self.model(pixels).last_hidden_state
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, Own])
+def test_tokens_of_shifted_windows_are_patches(swin, eager, wrap):
+    images = IMAGES.double()
+    kept = eager(modeling_swin)
+    with torch.no_grad():
+        swin(images)
+    weights, model = list(kept), wrap(swin)
+    traces = captured(model, images)
+    assert len(traces) == 2
+    for image, trace in enumerate(traces):
+        first, _ = trace.stacks.values()
+        for layer, shift in enumerate((0, WINDOW // 2)):
+            slots = patches_of_windows(SIDE, WINDOW, shift)
+            expected = on_patches(weights[layer], slots, slots, image)
+            for head in range(HEADS):
+                np.testing.assert_allclose(first[layer, head].to_dense(), expected[head], atol=1e-9)
+
+
+def test_a_cut_in_a_shifted_window_is_that_of_its_patches(swin, eager):
+    slots = patches_of_windows(SIDE, WINDOW, WINDOW // 2)
+    window, query, key = 1, 3, 6
+
+    def change(number, weights):
+        if number == 1:  # the second layer, of two images with as many windows each
+            weights = weights.clone()
+            weights[window :: len(slots), 1, query, key] = 0
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights
+
+    edge = {"query": int(slots[window, query]), "key": int(slots[window, key])}
+    stack = "encoder.layers.0.blocks.attention"
+    with torch.no_grad(), gattn.edited(swin, gattn.Cut(stack=stack, layer=1, head=1, **edge)):
+        found = swin(IMAGES.double()).last_hidden_state
+    eager(modeling_swin, change)
+    with torch.no_grad():
+        expected = swin(IMAGES.double()).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)  # Its softmax is rounded.
+
+
+def test_windows_of_a_model_that_is_trained_are_not_numbered_by_guess(swin):
+    says = pytest.raises(CaptureError, match=r"8 groups of tokens.*windows.*model\.eval\(\)")
+    with says, gattn.edited(swin.train(), gattn.Scale(0.5, layer=0, head=0)):
+        swin(IMAGES.double())
+
+
+def test_queries_that_are_pooled_in_windows(eager):
+    """Hiera's queries are 2 x 2 patches of their window, pooled; its keys are those patches."""
+    config = transformers.Sam2HieraDetConfig(
+        hidden_size=WIDTH, num_attention_heads=1, blocks_per_stage=[1, 1],
+        embed_dim_per_stage=[WIDTH, 2 * WIDTH], num_attention_heads_per_stage=[1, 2],
+        window_size_per_stage=[WINDOW, WINDOW], global_attention_blocks=[], num_query_pool_stages=1,
+        image_size=[32, 32], patch_kernel_size=[7, 7], patch_stride=[4, 4], patch_padding=[3, 3],
+        window_positional_embedding_background_size=[2, 2], attn_implementation="eager",
+    )  # fmt: skip
+    model = randomized(modeling_sam2.Sam2HieraDetModel(config)).double()
+    kept = eager(modeling_sam2)
+    with torch.no_grad():
+        model(IMAGES.double())
+    _, pooled = weights = list(kept)
+    slots = patches_of_windows(SIDE, WINDOW, 0)
+    of_queries = np.arange((SIDE // 2) ** 2).reshape(len(slots), -1)  # They are no patches.
+    for image, trace in enumerate(captured(model, IMAGES.double())):
+        first, second = trace.stacks.values()
+        expected = on_patches(weights[0], slots, slots, image)
+        np.testing.assert_allclose(first[0, 0].to_dense(), expected[0], atol=1e-9)
+        expected = on_patches(pooled, of_queries, slots, image)
+        for head in range(2):
+            np.testing.assert_allclose(second[0, head].to_dense(), expected[head], atol=1e-9)
+
+
+LATENTS, PATCHES, PLACE = 3, 4, 59
+
+
+@pytest.fixture
+def idefics():
+    """Three latents of each image read its four patches and themselves."""
+    config = transformers.Idefics2Config(
+        vision_config={
+            "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "image_size": 16, "patch_size": 8,
+        },
+        perceiver_config={
+            "hidden_size": 16, "resampler_n_latents": LATENTS, "resampler_depth": 2,
+            "resampler_n_heads": HEADS, "resampler_head_dim": 8, "num_key_value_heads": HEADS,
+        },
+        text_config={
+            "model_type": "mistral", "vocab_size": 60, "hidden_size": 16, "intermediate_size": 24,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
+            "pad_token_id": 0,
+        },
+        image_token_id=PLACE, attn_implementation="eager",
+    )  # fmt: skip
+    return randomized(transformers.Idefics2Model(config))
+
+
+def texts(*images):
+    """Give texts with so many images each."""
+    rows = [[5, *[PLACE] * (count * LATENTS), 7] for count in images]
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    generator = torch.Generator().manual_seed(1)
+    pixels = torch.randn(len(images), max(images), 3, 16, 16, generator=generator)
+    for row, count in zip(pixels, images, strict=True):
+        row[count:] = 0  # Images of nothing but zeros are left out.
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "pixel_values": pixels}
+
+
+def of_latents(kept):
+    """Take the calls in which latents read patches."""
+    return [weights for weights in kept if weights.shape[2] == LATENTS != weights.shape[3]]
+
+
+def test_several_images_of_a_text_are_read_side_by_side(idefics, eager):
+    kept = eager(modeling_idefics2)
+    traces = captured(idefics, **texts(2, 2))
+    slots = PATCHES + LATENTS
+    for layer, weights in enumerate(of_latents(kept)):
+        own = weights.reshape(2, 2, HEADS, LATENTS, slots).numpy()
+        for n, trace in enumerate(traces):
+            for head in range(HEADS):
+                expected = np.zeros((2 * LATENTS, 2 * slots))
+                for image in range(2):
+                    rows, columns = (slice(image * x, (image + 1) * x) for x in (LATENTS, slots))
+                    expected[rows, columns] = own[n, image, head]
+                found = trace.stacks["encoder"][layer, head].to_dense()
+                np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_an_edit_reaches_the_image_that_it_names(idefics, eager):
+    inputs, slots = texts(2, 2), PATCHES + LATENTS
+    cut = gattn.Cut(stack="encoder", layer=0, head=1, query=LATENTS + 2, key=slots + 1)
+    with torch.no_grad(), gattn.edited(idefics, cut):
+        found = idefics(**inputs).last_hidden_state
+
+    def change(number, weights):
+        if weights.shape[2:] == (LATENTS, slots) and not changed:
+            changed.append(number)
+            weights = weights.clone()
+            weights[[1, 3], 1, 2, 1] = 0  # the second image of both texts
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights
+
+    changed: list[int] = []
+    with torch.no_grad():
+        plain = idefics(**inputs).last_hidden_state
+        eager(modeling_idefics2, change)
+        expected = idefics(**inputs).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(found, plain, atol=1e-4)
+
+
+def test_texts_with_other_numbers_of_images_are_refused(idefics):
+    with pytest.raises(CaptureError, match=r"reads 2 and 1 images .* of 2 texts.*one by one"):
+        captured(idefics, **texts(2, 1))
+    assert len(captured(idefics, **texts(1))) == 1
