@@ -285,6 +285,35 @@ def test_each_choice_is_a_text_of_its_own(kind):
         assert trace.logits is None
 
 
+def test_choices_of_a_model_with_two_heads_are_texts():
+    sizes = {"vocab_size": 60, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), 0)
+    model = transformers.GPT2DoubleHeadsModel(transformers.GPT2Config(**sizes, **ends)).eval()
+    with gattn.capturing(model) as run, torch.no_grad():
+        model(input_ids=torch.randint(3, 60, (2, 3, 6)))
+    assert len(run.traces) == 6
+
+
+def test_codebooks_are_no_texts():
+    """Each step of a sound has a token of every codebook: (sounds, steps, codebooks)."""
+    from transformers.models.csm.modeling_csm import CsmBackboneModel
+
+    config = transformers.CsmConfig(**TEXT, num_codebooks=3, attn_implementation="eager")
+    model = CsmBackboneModel(config).eval()
+    ids = torch.randint(3, 60, (2, 5, 3), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model(ids, output_attentions=True).attentions
+        with gattn.capturing(model) as run:
+            cache = model(ids[:, :4], use_cache=True).past_key_values
+            model(ids[:, 4:], past_key_values=cache)
+    assert len(run.traces) == 2
+    for number, trace in enumerate(run.traces):
+        assert trace.generated == 1
+        for (layer, head), graph in trace["decoder"].items():
+            np.testing.assert_allclose(graph.to_dense(), expected[layer][number, head], atol=1e-6)
+            assert graph.tokens == ()
+
+
 def test_texts_that_are_folded_otherwise_are_refused(tiny):
     """A model that makes several sequences of each text does not say which is which."""
     bert = tiny("bert")
@@ -294,7 +323,7 @@ def test_texts_that_are_folded_otherwise_are_refused(tiny):
             return super().forward(input_ids.repeat(2, 1), **options)
 
     model = Folding(bert.config).eval()
-    match = "which belongs to which is not known"
+    match = "which belongs to which is not known. Open the context on the part of the model"
     with pytest.raises(CaptureError, match=match), gattn.capturing(model), torch.no_grad():
         model(input_ids=torch.tensor([[5, 6, 7]]))
 

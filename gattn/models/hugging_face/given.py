@@ -14,6 +14,10 @@ from gattn.models.hugging_face.generating import Step, present_step
 from gattn.models.hugging_face.media import Batch, generated_from
 
 
+_WITH_CHOICES = ("MultipleChoice", "DoubleHeads")
+"""What transformers calls models whose texts come with several choices each."""
+
+
 class Given:
     """What a call of a model is given, by name, and what `generate` knows about it.
 
@@ -25,7 +29,10 @@ class Given:
         has_decoder = bool(getattr(config, "is_encoder_decoder", False))
         self.step = present_step(model) if named else Step()
         self.generating = None if has_decoder or not named else generated_from(model)
-        self.batch = Batch(named, config, self.generating)
+        kinds = [one.__name__ for one in type(model).__mro__]
+        self.has_choices = any(word in kind for kind in kinds for word in _WITH_CHOICES)
+        """Whether its texts are choices, several for each row of the batch."""
+        self.batch = Batch(named, config, self.generating, has_choices=self.has_choices)
         self.cache: Any = named.get("past_key_values")
         self.seen = 0 if self.cache is None else caches.length(self.cache)
         self.encoded = first_tensor(named.get("encoder_outputs")) if has_decoder else None
@@ -35,7 +42,7 @@ class Given:
         self.only_encodes = self.encodes and all(named.get(name) is None for name in inputs)
         self.kept_logits: Any = named.get("logits_to_keep")
         """How many of the last slots have logits, 0 for all, or which ones."""
-        types = of_choices(named.get("token_type_ids"))
+        types = self.texts(named.get("token_type_ids"))
         self.token_types = types if isinstance(types, Tensor) and types.dim() == 2 else None
         self.lengths_beside = {
             x.shape[1]
@@ -54,9 +61,14 @@ class Given:
         self.has_own_mask = any(mask.dim() == 4 for mask in masks.values())
         self.padding = {name: mask.detach() != 0 for name, mask in masks.items()}
         if getattr(named.get("input_ids"), "ndim", 2) == 3:
-            self.padding = {name: of_choices(mask) for name, mask in self.padding.items()}
+            self.padding = {name: self.texts(mask) for name, mask in self.padding.items()}
         # Read here once for all layers; masks of pairs are no padding.
         self.padding = {name: mask.cpu() for name, mask in self.padding.items() if mask.dim() == 2}
+
+    def texts(self, values: Any) -> Any:
+        """Read multiple choice input, (texts, choices, tokens), as one text per choice."""
+        is_nested = self.has_choices and isinstance(values, Tensor) and values.dim() == 3
+        return values.flatten(0, 1) if is_nested else values
 
 
 def arguments(
@@ -76,11 +88,6 @@ def _names(forward: Any) -> Sequence[str]:
         if not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
             return code.co_varnames[1 : code.co_argcount]
     return list(inspect.signature(forward).parameters)
-
-
-def of_choices(values: Any) -> Any:
-    """Read multiple choice input, (texts, choices, tokens), as one text per choice."""
-    return values.flatten(0, 1) if isinstance(values, Tensor) and values.dim() == 3 else values
 
 
 def first_tensor(outputs: Any) -> Tensor | None:

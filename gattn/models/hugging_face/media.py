@@ -66,12 +66,22 @@ class Batch:
         The model's configuration, which says which tokens are placeholders of images.
     ids : Tensor, optional
         The tokens of texts that come in a later call, if images are encoded before them.
+    has_choices : bool
+        Whether texts come as (texts, choices, tokens), and not as (texts, tokens, codebooks).
     """
 
-    def __init__(self, given: Mapping[str, Any], config: Any, ids: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        config: Any,
+        ids: Tensor | None = None,
+        *,
+        has_choices: bool = True,
+    ) -> None:
         tensors = {n: x for n, x in given.items() if isinstance(x, Tensor) and x.dim()}
         self.has_text = any(name in tensors for name in _TEXTS)
-        texts = [_rows(name, tensors[name]) for name in _TEXTS if name in tensors]
+        known = [(name, tensors[name]) for name in _TEXTS if name in tensors]
+        texts = [_rows(*one) if has_choices else len(one[1]) for one in known]
         if not texts and ids is not None:
             texts = [len(ids)]
         self.texts = texts[0] if texts else None

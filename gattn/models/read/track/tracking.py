@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
 from gattn.errors import CaptureError
-from gattn.models.hugging_face.given import Given, arguments, first_tensor, of_choices
+from gattn.models.hugging_face.given import Given, arguments, first_tensor
 from gattn.models.hugging_face.media import Belonging, takes_text
 from gattn.models.read.following import Progress, Texts, rows_of
 from gattn.models.read.layouts import Layout
@@ -97,7 +97,7 @@ class Tracker:
         self._take(given)
         for side in ("input_ids", "decoder_input_ids"):
             ids, is_cached = (
-                of_choices(named.get(side)),
+                given.texts(named.get(side)),
                 given.seen > 0 and side == self.modules.side,
             )
             if isinstance(ids, Tensor) and ids.dim() == 2:
@@ -286,10 +286,11 @@ class Tracker:
         count, _, length, _ = call.query.shape
         found = self.given.batch.belonging(stack, count, start, length)
         if found is None:
+            texts = self.given.batch.texts
             raise CaptureError(
-                f"{call.where} attends in {count} sequences, and the model was given "
-                f"{self.given.batch.texts} texts: which belongs to which is not known. "
-                "Run texts one by one."
+                f"{call.where} attends in {count} sequences, and the model was given {texts} "
+                f"text{'s' * (texts != 1)}: which belongs to which is not known. Open the context "
+                "on the part of the model that is given these sequences."
             )
         if not (found.is_alone or takes_text(self.model)):
             raise GroupsError(call.where, count, len(set(found.sequences)))
