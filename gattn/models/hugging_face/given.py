@@ -13,7 +13,6 @@ from gattn.models.hugging_face import caches
 from gattn.models.hugging_face.generating import Step, present_step
 from gattn.models.hugging_face.media import Batch, generated_from
 
-
 _WITH_CHOICES = ("MultipleChoice", "DoubleHeads")
 """What transformers calls models whose texts come with several choices each."""
 
