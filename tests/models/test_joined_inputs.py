@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError
 
 IMAGE, TEXT, WIDTH = 6, 4, 8
 
@@ -148,3 +149,63 @@ def test_prompts_of_each_layer_keep_their_numbers():
     for (layer, _), head in run.traces[1]["layers"].items():
         found = torch.as_tensor(head.to_dense())[slots][:, slots]
         torch.testing.assert_close(found, model.layers[layer].shown[1], rtol=0, atol=1e-12)
+
+
+class Reader(nn.Module):
+    """`cut` is an element, a slot of a query and one of a key."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.cut = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), None
+
+    def forward(self, x, y):
+        q, k, v = (part(one) for part, one in zip(self.qkv, (x, y, y), strict=True))
+        scores = q @ k.mT
+        if self.cut is not None:
+            scores[self.cut] = -torch.inf
+        self.seen = torch.softmax(scores, -1)
+        return x + self.seen @ v
+
+
+class Pair(nn.Module):
+    """Two pictures that are joined along the batch, and read themselves, then each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.cross = Reader(), Reader()
+
+    def forward(self, first, second):
+        x = torch.cat([first, second])
+        x = self.own(x, x)
+        return self.cross(x, torch.cat(x.chunk(2)[::-1]))
+
+
+class PairAlone(Reader):
+    def forward(self, first, second):
+        x, y = torch.cat([first, second]), torch.cat([second, first])
+        return super().forward(x, y)
+
+
+def test_two_pictures_that_read_each_other_have_no_more_tokens_than_they_are_given():
+    torch.manual_seed(0)
+    model, pictures = Pair().eval(), torch.randn(2, 2, 5, 8)
+    with torch.no_grad(), capturing(model) as run:
+        model(*pictures)
+    for n, trace in enumerate(run.traces):
+        head = trace["cross"][0, 0]
+        wanted = torch.zeros(10, 10)
+        wanted[:5, 5:], wanted[5:, :5] = model.cross.seen[n], model.cross.seen[n + 2]
+        assert head.to_dense().shape == (10, 10)
+        torch.testing.assert_close(torch.tensor(head.to_dense()), wanted)
+    with torch.no_grad(), edited(model, Cut("cross:0.0", query=7, key=2)):
+        found = model(*pictures)
+    model.cross.cut = slice(2, None), 2, 2
+    torch.testing.assert_close(found, model(*pictures))
+
+
+def test_pictures_that_no_single_input_tells_are_refused():
+    torch.manual_seed(0)
+    model, pictures = PairAlone().eval(), torch.randn(2, 2, 5, 8)
+    joined = "several inputs are joined along the batch"
+    with pytest.raises(CaptureError, match=joined), torch.no_grad(), capturing(model):
+        model(*pictures)

@@ -63,6 +63,7 @@ def assembled(
             if of_side is not None:
                 counts[n] = without_token((of_side,), sequences, counts[n])
     else:
+        _check_sides(of_queries, of_keys, sequences)
         counts = [without_token((of_queries, of_keys), sequences, keys.count)] * 2
     known = TokenMap(
         tuple(int(n) for n in sequences),
@@ -151,6 +152,21 @@ def check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:
                 "model makes itself, in windows that overlap or hold one token and padding, or "
                 "where heads are more queries"
             )
+
+
+def _check_sides(of_queries: Tensor, of_keys: Tensor, sequences: Tensor) -> None:
+    """Refuse elements of a sequence with one side alone whose tokens nothing tells.
+
+    They may be the tokens of another element, as where two pictures read each other.
+    """
+    several = (sequences[:, None] == sequences).sum(1) > 1
+    untold = [(slots < 0).all(1) for slots in (of_queries, of_keys)]
+    if bool((several & (untold[0] != untold[1])).any()):
+        raise UnprovedError(
+            "several inputs are joined along the batch, as two pictures that read each other, and "
+            "no single one tells both the queries and the keys: call the module that attends for "
+            "each of them"
+        )
 
 
 def without_token(sides: tuple[Tensor, ...], sequences: Tensor, count: int) -> int:
