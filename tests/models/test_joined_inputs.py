@@ -209,3 +209,41 @@ def test_pictures_that_no_single_input_tells_are_refused():
     joined = "several inputs are joined along the batch"
     with pytest.raises(CaptureError, match=joined), torch.no_grad(), capturing(model):
         model(*pictures)
+
+
+class Joined(nn.Module):
+    """Attends to its inputs joined in some order for the keys; some are turned round there."""
+
+    def __init__(self, order, turned=()):
+        super().__init__()
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in order)
+        self.order, self.turned = order, turned
+
+    def forward(self, *given):
+        parts = [qkv(x).chunk(3, -1) for qkv, x in zip(self.qkv, given, strict=True)]
+        q = torch.cat([part[0] for part in parts], 1)
+        k, v = (
+            torch.cat(
+                [parts[i][n].flip(1) if i in self.turned else parts[i][n] for i in self.order], 1
+            )
+            for n in (1, 2)
+        )
+        self.shown = (q @ k.mT / WIDTH**0.5).softmax(-1)
+        return self.shown @ v
+
+
+@pytest.mark.parametrize(("order", "turned"), [((0, 2, 1), ()), ((0, 1), (1,))])
+def test_inputs_joined_in_another_order_for_the_keys_are_refused(order, turned):
+    torch.manual_seed(0)
+    model, given = Joined(order, turned).eval(), torch.randn(len(order), 2, 4, WIDTH)
+    with pytest.raises(CaptureError, match="several inputs"), torch.no_grad(), capturing(model):
+        model(*given)
+
+
+def test_three_inputs_joined_in_one_order_are_read():
+    torch.manual_seed(0)
+    model, given = Joined((0, 1, 2)).eval(), torch.randn(3, 2, 4, WIDTH)
+    with torch.no_grad(), capturing(model) as run:
+        model(*given)
+    for trace, wanted in zip(run.traces, model.shown, strict=True):
+        assert trace[0, 0].to_dense() == pytest.approx(wanted.numpy(), abs=1e-6)

@@ -21,6 +21,7 @@ from gattn.models.doors.proof.layouts.slots import (
     tokens_of,
 )
 from gattn.models.doors.proof.no_tokens import has_features
+from gattn.models.doors.proof.other_inputs import check_orders
 from gattn.models.doors.proof.probing import LearnedError, UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.dependence import Side
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -129,6 +130,7 @@ def layout_by(
     is_cross = (may_be_same and not is_one) or not are_same
     queries, keys = _alike(inputs, queries, keys)
     layout = assembled(site.lead, queries, keys, is_cross=is_cross, may_share=is_good)
+    check_orders(layout, inputs, site)
     are_shared = layout.tokens is not None and layout.tokens.num_queries > queries.count
     if may_be_same and site.queries == site.keys and not (are_shared or is_whole):
         is_good = False  # Further out, both may be made of the same tokens.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torch import nn
+from torch import Tensor, nn
 
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side
@@ -48,7 +48,8 @@ class Inputs:
     `step` is the key of the only query's token, if no other key depends on that: those of a cache.
     `is_mixed` says that some input reached a side, but none in a way that tells its slots apart;
     `has_no_tokens` that this is proved of all keys; `is_by_rows` that queries are known by the
-    tokens that their rows are added to; `failure` why the run could not be tried.
+    tokens that their rows are added to; `failure` why the run could not be tried. `probes` mark
+    each of its first inputs.
     """
 
     run: Run
@@ -59,6 +60,7 @@ class Inputs:
     failure: str = ""
     step: Reader | None = None
     is_by_rows: bool = False
+    probes: Sequence[tuple[Tensor, Probe]] = ()
 
     @property
     def readers(self) -> list[Reader]:

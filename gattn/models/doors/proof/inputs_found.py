@@ -82,8 +82,9 @@ def outlined_inputs(site: Site, level: int, run: Run, batch: int, reruns: Reruns
     step: Reader | None = None
     is_reached = [False, False]
     some = list(enumerate(reruns.sources(run)[:MOST_SOURCES]))
+    probes = [(x, partial(reruns.reached, site, level, run, n)) for n, x in some]
     for number, x in sorted(some, key=lambda one: may_be_mask(one[1])):
-        probe = partial(reruns.reached, site, level, run, number)
+        probe = probes[number][1]
         found = _dependence(site, tuple(x.shape), probe, batch, reruns)
         is_state = run.recurs and number > 0  # After the rows, one for each layer and direction.
         for side in found.sides if is_state and batch == 1 else ():
@@ -103,7 +104,7 @@ def outlined_inputs(site: Site, level: int, run: Run, batch: int, reruns: Reruns
     is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
     is_open = is_mixed and keys is None and not level
     proved = is_open and has_no_tokens(site, run, reruns)
-    return Inputs(run, queries, keys, is_mixed, proved, step=step)
+    return Inputs(run, queries, keys, is_mixed, proved, step=step, probes=probes)
 
 
 def _dependence(
