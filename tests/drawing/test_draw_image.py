@@ -356,6 +356,20 @@ def test_panels_have_the_shape_of_the_image_on_any_figure(size):
             assert (high - low) / (right - left) == pytest.approx(size[0] / size[1])
 
 
+@pytest.mark.parametrize(("strong", "is_pale"), [(0.9, True), (0.1, False)])
+def test_a_strong_patch_that_pales_the_other_heads_is_told_and_how_to_see_them(strong, is_pale):
+    """One head reads one patch; each of the others reads all evenly, 0.04 of each of 25."""
+    found = np.full((2, 3, 25, 25), 1 / 25)
+    found[0, 0] = (1 - strong) / 24
+    found[0, 0, :, 7] = strong
+    trace = AttentionTrace.from_arrays(found).on_grid(4, 6, image_size=(32, 48))
+    said = " ".join(words_of(trace.draw_image(landscape(), query=(1, 2))))
+    said = " ".join(said.split())
+    assert ("no patch above 0.04: see them with vmax=0.04" in said) == is_pale
+    bright = trace.draw_image(landscape(), query=(1, 2), vmax=0.04)
+    assert "pale" not in " ".join(words_of(bright))
+
+
 def test_chosen_heads_stand_after_the_image():
     figure = picture_trace().draw_image(landscape(), heads="1.2,0.1")
     (sheet,) = [ax for ax in figure.axes if ax.get_gid() == "gattn-sheet"]

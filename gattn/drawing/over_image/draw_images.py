@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
 
@@ -29,6 +31,8 @@ from gattn.names.choices import HeadChoice
 
 _MOST, _MOST_IN_A_ROW = 600, 24
 """The most panels of one figure, and of those that follow one another in a row of it."""
+_PALE = 0.25
+"""Below which share of the scale the strongest patch of half of the panels is said to be pale."""
 
 
 @checks_given
@@ -114,6 +118,7 @@ def draw_images(
         _said(list(found.values()), several, side),
         pen.said,
         pen.beyond(found.values()),
+        _paled(found.values()) if vmax is None else "",
         read.said,
     ]
     title = chosen.title(stacks[0])
@@ -196,6 +201,17 @@ def _in_rows(
         ]
         for across in (usual, *range(1, min(len(shown), _MOST_IN_A_ROW) + 1))
     ]
+
+
+def _paled(some: Iterable[Patches]) -> str:
+    """Say if a few strong patches leave most panels pale, and which scale would show these."""
+    tops = [one.top for one in some if np.nan_to_num(one.values).any()]
+    usual = float(np.median(tops)) if tops else 1.0
+    if not tops or usual >= _PALE * max(tops):
+        return ""
+    digit = 10.0 ** math.floor(math.log10(usual))
+    end = f"{math.ceil(usual / digit) * digit:.1g}"
+    return f"half of the panels are pale, with no patch above {end}: see them with vmax={end}"
 
 
 def _names(head: AttentionGraph, several: Sequence[Any], side: str) -> list[str]:
