@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 
 mpl.use("agg")
+sys.path.insert(0, str(Path(__file__).parents[1]))  # where pytest finds what tests share
 import paper
 from meeting import problems
 from PIL import Image, ImageDraw

@@ -218,8 +218,8 @@ class _Labelled:
         last, count = self._last, len(self._edges.texts)
         source = (
             f"{model_name(model)}, {last.place.stack} stack, head {last.place.layer}.{last.head}, "
-            f"{count} texts, {found.positive + held.positive} positive and "
-            f"{found.negative + held.negative} negative edges"
+            f"{count} texts, {found.positive + held.positive:,} positive and "
+            f"{found.negative + held.negative:,} negative edges"
         )
         return {"computed_from": source, "notes": last.notes, "edits": open_edits(model)}
 
