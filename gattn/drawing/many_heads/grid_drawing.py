@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any, TypeAlias
 
@@ -91,8 +92,16 @@ def _have_room(plans: Iterable[Plan]) -> bool:
 
 
 def _largest(ways: Sequence[Sequence[Grid]], size: tuple[float, float]) -> list[Plan]:
-    """Plan what fills a figure with the largest matrices."""
-    return max((_filling(grids, size) for grids in ways), key=_how_large)
+    """Plan what fills a figure with the largest matrices; rows have names if no head has one."""
+    best = max((_filling(grids, size) for grids in ways), key=_how_large)
+    named = [plan if plan.has_names else _with_named_rows(plan) for plan in best]
+    return named if _have_room(named) else best
+
+
+def _with_named_rows(plan: Plan) -> Plan:
+    """Name each row by its first head, if others follow in order."""
+    rows = plan.grid.firsts
+    return Plan(replace(plan.grid, rows=rows), plan.width, plan.height) if rows else plan
 
 
 def _how_large(plans: Sequence[Plan]) -> tuple[bool, bool, float]:
@@ -186,7 +195,7 @@ class _Drawing:
         self._sheet.write(x, at, plan.title, **named, **style)
         at, said = self._top + plan.over_caption, {"alpha": 0.75, "gid": "gattn-caption"}
         self._sheet.write_for(x, at, self._caption, **said, **style)
-        for row, name in enumerate(plan.rows):
+        for row, name in enumerate(grid.rows):
             self._write_aside(name, self._y(row) + plan.panel[1] / 2, va="center")
         for number, block in enumerate(grid.blocks):
             self._draw_block(number, block)

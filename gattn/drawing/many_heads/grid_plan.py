@@ -74,11 +74,8 @@ class Plan:
             self._reach = _REACH * width / as_inches(1), _REACH * height / as_inches(1)
             self.between = min(BETWEEN, _GAP * width)
         self.has_keys_below = height is not None and len(grid.keys) > 1
-        self.is_labelled, self.rows = grid.is_labelled, grid.rows
+        self.is_labelled = grid.is_labelled
         self._plan_all(width, height)
-        if grid.firsts and not self.has_names:
-            self.rows = grid.firsts
-            self._plan_all(width, height)
         if self.is_labelled and height is not None and are_few(self.keys, self.queries):
             self.is_labelled = False
             self._plan_all(width, height)
@@ -188,7 +185,8 @@ class Plan:
         """Let matrices that are drawn higher than their cells are square be wider, up to `most`."""
         across, down = self.token(self.grid.head)
         self._wider = max(min(down / across, most / self.panel[0]), 1.0)
-        self._measure(side)
+        if self._wider > 1.0:
+            self._measure(side)
 
     def _loose(self, height: float) -> float:
         """Return how many inches of a height nothing takes."""
@@ -241,8 +239,8 @@ class Plan:
     def _left(self) -> float:
         """Find the room that the names of rows, or the tokens of queries, take."""
         grid, widest = self.grid, 0.0
-        if self.rows:
-            names = [*self.rows, "head", *["key-value"] * bool(grid.groups)]
+        if grid.rows:
+            names = [*grid.rows, "head", *["key-value"] * bool(grid.groups)]
             widest = widest_of(names) * small_size()
         if self.is_labelled:
             named = dict(enumerate(grid.head.query_labels()))
@@ -325,7 +323,7 @@ class Plan:
         if shown < count:
             lacks = f"{shown} of {count} heads' names have room"
             lacks = lacks if shown else "no room for heads' names"
-        if self.rows and self.rows is grid.firsts:
+        if grid.rows and grid.rows == grid.firsts:
             lacks = "rows are named by their first head, layer.head"
         top = grid.top_of_marked
         are_marked = top is not None and min(self.token(grid.head)) >= as_inches(MARKED)
