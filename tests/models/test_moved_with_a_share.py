@@ -209,3 +209,27 @@ def test_two_tokens_that_a_norm_makes_alike_have_no_names(move: Change) -> None:
     model = _Model(normed, is_later=False, is_fused=True, is_causal=False)
     with pytest.warns(UserWarning, match="moves and mixes"):
         assert _head(model, 2)[0] == ()
+
+
+class _MovesItself(_Attends):
+    def __init__(self, order: tuple[int, ...]) -> None:
+        torch.manual_seed(0)
+        super().__init__(is_fused=False)
+        self.order = list(order)
+        self.double().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, self.order] + 0.1 * x)
+
+
+@pytest.mark.parametrize("order", [(3, 0, 2, 1), (4, 3, 2, 1, 0), (1, 0, 5, 4, 3, 2)])
+def test_a_softmax_whose_module_moves_a_few_tokens_is_numbered_as_it_is_given_them(order):
+    """Half of so few tokens reach all rows, which then tell of no key."""
+    model, count = _MovesItself(order), len(order)
+    names = [f"t{n}" for n in range(count)]
+    told = pytest.warns(UserWarning, match="moves and mixes")
+    with told, torch.no_grad(), capturing(model, tokens=names) as run:
+        model(_given(count))
+    (head,) = run.trace.heads()
+    assert head.tokens != names
+    np.testing.assert_allclose(head.to_dense(), model.shown[0], atol=1e-12)

@@ -207,12 +207,29 @@ class Dependence:
             if dim in side.index:
                 continue
             seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
+            self._tell_untold(probe, n, dim, code, seen, known)
             if dim not in side.apart and side.is_at_one(seen, known, code):
                 side.apart.add(dim)
                 side.batch.add(dim)
             if dim in side.apart:
                 side.learn(dim, seen, known, code)
         return some[0]
+
+    def _tell_untold(
+        self, probe: Probe, n: int, dim: int, code: Tensor, seen: Tensor, known: Tensor
+    ) -> None:
+        """Mark half of a run's indices at a time where it tells nothing of a side, but others do.
+
+        Slots that mix tokens may all be reached: what one of these runs hides, they may depend on.
+        """
+        is_told = known.flatten(1).any(1)
+        for number in (~is_told).nonzero()[:, 0].tolist() if bool(is_told.any()) else ():
+            own = code[number]
+            first = own & (own.cumsum(0) % 2 == 1)
+            halves = (probe(self.along(dim, half)) for half in (first, own & ~first))
+            (one, is_one_known), (other, is_other_known) = (both(half)[n] for half in halves)
+            seen[number] = (one & is_one_known) | (other & is_other_known)
+            known[number] = seen[number] | (is_one_known & is_other_known)
 
     def _tell_hidden(self, probe: Probe) -> list[int]:
         """Find dimensions of which each slot depends on one index, NaN in which leaves no score.
