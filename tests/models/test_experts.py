@@ -64,6 +64,18 @@ class _Experts(nn.Module):
         made = torch.stack([expert(one) for expert, one in zip(self.experts, given, strict=True)])
         return torch.einsum("ebcd,btec->btd", made, slots * weight[..., None])
 
+    def _sorted(self, x: Tensor) -> Tensor:
+        """As DeepSeek's: each expert's tokens follow those of the one before, by numbers read."""
+        flat = x.reshape(-1, _D)
+        weights, chosen = self.router(flat).softmax(-1).topk(2, -1)
+        order = chosen.flatten().argsort()
+        counts = chosen.flatten().bincount(minlength=_E).cpu().numpy()
+        parts = flat[order // 2].split(counts.tolist())
+        made = torch.cat([expert(one) for expert, one in zip(self.experts, parts, strict=True)])
+        back = torch.empty_like(made)
+        back[order] = made
+        return back.view(*chosen.shape, -1).mul_(weights[..., None]).sum(1).view_as(x)
+
     def _picked(self, x: Tensor) -> tuple[Tensor, Tensor]:
         attention = self.router(x).softmax(-1)
         self.loss = (attention.mean((0, 1)) ** 2).sum()
@@ -114,15 +126,17 @@ class _PickedKeys(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weights, chosen = (x @ x.mT).softmax(-1).topk(2, -1)
+        if self.style == "counted":
+            chosen = chosen + 0 * min(chosen.flatten().bincount().tolist())
         value = torch.stack([one[n] for one, n in zip(self.v(x), chosen, strict=True)])
-        if self.style == "sum":
+        if self.style != "einsum":
             x = x + (weights[..., None] * value).sum(-2)
         else:
             x = x + torch.einsum("btk,btkd->btd", weights, value)
         return self.other(x)
 
 
-_STYLES = "mixtral", "switch", "dispatch", "summed", "einsum", "matmul"
+_STYLES = "mixtral", "switch", "dispatch", "sorted", "summed", "einsum", "matmul"
 
 
 @pytest.mark.parametrize("kind", [_Block, _Inline])
@@ -199,7 +213,7 @@ def test_weights_that_are_cast_are_learned_all_the_same() -> None:
             torch.testing.assert_close(torch.as_tensor(trace[0, 0].to_dense()), expected)
 
 
-@pytest.mark.parametrize("style", ["sum", "einsum"])
+@pytest.mark.parametrize("style", ["sum", "einsum", "counted"])
 def test_picked_keys_are_attention_that_is_changed(style: str) -> None:
     torch.manual_seed(0)
     model = _PickedKeys(style).eval()

@@ -90,7 +90,11 @@ def as_decided(
         dim = kwargs.get("dim", args[number] if len(args) > number else -1)
         dim = dim if isinstance(dim, int) and not isinstance(dim, bool) else -1
         kind: Any = type(result)
-        return kind((_along(tensors_in(given)[0], wanted[1], dim), wanted[1].clone()))
+        picked = _along(tensors_in(given)[0], wanted[1], dim)
+        if picked.shape == result[0].shape:  # What is known of it holds of these, too.
+            result[0].data.copy_(picked)
+            picked = result[0]
+        return kind((picked, wanted[1].clone()))
     if isinstance(result, (tuple, list)):
         pairs = zip(result, wanted, strict=True)
         return type(result)([as_decided("", args, kwargs, *pair) for pair in pairs])
