@@ -151,3 +151,47 @@ def test_a_first_dimension_is_mixed_only_if_it_holds_heads():
     for head in range(4):
         dense = torch.from_numpy(run.trace[0, head].to_dense())
         torch.testing.assert_close(dense, heads.shown[head], rtol=1e-5, atol=1e-6)
+
+
+class KeysBeforeHeads(nn.Module):
+    """Talking heads on attention of (texts, queries, keys, heads)."""
+
+    def forward(self, x):
+        q = k = v = x.unflatten(-1, (2, -1))
+        weights = torch.einsum("bqhd,bkhd->bqkh", q, k).softmax(2)
+        mixed = weights @ weights.new_tensor([[0.8, 0.2], [0.3, 0.7]])
+        return torch.einsum("bqkh,bkhd->bqhd", mixed, v).flatten(2)
+
+
+class ThereAndBack(nn.Module):
+    """Attends from a context to itself by way of a question, as QANet does."""
+
+    def __init__(self, is_from_the_right):
+        super().__init__()
+        self.is_from_the_right = is_from_the_right
+
+    def forward(self, context, question):
+        scores = context @ question.mT
+        there, back = scores.softmax(2), scores.softmax(1).mT
+        return there @ (back @ context) if self.is_from_the_right else there @ back @ context
+
+
+@torch.no_grad()
+def test_reasons_say_which_products_are_read():
+    torch.manual_seed(0)
+    context, question = torch.randn(2, 7, WIDTH), torch.randn(2, 5, WIDTH)
+    refused = pytest.raises(CaptureError, match="mixtures of heads are read where keys are the l")
+    model = KeysBeforeHeads()
+    with refused, capturing(model):
+        model(context)
+    refused = pytest.raises(CaptureError, match=r"A @ \(B @ v\) is read, \(A @ B\) @ v is not")
+    model = ThereAndBack(is_from_the_right=False)
+    with refused, capturing(model):
+        model(context, question)
+    model = ThereAndBack(is_from_the_right=True)
+    with capturing(model) as run:
+        model(context, question)
+    shown = (context @ question.mT).softmax(2)
+    for trace, own in zip(run.traces, shown, strict=True):
+        found = [torch.from_numpy(head.to_dense()) for head in trace.heads()]
+        assert any(one.shape == own.shape and torch.allclose(one, own) for one in found)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from gattn.models.doors.functions.calling.altered import changed
 from gattn.models.doors.proof.by_inputs import (
     FACTORED,
     NO_KEYS,
@@ -55,7 +56,8 @@ _FEATURES = "each slot is a feature of all rows that an embedding or a recurrent
 _STATES = "each slot is the last state of a layer or a direction of a recurrent network"
 _MIXED = (
     "its scores do not tell its slots apart by the tokens of its input: these are mixed or pooled "
-    "before it attends, or scores are made of queries alone, or of several scores"
+    "before it attends, or scores are made of queries alone, or of several scores; it is read if "
+    "values are made of single tokens, and the module around it adds its rows to these very tokens"
 )
 _RECURRENT = (
     "; it also runs a recurrent network, which mixes tokens: attention in a module of its own, "
@@ -106,11 +108,7 @@ class Solver:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
         if not site.altered:
             return self._layout(site, batches)
-        raise UntoldError(
-            f"it is changed by {site.altered} between its softmax and its values, so what a "
-            "head attends to is not the softmax alone (if it is a router's softmax, over experts "
-            "or heads, its weights are no attention between tokens)"
-        )
+        raise UntoldError(f"it is {changed(site.altered)}")
 
     def _layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         others: list[Candidate] = []

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, EditError
+from gattn.models.doors.functions.calling.altered import changed
 from gattn.models.doors.functions.calling.beside import note_edited
 from gattn.models.doors.functions.calling.custom_backward import refuse_gradients
 from gattn.models.doors.functions.calling.forms import FORMS, Form
@@ -151,10 +152,8 @@ def _is_read(call: RawCall, tracker: Tracker) -> bool:
         return False
     if call.altered:
         raise CaptureError(
-            f"In {named(call.module)} the attention is changed by {call.altered} between "
-            "its softmax and its values, so what a head attends to is not the softmax alone. (If "
-            "it is a router's softmax, over experts or heads, its weights are no attention between "
-            "tokens.) Nothing was captured or edited."
+            f"In {named(call.module)} the attention is {changed(call.altered)}. Nothing was "
+            "captured or edited."
         )
     if call.output.is_complex():
         raise CaptureError(

@@ -14,6 +14,7 @@ from weakref import ref
 from torch import Tensor, strided
 from torch.overrides import TorchFunctionMode
 
+from gattn.models.doors.functions.calling.altered import ANOTHER_SOFTMAX
 from gattn.models.doors.functions.calling.handing import (
     alteration,
     handed,
@@ -209,7 +210,7 @@ def _follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         seen = meet(followed, found, result, kind="sum" if weighs else "softmax")
         for one in others:  # Its values may be another softmax, which meets values later.
             if one.source is not followed.source and not one.source.is_consumed:
-                note(seen, one.altered_by("a product with another softmax", seen))
+                note(seen, one.altered_by(ANOTHER_SOFTMAX, seen))
         return seen
 
 

@@ -1,0 +1,29 @@
+"""Says how attention is changed between its softmax and its values, and which ways are read."""
+
+from __future__ import annotations
+
+ANOTHER_SOFTMAX = "a product with another softmax"
+_SUMS = frozenset(("linear", "einsum", "matmul", "__matmul__", "bmm", "mm", "tensordot"))
+_SUMS |= {"conv1d", "conv2d", "conv3d", "mean", "sum"}
+
+
+def changed(by: str) -> str:
+    """Say that attention is changed, and what to do."""
+    return (
+        f"changed by {by} between its softmax and its values, so what a head attends to is not the "
+        f"softmax alone ({_instead(by)})"
+    )
+
+
+def _instead(by: str) -> str:
+    if by == ANOTHER_SOFTMAX:
+        return "A @ (B @ v) is read, (A @ B) @ v is not"
+    if by in _SUMS:
+        return (
+            "mixtures of heads are read where keys are the last dimension of attention, and "
+            "queries the one before, as in (batch, heads, queries, keys)"
+        )
+    return (
+        "if it is a router's softmax, over experts or heads, its weights are no attention between "
+        "tokens"
+    )
