@@ -50,6 +50,21 @@ class Mlp(nn.Module):
         return self.down(torch.relu(self.up(self.norm(x))))
 
 
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(_WIDTH, _WIDTH))
+
+    def forward(self, x):
+        return x / (1 + torch.exp(-torch.matmul(x, self.weight.t())))
+
+
+class OfTokens(Gate):
+    def forward(self, x):
+        scores = torch.exp(torch.matmul(torch.matmul(x, self.weight.t()), x.transpose(1, 2)))
+        return torch.baddbmm(self.weight[:5], scores / 9, x)
+
+
 class Moving(nn.Module):
     flips: bool
 
@@ -134,7 +149,9 @@ def shown(model, x, names="abcde"):
 
 
 @pytest.mark.parametrize("how", [torch.jit.script, traced, torch.compiler.disable])
-@pytest.mark.parametrize("part", [Mlp, lambda: nn.Linear(_WIDTH, _WIDTH)], ids=["mlp", "linear"])
+@pytest.mark.parametrize(
+    "part", [Mlp, lambda: nn.Linear(_WIDTH, _WIDTH), Gate], ids=["mlp", "linear", "gate"]
+)
 def test_a_scripted_part_that_holds_no_attention_is_left_as_it_is(part, how):
     model, x = built(part), example()
     scripted = with_script(model, how)
@@ -177,7 +194,7 @@ def test_a_scripted_part_that_moves_tokens_is_followed():
 
 @pytest.mark.parametrize("how", [torch.jit.script, traced])
 @pytest.mark.parametrize(
-    "part", [Attention, Fused, WrittenOut, lambda: nn.MultiheadAttention(8, 2)]
+    "part", [Attention, Fused, WrittenOut, OfTokens, lambda: nn.MultiheadAttention(8, 2)]
 )
 def test_a_scripted_part_that_may_attend_is_refused_by_its_name(part, how):
     model = built(Mlp)

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from gattn.errors import ModelError
 
 _WHOLES = ("attention", "multi_head", "transformer_encoder")
-_EXPONENTIALS = ("softmax", "exp", "exp_", "exp2", "exp2_", "logsumexp")
+_EXPONENTIALS = ("exp", "exp_", "exp2", "exp2_", "logsumexp")
 _PRODUCTS = frozenset(("matmul", "mm", "bmm", "baddbmm", "addbmm", "einsum", "tensordot", "mv"))
 _PRODUCTS |= {"dot", "sum", "cumsum"}
+_ADDS = frozenset(("baddbmm", "addbmm"))
+_TURNS = frozenset(("aten::t", "aten::transpose", "aten::numpy_T", "aten::mT", "aten::permute"))
 
 
 def is_script(module: nn.Module) -> bool:
@@ -34,11 +36,14 @@ def check_script(name: str, module: nn.Module) -> None:
     ModelError
         With the reason.
     """
-    found = set(_operations(module))
+    found = {node.kind() for node in _nodes(module)}
     names = {one.removeprefix("aten::").lstrip("_") for one in found}
     attends = any(word in one for word in _WHOLES for one in names)
-    has_softmax = any(one.endswith(_EXPONENTIALS[0]) or one in _EXPONENTIALS for one in names)
-    if attends or (has_softmax and names & _PRODUCTS):
+    products = names & _PRODUCTS
+    if not any(one.endswith("softmax") for one in names):  # Gates have exponentials, too.
+        has_powers = not names.isdisjoint(_EXPONENTIALS)
+        products = {one for one in products if has_powers and _is_of_tokens(one, module)}
+    if attends or products:
         what = "may compute attention, which cannot be seen in it"
     elif "prim::SetAttr" in found:
         what = "changes its own attributes as it runs, which cannot be put back after a proof"
@@ -65,12 +70,29 @@ def described_script(module: nn.Module) -> object:
     return id(held._c), held._c.dump_to_str(code=False, attrs=True, params=False)
 
 
-def _operations(module: nn.Module) -> Iterator[str]:
-    """List the operations of all that a scripted part can run."""
-    return (node.kind() for node in _nodes(module))
+def _is_of_tokens(product: str, module: nn.Module) -> bool:
+    """Return whether some product of a kind multiplies nothing with a parameter."""
+    first = int(product in _ADDS)
+    every = [node for node in _nodes(module) if node.kind() == f"aten::{product}"]
+    return not all(any(_is_parameter(x, module) for x in [*one.inputs()][first:]) for one in every)
+
+
+def _is_parameter(value: Any, module: nn.Module) -> bool:
+    """Return whether a value is a parameter, perhaps turned, or a number of the code."""
+    path: list[str] = []
+    node = value.node()
+    while node.kind() in _TURNS:
+        node = node.inputsAt(0).node()
+    if node.kind() == "prim::Constant":
+        return bool(node.output().type().kind() == "TensorType")
+    while node.kind() == "prim::GetAttr":
+        path.insert(0, node.s("name"))
+        node = node.inputsAt(0).node()
+    return ".".join(path) in dict(module.named_parameters())
 
 
 def _nodes(module: nn.Module) -> Iterator[Any]:
+    """List the operations of all that a scripted part can run."""
     code: Any = module
     for name in code._c._method_names():
         yield from _of_block(getattr(code, name).inlined_graph)
