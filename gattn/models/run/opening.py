@@ -102,8 +102,7 @@ def is_read_as_any(model: nn.Module) -> bool:
     if not routes(model):
         from gattn.models.doors.proof.kinds import known_kinds
 
-        kinds = known_kinds(model)
-        return not kinds.failed and not kinds.is_read
+        return not known_kinds(model).is_read
     parts = map(model.get_submodule, unseen(model))
     if all(isinstance(part, nn.MultiheadAttention) for part in parts):
         from gattn.models.doors.proof.grouping import attends_in_groups

@@ -199,8 +199,8 @@ def _prove(
         else:
             kinds.proved.add(type(module))
     for kind in unread & (kinds.proved | kinds.reasons.keys()):
-        kinds.proved.discard(kind)
         kinds.reasons[kind] = "it attends several times, to more than tokens by heads"
+    kinds.proved -= kinds.reasons.keys()  # Of a type, all calls have to be proved.
 
 
 def _told(kinds: Kinds, called: nn.Module, given: dict[str, Any], batch: int | None) -> int:
@@ -217,12 +217,13 @@ def _told(kinds: Kinds, called: nn.Module, given: dict[str, Any], batch: int | N
             said = called(**given, **_where_known(called, return_dict=True), output_attentions=True)
     except TypeError:  # It takes no such option.
         return 0
-    unmatched, is_windowed = 0, hasattr(getattr(called, "config", None), "window_size")
+    unmatched, windowed = 0, set[type[nn.Module]]()
     for one in (x for x in _attentions(said) if x.dim() == 4):
         alike = {kind for kind, weights in seen if _are_equal(one, weights)}
         unmatched += not alike
-        if len(one) == batch or is_windowed:
-            kinds.proved |= alike
+        known = kinds.proved if len(one) == batch else windowed
+        known |= alike
+    kinds.proved -= windowed
     return unmatched
 
 
