@@ -117,7 +117,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
         '`attn_implementation="eager"` is needed:\n',
         _names(one for one in complete if not one.routed and not one.by_kernels),
         "Compared with PyTorch's softmax kernels, and exact as said above, since their eager code "
-        "returns no attention, or not all of it as it is:\n",
+        "returns no attention, or not all of it as it is, or gives windows in place of patches:\n",
         _names(one for one in complete if one.by_kernels),
     ]
     if groups.get(CAPTURED):

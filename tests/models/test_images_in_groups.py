@@ -106,6 +106,23 @@ def test_tokens_of_shifted_windows_are_patches(swin, eager, wrap):
                 np.testing.assert_allclose(first[layer, head].to_dense(), expected[head], atol=1e-9)
 
 
+def test_windows_are_known_though_a_later_stage_is_one_window():
+    """Its modules ask no interface, and show the attention of each window."""
+    config = transformers.Swinv2Config(
+        image_size=32, patch_size=4, embed_dim=WIDTH, depths=[2, 1], num_heads=[HEADS, HEADS],
+        window_size=WINDOW,
+    )  # fmt: skip
+    model = randomized(transformers.Swinv2Model(config)).double()
+    with torch.no_grad():
+        given = model(IMAGES.double(), output_attentions=True).attentions
+    for image, trace in enumerate(captured(model, IMAGES.double())):
+        first, last = trace.stacks.values()
+        slots = patches_of_windows(SIDE, WINDOW, WINDOW // 2)  # It shows a stage's last layer.
+        expected = on_patches(given[0], slots, slots, image)
+        np.testing.assert_allclose(first[1, 1].to_dense(), expected[1], atol=1e-9)
+        np.testing.assert_allclose(last[0, 0].to_dense(), given[1][image, 0], atol=1e-9)
+
+
 def test_a_cut_in_a_shifted_window_is_that_of_its_patches(swin, eager):
     slots = patches_of_windows(SIDE, WINDOW, WINDOW // 2)
     window, query, key = 1, 3, 6
