@@ -216,3 +216,26 @@ def test_ids_that_are_counted_from_elsewhere_name_their_tokens():
     with gattn.capturing(model, tokenizer) as run:
         model(ids, torch.ones_like(ids))
     assert run.trace.only_stack[0, 0].tokens == tuple(tokenizer.convert_ids_to_tokens([1, 2, 3]))
+
+
+class Choices(nn.Module):
+    """Scores several choices of one question, each a text of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, ids):
+        return self.layers(self.embed(ids).flatten(0, 1)).mean(-1)
+
+
+def test_ids_of_several_choices_are_no_patches():
+    torch.manual_seed(0)
+    model = Choices().eval()
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(torch.randint(9, (1, 3, 5)))
+    head = run.trace[0, 0]
+    assert head.labels() == [str(n) for n in range(15)]
+    assert "patch" not in repr(head)

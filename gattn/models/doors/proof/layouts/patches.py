@@ -64,9 +64,12 @@ def place_patches(
 
 
 def _may_have_picture(site: Site, reruns: Reruns) -> bool:
-    """Return whether a model's input may be a picture: not if all are series, (batch, steps, d)."""
-    shapes = [x.shape for x in reruns.sources(site.chain[-1])]
-    return not shapes or any(len(shape) > 3 for shape in shapes)
+    """Return whether a model's input may be a picture: not if all are series or texts.
+
+    These are (batch, steps, channels), and ids (texts, choices, tokens).
+    """
+    given = reruns.tensors(site.chain[-1])
+    return not given or any(x.dim() > 3 for x in given)
 
 
 def _without_grid(layout: Layout) -> Layout:

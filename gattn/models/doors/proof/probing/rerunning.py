@@ -16,7 +16,7 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.failing import Stop, failing
 from gattn.models.doors.proof.probing.integers import Lookups
-from gattn.models.doors.proof.probing.one_run.inputs import detached, mapped
+from gattn.models.doors.proof.probing.one_run.inputs import detached, leaves, mapped
 from gattn.models.doors.proof.probing.one_run.reading import Reads
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run, Walk
@@ -127,6 +127,11 @@ class Reruns:
     def sources(self, run: Run) -> list[Tensor]:
         """Return the floating-point tensors that a run was given."""
         return sources(self._given[run.place])
+
+    def tensors(self, run: Run) -> list[Tensor]:
+        """Return the tensors that a run was given: numbers, or if there are none, integers."""
+        every = [x for x in leaves(self._given[run.place]) if isinstance(x, Tensor)]
+        return self.sources(run) or every
 
     def reached(self, site: Site, level: int, inject: Run, source: int, marks: Tensor) -> Reached:
         """Run the module at a level of a site's chain, with NaN in a source of an inner run.
