@@ -223,6 +223,8 @@ def of_matrix(
     if graph is None:
         is_bipartite = is_bipartite or matrix.shape[0] != matrix.shape[1]
         graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0), is_bipartite=is_bipartite)
+    if not isinstance(graph, TokenGraph):
+        raise ShapeError(f"graph must be a TokenGraph, not {graph!r}. Give tokens as tokens=...")
     graph = graph.to("cpu").sorted()
     if matrix.shape != (graph.num_queries, graph.num_keys):
         raise ShapeError(

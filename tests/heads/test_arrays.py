@@ -384,3 +384,8 @@ def test_edges_between_words_are_told_where_to_go(form):
     for pairs in ([["the", "dog"], ["dog", "the"]], [("the", "dog"), ("dog", "dog"), ("a", "b")]):
         with pytest.raises(GraphError, match="not words such as 'the': a table of words goes to"):
             AttentionGraph.from_edges(form(pairs), [0.5, 0.5], ["the", "dog"])
+
+
+def test_tokens_in_the_place_of_a_graph_are_told():
+    with pytest.raises(ShapeError, match=r"graph must be a TokenGraph, not \['a', 'b'\].*tokens="):
+        AttentionGraph.from_dense(np.eye(2), ["a", "b"])

@@ -238,4 +238,3 @@ def test_ids_of_several_choices_are_no_patches():
         model(torch.randint(9, (1, 3, 5)))
     head = run.trace[0, 0]
     assert head.labels() == [str(n) for n in range(15)]
-    assert "patch" not in repr(head)

@@ -60,7 +60,11 @@ class Tokens:
 def check_batch(side: Side, owner: Owner | None) -> Owner:
     """Refuse an input whose elements of the batch are not known, or do not tell slots apart."""
     if owner is None:
-        raise UnprovedError("which of its tokens belong to which element of the batch is not known")
+        raise UnprovedError(
+            "which of its tokens belong to which element of the batch is not known: if a part of "
+            "the model is given these texts alone, open the context on it, as in "
+            "capturing(model.encoder)"
+        )
     if owner.dim is not None and owner.dim not in side.apart:
         raise UnprovedError(
             "it mixes the elements of the batch before it attends, or takes one of them at a time "
