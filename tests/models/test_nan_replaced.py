@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import gattn
+from gattn.errors import CaptureError
 
 HEADS = 2
 
@@ -96,3 +97,67 @@ def test_rows_without_a_key_stay_without_one():
             cut = model(x, mask)
         model.blocks[0].lost = [(2, 1)]
         same(cut, model(x, mask))
+
+
+SMALL = 1.0
+TESTS = {
+    "isfinite": torch.isfinite,
+    "isinf": lambda x: ~torch.isinf(x),
+    "isposinf": lambda x: ~torch.isposinf(x.abs()),
+}
+
+
+def first_for_infinite(test):
+    """Put the first token in place of those that are so small that a division overflows."""
+
+    def put(x):
+        scaled = x / (x.abs().sum(-1, keepdim=True) > SMALL)
+        return torch.where(test(scaled).all(-1, keepdim=True), x, x[:, :1])
+
+    return put
+
+
+class Keepless(Reader):
+    """Keeps nothing from call to call, so that what was proved of one may hold of the next."""
+
+    def __setattr__(self, name, value):
+        if name != "seen":
+            super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("test", TESTS.values(), ids=TESTS)
+def test_tokens_in_place_of_infinite_ones_are_not_taken_for_these(test):
+    torch.manual_seed(0)
+    model, x = Keepless(first_for_infinite(test)).eval(), torch.randn(1, 5, 8)
+    other = x.clone()
+    other[0, 1] *= 0.01
+    put = model.steps[0](other)
+    assert torch.equal(put[0, 1], other[0, 0])
+    with torch.no_grad():
+        for calls in ([other], [x, other]):
+            with pytest.raises(CaptureError, match="several times"), gattn.capturing(model):
+                list(map(model, calls))
+        with gattn.capturing(model, tokens=list("abcde")) as run:
+            model(x)
+    assert run.traces[0][0, 0].tokens == tuple("abcde")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [torch.isinf, torch.isneginf, lambda x: ~torch.isfinite(x)],
+    ids=["isinf", "isneginf", "isfinite"],
+)
+def test_infinite_scores_may_be_made_finite(found):
+    torch.manual_seed(0)
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+
+    def scores(x):
+        x = x.masked_fill(causal, -torch.inf)
+        return x.masked_fill(found(x), -1e9)
+
+    model, x = Two(scores=scores).eval(), torch.randn(2, 5, 8)
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(x)
+    for layer, block in enumerate(model.blocks):
+        for n, trace in enumerate(run.traces):
+            same(trace[layer, 1].to_dense(), block.seen[n, 1])

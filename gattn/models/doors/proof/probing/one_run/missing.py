@@ -11,34 +11,50 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gattn.models.doors.proof.probing.one_run.inputs import has_nan
 
-REPLACES = frozenset(
-    getattr(of, name)
-    for of in (torch, Tensor)
-    for name in ("nan_to_num", "nan_to_num_", "isnan", "isfinite")
-    if hasattr(of, name)
-)
-"""What code calls lest NaN spreads."""
+
+def _functions(*names: str) -> frozenset[Any]:
+    return frozenset(getattr(of, x) for of in (torch, Tensor) for x in names if hasattr(of, x))
 
 
-def first(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
+_REPLACES = _functions("nan_to_num", "nan_to_num_")
+TESTS = _functions("isnan", "isfinite", "isinf", "isposinf", "isneginf")
+MEETS_NAN = _REPLACES | TESTS
+"""What code calls lest NaN or infinity spreads."""
+
+
+def given_tensor(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
     """Return the tensor that one of these functions is given."""
     return args[0] if args else (kwargs or {}).get("input")
 
 
-def holds_nan(x: Any) -> bool:
-    """Return whether a tensor may hold NaN of the model's own."""
+def found_in(func: Any, x: Any) -> Tensor | bool | None:
+    """Return what a test finds of a model's own numbers, as one answer where it is the same for all.
+
+    It is None where NaN of the model's own is to be replaced, or nothing is known.
+    """
+    if not isinstance(x, Tensor) or x.layout is not torch.strided:
+        return None
     with torch._C.DisableTorchFunction(), _disable_current_modes():  # It is no part of the model.
-        return not isinstance(x, Tensor) or x.layout is not torch.strided or has_nan(x)
+        if func in _REPLACES:
+            return None if has_nan(x) else False
+        found = func(x)
+        is_same = not found.numel() or bool(found.all()) or not bool(found.any())
+        return bool(found.flatten()[:1].any()) if is_same else found
 
 
-def kept_nan(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run a function as if the marks that it is given were numbers."""
+def with_marks(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor | bool
+) -> Any:
+    """Run a function that is given marks, as if they were the numbers that it was given before."""
     with torch._C.DisableTorchFunction():
-        marks = first(args, kwargs).isnan()
+        marks = given_tensor(args, kwargs).isnan()
     result = func(*args, **kwargs)
     with torch._C.DisableTorchFunction():
-        if result.is_floating_point():
+        if func in _REPLACES:
             result.data.masked_fill_(marks, torch.nan)  # It may be followed.
-        else:
-            result.masked_fill_(marks, func.__name__ == "isfinite")
+        elif isinstance(found, Tensor) and found.shape == result.shape:
+            result.copy_(torch.where(marks, found, result))
+        else:  # It may be any of those that were found in another shape, such as infinite.
+            is_found = func.__name__ != "isfinite" if isinstance(found, Tensor) else found
+            result.masked_fill_(marks, is_found)
         return result

@@ -16,7 +16,13 @@ from torch.overrides import TorchFunctionMode
 from gattn.models.doors.orders import decides
 from gattn.models.doors.proof.probing.one_run.attention_picked import picks_attention
 from gattn.models.doors.proof.probing.one_run.deciding import as_decided, copied
-from gattn.models.doors.proof.probing.one_run.missing import REPLACES, first, holds_nan, kept_nan
+from gattn.models.doors.proof.probing.one_run.missing import (
+    MEETS_NAN,
+    TESTS,
+    found_in,
+    given_tensor,
+    with_marks,
+)
 from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
@@ -39,8 +45,6 @@ _AS_MANY = frozenset(("nonzero", "argwhere", "where")) | _DIFFERENT
 """What makes as much as there are such numbers among those that it is given."""
 _BY_LENGTHS = frozenset(("tensor_split", "_pack_padded_sequence"))
 """What reads sizes out of integers, which shows in no kernel."""
-
-_NAN = "NaN: "
 
 Name = tuple[tuple[str, int], str, int]
 """The run in which code reads, by which function, and how many times it did so within this run."""
@@ -106,7 +110,7 @@ class Reads:
         self._found: dict[Name, Any] = {}
         self._learned: list[Made | None] = []
         self._decided: dict[Name, Any] = {}
-        self._without_nan: set[Name] = set()
+        self._tested: dict[Name, Tensor | bool] = {}
 
     def noting(self) -> AbstractContextManager[Any]:
         """Note what code reads in a run."""
@@ -130,10 +134,12 @@ class Reads:
         """Note that the function ends."""
         self._count = self._picks.count_read
 
-    def meet(self, name: Name, x: Any) -> None:
-        """Note whether a function that would replace NaN was given none."""
-        if not holds_nan(x):
-            self._without_nan.add(name)
+    def meet(self, name: Name, func: Any, x: Any) -> None:
+        """Note what a function that looks for NaN or infinity finds, by which code may decide."""
+        if (found := found_in(func, x)) is not None:
+            self._tested[name] = found
+        if func in TESTS and isinstance(x, Tensor) and not self._is_constant(x):
+            self.are_by_values |= not self._takes_origins([x])
 
     def picking(self, name: Name) -> AbstractContextManager[Any]:
         """Note that a function picks numbers of attention, which code may only keep."""
@@ -236,9 +242,9 @@ class Reads:
 
     def repeated(self, begins: Mapping[str, int]) -> AbstractContextManager[Any]:
         """Let code read the same numbers again; `begins` are the first runs of modules."""
-        if not (self._found or self._decided or self._without_nan):
+        if not (self._found or self._decided or self._tested):
             return nullcontext()
-        known = self._found, dict(self._decided), self._without_nan
+        known = self._found, dict(self._decided), self._tested
         return _Repeated(self._walk, *known, begins)
 
 
@@ -277,10 +283,14 @@ class Reading(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             return decides(func, args, kwargs, result)
 
-    def _name(self, func: Any, what: str = "") -> Name:
+    def _met(self, func: Any) -> Name | None:
+        """Name a call of the model's that looks for NaN; None for any other function."""
+        return self._name(func) if func in MEETS_NAN and self._is_own() else None
+
+    def _name(self, func: Any) -> Name:
         run = self._walk.running[-1] if self._walk.running else None
         place = ("", 0) if run is None else (run.name, run.number + self._begins.get(run.name, 0))
-        name = what + getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "")
         self._counts[place, name] += 1
         return place, name, self._counts[place, name]
 
@@ -296,8 +306,8 @@ class _Noting(Reading):
         """Run a function, and note what it gives code to read."""
         self._reads.look()
         self._reads.begin_function()
-        if func in REPLACES and self._is_own():
-            self._reads.meet(self._name(func, _NAN), first(args, kwargs))
+        if name := self._met(func):
+            self._reads.meet(name, func, given_tensor(args, kwargs))
         count = self._reads.count_told
         picks = self._is_own() and picks_attention(func, args)
         with self._reads.picking(self._name(func)) if picks else nullcontext():
@@ -321,10 +331,10 @@ class _Deciding(Reading):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a function, and note what values decide."""
-        result = func(*args, **(kwargs or {}))
+        name, result = self._met(func), func(*args, **(kwargs or {}))
         if self._is_decided(func, args, kwargs or {}, result):
             with torch._C.DisableTorchFunction():
-                self._decided[self._name(func)] = copied(result)
+                self._decided[name or self._name(func)] = copied(result)
         return result
 
 
@@ -334,11 +344,11 @@ class _Repeated(Reading):
         walk: Walk,
         found: Mapping[Name, Any],
         decided: Mapping[Name, Any],
-        without_nan: Collection[Name],
+        tested: Mapping[Name, Tensor | bool],
         begins: Mapping[str, int],
     ) -> None:
         super().__init__(walk, begins)
-        self._found, self._decided, self._without_nan = found, decided, without_nan
+        self._found, self._decided, self._tested = found, decided, tested
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -346,14 +356,11 @@ class _Repeated(Reading):
         """Run a function, or return what it gave in the run that was noted."""
         if self._is_read(func) and (name := self._name(func)) in self._found:
             return self._found[name]
-        given = kwargs or {}
-        replaces = func in REPLACES and self._is_own()
-        if replaces and self._name(func, _NAN) in self._without_nan:
-            result = kept_nan(func, args, given)
-        else:
-            result = func(*args, **given)
+        given, met = kwargs or {}, self._met(func)
+        found = None if met is None else self._tested.get(met)
+        result = func(*args, **given) if found is None else with_marks(func, args, given, found)
         if self._decided and self._is_decided(func, args, given, result):
-            name = self._name(func)
+            name = met or self._name(func)
             if name in self._decided:
                 with torch._C.DisableTorchFunction():
                     return as_decided(name[1], args, given, result, self._decided[name])
