@@ -53,6 +53,48 @@ class OwnDropout(OwnRate):
         return super().forward(self.dropout(x, 0.0, self.training))
 
 
+def dropout(x, p, training):
+    return x + p + torch.randn_like(x) * float(training)
+
+
+class Library:
+    dropout = staticmethod(dropout)
+
+
+class GlobalDropout(OwnRate):
+    def forward(self, x):
+        return super().forward(dropout(x, 0.0, self.training))
+
+
+class LibraryDropout(OwnRate):
+    def forward(self, x):
+        return super().forward(Library.dropout(x, 0.0, self.training))
+
+
+class LocalDropout(OwnRate):
+    def forward(self, x):
+        nn = Library
+        nn.functional = Library
+        return super().forward(nn.functional.dropout(x, 0.0, self.training))
+
+
+class OtherNames(OwnRate):
+    def forward(this, x, bias=0.0):  # noqa: N805
+        weights = torch.nn.functional.dropout(this.attention(x, bias), this.p, this.training)
+        return weights @ this.qkv(x).chunk(3, -1)[2]
+
+
+class OwnInAMethod(OwnRate):
+    def forward(model, x):  # noqa: N805
+        return super().forward(model.noise(x))
+
+    def noise(model, x):  # noqa: N805
+        return model.dropout(x, 0.0, model.training)
+
+    def dropout(self, x, p, training):
+        return dropout(x, p, training)
+
+
 class Around(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -85,7 +127,7 @@ def test_a_wrapper_in_training_mode_around_a_model_in_evaluation(wrap):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [Layer, OwnRate])
+@pytest.mark.parametrize("kind", [Layer, OwnRate, OtherNames])
 def test_dropout_that_drops_nothing_is_not_random(kind):
     layer, x = made(kind, 0.0)
     with capturing(layer) as run:
@@ -105,6 +147,11 @@ def test_dropout_that_drops_nothing_is_not_random(kind):
         (lambda: Around(OwnRate(0.1)), "inner, OwnRate"),
         (lambda: Around(Noisy(0.0)), "inner, Noisy"),
         (lambda: Around(OwnDropout(0.0)), "inner, OwnDropout"),
+        (lambda: Around(GlobalDropout(0.0)), "inner, GlobalDropout"),
+        (lambda: Around(LibraryDropout(0.0)), "inner, LibraryDropout"),
+        (lambda: Around(LocalDropout(0.0)), "inner, LocalDropout"),
+        (lambda: Around(OtherNames(0.1)), "inner, OtherNames"),
+        (lambda: Around(OwnInAMethod(0.0)), "inner, OwnInAMethod"),
         (lambda: nn.MultiheadAttention(WIDTH, 2, 0.1), ""),
         (lambda: nn.Sequential(Layer(0.0), nn.BatchNorm1d(TOKENS)), "1, BatchNorm1d"),
     ],

@@ -11,6 +11,7 @@ from types import CodeType, FunctionType
 from torch import nn
 
 from gattn.errors import ModelError
+from gattn.models.doors.functions.calling.dropouts import DROPOUTS
 from gattn.models.load.scripts import is_training
 
 _CHANGING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
@@ -40,47 +41,59 @@ def _differs(module: nn.Module) -> bool:
         return module.dropout > 0
     if isinstance(module, _CHANGING) or getattr(module, "track_running_stats", False):
         return True
-    some = [code for code in _codes(module) if any("training" in x.co_names for x in _within(code))]
-    return not all(_only_drops_nothing(code, module) for code in some)
+    asking = [
+        method
+        for method in _methods(module)
+        if any("training" in code.co_names for code in _within(method.__code__))
+    ]
+    return not all(_only_drops_nothing(method, module) for method in asking)
 
 
-def _only_drops_nothing(code: CodeType, module: nn.Module) -> bool:
+def _only_drops_nothing(method: FunctionType, module: nn.Module) -> bool:
     """Return whether a method asks for the mode only for dropout, of which none drops anything."""
     try:
-        tree = ast.parse(dedent(inspect.getsource(code)))
+        tree = ast.parse(dedent(inspect.getsource(method.__code__)))
     except (OSError, TypeError, SyntaxError):  # Nobody knows what it does.
         return False
     dropping: set[ast.AST] = set()
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and _is_dropout(call.func):
+        if isinstance(call, ast.Call) and _named_in(method, call.func) in DROPOUTS:
             given = dict(zip(("input", "p", "training"), call.args, strict=False))
             given |= {one.arg: one.value for one in call.keywords if one.arg is not None}
-            if "p" in given and "training" in given and _is_zero(given["p"], module):
+            if "p" in given and "training" in given and _is_zero(given["p"], method, module):
                 dropping.add(given["training"])
     asking = (x for x in ast.walk(tree) if isinstance(x, ast.Attribute) and x.attr == "training")
     return all(x in dropping for x in asking)
 
 
-def _is_dropout(function: ast.expr) -> bool:
-    before, _, name = ast.unparse(function).rpartition(".")
-    return name == "dropout" and before.partition(".")[0] != "self"
+def _named_in(method: FunctionType, name: ast.expr) -> object:
+    """Return what a name in a method stands for, such as F.dropout; None if only a run tells."""
+    first, *parts = ast.unparse(name).split(".")
+    codes = [*_within(method.__code__)]
+    if any(first in (*x.co_varnames, *x.co_cellvars, *x.co_freevars) for x in codes):
+        return None
+    found = method.__globals__.get(first)
+    for part in parts:
+        found = getattr(found, part, None)
+    return found
 
 
-def _is_zero(p: ast.expr, module: nn.Module) -> bool:
+def _is_zero(p: ast.expr, method: FunctionType, module: nn.Module) -> bool:
     found = p.value if isinstance(p, ast.Constant) else None
-    if isinstance(p, ast.Attribute) and ast.unparse(p.value) == "self":
+    own = method.__code__.co_varnames[:1]
+    if isinstance(p, ast.Attribute) and (ast.unparse(p.value),) == own:
         found = vars(module).get(p.attr)
     return isinstance(found, int | float) and found == 0
 
 
-def _codes(module: nn.Module) -> Iterator[CodeType]:
-    """List the code of a module's own methods; torch's modules without parts have none."""
+def _methods(module: nn.Module) -> Iterator[FunctionType]:
+    """List a module's own methods; torch's modules without parts have none."""
     for kind in type(module).__mro__:
         if kind is nn.Module or kind.__module__.startswith("torch."):
             continue
         for value in vars(kind).values():
             if isinstance(value, FunctionType):
-                yield value.__code__
+                yield value
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

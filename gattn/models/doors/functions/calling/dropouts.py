@@ -16,12 +16,13 @@ _OTHERS = _OFF_BY_DEFAULT | {
     *(torch.feature_dropout, torch.feature_dropout_, torch.alpha_dropout, torch.alpha_dropout_),
     *(torch.feature_alpha_dropout, torch.feature_alpha_dropout_),
 }
+DROPOUTS = _PLAIN | _OTHERS
 _TAKES = ("input", "p", "training", "inplace")
 
 
 def dropped_by(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
     """Return the probability with which a call drops numbers; None if it is no call of dropout."""
-    if func not in _PLAIN and func not in _OTHERS:
+    if func not in DROPOUTS:
         return None
     given = dict(zip(_TAKES, args, strict=False)) | dict(kwargs)
     is_on = given.get("training", given.get("train", func not in _OFF_BY_DEFAULT))

@@ -28,7 +28,7 @@ def given_tensor(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
 
 
 def found_in(func: Any, x: Any) -> Tensor | bool | None:
-    """Return what a test finds of a model's own numbers, as one answer where it is the same for all.
+    """Return what a test finds of a model's own numbers: one answer, if it is the same for all.
 
     It is None where NaN of the model's own is to be replaced, or nothing is known.
     """
