@@ -172,6 +172,8 @@ def _placed(
     A tensor without memory, whose dimensions have sizes of their own, shows where they went.
     """
     (query, text), before = followed.sides, followed.scores.shape
+    if func in _EXPANDS:
+        return _from_the_end(query, before, result), _from_the_end(text, before, result)
     if func in _RESHAPES:
         is_first = text == 0 and result.shape[:1] == before[:1]
         if text is not None and not is_first:
@@ -192,13 +194,20 @@ def _placed(
     return moved(query), moved(text)
 
 
+def _from_the_end(dim: int | None, before: torch.Size, result: Tensor) -> int | None:
+    """Return where a dimension is once others were added before it; None if it was repeated."""
+    if dim is None or dim == ONE:
+        return dim
+    now = dim + result.dim() - len(before)
+    if result.shape[now] != before[dim]:
+        return None
+    return ONE if before[dim] == 1 else now
+
+
 _RESHAPES = frozenset(
     getattr(of, name)
     for of in (torch, Tensor)
-    for name in (
-        *("flatten", "unflatten", "reshape", "view", "expand"),
-        *("view_as", "reshape_as", "expand_as"),
-    )
+    for name in (*("flatten", "unflatten", "reshape", "view", "view_as", "reshape_as"),)
     if hasattr(of, name)
 )
 
