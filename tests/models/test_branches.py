@@ -167,3 +167,25 @@ def test_a_branch_that_moves_tokens_one_place_further_is_another_one():
     refused = pytest.raises(EditError, match="decides by numbers")
     with refused, edited(model, *cuts), capturing(model):
         model(x)
+
+
+class AttendsSometimes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v if x.sum() > 0 else v
+
+
+@torch.no_grad()
+def test_a_call_in_which_the_model_itself_does_not_attend_is_refused_by_name():
+    torch.manual_seed(0)
+    model, x = AttendsSometimes().eval(), torch.rand(1, TOKENS, WIDTH)
+    says = "showed no attention, though the model itself attends in others: its code does something"
+    with capturing(model) as run:
+        model(x)
+        with pytest.raises(CaptureError, match=says):
+            model(-x)
+    assert len(run.traces) == 1

@@ -133,8 +133,10 @@ def _check_seen(calls: Calls, tracker: Tracker, module: nn.Module) -> None:
     known = [one for one in calls.attending | tracker.modules.stacks.keys() if one.startswith(path)]
     if known:
         raise CaptureError(
-            f"A call of {type(module).__name__} showed no attention, though {min(known)} attends: "
-            "it ran as compiled code (torch.compiler.set_stance inside the context), a forward was "
-            "replaced, or its layers were skipped. Nothing was captured or edited, so this call is "
-            "refused; run the model as written."
+            f"A call of {type(module).__name__} showed no attention, though "
+            f"{min(known) or 'the model itself'} attends in others: its code does something else "
+            "with this input, it ran as compiled code (torch.compiler.set_stance inside the "
+            "context), a forward was replaced, or its layers were skipped. Nothing was captured or "
+            "edited, so this call is refused: run the model as written, on inputs with which it "
+            "attends."
         )
