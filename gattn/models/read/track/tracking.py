@@ -128,10 +128,10 @@ class Tracker:
             self._texts.encode(encoded, self.progress)
             self._encoded = encoded  # Kept, to recognise the copies that samples continue.
 
-    def read(self, sequence: int) -> tuple[list[int], ...]:
-        """Return the ids of each text that a sequence of the call was given."""
+    def read(self, sequence: int) -> tuple[list[list[int]], ...]:
+        """Return the codes of each token, such as its id, of each text that a sequence has."""
         found = (self.tokens.ids(stack, sequence) for stack in self.layers.depth)
-        return tuple(ids for ids in found if ids is not None)
+        return tuple([[one] for one in ids] for ids in found if ids is not None)
 
     def _from_media(self, given: Given, ids: Any) -> Progress | None:
         """Find what is known of images that `generate` encoded, or of their texts."""

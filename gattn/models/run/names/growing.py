@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from gattn.heads.trace import AttentionTrace
 from gattn.models.read.places import Place
@@ -14,8 +14,8 @@ from gattn.models.run.names.misnamed import PLURAL, other_count, other_texts
 from gattn.models.run.names.naming import ByStack, Naming, Texts
 from gattn.models.run.record.recorded import RecordedSequence
 
-Read: TypeAlias = Sequence[Sequence[Any]]
-"""What tells the tokens of each text that a sequence of a call was given: ids, or codes of it."""
+Read: TypeAlias = Sequence[Sequence[Sequence[int]]]
+"""The codes of each token, such as its id, of each text that a sequence of a call was given."""
 
 
 def namings_of(
@@ -176,15 +176,10 @@ def begins(some: Read, others: Read) -> bool:
     return all(map(_begins, some, others))
 
 
-def _begins(one: Sequence[Any], other: Sequence[Any]) -> bool:
+def _begins(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
     """Return whether tokens begin others, by one of the codes of these."""
-    codes = _told(other[: len(one)])
-    return any(known in codes for known in _told(one))
-
-
-def _told(tokens: Sequence[Any]) -> list[list[int]]:
-    has_several = bool(tokens) and isinstance(tokens[0], Sequence)
-    return list(map(list, zip(*tokens, strict=True))) if has_several else [list(tokens)]
+    codes = {*zip(*other[: len(one)], strict=True)}
+    return not one or any(known in codes for known in zip(*one, strict=True))
 
 
 def of_length(names: Sequence[str], count: int) -> Sequence[str]:

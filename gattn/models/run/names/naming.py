@@ -310,7 +310,7 @@ class Naming:
         self, trace: AttentionTrace, stack: str, prefix: int | None, sequence: int
     ) -> None:
         """Refuse texts before the patches of a stack that may be all tokens of another one."""
-        if prefix is None or prefix < 2 or self.stacks:  # One token needs no name.
+        if prefix is None or prefix < 2 or self.stacks:  # A grid has room for one.
             return
         texts = self.of(stack, sequence)
         for name, heads in trace.stacks.items():

@@ -117,7 +117,7 @@ class RecordedSequence:
     logits: list[tuple[Tensor, int]] = field(default_factory=list)
     edits: Edits = ()
     fed: tuple[Tensor, Tensor] | None = None
-    read: tuple[list[int], ...] = ()
+    read: tuple[list[list[int]], ...] = ()
     grids: dict[str, TokenMap] = field(default_factory=dict)
     unnamed: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)

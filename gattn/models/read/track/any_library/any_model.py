@@ -94,7 +94,7 @@ class AnyTracker(ProvedTracker):
             self._continuing.end()
         self._end_proved(result)
 
-    def read(self, sequence: int) -> tuple[list[int], ...]:
+    def read(self, sequence: int) -> tuple[list[list[int]], ...]:
         """Return what tells the tokens of each text that a sequence of the call was given."""
         if self._known_texts is None:
             are_first = self.plan is not None and self.plan.are_tokens_first

@@ -24,25 +24,26 @@ def ids_of(inputs: Mapping[str, Any]) -> Tensor | None:
 
 
 def texts_of(inputs: Mapping[str, Any]) -> list[Tensor]:
-    """Return what tells which tokens each text has, (batch, tokens): ids, and codes of vectors.
+    """Return what tells the tokens of each text, (batch, tokens, codes): ids, and codes of vectors.
 
     Integers of a model that is given vectors may be positions or masks, which are alike of all
-    texts. Numbers of all pairs of tokens may be vectors, too: (batch, tokens, 2) are both codes.
+    texts. Numbers of all pairs of tokens may be vectors, too, so that there are codes of both.
     """
     ids = list(_integers(inputs).values())
     most = max((x.dim() for x in ids), default=0)
-    found = [x if most == 2 else x[None] for x in ids if x.dim() == most]
+    found = [(x if most == 2 else x[None])[..., None] for x in ids if x.dim() == most]
     if not found:
         return []
     vectors = [x for x in _all(inputs).values() if _are_vectors(x)]
-    batch, count = found[0].shape
+    batch, count, _ = found[0].shape
     for x in vectors:
         codes = _codes(x[None] if most < 2 == x.dim() else x)
         if x.shape[-2:] == (count, count):
             of_pairs = _codes_of_pairs(x if x.dim() > 2 and len(x) == batch else x[None])
             of_pairs = of_pairs.expand(batch, count)
-            is_vectors = codes.shape == of_pairs.shape
-            codes = torch.stack((codes if is_vectors else of_pairs, of_pairs), -1)
+            codes = torch.stack([codes] * (codes.shape == of_pairs.shape) + [of_pairs], -1)
+        else:
+            codes = codes[..., None]
         found.append(codes)
     return found
 
