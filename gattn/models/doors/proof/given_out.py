@@ -21,7 +21,7 @@ from gattn.models.doors.proof.layouts.sameness import are_same
 from gattn.models.doors.proof.probing.failing import is_out_of_memory
 from gattn.models.doors.proof.probing.one_run.attention_picked import picks_attention
 from gattn.models.doors.proof.probing.one_run.digests import digest
-from gattn.models.doors.proof.probing.one_run.reading import Name, Reading
+from gattn.models.doors.proof.probing.one_run.reading_modes import Name, Reading
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 
 Change = Callable[[Tensor, torch.Generator], Tensor]

@@ -21,7 +21,8 @@ from gattn.models.doors.proof.probing.alike import shapes
 from gattn.models.doors.proof.probing.numbers import Numbers
 from gattn.models.doors.proof.probing.one_run.inputs import leaves
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
-from gattn.models.doors.proof.probing.one_run.reading import Name, Reads
+from gattn.models.doors.proof.probing.one_run.reading import Reads
+from gattn.models.doors.proof.probing.one_run.reading_modes import Name
 from gattn.models.doors.proof.probing.one_run.sites import Site, Sites
 from gattn.models.doors.proof.probing.one_run.walking import Given, Run, Walk
 from gattn.models.doors.proof.silent import silent

@@ -3,51 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from gattn.models.doors.orders import decides
-from gattn.models.doors.proof.probing.one_run.attention_picked import picks_attention
-from gattn.models.doors.proof.probing.one_run.deciding import as_decided, copied
-from gattn.models.doors.proof.probing.one_run.missing import (
-    MEETS_NAN,
-    TESTS,
-    found_in,
-    given_tensor,
-    with_marks,
-)
+from gattn.models.doors.proof.probing.one_run.missing import TESTS, found_in
 from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
-from gattn.models.doors.proof.probing.one_run.picking import By, Picks, tensors_in
+from gattn.models.doors.proof.probing.one_run.picking import By, Picks
+from gattn.models.doors.proof.probing.one_run.reading_modes import (
+    ALL_NUMBERS,
+    AS_MANY,
+    Name,
+    Noting,
+    NotingDecided,
+    Repeated,
+)
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Run, Walk
-from gattn.models.watch.inside import is_inside
-
-_ONE_NUMBER = frozenset(
-    getattr(of, name)
-    for of in (torch, Tensor)
-    for name in (
-        *("item", "__bool__", "__int__", "__float__", "__index__"),
-        *("is_nonzero", "equal", "allclose", "__contains__", "__complex__"),
-    )
-    if hasattr(of, name)
-)
-_ALL_NUMBERS = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__))
-_READS = _ONE_NUMBER | _ALL_NUMBERS
-_DIFFERENT = frozenset(("unique", "unique_consecutive"))
-_AS_MANY = frozenset(("nonzero", "argwhere", "where")) | _DIFFERENT
-"""What makes as much as there are such numbers among those that it is given."""
-_BY_LENGTHS = frozenset(("tensor_split", "_pack_padded_sequence"))
-"""What reads sizes out of integers, which shows in no kernel."""
-
-Name = tuple[tuple[str, int], str, int]
-"""The run in which code reads, by which function, and how many times it did so within this run."""
 
 
 class Reads:
@@ -114,11 +90,11 @@ class Reads:
 
     def noting(self) -> AbstractContextManager[Any]:
         """Note what code reads in a run."""
-        return _Noting(self._walk, self)
+        return Noting(self._walk, self)
 
     def deciding(self) -> AbstractContextManager[Any]:
         """Note all that values decide in a run, so that it is the same in others."""
-        return _Deciding(self._walk, self._decided)
+        return NotingDecided(self._walk, self._decided)
 
     @property
     def count_told(self) -> int:
@@ -149,7 +125,7 @@ class Reads:
     def learn(self, func: Any, given: Sequence[Tensor]) -> None:
         """Note that a function takes integers for plain numbers, or that they decide a size."""
         numbers = [x for x in given if not x.is_floating_point()]
-        if numbers or getattr(func, "__name__", "") in _AS_MANY:
+        if numbers or getattr(func, "__name__", "") in AS_MANY:
             self._picks.tell(numbers or given)
             self._learn(numbers or given)
 
@@ -207,7 +183,7 @@ class Reads:
         if not is_known:
             self._origins.lose()
         are_floats = any(x.is_floating_point() for x in given)
-        if func in _ALL_NUMBERS:
+        if func in ALL_NUMBERS:
             if are_floats and not is_constant:
                 self._picks.saw(func.__name__, By.VALUES, self._running)
                 self.given_out.add(name)
@@ -245,133 +221,10 @@ class Reads:
         if not (self._found or self._decided or self._tested):
             return nullcontext()
         known = self._found, dict(self._decided), self._tested
-        return _Repeated(self._walk, *known, begins)
+        return Repeated(self._walk, *known, begins)
 
 
 def _random_state() -> object:
     """Return the states of Python's and NumPy's generators."""
     _, keys, place, *_ = np.random.get_state()  # noqa: NPY002
     return random.getstate(), place, keys[0]
-
-
-class Reading(TorchFunctionMode):
-    """The base of modes that name what code reads by the run in which it does."""
-
-    def __init__(self, walk: Walk, begins: Mapping[str, int]) -> None:
-        self._walk, self._begins = walk, begins
-        self._counts: Counter[tuple[tuple[str, int], str]] = Counter()
-
-    def __enter__(self) -> Any:
-        self._was_inside = is_inside()
-        return super().__enter__()  # type: ignore[no-untyped-call]
-
-    def _is_read(self, func: Any) -> bool:
-        """Return whether the model's code reads by a function, and not gattn's own."""
-        return func in _READS and self._is_own()
-
-    def _is_own(self) -> bool:
-        return is_inside() == self._was_inside
-
-    def _is_decided(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-    ) -> bool:
-        """Return whether values decide integers, masks or sizes in a function of the model's."""
-        if func in _READS or not self._is_own():
-            return False
-        if getattr(func, "__name__", "") in _DIFFERENT:
-            return True
-        with torch._C.DisableTorchFunction():
-            return decides(func, args, kwargs, result)
-
-    def _met(self, func: Any) -> Name | None:
-        """Name a call of the model's that looks for NaN; None for any other function."""
-        return self._name(func) if func in MEETS_NAN and self._is_own() else None
-
-    def _name(self, func: Any) -> Name:
-        run = self._walk.running[-1] if self._walk.running else None
-        place = ("", 0) if run is None else (run.name, run.number + self._begins.get(run.name, 0))
-        name = getattr(func, "__name__", "")
-        self._counts[place, name] += 1
-        return place, name, self._counts[place, name]
-
-
-class _Noting(Reading):
-    def __init__(self, walk: Walk, reads: Reads) -> None:
-        super().__init__(walk, {})
-        self._reads = reads
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run a function, and note what it gives code to read."""
-        self._reads.look()
-        self._reads.begin_function()
-        if name := self._met(func):
-            self._reads.meet(name, func, given_tensor(args, kwargs))
-        count = self._reads.count_told
-        picks = self._is_own() and picks_attention(func, args)
-        with self._reads.picking(self._name(func)) if picks else nullcontext():
-            result = func(*args, **(kwargs or {}))
-        self._reads.end_function()
-        is_told = self._reads.count_told > count or getattr(func, "__name__", "") in _BY_LENGTHS
-        if self._is_read(func):
-            given = _given((*args, *(kwargs or {}).values()))
-            self._reads.note(func, self._name(func), given, result)
-        elif is_told and self._is_own():
-            self._reads.learn(func, _given((*args, *(kwargs or {}).values())))
-        return result
-
-
-class _Deciding(Reading):
-    def __init__(self, walk: Walk, decided: dict[Name, Any]) -> None:
-        super().__init__(walk, {})
-        self._decided = decided
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run a function, and note what values decide."""
-        name, result = self._met(func), func(*args, **(kwargs or {}))
-        if self._is_decided(func, args, kwargs or {}, result):
-            with torch._C.DisableTorchFunction():
-                self._decided[name or self._name(func)] = copied(result)
-        return result
-
-
-class _Repeated(Reading):
-    def __init__(
-        self,
-        walk: Walk,
-        found: Mapping[Name, Any],
-        decided: Mapping[Name, Any],
-        tested: Mapping[Name, Tensor | bool],
-        begins: Mapping[str, int],
-    ) -> None:
-        super().__init__(walk, begins)
-        self._found, self._decided, self._tested = found, decided, tested
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run a function, or return what it gave in the run that was noted."""
-        if self._is_read(func) and (name := self._name(func)) in self._found:
-            return self._found[name]
-        given, met = kwargs or {}, self._met(func)
-        found = None if met is None else self._tested.get(met)
-        result = func(*args, **given) if found is None else with_marks(func, args, given, found)
-        if self._decided and self._is_decided(func, args, given, result):
-            name = met or self._name(func)
-            if name in self._decided:
-                with torch._C.DisableTorchFunction():
-                    return as_decided(name[1], args, given, result, self._decided[name])
-        return result
-
-
-def _given(args: Iterable[Any]) -> list[Tensor]:
-    """List the tensors that a function takes, those that bound slices too."""
-    found = tensors_in(args)
-    for x in args:
-        for one in x if isinstance(x, tuple) else (x,):
-            if isinstance(one, slice):
-                found += tensors_in((one.start, one.stop, one.step))
-    return found
