@@ -199,8 +199,12 @@ def test_layers_that_are_not_to_be_found_are_refused():
     options = {"embed_dim": 12, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2}
     config = transformers.SwinConfig(image_size=16, patch_size=2, **options)
     model = transformers.SwinModel(config).eval()
-    with pytest.raises((ModelError, CaptureError)):
-        value_zeroing({"pixel_values": torch.randn(1, 3, 16, 16)}, model, progress=False)
+    inputs = {"pixel_values": torch.randn(1, 3, 16, 16)}
+    with pytest.raises(SelectionError, match="Several stacks"):
+        value_zeroing(inputs, model, progress=False)
+    stack = "encoder.layers.0.blocks.attention"
+    with pytest.raises(CaptureError, match="one sequence"):  # its windows are several
+        value_zeroing(inputs, model, progress=False, stack=stack)
 
 
 # Token by token, or copies of the model
