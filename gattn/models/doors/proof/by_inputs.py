@@ -22,6 +22,7 @@ from gattn.models.doors.proof.layouts.slots import (
 )
 from gattn.models.doors.proof.no_tokens import has_features
 from gattn.models.doors.proof.other_inputs import check_orders
+from gattn.models.doors.proof.other_values import check_values
 from gattn.models.doors.proof.probing import LearnedError, UnprovedError, UntoldError
 from gattn.models.doors.proof.probing.dependence import Side
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -103,6 +104,7 @@ def layout_by(
         raise UnprovedError(inputs.failure or (FACTORED if is_factored else NO_KEYS))
     check_batch(inputs.keys.side, _owner(inputs, inputs.keys, batches))
     inputs.complete()
+    check_values(inputs.keys.dependence)
     keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
     if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
         if site.queries > 1 and site.kind != "sdpa":

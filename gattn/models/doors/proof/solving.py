@@ -34,6 +34,7 @@ from gattn.models.doors.proof.no_tokens import (
     are_features,
     are_states,
 )
+from gattn.models.doors.proof.other_values import ValuesError
 from gattn.models.doors.proof.probing import (
     LearnedError,
     NoTokensError,
@@ -150,7 +151,7 @@ class Solver:
             except LearnedError:
                 self._reruns.carry(site)
                 raise
-            except (AcrossBatchError, LinearError):
+            except (AcrossBatchError, LinearError, ValuesError):
                 raise
             except UnprovedError as error:
                 reason = reason or str(error)
@@ -209,7 +210,7 @@ class Solver:
                     reason = reason or _ELEMENTS
                     continue
                 return layout
-            except LinearError:
+            except (LinearError, ValuesError):
                 raise
             except UnprovedError as error:
                 reason = str(error) if n == 0 else reason

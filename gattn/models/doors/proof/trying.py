@@ -14,6 +14,7 @@ from gattn.models.doors.proof.layouts.joining import joined
 from gattn.models.doors.proof.layouts.plan import Place
 from gattn.models.doors.proof.layouts.sameness import refuse_numbers
 from gattn.models.doors.proof.layouts.slots import ACROSS, AcrossBatchError
+from gattn.models.doors.proof.other_values import ValuesError
 from gattn.models.doors.proof.probing import (
     LearnedError,
     NoTokensError,
@@ -153,7 +154,7 @@ class Trying:
         self._tried: list[Trial] = []
         self._without_batch: Trial | None = None
         self.unmatched: set[Place] = set()
-        """The calls whose tokens could not be matched with those of others in some trial."""
+        """The calls whose tokens, or values, belong to others by what was proved in some trial."""
 
     @property
     def is_done(self) -> bool:
@@ -266,6 +267,8 @@ class Trying:
 
     def _note(self, site: Site, error: UnprovedError, trial: Trial) -> None:
         """Note why a call was not proved; some sums are no attention, and others may be none."""
+        if isinstance(error, ValuesError):
+            self.unmatched.add(site.place)
         if isinstance(error, LearnedError):
             trial.learned.add(site.place)
         elif not self._may_gate(site):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -166,11 +166,15 @@ class Side:
 
 @dataclass(eq=False)
 class Dependence:
-    """How a call depends on one input of some shape."""
+    """How a call depends on one input of some shape.
+
+    `values` say, as `Side.index` does, on which index of a dimension the values of each key depend.
+    """
 
     shape: tuple[int, ...]
     queries: Side
     keys: Side
+    values: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -203,6 +207,7 @@ class Dependence:
         code = words(self.shape[dim])
         some = [probe(self.along(dim, row)) for row in code]
         runs = [both(one) for one in some]
+        self.learn_values(dim, some, code)
         for n, side in enumerate(self.sides):
             if dim in side.index:
                 continue
@@ -214,6 +219,11 @@ class Dependence:
             if dim in side.apart:
                 side.learn(dim, seen, known, code)
         return some[0]
+
+    def learn_values(self, dim: int, runs: Sequence[Reached], code: Tensor) -> None:
+        """Learn of the values from the runs of a code over a dimension."""
+        seen = torch.stack([run.values for run in runs])
+        self.values[dim] = decoded(seen, torch.ones_like(seen), code)
 
     def _tell_untold(
         self, probe: Probe, n: int, dim: int, code: Tensor, seen: Tensor, known: Tensor

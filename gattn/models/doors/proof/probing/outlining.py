@@ -105,7 +105,9 @@ def refine(found: Dependence, probe: Probe) -> None:
             if bool((first[0] & first[1] & other[0] & other[1]).any()):
                 continue
             code = words(size)
-            runs = [both(probe(found.along(dim, row)))[n] for row in code]
+            some = [probe(found.along(dim, row)) for row in code]
+            found.learn_values(dim, some, code)
+            runs = [both(run)[n] for run in some]
             marked, told = (torch.stack([run[m] for run in runs]) for m in (0, 1))
             index = decoded(marked, told, code)
             most = (marked & told | ~told).sum(0)  # What is hidden may be marks of others.
@@ -189,9 +191,11 @@ def plainly(shape: tuple[int, ...], lead: tuple[int, ...], probe: Probe) -> Depe
     not so.
     """
     batch, tokens, _ = shape
-    for marks in words(batch * tokens).reshape(-1, batch, tokens):
+    code, some = words(batch * tokens), []
+    for marks in code.reshape(-1, batch, tokens):
         wanted = marks[:, None].expand(batch, lead[1], tokens).reshape(-1, tokens)
-        for seen, known in both(probe(marks[..., None])):
+        some.append(probe(marks[..., None]))
+        for seen, known in both(some[-1]):
             if seen.shape != wanted.shape or bool(((seen != wanted) & known).any()):
                 return None
     element = (
@@ -202,4 +206,10 @@ def plainly(shape: tuple[int, ...], lead: tuple[int, ...], probe: Probe) -> Depe
         index[0] = element
     batched = {0} & set(index)
     depends = torch.ones_like(element, dtype=torch.bool)
-    return Dependence(shape, *(Side(depends, set(index), batched, dict(index)) for _ in range(2)))
+    sides = (Side(depends, set(index), batched, dict(index)) for _ in range(2))
+    found = Dependence(shape, *sides)
+    found.learn_values(0, some, code)
+    place = found.values.pop(0)
+    for dim, of in ((0, place // tokens), (1, place % tokens)):
+        found.values[dim] = of.where(place >= 0, place)
+    return found
