@@ -89,6 +89,20 @@ def test_views_that_pair_attention_with_another_text_are_refused(heads, batch):
 
 
 @pytest.mark.parametrize("batch", [1, 2])
+def test_views_that_take_heads_for_queries_are_refused(batch):
+    def meet(a: Tensor, v: Tensor) -> Tensor:
+        return a.view(batch, TOKENS, TOKENS, TOKENS).transpose(1, 2) @ v
+
+    model, x = given_heads(TOKENS, batch, meet=meet)
+    with (
+        pytest.raises(CaptureError, match="heads and queries change places"),
+        torch.no_grad(),
+        gattn.capturing(model),
+    ):
+        model(x)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
 def test_values_of_images_moved_are_refused(batch):
     class Image(Layer):
         def forward(self, x: Tensor) -> Tensor:  # (batch, channels, rows, columns)

@@ -44,7 +44,7 @@ def _stacked(index: dict[int, Tensor], dims: list[int]) -> Tensor:
 
 
 def _numbers(places: Tensor, sizes: list[int]) -> Tensor:
-    """Number the places along several dimensions (dims, lead, slots)."""
+    """Give places along several dimensions (dims, lead, slots) one number each."""
     found = torch.zeros_like(places[0])
     for of, size in zip(places, sizes, strict=True):
         found = found * size + of

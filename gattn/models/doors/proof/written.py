@@ -15,11 +15,18 @@ from torch import Tensor
 
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.candidates import Inputs, Reader
+from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import NONE, SEVERAL, decoded, words
+from gattn.models.doors.proof.probing.dependence import Dependence
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.walking import Entered, Given, Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
+
+_HEADS = (
+    "its heads and queries change places between scores and values, as by a view: the scores of a "
+    "row are made of another token than the one that the row is added to (transpose them instead)"
+)
 
 
 def tells_keys_alone(inputs: Inputs, site: Site) -> bool:
@@ -35,7 +42,25 @@ def with_written(inputs: Inputs, site: Site, reruns: Reruns) -> Inputs:
         return inputs
     if not _are_written_in_place(site, inputs.run, keys, reruns):
         return inputs
+    if _are_heads(keys.dependence):
+        raise UnprovedError(_HEADS)
     return replace(inputs, queries=keys, is_mixed=False, is_by_rows=True)
+
+
+def _are_heads(found: Dependence) -> bool:
+    """Return whether all queries of a leading index are made of one token, and of another's not.
+
+    The keys of both are the same.
+    """
+    index = found.keys.index
+    names = torch.stack(list(index.values()), 1).flatten(1)
+    _, group = torch.unique(names, dim=0, return_inverse=True)
+    for its in (found.queries.index.get(dim) for dim in index.keys() - found.keys.batch):
+        if its is None or not bool((its >= 0).all()) or bool((its != its[:, :1]).any()):
+            continue
+        if any(len(its[group == n].unique()) > 1 for n in group.unique()):
+            return True
+    return False
 
 
 def _are_written_in_place(site: Site, run: Run, keys: Reader, reruns: Reruns) -> bool:
