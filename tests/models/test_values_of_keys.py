@@ -69,6 +69,8 @@ MOVES = {
     "shifted": lambda v: v.roll(1, -2),
     "some": lambda v: v[..., [0, 1, 3, 2, 4, 5], :],
     "other text": lambda v: v.flip(0),
+    "first text": lambda v: v[:1].expand_as(v),
+    "one head's": lambda v: torch.cat([v[:, :1], v[:, 1:].flip(-2)], 1),
 }
 
 
@@ -169,3 +171,28 @@ def test_values_of_another_input_are_shown():
         model(x, torch.randn(2, TOKENS, 8))
     for trace, own in zip(run.traces, model.kept, strict=True):
         assert torch.allclose(torch.as_tensor(trace[0, 0].to_dense()).to(own), own)
+
+
+def test_values_that_heads_share_are_shown_where_heads_are_given_apart():
+    class Heads(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:  # (batch, heads, tokens, dim)
+            self.kept = (x @ x.mT).softmax(-1)
+            return x + self.kept @ x[:, :1]
+
+    torch.manual_seed(0)
+    model, x = (
+        nn.Sequential(nn.Linear(8, 8), nn.Unflatten(-1, (2, 4)), Turned(), Heads()),
+        (torch.randn(2, TOKENS, 8)),
+    )
+    with torch.no_grad(), gattn.capturing(model) as run:
+        model(x)
+    for trace, own in zip(run.traces, model[-1].kept, strict=True):
+        for head in range(2):
+            assert torch.allclose(torch.as_tensor(trace[0, head].to_dense()).to(own), own[head])
+
+
+class Turned(nn.Module):
+    """Heads before tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)

@@ -102,9 +102,10 @@ def layout_by(
             return assembled(site.lead, queries, learned(site.keys), is_cross=True), is_good
         is_factored = site.kind != "sdpa" and site.place[0] in noticed.factored
         raise UnprovedError(inputs.failure or (FACTORED if is_factored else NO_KEYS))
-    check_batch(inputs.keys.side, _owner(inputs, inputs.keys, batches))
+    owner = _owner(inputs, inputs.keys, batches)
+    check_batch(inputs.keys.side, owner)
     inputs.complete()
-    check_values(inputs.keys.dependence)
+    check_values(inputs.keys.dependence, owner)
     keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
     if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
         if site.queries > 1 and site.kind != "sdpa":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
+from gattn.models.doors.proof.layouts.slots import Owner
 from gattn.models.doors.proof.probing import UntoldError
 from gattn.models.doors.proof.probing.codes import NONE
 from gattn.models.doors.proof.probing.dependence import Dependence
@@ -20,32 +20,31 @@ class ValuesError(UntoldError):
     """Says that values belong to the tokens of other keys, whatever is around."""
 
 
-def check_values(found: Dependence) -> None:
+def check_values(found: Dependence, owner: Owner | None) -> None:
     """Refuse a call whose values are made of single tokens, those of other keys than their own.
 
     Values that mix tokens, or are made of none that is a key, may be meant so.
     """
-    keys, shape = found.keys, found.shape
-    dims = sorted(keys.index)
-    if not dims or not keys.is_exact or not found.values.keys() >= set(dims):
+    keys = found.keys
+    if not keys.index or not keys.is_exact or not found.values.keys() >= keys.index.keys():
         return
-    own, its = _stacked(keys.index, dims), _stacked(found.values, dims)
-    if own.shape != its.shape or not bool((its >= NONE).all()):
+    pairs = []
+    for dim, own in keys.index.items():
+        its = found.values[dim]
+        if own.shape != its.shape or not bool((its >= NONE).all()):
+            return
+        if dim in keys.batch and len(its.unique()) < len(own.unique()):  # Heads may share values.
+            if owner is None or dim != owner.dim:
+                continue
+            own, its = (owner.elements[x.clamp(min=0)].where(x >= 0, x) for x in (own, its))
+        pairs.append((own, its))
+    if not pairs:
         return
-    are_told = (own >= 0).all(0) & (its >= 0).all(0)
-    key, value = (_numbers(x, [shape[dim] for dim in dims]) for x in (own, its))
-    are_others = are_told & (key != value)
-    if bool(torch.isin(value[are_others], key[are_told]).any()):
+    key, value = (torch.stack(some) for some in zip(*pairs, strict=True))
+    are_told = (key >= 0).all(0) & (value >= 0).all(0)
+    are_others = are_told & (key != value).any(0)
+    if not bool(are_others.any()):
+        return
+    own, its = (x.T.unique(dim=0) for x in (key[:, are_told], value[:, are_others]))
+    if len(torch.cat((own, its)).unique(dim=0)) < len(own) + len(its):
         raise ValuesError(_OTHERS)
-
-
-def _stacked(index: dict[int, Tensor], dims: list[int]) -> Tensor:
-    return torch.stack([index[dim] for dim in dims])
-
-
-def _numbers(places: Tensor, sizes: list[int]) -> Tensor:
-    """Give places along several dimensions (dims, lead, slots) one number each."""
-    found = torch.zeros_like(places[0])
-    for of, size in zip(places, sizes, strict=True):
-        found = found * size + of
-    return found
