@@ -174,7 +174,7 @@ class Dependence:
     shape: tuple[int, ...]
     queries: Side
     keys: Side
-    values: dict[int, Tensor] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict, init=False)
 
     @property
     def sides(self) -> tuple[Side, Side]:
