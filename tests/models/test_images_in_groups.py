@@ -233,25 +233,89 @@ def test_several_images_of_a_text_are_read_side_by_side(idefics, eager):
                 np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+PADDED = (((0, 0), (0, 1)), ((1, 0),), ((0, 1),))
+"""Images of which only the upper row of patches is no padding: (text, image)."""
+
+
+def with_padding(padded):
+    """Give two texts with two images each."""
+    mask = torch.ones(2, 2, 16, 16, dtype=torch.long)
+    for text, image in padded:
+        mask[text, image, 8:] = 0
+    return texts(2, 2) | {"pixel_attention_mask": mask}
+
+
+@pytest.mark.parametrize("padded", PADDED)
+def test_padded_images_keep_the_numbers_of_their_slots(idefics, eager, padded):
+    kept = eager(modeling_idefics2)
+    traces = captured(idefics, **with_padding(padded))
+    first = of_latents(kept)[0]
+    for n, trace in enumerate(traces):
+        for head in range(HEADS):
+            expected = torch.block_diag(*first[2 * n : 2 * n + 2, head])
+            found = trace.stacks["encoder"][0, head].to_dense()
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def edited_by_hand(model, inputs, eager, change):
+    """Run with other weights where latents of the first layer read patches."""
+    changed: list[int] = []
+
+    def change_first(number, weights):
+        if weights.shape[2:] == (LATENTS, PATCHES + LATENTS) and not changed:
+            changed.append(number)
+            weights = change(weights.clone())
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights
+
+    eager(modeling_idefics2, change_first)
+    with torch.no_grad():
+        return model(**inputs).last_hidden_state
+
+
+@pytest.mark.parametrize("padded", PADDED)
+def test_an_edit_reaches_the_same_slot_of_padded_images(idefics, eager, padded):
+    inputs, slots, slot = with_padding(padded), PATCHES + LATENTS, PATCHES
+    cut = gattn.Cut(stack="encoder", layer=0, head=1, query=LATENTS, key=slots + slot)
+    with torch.no_grad(), gattn.edited(idefics, cut):
+        found = idefics(**inputs).last_hidden_state
+
+    def change(weights):
+        weights[[1, 3], 1, 0, slot] = 0
+        return weights
+
+    expected = edited_by_hand(idefics, inputs, eager, change)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_graph_of_padded_images_is_used_in_others(idefics, eager):
+    inputs = with_padding(PADDED[0])
+    graph = captured(idefics, **inputs)[0].stacks["encoder"][0, 0]
+    use = gattn.Use(graph, stack="encoder", layer=0, head=1)
+    with torch.no_grad(), gattn.edited(idefics, use):
+        found = idefics(**inputs).last_hidden_state
+
+    def change(weights):
+        weights[:, 1] = weights[[0, 1, 0, 1], 0]
+        return weights
+
+    expected = edited_by_hand(idefics, inputs, eager, change)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_an_edit_reaches_the_image_that_it_names(idefics, eager):
     inputs, slots = texts(2, 2), PATCHES + LATENTS
     cut = gattn.Cut(stack="encoder", layer=0, head=1, query=LATENTS + 2, key=slots + 1)
     with torch.no_grad(), gattn.edited(idefics, cut):
         found = idefics(**inputs).last_hidden_state
 
-    def change(number, weights):
-        if weights.shape[2:] == (LATENTS, slots) and not changed:
-            changed.append(number)
-            weights = weights.clone()
-            weights[[1, 3], 1, 2, 1] = 0  # the second image of both texts
-            weights = weights / weights.sum(-1, keepdim=True)
+    def change(weights):
+        weights[[1, 3], 1, 2, 1] = 0  # the second image of both texts
         return weights
 
-    changed: list[int] = []
     with torch.no_grad():
         plain = idefics(**inputs).last_hidden_state
-        eager(modeling_idefics2, change)
-        expected = idefics(**inputs).last_hidden_state
+    expected = edited_by_hand(idefics, inputs, eager, change)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(found, plain, atol=1e-4)
 

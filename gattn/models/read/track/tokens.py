@@ -119,7 +119,10 @@ class Tokens:
         return sides(real, start, length), keys
 
     def side_by_side(self, place: Place, call: SeenCall, belonging: Belonging) -> Place:
-        """Put the groups of a sequence next to each other: queries that read keys of their own."""
+        """Put the groups of a sequence next to each other: queries that read keys of their own.
+
+        All slots of the keys have numbers, padded ones too, as it differs from group to group.
+        """
         counts = Counter(belonging.sequences)
         if len(set(counts.values())) > 1:
             raise CaptureError(
@@ -127,17 +130,11 @@ class Tokens:
                 f"{len(counts)} texts; expected as many of each text: run texts one by one."
             )
         many, length, slots = max(counts.values()), call.query.shape[2], call.key.shape[2]
-        ranks = belonging.ranks
-        queries, keys = (
-            [
-                Side(x.slots, first, n * size + ordered(len(x)), count=many * size)
-                for n, first, x in zip(ranks, firsts, some, strict=True)
-            ]
-            for some, size, firsts in (
-                (place.queries, length, [n * length for n in ranks]),
-                (place.keys, slots, [0] * len(ranks)),
-            )
-        )
+        queries = [
+            Side(x.slots, n * length, n * length + x.slots, count=many * length)
+            for n, x in zip(belonging.ranks, place.queries, strict=True)
+        ]
+        keys = [Side(ordered(slots), 0, n * slots + ordered(slots)) for n in belonging.ranks]
         return replace(place, queries=queries, keys=keys, sizes=(many * length, many * slots))
 
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
