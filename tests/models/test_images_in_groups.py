@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from transformers.models.swin import modeling_swin
 
 import gattn
 from gattn.errors import CaptureError
+from gattn.models.hugging_face.media import Batch
 
 HEADS, WIDTH, SIDE, WINDOW = 2, 12, 8, 4
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -231,6 +234,40 @@ def test_several_images_of_a_text_are_read_side_by_side(idefics, eager):
                     expected[rows, columns] = own[n, image, head]
                 found = trace.stacks["encoder"][layer, head].to_dense()
                 np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("images", [(0, 2), (2, 0)])
+def test_images_of_one_of_two_texts_are_its_own(idefics, eager, images):
+    """There are as many images as texts."""
+    kept = eager(modeling_idefics2)
+    inputs = texts(*images)
+    traces = captured(idefics, **inputs)
+    first, owner = of_latents(kept)[0], images.index(2)
+    for head in range(HEADS):
+        found = traces[owner].stacks["encoder"][0, head].to_dense()
+        np.testing.assert_allclose(found, torch.block_diag(*first[:, head]), atol=1e-6)
+    assert set(traces[1 - owner].stacks) == {"text"}
+    length = int(inputs["attention_mask"][owner].sum())
+    cut = gattn.Cut(stack="encoder", layer=0, head=1, query=LATENTS, key=PATCHES + LATENTS)
+    with torch.no_grad(), gattn.edited(idefics, cut):
+        found = idefics(**inputs).last_hidden_state
+
+    def change(weights):
+        weights[1, 1, 0, 0] = 0
+        return weights
+
+    expected = edited_by_hand(idefics, inputs, eager, change)
+    real = slice(0, length)
+    torch.testing.assert_close(found[owner, real], expected[owner, real], atol=1e-5, rtol=1e-5)
+
+
+def test_elements_that_may_be_texts_or_images_belong_to_none():
+    config = SimpleNamespace(image_token_id=PLACE)
+    batch = Batch(texts(0, 2), config)
+    assert batch.belonging("decoder", 2, length=8).sequences == [0, 1]  # as long as texts
+    assert batch.belonging("encoder", 2, length=LATENTS).sequences == [1, 1]  # as the places are
+    assert batch.belonging("decoder", 2, length=8 + 5) is None
+    assert Batch(texts(1, 1), config).belonging("decoder", 2, length=20).sequences == [0, 1]
 
 
 PADDED = (((0, 0), (0, 1)), ((1, 0),), ((0, 1),))

@@ -85,6 +85,9 @@ class Batch:
         if not texts and ids is not None:
             texts = [len(ids)]
         self.texts = texts[0] if texts else None
+        self._lengths = [
+            x.shape[-2:][0] if name.endswith("embeds") else x.shape[-1] for name, x in known
+        ]
         self._ids = tensors.get("input_ids", ids)
         self._media: dict[str, tuple[str, Tensor]] = {}
         for kind, names in _MEDIA.items():
@@ -93,7 +96,7 @@ class Batch:
                 self._media[kind] = some[0]
         self._first = None if self.has_text else next(iter(tensors.items()), None)
         self._config = config
-        self._counted: dict[tuple[int, ...], tuple[list[int], list[int]] | None] = {}
+        self._counted: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
 
     @property
     def size(self) -> int | None:
@@ -117,13 +120,14 @@ class Batch:
         packed = Belonging([0], [0]) if count == 1 else None  # patches, or codebooks of a sound
         if texts is None:
             return _folded(count, self.size if tensor is None else len(tensor)) or packed
-        if not kind and count == texts:
+        if not kind and count == texts and not self._may_be_media(count, length):
             return Belonging(list(range(count)), [0] * count)
         if not kind and tensor is None:
             return packed
-        if not kind and count < texts:
-            return None
         tokens = self._tokens(name, kind)
+        fills = count == texts and self._fill_places(tokens, count, length)
+        if not kind and count <= texts and not fills:
+            return None
         if texts == 1 and tokens:
             return Belonging([0] * count, list(range(count)))
         rows = count if tensor is None else len(tensor)
@@ -143,6 +147,26 @@ class Batch:
         owner = [text for text, share in enumerate(shares) for _ in range(share)]
         return ranked([owner[n * units // count] for n in range(count)])
 
+    def _may_be_media(self, count: int, length: int) -> bool:
+        """Return whether as many elements as texts may be images of which some texts have more.
+
+        Elements as long as texts are these.
+        """
+        some = {self._tokens(name, kind) for kind, (name, _) in self._media.items()} - {()}
+        are_even = [
+            self._shares(one, count) == [1] * count or not self._places(one) for one in some
+        ]
+        return length not in self._lengths and not all(are_even)
+
+    def _fill_places(self, tokens: tuple[int, ...], count: int, length: int) -> bool:
+        """Return whether elements have as many tokens as texts have placeholders for images."""
+        return count * length == self._places(tokens)
+
+    def _places(self, tokens: tuple[int, ...]) -> int:
+        """Count the placeholders in all texts."""
+        counted = self._counts(tokens)
+        return 0 if counted is None else sum(counted[0])
+
     def _medium(self, kind: str) -> tuple[str, Tensor | None]:
         """Find the tensor in which a stack's images or sounds came, if it is a single one."""
         if self._first is not None and not self._media:
@@ -158,17 +182,18 @@ class Batch:
 
     def _counts(self, tokens: tuple[int, ...]) -> tuple[list[int], list[int]] | None:
         """Count the placeholders in each text, and the runs of them."""
+        if tokens in self._counted:
+            return self._counted[tokens]
         if self._ids is None or self._ids.dim() != 2:
             return None
         is_place = torch.isin(self._ids.cpu(), torch.tensor(tokens, device="cpu")).int()
         begins = is_place.diff(dim=1, prepend=is_place.new_zeros(len(is_place), 1)) > 0
-        return is_place.sum(1).tolist(), begins.sum(1).tolist()
+        found = self._counted[tokens] = is_place.sum(1).tolist(), begins.sum(1).tolist()
+        return found
 
     def _shares(self, tokens: tuple[int, ...], units: int) -> list[int] | None:
         """Share out `units` images, or patches of the same size, among the texts, in order."""
-        if tokens not in self._counted:
-            self._counted[tokens] = self._counts(tokens)
-        counted = self._counted[tokens]
+        counted = self._counts(tokens)
         if counted is None:
             return None
         places, runs = counted
