@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from gattn import Cut, capturing, edited
@@ -77,3 +78,78 @@ def test_a_part_whose_numbers_are_those_of_the_whole_is_edited(kind, is_inside):
     model = made(kind, False)
     contexts = [capturing(model), edited(model.second, CUT)]
     assert rows(model, *(contexts if is_inside else contexts[::-1])) == [2]
+
+
+class Around(nn.Module):
+    """A model of transformers after attention of one's own, whose tokens may be moved between."""
+
+    def __init__(self, moves):
+        super().__init__()
+        torch.manual_seed(0)
+        sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config = transformers.BertConfig(
+            vocab_size=9, intermediate_size=6, attn_implementation="eager", **sizes
+        )
+        self.head, self.bert, self.moves = Head(), transformers.BertModel(config), moves
+        self.eval()
+
+    def forward(self, x, mask=None):
+        x = self.head(x)
+        x = x[:, ORDER] if self.moves else x
+        return self.bert(inputs_embeds=x, attention_mask=mask).last_hidden_state
+
+
+PARTS = {
+    "model": lambda model: model.bert,
+    "layers": lambda model: model.bert.encoder,
+    "attention": lambda model: model.bert.encoder.layer[0].attention.self,
+}
+MASKS = {
+    "whole": None,
+    "left": torch.tensor([[0] * 2 + [1] * 6]),
+    "right": torch.tensor([[1] * 6 + [0] * 2]),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_inside", [True, False])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_is_read_otherwise_than_the_whole_is_edited(part, mask, is_inside):
+    """The whole is proved; BERT tells transformers' interface what it attends to."""
+    model, mask = Around(False), MASKS[mask]
+    with edited(model.bert, CUT):
+        expected = model(X, mask)
+    contexts = [capturing(model), edited(PARTS[part](model), CUT)]
+    first, second = contexts if is_inside else contexts[::-1]
+    with first as one, second as other:
+        found = model(X, mask)
+    trace = (one if is_inside else other).trace
+    torch.testing.assert_close(found, expected)
+    graph = trace.stacks["bert.encoder.layer.attention.self"][0, 0]
+    with capturing(model.bert) as alone, edited(model.bert, CUT):
+        model(X, mask)
+    wanted = torch.tensor(alone.trace["encoder"][0, 0].to_dense())
+    torch.testing.assert_close(torch.tensor(graph.to_dense()), wanted)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_edits_of_a_model_and_of_its_layers_add_up(is_inside):
+    model, other = Around(False).bert, Cut(layer=0, query=3, key=0)
+    with edited(model, CUT, other):
+        expected = model(inputs_embeds=X).last_hidden_state
+    contexts = [edited(model, CUT), edited(model.encoder, other)]
+    first, second = contexts if is_inside else contexts[::-1]
+    with first, second:
+        found = model(inputs_embeds=X).last_hidden_state
+    torch.testing.assert_close(found, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_tokens_that_a_whole_moves_before_a_model_of_transformers_are_refused(is_inside):
+    model = Around(True)
+    contexts = [capturing(model), edited(model.bert, CUT)]
+    with pytest.raises(CaptureError, match=r"on a model and on a part of it, and .* have other"):
+        rows(model, *(contexts if is_inside else contexts[::-1]))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import torch
 from torch import nn
 
 from gattn.errors import CaptureError
+from gattn.models.read.places import Place, Side
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import present
 
@@ -13,6 +17,18 @@ def trackers_of(module: nn.Module) -> list[Tracker]:
     """Return the trackers of all watched models that run and hold a module, the first one first."""
     owners = [calls for calls, _ in present() if calls.owns(module) and calls.are_running]
     return list(dict.fromkeys(calls.tracker for calls in owners))
+
+
+def check_numbers(name: str, places: Collection[Place]) -> None:
+    """Refuse a call of a module whose tokens have other numbers in one context than in another."""
+    first, *others = ([*place.queries, *place.keys] for place in places)
+    for other in others:
+        if not all(map(_are_alike, first, other)):
+            raise numbered_twice(name, "tokens")
+
+
+def _are_alike(one: Side, other: Side) -> bool:
+    return torch.equal(one.slots, other.slots) and torch.equal(one.at, other.at)
 
 
 def numbered_twice(name: str, what: str) -> CaptureError:

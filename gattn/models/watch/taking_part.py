@@ -19,6 +19,7 @@ from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 from gattn.models.watch.inside import inside
+from gattn.models.watch.parts_and_wholes import check_numbers
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
@@ -152,6 +153,7 @@ def _place(call: SeenCall, entries: Entries, places: dict[Tracker, Place]) -> di
     for tracker, _ in entries:
         if tracker not in places:
             places[tracker] = tracker.place(call)
+    check_numbers(call.where, places.values())
     return places
 
 

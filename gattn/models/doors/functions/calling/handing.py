@@ -19,6 +19,7 @@ from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.runs import runs
 from gattn.models.read.track.tracking import Tracker
+from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import present
 from gattn.models.watch.parts_and_wholes import numbered_twice, trackers_of
 from gattn.models.watch.taking_part import begin, take_part
@@ -138,12 +139,21 @@ def refuse_early(module: nn.Module, number: int) -> NoReturn:
 
 
 def _tracker(call: RawCall) -> Tracker:
-    return next(calls for calls, _ in present() if calls.owns(call.module)).tracker
+    return _calls(call).tracker
+
+
+def _calls(call: RawCall) -> Calls:
+    """Return the calls of the first model that proves a call, or else of the first that holds it.
+
+    Contexts on a model of transformers that holds it are shown what proves it, too.
+    """
+    found = [calls for calls, _ in present() if calls.owns(call.module)]
+    return next((calls for calls in found if calls.tracker.proves), found[0])
 
 
 def _is_read(call: RawCall, tracker: Tracker) -> bool:
     """Return whether a call is one of attention that is read here; refuse what cannot be read."""
-    calls = next(calls for calls, _ in present() if calls.owns(call.module))
+    calls = _calls(call)
     if call.module is calls.model and not calls.depth and innermost() is not calls.model:
         return False  # Another model runs inside its `generate`, such as an assistant.
     if not tracker.reads(call.module, call.lead, over_last=call.over_last):
