@@ -47,7 +47,7 @@ def small_input(model: nn.Module, pictures: int = 1) -> dict[str, Tensor] | None
         inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator, device="cpu")
     channels = getattr(config, "num_input_channels", None)
     if "past_values" in names and channels is not None:
-        shape = (1, config.context_length, max(channels, 2))
+        shape = (1, config.context_length, channels)
         inputs["past_values"] = torch.randn(shape, generator=generator, device="cpu")
     weight = next(x for x in model.parameters() if x.is_floating_point())
     device = input_device(model)
