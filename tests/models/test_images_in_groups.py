@@ -10,12 +10,15 @@ import torch
 import transformers
 from torch import nn
 from transformers.models.idefics2 import modeling_idefics2
+from transformers.models.patchtst import modeling_patchtst
 from transformers.models.sam2 import modeling_sam2
 from transformers.models.swin import modeling_swin
 
 import gattn
 from gattn.errors import CaptureError
+from gattn.models.doors.proof.grouping import attends_in_groups
 from gattn.models.hugging_face.media import Batch
+from gattn.models.read.track.tracking import Tracker
 
 HEADS, WIDTH, SIDE, WINDOW = 2, 12, 8, 4
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -148,7 +151,7 @@ def test_a_cut_in_a_shifted_window_is_that_of_its_patches(swin, eager):
 
 
 def test_windows_of_a_model_that_is_trained_are_not_numbered_by_guess(swin):
-    says = pytest.raises(CaptureError, match=r"8 groups of tokens.*windows.*model\.eval\(\)")
+    says = pytest.raises(CaptureError, match=r"8 groups of tokens.* of 2 inputs.*.*model\.eval\(\)")
     with says, gattn.edited(swin.train(), gattn.Scale(0.5, layer=0, head=0)):
         swin(IMAGES.double())
 
@@ -176,6 +179,36 @@ def test_queries_that_are_pooled_in_windows(eager):
         expected = on_patches(pooled, of_queries, slots, image)
         for head in range(2):
             np.testing.assert_allclose(second[0, head].to_dense(), expected[head], atol=1e-9)
+
+
+@pytest.mark.parametrize(("channels", "among_channels"), [(2, False), (1, True)])
+def test_channels_of_a_time_series_are_groups(eager, channels, among_channels):
+    """Steps of each channel attend to each other; then channels may, at each step."""
+    sizes = {"context_length": 12, "patch_length": 4, "patch_stride": 4, "d_model": 8}
+    config = transformers.PatchTSTConfig(
+        num_input_channels=channels, num_hidden_layers=1, num_attention_heads=HEADS, ffn_dim=12,
+        channel_attention=among_channels, attn_implementation="eager", **sizes,
+    )  # fmt: skip
+    model = randomized(transformers.PatchTSTModel(config))
+    series = torch.randn(2, 12, channels, generator=torch.Generator().manual_seed(0))
+    kept = eager(modeling_patchtst)
+    with torch.no_grad():
+        model(past_values=series)
+    first = kept[0].reshape(2, channels, HEADS, 3, 3)
+    for n, trace in enumerate(captured(model, past_values=series)):
+        stack = trace.stacks["encoder.layers.self_attn"]
+        for head in range(HEADS):
+            expected = torch.block_diag(*first[n, :, head])
+            np.testing.assert_allclose(stack[0, head].to_dense(), expected, atol=1e-6)
+
+
+def test_bugs_of_gattn_are_no_sign_that_a_model_attends_otherwise(swin, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Tracker, "place", broken)
+    with pytest.raises(ZeroDivisionError):
+        attends_in_groups(swin)
 
 
 LATENTS, PATCHES, PLACE = 3, 4, 59

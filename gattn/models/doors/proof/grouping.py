@@ -8,13 +8,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from gattn.errors import GattnError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.proof.copying.copies import copied
 from gattn.models.doors.proof.copying.random_numbers import random_numbers_kept
 from gattn.models.doors.proof.copying.small_inputs import small_input
 from gattn.models.doors.proof.probing.alike import state_of
 from gattn.models.doors.proof.probing.failing import is_out_of_memory
-from gattn.models.read.track.tracking import GroupsError
+from gattn.models.read.track.groups import GroupsError
 from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import outside
 
@@ -45,12 +46,17 @@ def _attends_so(model: nn.Module, pictures: int) -> bool:
         return False
     with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad():
         twin = copied(model)
+        try:
+            twin(**given)
+        except Exception as error:  # Models fail on small inputs in many ways.
+            if is_out_of_memory(error):
+                raise
+            return False
         with attached(twin, Context(), is_any=False):
             try:
                 twin(**given)
             except GroupsError:
                 return True
-            except Exception as error:  # Models fail on small inputs in many ways.
-                if is_out_of_memory(error):
-                    raise
+            except GattnError:
+                return False  # The user's own call is refused for this, with the reason.
     return False

@@ -18,29 +18,10 @@ from gattn.models.read.on_graphs.numbers import NodeNumbers
 from gattn.models.read.places import Place, Side
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.track.early_calls import EarlyCall
+from gattn.models.read.track.groups import GroupsError
 from gattn.models.read.track.layers import LayersOfCall
 from gattn.models.read.track.modules import Modules
 from gattn.models.read.track.tokens import Tokens
-
-
-class GroupsError(CaptureError):
-    """Several elements of a call are parts of one input, whose tokens their number does not tell.
-
-    Parameters
-    ----------
-    where : str
-        Where the call is.
-    count, inputs : int
-        How many elements it has, and how many inputs the model was given.
-    """
-
-    def __init__(self, where: str, count: int, inputs: int) -> None:
-        super().__init__(
-            f"{where} attends in {count} groups of tokens, such as windows, frames or pairs, to "
-            f"{inputs} inputs: which tokens these are was not proved, since the model is training, "
-            "or gattn made no small input that it takes. Call model.eval(); or capture and edit a "
-            "module of your own whose forward calls the model, of which this is proved."
-        )
 
 
 class Tracker:
