@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from torch import nn
+
 from benchmarks import zoo
 from benchmarks.coverage.apart import each_apart
 from benchmarks.coverage.by_kernels import attends_unseen, examine_by_kernels
@@ -14,6 +16,7 @@ from benchmarks.coverage.compared import WrongError
 from benchmarks.coverage.libraries import verdict as kernels
 from benchmarks.coverage.oracle import own_attention
 from gattn.errors import GattnError
+from gattn.models.doors.proof.grouping import attends_in_groups
 from gattn.models.run.opening import is_read_as_any
 
 SECONDS = 60
@@ -62,6 +65,10 @@ def judge(model_type: str) -> Verdict:
     return verdict
 
 
+def _has_windows(model: nn.Module) -> bool:
+    return is_read_as_any(model) and attends_in_groups(model)
+
+
 def examine(specimen: zoo.Specimen, is_eager: bool = False) -> Verdict:
     """Compare gattn with a model's own eager attention."""
     told = Verdict(
@@ -78,8 +85,8 @@ def examine(specimen: zoo.Specimen, is_eager: bool = False) -> Verdict:
     except Exception:  # Its eager code does not run.
         return _by_kernels(specimen, told)
     told = replace(told, routed=calls > 0)
-    if (not given and not calls) or (calls and is_read_as_any(specimen.model)):
-        return _by_kernels(specimen, told)  # In windows, its own attention has slots for tokens.
+    if (not given and not calls) or (calls and _has_windows(specimen.model)):
+        return _by_kernels(specimen, told)  # Its own attention has slots for tokens.
     unseen = attends_unseen(specimen) if calls else []
     try:
         captured, error = check_capture(specimen, given, calls > 0)
