@@ -288,10 +288,16 @@ def test_each_choice_is_a_text_of_its_own(kind):
 def test_choices_of_a_model_with_two_heads_are_texts():
     sizes = {"vocab_size": 60, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
     ends = dict.fromkeys(("bos_token_id", "eos_token_id"), 0)
-    model = transformers.GPT2DoubleHeadsModel(transformers.GPT2Config(**sizes, **ends)).eval()
+    config = transformers.GPT2Config(**sizes, **ends, attn_implementation="eager")
+    model = transformers.GPT2DoubleHeadsModel(config).eval()
+    ids = torch.randint(3, 60, (2, 3, 6))
     with gattn.capturing(model) as run, torch.no_grad():
-        model(input_ids=torch.randint(3, 60, (2, 3, 6)))
+        model(input_ids=ids)
+        expected = model.transformer(ids.flatten(0, 1), output_attentions=True).attentions
     assert len(run.traces) == 6
+    for number, trace in enumerate(run.traces):
+        for (layer, head), graph in trace["decoder"].items():
+            np.testing.assert_allclose(graph.to_dense(), expected[layer][number, head], atol=1e-6)
 
 
 def test_codebooks_are_no_texts():
