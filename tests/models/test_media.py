@@ -291,9 +291,10 @@ def test_choices_of_a_model_with_two_heads_are_texts():
     config = transformers.GPT2Config(**sizes, **ends, attn_implementation="eager")
     model = transformers.GPT2DoubleHeadsModel(config).eval()
     ids = torch.randint(3, 60, (2, 3, 6))
-    with gattn.capturing(model) as run, torch.no_grad():
-        model(input_ids=ids)
+    with torch.no_grad():
         expected = model.transformer(ids.flatten(0, 1), output_attentions=True).attentions
+        with gattn.capturing(model) as run:
+            model(input_ids=ids)
     assert len(run.traces) == 6
     for number, trace in enumerate(run.traces):
         for (layer, head), graph in trace["decoder"].items():
