@@ -95,7 +95,8 @@ class Kernels(TorchDispatchMode):
         self.images: set[tuple[int, ...]] = set()
         self.ranking: set[tuple[str, tuple[int, ...]]] = set()
         self._last: Event | None = None
-        self._spread: Event | None = None
+        self._spread: Any = WeakTensorKeyDictionary()
+        self._summed: Event | None = None
         self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
@@ -171,8 +172,8 @@ class Kernels(TorchDispatchMode):
 
         It is seen, then, also if a product takes it later.
         """
-        if self._spread is not None:
-            self._spread.is_seen = True
+        if self._summed is not None:
+            self._summed.is_seen = True
 
     @property
     def missed(self) -> list[str]:
@@ -190,10 +191,12 @@ class Kernels(TorchDispatchMode):
         self, name: str, args: Sequence[Any], tensors: Sequence[Tensor], result: Any
     ) -> None:
         softmax = next((self._softmaxes[x] for x in tensors if x in self._softmaxes), None)
+        if name == "sum":
+            self._summed = self._spread.get(tensors[0])
         if softmax is None:
             return
-        if name in _PRODUCTS or name == "mul":
-            self._spread = softmax.event if name == "mul" else None
+        if name == "mul":
+            self._spread[result] = softmax.event
         if name in _PRODUCTS:
             self._last = None
             others = [x for x in tensors if self._softmaxes.get(x) is not softmax]
