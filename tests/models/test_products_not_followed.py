@@ -324,29 +324,3 @@ def test_attention_that_another_layer_uses_again_is_told_and_cut_in_both():
         attention = scores.softmax(-1)
         y = x + attention @ first.v(x)
         torch.testing.assert_close(found, y + attention @ second.v(y))
-
-
-class _Deformable(_Seen):
-    """Weighs values that it samples around places of its own, as deformable attention does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.offsets, self.weights = nn.Linear(_WIDTH, 2 * 3), nn.Linear(_WIDTH, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        places = self.offsets(x).tanh().unflatten(-1, (3, 2))  # (batch, tokens, points, 2)
-        values = _F.grid_sample(x.mT[:, :, None], places, align_corners=False)
-        return x + (values * self.weights(x).softmax(-1)[:, None]).sum(-1).mT
-
-
-def test_deformable_attention_is_named():
-    torch.manual_seed(0)
-    x = torch.randn(2, _TOKENS, _WIDTH)
-    alone = _Deformable().eval()
-    with pytest.raises(CaptureError, match="sampled between tokens"), capturing(alone):
-        alone(x)
-    model = nn.Sequential(_Seen(), _Deformable()).eval()
-    with pytest.warns(UserWarning, match=r"1 \(_Deformable\) does not show its attention"):  # noqa: SIM117
-        with torch.no_grad(), capturing(model) as run:
-            model(x)
-    assert list(run.traces[0].stacks) == ["_Seen"]

@@ -21,6 +21,7 @@ from gattn.models.doors.proof.probing.one_run.constants import Constants
 from gattn.models.doors.proof.probing.one_run.origins import Origins, is_sized_by_numbers
 from gattn.models.doors.proof.probing.one_run.parameters import Parameters
 from gattn.models.doors.proof.probing.one_run.picking import Picks, tensors_in
+from gattn.models.doors.proof.probing.one_run.sampling import Places
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 from gattn.models.doors.proof.silent import Products
@@ -90,6 +91,7 @@ class Kernels(TorchDispatchMode):
         self.takings = Takings(self._parameters)
         constants = self._parameters.places | ({place_of(x) for x in model.buffers()} - {0})
         self.picks = Picks(lambda: walk.running, constants, Constants(model))
+        self._places = Places()
         self.origins = Origins(model)
         self.integers = Integers(constants)
         self.images: set[tuple[int, ...]] = set()
@@ -147,7 +149,9 @@ class Kernels(TorchDispatchMode):
         # As it runs, torch.jit compares constants, too.
         is_equal = name == "equal" and self.origins.are_given(tensors)
         how["compares"] = is_equal or name == "allclose"
-        self.picks.note(name, args, given, result, **how)
+        samples = self._places.decided(name, tensors)
+        self._places.note(name, tensors, result, is_random=is_random)
+        self.picks.note(name, args, given, result, samples=samples, **how)
         if not self.picks.is_ignoring:
             self.origins.note(func, tensors, result, is_random=is_random)
         is_lookup = self.integers.note(name, tensors, result)
@@ -158,6 +162,7 @@ class Kernels(TorchDispatchMode):
     def begin(self, given: Any) -> None:
         """Note what the model is given."""
         self.picks.begin(given)
+        self._places.begin(given)
         self.origins.begin(given)
         self.integers.begin(given)
         self.nodes.begin(given)

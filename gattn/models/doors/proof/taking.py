@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.proof.probing.one_run.parameters import Parameters
-from gattn.models.doors.proof.probing.one_run.picking import tensors_in
+from gattn.models.doors.proof.probing.one_run.picking import is_sampling, tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.silent import holds
 
@@ -66,7 +66,7 @@ class Takings:
             self._whole.add(where)
         if isinstance(result, Tensor):
             self._note_columns(kernel, tensors, result)
-            self._note_sampled(kernel, tensors, result)
+        self._note_sampled(kernel, tensors, tensors_in((result,)))
 
     def claim(self) -> None:
         """Note that a door saw the product that ran last."""
@@ -81,10 +81,11 @@ class Takings:
     @property
     def missed(self) -> set[str]:
         """The modules that multiply a softmax of which no door saw a product with tokens."""
-        unseen = [one for one in self._softmaxes if not (one.is_made or one.is_seen)]
-        takings = [x for one in unseen for x in one.takings]
-        takings += [x for one in self._softmaxes for x in one.takings if x.is_sampled]
-        return self._whole | {x.where for x in takings}
+        found = set(self._whole)
+        for one in self._softmaxes:
+            is_missed = not (one.is_made or one.is_seen)
+            found |= {x.where for x in one.takings if is_missed or (one.is_made and x.is_sampled)}
+        return found
 
     @property
     def again(self) -> set[str]:
@@ -158,11 +159,18 @@ class Takings:
         made = (*query.shape[:-1], value.shape[-1])
         return is_alike and query.shape[-1] == key.shape[-1] and tuple(result.shape) == made
 
-    def _note_sampled(self, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
+    def _note_sampled(
+        self, kernel: str, tensors: Sequence[Tensor], results: Sequence[Tensor]
+    ) -> None:
         """Follow values that are read between tokens, which deformable attention weighs."""
-        size = sum(x.numel() for x in tensors if x in self._sampled)
-        if kernel.startswith("grid_sampler") or (size and result.numel() == size):
-            self._sampled[result] = True
+        sizes = [x.numel() for x in tensors if x in self._sampled]
+        if is_sampling(kernel):
+            sizes = [0]
+        elif not sizes or kernel in PRODUCTS or kernel.startswith(_NORMS):
+            return
+        for x in results:
+            if kernel in _PARTS or x.numel() >= max(sizes):
+                self._sampled[x] = True
 
     def _note_columns(self, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
         """Follow numbers of which a parameter made some dimension."""

@@ -33,8 +33,8 @@ _FILLS = frozenset(("masked_fill", "masked_fill_", "where"))
 _KEEP_FILLED = frozenset(("add", "add_", "mul", "baddbmm", "clone", "_to_copy", "_unsafe_view"))
 _KEEP_FILLED |= {"expand", "cat", "repeat", "contiguous", *_FILLS}
 """What goes on with numbers some of which were filled by a mask."""
-_MAKES = frozenset(f"{name}_like" for name in ("ones", "zeros", "full", "empty"))
-_MAKES |= {f"new_{name}" for name in ("ones", "zeros", "full", "empty")}
+MAKES = frozenset(f"{name}_like" for name in ("ones", "zeros", "full", "empty"))
+MAKES |= {f"new_{name}" for name in ("ones", "zeros", "full", "empty")}
 """What makes numbers in the form of a tensor, but not of its own ones."""
 _PLACES = frozenset(("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_"))
 
@@ -132,16 +132,20 @@ class Picks:
         is_sized: bool = False,
         is_own: bool = False,
         compares: bool = False,
+        samples: By | None = None,
     ) -> None:
         """Look at a kernel: by sizes, or if it is none of torch's, Python may learn of values.
 
-        So it may where it `compares` what the model is given.
+        So it may where it `compares` what the model is given. If it `samples` between numbers, what
+        decides the places is told.
         """
         if self.is_ignoring:
             return
         count, given = len(self.found), tensors_in((args, kwargs))
         is_told = is_sized or is_own
         self._note(kernel, args, kwargs, given, result, is_random=is_random)
+        if samples is not None and self._moves(kernel, given):
+            self.found.append(Pick(samples, kernel, tuple(self._running()), memory_of(result)))
         is_plain = not is_random and self._is_plain(kernel, given, result)
         self._fill(kernel, given, result, is_plain=is_plain)
         new = self.found[count:]
@@ -157,7 +161,7 @@ class Picks:
 
     def _is_plain(self, kernel: str, given: Sequence[Tensor], result: Any) -> bool:
         """Follow what is made of no tensors, as causal masks are; return whether a result is so."""
-        is_plain = kernel in _MAKES or all(memory_of(x) in self._plain for x in given)
+        is_plain = kernel in MAKES or all(memory_of(x) in self._plain for x in given)
         made = set(map(memory_of, tensors_in((result,)))) - {None}
         if is_plain:
             self._plain |= made
@@ -316,10 +320,15 @@ class Picks:
         """Return whether a kernel moves numbers of tokens; constants hold none."""
         if not given or not given[0].is_floating_point():
             return False
-        if kernel in _TAKES or kernel == "_unsafe_index":
+        if kernel in _TAKES or kernel == "_unsafe_index" or is_sampling(kernel):
             is_constant = place_of(given[0]) in self.constants or self.own.are_weights(given[0])
             return not is_constant
         return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])
+
+
+def is_sampling(kernel: str) -> bool:
+    """Return whether a kernel takes numbers at places between others, which a grid tells."""
+    return "grid_sampler" in kernel and not kernel.endswith("backward")
 
 
 def _ranks_rows(kernel: str, x: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
