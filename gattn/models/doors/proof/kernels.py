@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.graphs.observing import is_own
+from gattn.models.doors.proof.events import Event, Part, softmax_of
 from gattn.models.doors.proof.nodes.keeping import KeptRows
 from gattn.models.doors.proof.probing.integers import Integers
 from gattn.models.doors.proof.probing.moving import Moves
@@ -96,9 +97,9 @@ class Kernels(TorchDispatchMode):
         self.integers = Integers(constants)
         self.images: set[tuple[int, ...]] = set()
         self.ranking: set[tuple[str, tuple[int, ...]]] = set()
-        self._last: Event | None = None
+        self._last: Part | None = None
         self._spread: Any = WeakTensorKeyDictionary()
-        self._summed: Event | None = None
+        self._summed: Part | None = None
         self.across: set[str] = set()
         self.moves = Moves()
         self._softmaxes: Any = WeakTensorKeyDictionary()
@@ -119,13 +120,16 @@ class Kernels(TorchDispatchMode):
         tensors = tensors_in((args, given))
         is_empty = all(not x.numel() for x in tensors_in((result,)) or tensors)  # As texts may be.
         if name.startswith(_WHOLES) and not is_empty:
-            self._last = Event(self._walk.innermost, is_seen=is_own())
-            self.events.append(self._last)
+            event = Event(self._walk.innermost, is_own=is_own())
+            self.events.append(event)
+            self._last = Part(event)
+            self._last.take()
             self.takings.forget()
             for x in tensors_in((result,))[:1]:
                 self.products.totals.attend(x)
         elif name == _SPARSE:
             self.events.append(Event(self._walk.innermost))
+            Part(self.events[-1]).take()
         elif name in _SOFTMAXES and not is_empty:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
@@ -170,7 +174,7 @@ class Kernels(TorchDispatchMode):
     def claim(self) -> None:
         """Note that a door saw the kernel that ran last."""
         if self._last is not None:
-            self._last.is_seen = True
+            self._last.claim()
 
     def claim_sum(self) -> None:
         """Note that a door saw a softmax meet its values in a sum, which is no kernel of its own.
@@ -178,19 +182,19 @@ class Kernels(TorchDispatchMode):
         It is seen, then, also if a product takes it later.
         """
         if self._summed is not None:
-            self._summed.is_seen = True
+            self._summed.claim()
 
     @property
     def missed(self) -> list[str]:
         """The modules in which kernels ran that no door saw."""
-        return [one.where for one in self.events if one.is_attention and not one.is_seen]
+        return [one.where for one in self.events if one.is_attention and one.is_missed]
 
     def _begin(self, scores: Tensor, rest: Any, given: Mapping[str, Any], result: Tensor) -> None:
         if scores.dim() > 1:
             dim = rest[0] if rest else given.get("dim", -1)
             is_last = dim % scores.dim() == scores.dim() - 1
-            event = Event(self._walk.innermost, is_last, is_own())
-            self._softmaxes[result] = _softmax(event, result, result.stride(dim))
+            event = Event(self._walk.innermost, is_last, is_own(), result.numel())
+            self._softmaxes[result] = softmax_of(event, result, result.stride(dim))
 
     def _follow(
         self, name: str, args: Sequence[Any], tensors: Sequence[Tensor], result: Any
@@ -201,27 +205,35 @@ class Kernels(TorchDispatchMode):
         if softmax is None:
             return
         if name == "mul":
-            self._spread[result] = softmax.event
+            self._spread[result] = softmax.part
         if name in _PRODUCTS:
             self._last = None
-            others = [x for x in tensors if self._softmaxes.get(x) is not softmax]
+            others = [x for x in tensors if not self._is_of(x, softmax.part.event)]
             if others and not any(map(self._parameters.holds, others)):
                 if not any(self._is_summed_over_keys(x, dim) for x, dim in _summed(tensors)):
                     self.across.add(self._walk.innermost)
                     return
-                if not softmax.is_counted:
-                    self.events.append(softmax.event)
-                softmax.is_counted = True
-                self._last = softmax.event
+                if not softmax.part.event.taken:
+                    self.events.append(softmax.part.event)
+                self._last = softmax.part
+                self._last.take()
                 return
         if name == "sum" and not self._sums_keys_up(*args[:2]):
-            event = Event(self._walk.innermost, softmax.event.is_attention, is_own())
-            self._softmaxes[result] = _softmax(event, result, softmax.stride)
+            is_attention = softmax.part.event.is_attention
+            event = Event(self._walk.innermost, is_attention, is_own(), result.numel())
+            self._softmaxes[result] = softmax_of(event, result, softmax.stride)
             return
         for x in tensors_in((result,)):
             size = x.numel() if x.is_floating_point() else 0
-            if size == softmax.size or (name in _PARTS and 0 < size < softmax.size):
+            if size == softmax.part.size:
                 self._softmaxes[x] = softmax
+            elif name in _PARTS and 0 < size < softmax.part.size:
+                place = (*softmax.part.place, x.storage_offset(), size)
+                self._softmaxes[x] = replace(softmax, part=Part(softmax.part.event, size, place))
+
+    def _is_of(self, x: Tensor, event: Event) -> bool:
+        found = self._softmaxes.get(x)
+        return found is not None and found.part.event is event
 
     def _sums_keys_up(self, x: Tensor, dims: Any = ()) -> bool:
         """Return whether a sum is over the keys of a softmax: of all numbers, it is."""
@@ -235,33 +247,6 @@ class Kernels(TorchDispatchMode):
             return False
         is_copy = StorageWeakRef(x.untyped_storage()) != known.memory
         return is_copy or x.shape[dim] == 1 or x.stride(dim) == known.stride
-
-
-@dataclass(eq=False)
-class Event:
-    """A kernel that ran in a module.
-
-    A softmax over another dimension than the last one may be something else than attention.
-    """
-
-    where: str
-    is_attention: bool = True
-    is_seen: bool = False
-
-
-@dataclass(eq=False)
-class _Softmax:
-    """A softmax that is followed to the product that takes it."""
-
-    event: Event
-    size: int
-    memory: StorageWeakRef
-    stride: int
-    is_counted: bool = False
-
-
-def _softmax(event: Event, x: Tensor, stride: int) -> _Softmax:
-    return _Softmax(event, x.numel(), StorageWeakRef(x.untyped_storage()), stride)
 
 
 def _summed(tensors: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
