@@ -126,20 +126,21 @@ class Followed:
     def write(self, found: Product, weights: Tensor) -> list[Tensor]:
         """Put edited attention into the tensors that hold it, which the model may read or return.
 
-        Where gradients are taken of them, or they are a slice of the softmax, only functions that
-        read them later get it. Returns those that hold it then.
+        Where gradients are taken of them, they are a slice of the softmax, or heads that share them
+        are edited apart, only functions that read them later get it. Returns those that hold it then.
         """
         weights = found.as_operand(weights)
         self.source.operand = ref(found.operand)
         has_gradient = found.operand.requires_grad or weights.requires_grad
         has_gradient = has_gradient and torch.is_grad_enabled()
-        if has_gradient or self.columns is not None:
+        is_repeated = are_equal(_once(weights, found.operand).expand_as(weights), weights)
+        if has_gradient or self.columns is not None or not is_repeated:
             self.source.edited = weights
             return []
         written = [x for x in self._copies() if are_equal(x, found.operand)]
         with torch.no_grad():
             for x in (*written, found.operand):
-                x.data.copy_(weights)
+                _once(x, x).data.copy_(_once(weights, x))
         return [*written, found.operand]
 
     def _copies(self) -> list[Tensor]:
@@ -147,6 +148,14 @@ class Followed:
         root, known = self.source.root, softmaxes.known.copy().values()
         some = [x() for x, one, _ in known if one.source.root is root and not one.altered]
         return [x for x in some if x is not None and x.is_floating_point()]
+
+
+def _once(numbers: Tensor, like: Tensor) -> Tensor:
+    """Take those of some numbers once that another tensor, as heads do, repeats in its memory."""
+    for dim, stride in enumerate(like.stride()):
+        if stride == 0 and like.shape[dim] > 1:
+            numbers = numbers.narrow(dim, 0, 1)
+    return numbers
 
 
 @dataclass(frozen=True, eq=False)
