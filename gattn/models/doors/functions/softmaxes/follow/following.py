@@ -127,7 +127,8 @@ class Followed:
         """Put edited attention into the tensors that hold it, which the model may read or return.
 
         Where gradients are taken of them, they are a slice of the softmax, or heads that share them
-        are edited apart, only functions that read them later get it. Returns those that hold it then.
+        are edited apart, only functions that read them later get it.
+        Returns those that hold it then.
         """
         weights = found.as_operand(weights)
         self.source.operand = ref(found.operand)
