@@ -8,13 +8,19 @@ from collections.abc import Iterator
 from textwrap import dedent
 from types import CodeType, FunctionType
 
+import torch
 from torch import nn
 
 from gattn.errors import ModelError
-from gattn.models.doors.functions.calling.dropouts import DROPOUTS
 from gattn.models.load.scripts import is_training
 
 _CHANGING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
+_DROPOUTS = frozenset(
+    value
+    for of in (torch, nn.functional)
+    for name, value in vars(of).items()
+    if "dropout" in name and name[0] != "_" and callable(value)
+)
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -57,7 +63,7 @@ def _only_drops_nothing(method: FunctionType, module: nn.Module) -> bool:
         return False
     dropping: set[ast.AST] = set()
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and _named_in(method, call.func) in DROPOUTS:
+        if isinstance(call, ast.Call) and _named_in(method, call.func) in _DROPOUTS:
             given = dict(zip(("input", "p", "training"), call.args, strict=False))
             given |= {one.arg: one.value for one in call.keywords if one.arg is not None}
             if "p" in given and "training" in given and _is_zero(given["p"], method, module):
