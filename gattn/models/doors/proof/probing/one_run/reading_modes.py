@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +18,6 @@ from gattn.models.doors.proof.probing.one_run.missing import MEETS_NAN, given_te
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 from gattn.models.watch.inside import is_inside
-
-if TYPE_CHECKING:
-    from gattn.models.doors.proof.probing.one_run.reading import Reads
 
 _ONE_NUMBER = frozenset(
     getattr(of, name)
@@ -87,7 +84,7 @@ class Reading(TorchFunctionMode):
 class Noting(Reading):
     """Notes what code reads."""
 
-    def __init__(self, walk: Walk, reads: Reads) -> None:
+    def __init__(self, walk: Walk, reads: Any) -> None:
         super().__init__(walk, {})
         self._reads = reads
 
