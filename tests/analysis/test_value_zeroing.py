@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity
 import gattn
 from gattn.analysis import value_zeroing
 from gattn.analysis.vectors import value_zeroing as zeroing
-from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.errors import CaptureError, SelectionError
 
 
 @pytest.fixture(scope="module")
