@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.doors.proof.copying.scripted import stand_ins
 from gattn.models.doors.proof.copying.twins import Twins
 from gattn.models.doors.proof.probing.one_run.holding import IGNORED
 from gattn.models.doors.proof.probing.one_run.hooks import KINDS, is_users
 from gattn.models.doors.proof.probing.one_run.inputs import detached
+from gattn.models.doors.proof.probing.one_run.scripted import stand_ins
 from gattn.models.doors.proof.probing.one_run.state import reached
 
 _CONSUMED = (GeneratorType, AsyncGeneratorType, CoroutineType)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.doors.functions.calling.memory import Memory, memory_of
-from gattn.models.doors.proof.copying.scripted import ScriptModule
+from gattn.models.doors.proof.probing.one_run.scripted import ScriptModule
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 
