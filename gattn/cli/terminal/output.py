@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gattn.analysis.reading.results import Table
     from gattn.models.effects.effect_tables import Effects
 
-PICTURES = (".svg", ".png", ".pdf")
+PICTURES = (".svg", ".png", ".pdf", ".ps", ".eps")
 PAGES = (".html", ".htm")
 EXPORTS = (".gattn", ".json", ".graphml", ".gexf", ".dot", ".gv", ".csv")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
+
+from gattn.models.doors.functions.calling.memory import Memory, memory_of
 
 
 @dataclass(eq=False)
@@ -13,7 +14,8 @@ class Event:
     """A kernel that ran in a module, and the parts of it that products took, and doors saw.
 
     A softmax over another dimension than the last one may be something else than attention. It is
-    missed if doors saw less of it than there is, and a product took another part.
+    missed if a product took all of it unseen, or doors saw less of it than there is, and a product
+    took another part.
     """
 
     where: str
@@ -27,7 +29,8 @@ class Event:
     def is_missed(self) -> bool:
         """Whether no door saw all of it that products took."""
         is_whole = sum(self.seen.values()) >= self.size
-        return not (self.is_own or is_whole or self.taken <= self.seen.keys())
+        is_in_parts = not self.seen and () not in self.taken
+        return not (self.is_own or is_whole or is_in_parts or self.taken <= self.seen.keys())
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +55,10 @@ class Softmax:
     """A softmax, or a part of it, that is followed to the product that takes it."""
 
     part: Part
-    memory: StorageWeakRef
+    memory: Memory | None
     stride: int
 
 
 def softmax_of(event: Event, x: Tensor, stride: int) -> Softmax:
     """Follow what a softmax gave, whose keys are so far apart."""
-    return Softmax(Part(event, x.numel()), StorageWeakRef(x.untyped_storage()), stride)
+    return Softmax(Part(event, x.numel()), memory_of(x), stride)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.functions.calling.memory import memory_of
 from gattn.models.doors.graphs.observing import is_own
 from gattn.models.doors.proof.events import Event, Part, softmax_of
 from gattn.models.doors.proof.nodes.keeping import KeptRows
@@ -245,7 +245,7 @@ class Kernels(TorchDispatchMode):
         known = self._softmaxes.get(x)
         if known is None:
             return False
-        is_copy = StorageWeakRef(x.untyped_storage()) != known.memory
+        is_copy = memory_of(x) != known.memory
         return is_copy or x.shape[dim] == 1 or x.stride(dim) == known.stride
 
 
