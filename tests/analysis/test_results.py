@@ -64,7 +64,7 @@ def test_a_line_has_a_point_for_each_value(values):
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), [3, 4, 5])
     ax.figure.savefig(io.BytesIO())
     assert ax.get_title().startswith("rollout")
-    assert not ax.get_ylabel()
+    assert ax.get_ylabel() == "rollout"
 
 
 def test_a_matrix_shows_its_numbers_and_the_last_layer_is_named(values):
