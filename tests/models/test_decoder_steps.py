@@ -284,9 +284,7 @@ def test_steps_that_read_other_values_are_not_taken_for_the_first_one():
     with pytest.warns(UserWarning, match=says), capturing(model) as run:
         model(ids, target)
     for n, trace in enumerate(run.traces):
-        own = [
-            shown[n] for shown in model.shown[1::2]
-        ]  # Their values are turned, too.
+        own = [shown[n] for shown in model.shown[1::2]]  # Their values are turned, too.
         for stack, expected in zip(trace.stacks.values(), own, strict=True):
             np.testing.assert_allclose(stack[0, 0].to_dense()[0], expected, atol=1e-12)
 
