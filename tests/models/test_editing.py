@@ -523,7 +523,7 @@ def test_patches_of_an_image_are_cut(tiny, randn):
 
 
 def test_windows_of_an_image_are_cut_by_their_tokens(randn):
-    """Four windows of 16 patches run as one batch: a patch's position counts over all windows."""
+    """Four windows of 16 patches run as one batch: patches are counted row by row of the image."""
     from transformers import SwinConfig, SwinModel
 
     torch.manual_seed(0)
@@ -532,12 +532,12 @@ def test_windows_of_an_image_are_cut_by_their_tokens(randn):
     )
     model, pixels = SwinModel(config).eval(), randn(1, 3, 16, 16).float()
     inputs = {"pixel_values": pixels}
-    with torch.no_grad(), edited(model, Cut(0, 1, query=20, key=18)), capturing(model) as found:
+    with torch.no_grad(), edited(model, Cut(0, 1, query=20, key=29)), capturing(model) as found:
         model(**inputs)
     before, after = (trace[0, 1].to_dense() for trace in (capture(inputs, model), found.trace))
-    assert after[20, 18] == 0 < before[20, 18]
-    expected = np.delete(before[20], 18) / np.delete(before[20], 18).sum()
-    np.testing.assert_allclose(np.delete(after[20], 18), expected, atol=1e-6)
+    assert after[20, 29] == 0 < before[20, 29]
+    expected = np.delete(before[20], 29) / np.delete(before[20], 29).sum()
+    np.testing.assert_allclose(np.delete(after[20], 29), expected, atol=1e-6)
     np.testing.assert_array_equal(np.delete(after, 20, 0), np.delete(before, 20, 0))
     with (
         pytest.raises(EditError, match="nothing to edit"),

@@ -288,13 +288,14 @@ def test_the_gradient_of_a_cut_is_that_without_the_edge():
         assert_close(one, other)
 
 
-def test_training_goes_on_with_edits_and_is_not_captured():
+def test_training_goes_on_with_edits_and_is_not_captured_with_dropout():
     gat = plain_gat().train()
     with edited(gat, Cut(layer=0, query=3, key=2)):
         gat(X, EDGES).sum().backward()
     assert gat.att_src.grad is not None
-    with pytest.raises(ModelError, match="training"), capturing(gat):
-        gat(X, EDGES)
+    drops = conv(pyg.GATConv, heads=2, dropout=0.5).train()
+    with pytest.raises(ModelError, match="training"), capturing(drops):
+        drops(X, EDGES)
 
 
 def test_effects_are_measured():
