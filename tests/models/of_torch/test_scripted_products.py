@@ -89,31 +89,3 @@ def test_a_softmax_whose_halves_are_both_seen_is_shown():
     for head, (_, one) in enumerate(sorted(stack.items())):
         found = torch.as_tensor(one.to_dense())
         torch.testing.assert_close(found, _softmax(q, k)[0, head], check_dtype=False)
-
-
-class _Means(nn.Module):
-    """Additive attention, with means in the place of sums."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.score = nn.Linear(_WIDTH, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        powers = torch.exp(self.score(torch.tanh(x[:, :, None] + x[:, None])))
-        attention = powers / powers.mean(2, keepdim=True)
-        return x + (attention * x[:, None]).mean(2)
-
-
-@pytest.mark.parametrize("is_scripted", [False, True])
-def test_exponentials_that_are_divided_by_means_and_averaged_with_values_are_named(is_scripted):
-    torch.manual_seed(0)
-    part = torch.jit.script(_Means()) if is_scripted else _Means()
-    seen = _Layer(lambda q, k, v: _softmax(q, k) @ v)
-    model, x = nn.Sequential(part, seen).eval(), torch.randn(2, _TOKENS, _WIDTH)
-    named = pytest.warns(UserWarning, match=r"^0 \(.*\) does not show its attention")
-    with torch.no_grad():
-        for _ in range(3):
-            model(x)
-        with named, capturing(model) as run:
-            model(x)
-    assert list(run.traces[0].stacks) == ["_Layer"]

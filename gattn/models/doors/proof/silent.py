@@ -20,7 +20,6 @@ _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
 _NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
 _PUTS = frozenset(("index_put", "index_put_", "_index_put_impl_"))  # They may add, if told.
-_SUMMING = frozenset(("sum", "mean"))
 _EXTREMES = frozenset(("amax", "amin"))
 _DIVIDING = frozenset(("div", "div_", "reciprocal", "log", "log_"))
 _NORMS = ("native_layer_norm", "native_batch_norm", "native_group_norm")
@@ -122,7 +121,7 @@ class Products:
         self._node_sums[result] = summed
 
     def _note_use(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
-        is_sum, found = kernel in _SUMMING, self._exponential(tensors)
+        is_sum, found = kernel == "sum", self._exponential(tensors)
         spread = [x for x in tensors if x in self._spread]
         if is_sum and spread:
             is_product, found = True, self._spread[spread[0]]
