@@ -756,7 +756,16 @@ def test_a_batch_size_is_a_whole_number(tiny, size):
         next(capture_many([IDS], tiny("bert"), batch_size=size))
 
 
-def test_layers_that_combine_several_softmaxes_are_refused(tiny):
+class Own(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids):
+        return self.model(input_ids=ids).logits
+
+
+def test_layers_that_combine_several_softmaxes_are_read_in_a_module_of_ones_own(tiny):
     """A differential Llama calls the attention twice a layer; ALBERT shares one among layers."""
     from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
 
@@ -764,9 +773,23 @@ def test_layers_that_combine_several_softmaxes_are_refused(tiny):
     config = DiffLlamaConfig(
         vocab_size=60, num_hidden_layers=2, num_key_value_heads=2, **sizes, pad_token_id=0
     )
-    with pytest.raises(CaptureError, match=r"4 times in 2 layers.*several softmaxes"):
-        capture(IDS, DiffLlamaForCausalLM(config).eval())
+    model = DiffLlamaForCausalLM(config).eval()
+    with pytest.raises(CaptureError, match=r"4 times in 2 layers.*several softmaxes.*of your own"):
+        capture(IDS, model)
     assert capture(IDS, tiny("albert"))["encoder"].layers == [0, 1]
+
+    own, ids = Own(model).eval(), torch.tensor([IDS])
+    with torch.no_grad(), capturing(own, keep=All()) as run:
+        own(ids)
+    model.set_attn_implementation("eager")
+    expected = model(ids, output_attentions=True).attentions
+    # The second softmax of a layer is the first one once more, for the other half of the values.
+    for stack in run.trace.stacks.values():
+        for (layer, head), graph in stack.items():
+            np.testing.assert_allclose(
+                graph.to_dense(), expected[layer][0, head].detach(), atol=1e-6
+            )
+    assert len(run.trace.stacks) == 2
 
 
 def test_a_model_in_training_is_refused(tiny):

@@ -112,6 +112,7 @@ class Modules:
             if layers is not None and modules < number > layers:
                 raise CaptureError(
                     f"{type(self.model).__name__} calls its attention {number} times in {layers} "
-                    "layers: a layer's attention combines several softmaxes, which gattn does not "
-                    "read."
+                    "layers: a layer's attention combines several softmaxes, or a part ran twice, "
+                    "so these are not the layers that its configuration tells of. Capture a module "
+                    "of your own whose forward calls the model: it is read as one of any library."
                 )
