@@ -72,7 +72,7 @@ def test_pairs_without_an_edge_are_empty_as_in_a_matrix():
     head = AttentionGraph.from_dense(np.tril(attention(200, 200)), gattn.TokenGraph.causal(200))
     in_time = cells(head.at_times(0.5).draw_time(figsize=(6, 6))).get_array()
     assert (in_time.mask == np.triu(np.ones((200, 200)), 1)).all()
-    ax = head.at_times(0.5).draw_time(figsize=(1.2, 1.2), labels=False)
+    ax = head.at_times(0.5).draw_time(figsize=(2, 2), labels=False)
     pooled = cells(ax).get_array()
     assert max(pooled.shape) < 200
     by_position = EdgeCells.of(head).at(*pooled.shape)
