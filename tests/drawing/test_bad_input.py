@@ -161,14 +161,6 @@ def test_a_figure_for_many_heads_is_no_axes():
         small_trace().draw(figure=plt.subplots()[1])
 
 
-@pytest.mark.parametrize("layout", ["arcs", "circle", "columns"])
-def test_a_figure_without_room_says_how_much_it_needs(layout):
-    with pytest.raises(SelectionError, match=r"give at least 1.* x 0") as caught:
-        causal_head(5).draw(layout, figsize=(0.2, 0.2))
-    least = str(caught.value).rpartition("least ")[2].rstrip(".").split(" x ")
-    causal_head(5).draw(layout, figsize=[float(side) for side in least])
-
-
 def test_places_that_are_no_numbers_are_named():
     with pytest.raises(SelectionError, match="two finite numbers, not 'ab'"):
         causal_head(5).draw(dict.fromkeys(range(5), "ab"))

@@ -354,3 +354,13 @@ def test_a_picture_of_effects_that_are_all_0_says_so(layout):
     assert f"no {what} are measured" in caption(table.draw(layout))
     table["effect"] = 0.0
     assert caption(table[:1].draw(layout)).startswith("the change is 0")
+
+
+def test_a_printed_table_names_edits_and_shows_their_effects():
+    table = cuts(2, 2)
+    table["record"] = "[{}]"
+    for shown in (table, table[table.layer == 1]):
+        assert "record" not in repr(shown)
+        assert "Cut(" in repr(shown)
+        assert "effect" in repr(shown)
+    assert "record" in table.columns

@@ -21,6 +21,7 @@ from gattn.drawing.canvas.labels import (
 )
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.styles.figures import new_figure, within_page
+from gattn.drawing.styles.least import lacks_room
 from gattn.edit_records import Edits, between, in_words
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -75,10 +76,7 @@ def add_axes(figure: Figure, *, legend: bool) -> Axes:
     sides = 10, 10 + KEY_WIDTH * line * legend
     ends = 8 + 2 * line, 12 + 1.5 * line
     if width <= sum(sides) or height <= sum(ends):
-        least = " x ".join(f"{sum(some) / POINTS_PER_INCH + 0.1:.1f}" for some in (sides, ends))
-        raise SelectionError(
-            f"figsize leaves no room between the texts around the picture: give at least {least}."
-        )
+        raise lacks_room(figure)
     figure.subplots_adjust(
         left=sides[0] / width,
         right=1 - sides[1] / width,
@@ -220,7 +218,8 @@ def edits_between(before: Edits, after: Edits, said: str = "") -> str:
 
 def note_style(ax: Axes) -> dict[str, Any]:
     """Style a small note, placed in fractions of the axes."""
-    return {"transform": ax.transAxes, "size": small_size(), "alpha": 0.75} | text_style("→←")
+    style: dict[str, Any] = {"transform": ax.transAxes, "size": small_size(), "alpha": 0.75}
+    return style | {"gid": "gattn-note"} | text_style("→←")
 
 
 def token_said(position: int, tokens: Sequence[str], at: int) -> str:

@@ -93,20 +93,20 @@ def _note_skipped(ax: Axes, shown: Sequence[int], side: str) -> None:
     Fitting.of(ax).note(f"{what}s", f"one {what} in {step} is named" * (step > 1))
 
 
-def space_numbers(ax: Axes, form: str = ".3g") -> None:
+def space_numbers(ax: Axes) -> None:
     """Write as many numbers below axes as have room."""
-    ax.xaxis.set_major_formatter(lambda value, _: in_digits(value, form))
-    fitted(ax, partial(_space_numbers, ax, form))
+    ax.xaxis.set_major_formatter(lambda value, _: in_digits(value))
+    fitted(ax, partial(_space_numbers, ax))
 
 
-def _space_numbers(ax: Axes, form: str) -> None:
+def _space_numbers(ax: Axes) -> None:
     axis = ax.xaxis
     size = FontProperties(size=mpl.rcParams["xtick.labelsize"]).get_size_in_points()
     low, high = sorted(axis.get_view_interval())
     for most in range(_MOST_NUMBERS, 0, -1):
         locator = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10])
         shown = [at for at in locator.tick_values(low, high) if low <= at <= high]
-        wide = (widest_of(in_digits(at, form) for at in shown) + _BETWEEN) * size
+        wide = (widest_of(in_digits(at) for at in shown) + _BETWEEN) * size
         if len(shown) < 2 or wide <= points(ax)[0] * (shown[1] - shown[0]) / (high - low):
             break
     axis.set_major_locator(locator)

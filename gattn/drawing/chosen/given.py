@@ -7,13 +7,13 @@ from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from gattn.checks import check_options
 from gattn.drawing.canvas.frame import given_axes
+from gattn.drawing.styles.least import check_readable, no_figure_left
 from gattn.errors import OptionError, SelectionError
 
 P = ParamSpec("P")
@@ -58,12 +58,16 @@ def refuse_unused(name: str, where: str, *, is_given: bool) -> None:
 
 
 def checks_given(draw: Callable[P, R]) -> Callable[P, R]:
-    """Let a picture refuse options of the wrong type, however it is called."""
+    """Let a picture refuse options of the wrong type, and a size that is too small for it."""
 
     @wraps(draw)
     def checked(*arguments: P.args, **options: P.kwargs) -> R:
         check_given(options)
-        return draw(*arguments, **options)
+        with no_figure_left():
+            shown = draw(*arguments, **options)
+            if options.get("figsize") is not None and isinstance(shown, Axes):
+                check_readable(shown)
+        return shown
 
     return checked
 
@@ -98,13 +102,14 @@ def drawn(
         size = given.pop("figsize", None)
     check_options(picture, given, said, [*names, "figsize"])
     check_given(given)
-    if size is not None:
-        given["ax"] = given_axes(given.get("ax"), size)
     try:
-        return picture(shown, *arguments, **given)
+        with no_figure_left():
+            if size is None:
+                return picture(shown, *arguments, **given)
+            ax = picture(shown, *arguments, **given | {"ax": given_axes(given.get("ax"), size)})
+            check_readable(ax)
+            return ax
     except Exception as error:
-        if size is not None:
-            plt.close(given["ax"].figure)
         for name in given:
             if f"unexpected keyword argument {name!r}" in str(error):
                 raise OptionError(

@@ -24,10 +24,11 @@ from gattn.drawing.canvas.frame import (
 )
 from gattn.drawing.canvas.keys import add_colour_bar, begin_of, range_said
 from gattn.drawing.canvas.labels import in_digits, in_percent
-from gattn.drawing.canvas.sides import label_rows, space_numbers
+from gattn.drawing.canvas.sides import label_rows
 from gattn.drawing.chosen.given import checks_given, refuse_unused
 from gattn.drawing.chosen.queries import Tokens, check_same_tokens, rows_of, sides
 from gattn.drawing.chosen.shown import kept_by
+from gattn.drawing.located.clock import in_clock, label_times, ticks_between, unit_of
 from gattn.drawing.located.sounds import ROOM, Sound, read_sound
 from gattn.drawing.located.steps import Steps
 from gattn.drawing.matrices.arrays import ArrayCells, PairCells
@@ -39,8 +40,6 @@ from gattn.errors import SelectionError
 from gattn.heads.geometry import Times
 from gattn.heads.head import AttentionGraph
 
-_SECONDS = ".8g"
-"""How seconds are written: whole, also of days."""
 _LEAST = 0.0005
 """The least share that captions tell."""
 
@@ -128,8 +127,7 @@ def draw_time(
         notes = _draw_curve(ax, matrix[0], steps, sound, vmax)
         _mark_own(ax, asked, rows)
     ax.set_xlim(steps.start, max(end, steps.start + 1e-9))
-    ax.set_xlabel("seconds")
-    space_numbers(ax, _SECONDS)
+    label_times(ax)
     if sound:
         sound.draw(ax)
     edits = union(head.edits for head in several)
@@ -231,11 +229,10 @@ def _is_in_order(times: Times) -> bool:
 def _label_seconds(ax: Axes, times: Times) -> None:
     """Write seconds beside the rows."""
     starts = times.stretches[:, 0]
-    ticks = np.asarray(MaxNLocator(5).tick_values(starts[0], starts[-1]))
-    places = np.interp(ticks, starts, np.arange(len(starts)), left=np.nan, right=np.nan)
-    is_there = ~np.isnan(places)
-    ax.set_yticks(places[is_there], [in_digits(tick, _SECONDS) for tick in ticks[is_there]])
-    ax.set_ylabel("query, seconds")
+    ticks, unit = ticks_between(starts[0], starts[-1], 5)
+    places = np.interp(ticks, starts, np.arange(len(starts)))
+    ax.set_yticks(places, [in_clock(tick, unit) for tick in ticks])
+    ax.set_ylabel(f"query, {unit}")
 
 
 def _mark_own(ax: Axes, asked: Tokens, rows: Sequence[int]) -> None:
@@ -248,6 +245,17 @@ def _mark_own(ax: Axes, asked: Tokens, rows: Sequence[int]) -> None:
                 start, stop, color=mpl.rcParams["text.color"], alpha=0.25, linewidth=0,
                 gid="gattn-outline",
             )  # fmt: skip
+
+
+def _in_clock(asked: Tokens, rows: Sequence[int], end: float) -> str:
+    """Return when a query is, as an axis up to some second tells it, if not in seconds."""
+    unit = unit_of(end)
+    if unit == "seconds" or not isinstance(asked.geometry, Times) or len(rows) > 1:
+        return ""
+    if not asked.geometry.is_somewhere[rows[0]]:
+        return ""
+    begin, last = (in_clock(one, unit) for one in asked.geometry.stretches[rows[0]])
+    return f" ({'–'.join(dict.fromkeys([begin, last]))} {unit})"
 
 
 def _said(
@@ -264,7 +272,7 @@ def _said(
     if rows is not None:
         mean = ", on average" * (len(rows) > 1)
         reads = "reads" if len(rows) == 1 else "read"
-        called = asked.called(rows)
+        called = asked.called(rows) + _in_clock(asked, rows, end)
         said.append(f"who reads {called}{mean}" if by_key else f"what {called} {reads}{mean}")
     if not by_key:
         every = slice(None) if rows is None else rows

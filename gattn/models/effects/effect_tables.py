@@ -28,6 +28,10 @@ class Effects(Pictured, pd.DataFrame):
     def _constructor(self) -> type[Effects]:
         return type(self)
 
+    def __repr__(self) -> str:
+        """Print it without the JSON by which files and pictures know each edit: `edit` names it."""
+        return pd.DataFrame.__repr__(self.drop(columns="record", errors="ignore"))
+
     if TYPE_CHECKING:
 
         def draw(
