@@ -168,6 +168,17 @@ test("a label moves aside for its neighbours, and stays there when another node 
   assert.deepEqual(viewer.labelPlaces({ ...given, frame: [0, 0, 1, 1], first: [] }), [null, null, null, null]);
 });
 
+test("the node in focus is labelled before its neighbours, and covers no line", () => {
+  const given = { places: [[0, 0], [40, 0]], sizes: [[60, 14], [60, 14]], radius: 5, loops: [], frame: [-35, -6, 75, 21] };
+  assert.deepEqual(viewer.labelPlaces({ ...given, first: [] }), [[0, 13], null]);
+  assert.deepEqual(viewer.labelPlaces({ ...given, first: [1, 0] }), [null, [40, 13]]);
+  const head = causal(2, () => 0.5);
+  head.keys.forEach((token, n) => (token.at = [n, n]));
+  const marks = flat(viewer.nodes(pictureOf(head, { focus: { key: 1, row: 1 } })).marks);
+  assert.equal(marks.find(({ mark, bold, fill }) => mark === "text" && bold && fill === LOOKS.light.accent).halo, LOOKS.light.paper);
+  assert.deepEqual(marks.filter(({ mark, fill, radius }) => mark === "rect" && fill === LOOKS.light.paper && !radius), []);
+});
+
 test("a stack has the view of places only where all is known that it needs", () => {
   const side = (kind) => ({ places: kind && { kind } });
   assert.equal(viewer.groundOf({ keys: side(null), queries: null }), "");

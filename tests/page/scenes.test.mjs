@@ -385,7 +385,7 @@ test("sorted heads fill the height that there is, in whole rows", () => {
 const wordsOf = (all, words) => tokens(all, { words });
 
 test("boxes of a word touch and stay in a line; words stand apart", () => {
-  const boxes = viewer.boxesOf(wordsOf(["un", "know", "able", "the", "unspeak", "able"], [0, 0, 0, 1, 2, 2]), 220, 0, () => false);
+  const boxes = viewer.boxesOf(wordsOf(["un", "know", "able", "the", "unspeak", "able"], [0, 0, 0, 1, 2, 2]), 220, 0);
   const gaps = boxes.slice(1).map((box, n) => (box.y === boxes[n].y ? Math.round(box.x - boxes[n].x - boxes[n].wide) : "line"));
   assert.deepEqual(gaps.slice(0, 2), [1, 1]);
   assert.equal(gaps[4], 1);
@@ -394,17 +394,17 @@ test("boxes of a word touch and stay in a line; words stand apart", () => {
 
 test("a long word is cut to the width, and every box is within it", () => {
   for (const width of [60, 200, 390])
-    for (const { x, wide } of viewer.boxesOf(wordsOf(["x".repeat(300), "MMMMMMMMMMMMMMMMMMMMMMMM", "a"], null), width, 0, () => false)) assert.ok(x >= 0 && x + wide <= width, `${width}: ${x} ${wide}`);
+    for (const { x, wide } of viewer.boxesOf(wordsOf(["x".repeat(300), "MMMMMMMMMMMMMMMMMMMMMMMM", "a"], null), width, 0)) assert.ok(x >= 0 && x + wide <= width, `${width}: ${x} ${wide}`);
 });
 
 test("Arabic and Hebrew run from right to left, and Arabic letters join over tokens", () => {
-  const boxes = viewer.boxesOf(wordsOf(["مر", "حبا", "שלום"], [0, 0, 1]), 300, 0, () => false);
+  const boxes = viewer.boxesOf(wordsOf(["مر", "حبا", "שלום"], [0, 0, 1]), 300, 0);
   assert.ok(boxes[0].x > boxes[1].x && boxes[1].x > boxes[2].x);
   assert.deepEqual(boxes.map(({ label }) => label), ["مر\u200d", "\u200dحبا", "שלום"]);
-  const latin = viewer.boxesOf(wordsOf(["a", "שלום", "bcdef"], null), 300, 0, () => false);
+  const latin = viewer.boxesOf(wordsOf(["a", "שלום", "bcdef"], null), 300, 0);
   assert.ok(latin[0].x < latin[1].x);
   const special = { ...wordsOf(["<|endoftext|>"], null)[0], special: true };
-  const bytes = viewer.boxesOf([special, ...wordsOf(["<0xD9>", "<0x85>", "<0xD8>", "<0xB1>"], [1, 1, 1, 1])], 300, 0, () => false);
+  const bytes = viewer.boxesOf([special, ...wordsOf(["<0xD9>", "<0x85>", "<0xD8>", "<0xB1>"], [1, 1, 1, 1])], 300, 0);
   assert.ok(bytes.every(({ x }, n) => !n || x < bytes[n - 1].x));
 });
 
@@ -428,6 +428,31 @@ test("long tokens are cut to the room that they have in a narrow panel", () => {
           assert.ok(left >= 0 && right <= width, `${view} ${width}: ${label.text} from ${left} to ${right}`);
         }
       }
+});
+
+test("the label of the focus keeps its position and its room where labels are thinned out", () => {
+  const texts = Array.from({ length: 256 }, (_, i) => (i % 9 === 3 ? "internationalizations" : "lamp"));
+  const head = headOf(texts.map((_, i) => texts.map((__, j) => (j > i ? null : 1 / (i + 1)))), tokens(texts));
+  for (const view of ["matrix", "arcs", "columns"])
+    for (const at of [30, 75, 129]) {
+      const { marks, height } = viewer[view](pictureOf(head, { width: 400, focus: { key: at, row: at }, isDense: view === "matrix" }));
+      const own = flat(marks).filter(({ mark, fill, bold }) => mark === "text" && bold && fill === LOOKS.light.accent);
+      assert.ok(own.length >= 1);
+      for (const { text, x, y, angle, anchor, size } of own) {
+        assert.match(text, new RegExp(` ${at}$`), view);
+        const wide = viewer.textWidth(text, size, true);
+        const [first, last] = anchor === "start" ? [0, wide] : [-wide, 0];
+        if (angle) assert.ok(y - last >= 18 && y - first <= height - 44, `${view} ${at}: ${text} from ${y - last} to ${y - first}`);
+        else assert.ok(x + first >= 0 && x + last <= 400, `${view}: ${text}`);
+      }
+    }
+});
+
+test("columns of a matrix leave room for the note above them, however wide their letters", () => {
+  const wide = tokens(Array.from({ length: 60 }, (_, i) => "漢字".repeat(8) + i));
+  const head = headOf(wide.map(() => wide.map(() => 1 / 60)), wide);
+  const { marks } = viewer.matrix(pictureOf(head, { width: 800, isDense: true }));
+  for (const { text, y, size } of flat(marks).filter(({ angle }) => angle === -90)) assert.ok(y - viewer.textWidth(text, size) >= 18, text);
 });
 
 test("a bold word fits its box, however wide the font's bold letters are", () => {

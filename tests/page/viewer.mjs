@@ -2,6 +2,7 @@
 export * from "../../gattn/drawing/page/viewer/heads/texts.js";
 export * from "../../gattn/drawing/page/viewer/heads/state.js";
 export * from "../../gattn/drawing/page/viewer/heads/signs.js";
+export * from "../../gattn/drawing/page/viewer/heads/directions.js";
 export * from "../../gattn/drawing/page/viewer/heads/decoding.js";
 export * from "../../gattn/drawing/page/viewer/heads/regrouping.js";
 export * from "../../gattn/drawing/page/viewer/heads/readings.js";

@@ -18,6 +18,7 @@ MODULES = (
     "heads/texts.js",
     "heads/state.js",
     "heads/signs.js",
+    "heads/directions.js",
     "heads/decoding.js",
     "heads/regrouping.js",
     "heads/readings.js",

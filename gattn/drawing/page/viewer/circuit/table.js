@@ -1,6 +1,6 @@
 // The tables of a circuit: its edges, and what is kept as a whole.
 
-import { count, grouped } from "../heads/texts.js";
+import { count, grouped, isolated } from "../heads/texts.js";
 import { graphOf } from "../heads/state.js";
 import { $, element, tokenElement } from "../page/elements.js";
 import { named } from "../scenes/marks.js";
@@ -40,7 +40,7 @@ export function circuitTables(page, point, refill) {
   const rows = circuit.edges.slice(0, most).map((edge, n) => {
     const { head, key, query } = edgeName(page.shownCircuit, edge);
     const button = element("button", { type: "button", "aria-describedby": "pair" }, `${head}: `, ...tokenElement(key), " → ", ...tokenElement(query));
-    button.title = `${head}: ${named(key)} → ${named(query)}`;
+    button.title = `${head}: ${isolated(named(key))} → ${isolated(named(query))}`;
     button.addEventListener("focus", () => point(n));
     button.disabled = !graphOf(page.traces[0], edge);
     button.addEventListener("click", () => goTo(page, edge));

@@ -75,6 +75,9 @@ export const detailsOf = (token) => [token.isNumbered && String(token.position),
 /** Isolate the writing direction of a token from the rest of the line. */
 export const isolated = (text) => `\u2068${text}\u2069`;
 
+/** Write a text from right to left, whatever is around it: its punctuation, too. */
+export const fromRight = (text) => `\u2067${text}\u2069`;
+
 let measured = null;
 
 /** Measure widths by a function of a text, in units of its size, instead of estimating them. */

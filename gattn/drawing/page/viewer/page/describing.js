@@ -2,6 +2,7 @@
 
 import { count, grouped, visible } from "../heads/texts.js";
 import { nameOf } from "../heads/state.js";
+import { alone } from "../heads/directions.js";
 import { $, element } from "./elements.js";
 
 /** List the different texts among some. */
@@ -42,10 +43,15 @@ export function editsText(page) {
   return [edits && `edits: ${visible(edits, 200)}`, edited && visible(edited, 200)].filter(Boolean).join(" · ");
 }
 
+/** What stands between the keys and the queries of a title. */
+const ARROW = " → ";
+
 /** Describe the text and the shown graphs; if two runs differ, both. */
 export function describe(page) {
   const { keyTokens, queryTokens, layers, heads } = page.stackOf(0);
-  $("title").textContent = page.stack.text ? visible(page.stack.text, 150) : "gattn";
+  const text = page.stack.text ? visible(page.stack.text, 150) : "gattn";
+  $("title").textContent = queryTokens ? text.split(ARROW).map(alone).join(ARROW) : text;
+  $("title").dir = queryTokens ? "ltr" : "auto";
   const generated = [...keyTokens, ...(queryTokens ?? [])].filter((token) => token.generated).length;
   const size = queryTokens ? `${count(queryTokens.length, "query")} on ${count(keyTokens.length, "key")}` : count(keyTokens.length, page.stack.noun);
   const graphs = page.shownGraphs.flat();

@@ -1,6 +1,7 @@
 // Handles controls and keys.
 
 import { SHOWN, VIEWS, fromFragment, nameOf, viewsOf, weightsOf, withPin } from "../heads/state.js";
+import { isFromRight } from "../heads/directions.js";
 import { nodeOf } from "../heads/readings.js";
 import { $, element, host } from "./elements.js";
 import { stepTo } from "./finding.js";
@@ -67,8 +68,9 @@ function moveToken(page, dx, dy) {
   const { token, side } = page.state;
   const there = besideOnGrid(page, head, dx, dy);
   if (there) return page.chooseToken(there);
+  const isLeft = page.state.view === "text" && isFromRight(side === "query" ? head.queries : head.keys);
   const at = nodes.findIndex(([node, of]) => of === side && token !== null && nodeOf([node], token) === 0);
-  const [next, of] = nodes[at < 0 ? 0 : Math.min(nodes.length - 1, Math.max(0, at + dx + dy))];
+  const [next, of] = nodes[at < 0 ? 0 : Math.min(nodes.length - 1, Math.max(0, at + (isLeft ? -dx : dx) + dy))];
   page.chooseToken({ token: next.index, side: of });
 }
 

@@ -1,6 +1,7 @@
 // The marks that scenes consist of: lines, boxes, notes, scales and labels.
 
 import { cutTo, detailsOf, number, spelled, textWidth } from "../heads/texts.js";
+import { alone } from "../heads/directions.js";
 import { hueText, inkOn } from "./colours.js";
 
 export const lineMark = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
@@ -22,7 +23,8 @@ const widest = (labels) => labels.reduce((most, label) => Math.max(most, label &
 /**
  * Fit labels to the distance between neighbours: turned, then thinned out and, where names repeat, numbered; and cut to the room that each has.
  *
- * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number, room: number}}
+ * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number, full: function(number): string}}
+ * `full` writes a label that was thinned out, in the room of the others.
  */
 export function fitLabels(tokens, pitch, angles, most = Infinity) {
   if (!labelsOf.has(tokens)) {
@@ -39,18 +41,22 @@ export function fitLabels(tokens, pitch, angles, most = Infinity) {
     size = Math.min(SIZE, Math.max(9, pitch / 1.2));
     stride = THIN.find((k) => k * pitch >= 1.2 * size) ?? THIN.at(-1);
   }
+  const numbered = (i, limit) => {
+    const end = tokens[i].isNumbered ? ` ${tokens[i].position}` : "";
+    const name = cutTo(all[i], limit - textWidth(end, size, true), size);
+    return end ? alone(name) + end : name;
+  };
   const isShown = (i) => i % stride === 0 || tokens[i].virtual;
-  const texts = stride > 1 ? all.map((text, i) => (isShown(i) ? text : "")) : all;
-  const ends = tokens.map((token, i) => (stride > 1 && token.isNumbered && isShown(i) ? ` ${token.position}` : ""));
-  const long = Math.min(most, (stride > 1 ? widest(texts.map((text, i) => text + ends[i])) : wide) * (size / SIZE));
+  const texts = all.map((text, i) => (stride === 1 ? cutTo(text, most, size) : isShown(i) ? numbered(i, most) : ""));
+  const long = Math.min(most, (stride > 1 ? widest(texts) : wide) * (size / SIZE));
   const extent = { 0: size + 6, 45: 0.72 * long + size, 90: long + 6 }[angle];
-  return { texts: texts.map((text, i) => cutTo(text, most - textWidth(ends[i], size, true), size) + ends[i]), angle, size, extent, stride, wide: long, room: most };
+  return { texts, angle, size, extent, stride, wide: long, full: (i) => numbered(i, stride > 1 ? long + 6 : most) };
 }
 
 /** The full label of a token, with what tells it apart. */
 export function named(token) {
   const details = detailsOf(token);
-  return spelled(token, 24) + (details.length ? ` (${details.join(", ")})` : "");
+  return details.length ? `${alone(spelled(token, 24))} (${details.join(", ")})` : spelled(token, 24);
 }
 
 /** Draw a scale: its colours, for lines their widths, and round values; if hues are heads, how pale they are. */
@@ -73,15 +79,15 @@ export function scaleMarks({ scale, look, overlaid, colourOf }, x, y, isLine) {
 
 export const KEY_HEIGHT = 44;
 
-/** Choose the style of a label by the focus and the search. */
-function labelStyle({ look, focus, matches, tint }, token, isFocus, isLinked) {
+/** Choose the style of a label by the focus and the search; `isLast` is drawn on top of the others. */
+function labelStyle({ look, focus, matches, tint }, token, isFocus, isLinked, halo) {
   const colour = tint?.rgbOf(token);
   if (colour) {
     const border = isFocus || matches.has(token) ? { stroke: look.accent, width: 2 } : {};
-    return { fill: inkOn(colour), bold: isFocus || Boolean(focus && isLinked), ground: { fill: tint.colourOf(token), radius: 3, ...border } };
+    return { fill: inkOn(colour), bold: isFocus || Boolean(focus && isLinked), isLast: true, ground: { fill: tint.colourOf(token), radius: 3, ...border } };
   }
-  if (isFocus) return { fill: look.accent, bold: true, ground: { fill: look.paper } };
-  if (matches.has(token)) return { fill: look.accent, ground: { fill: look.soft, stroke: look.accent, radius: 3 } };
+  if (isFocus) return { fill: look.accent, bold: true, isLast: true, ground: halo ? null : { fill: look.paper } };
+  if (matches.has(token)) return { fill: look.accent, isLast: true, ground: { fill: look.soft, stroke: look.accent, radius: 3 } };
   return { fill: focus && !isLinked ? look.muted : look.ink, bold: Boolean(focus && isLinked) };
 }
 
@@ -94,11 +100,11 @@ function labelStyle({ look, focus, matches, tint }, token, isFocus, isLinked) {
 export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLinked, sign = "●", angle = labels.angle, halo }) {
   const shown = tokens.flatMap((token, i) => {
     const isSign = !labels.texts[i] && !isFocus(i) && picture.matches.has(token);
-    const style = isSign ? { fill: picture.look.accent } : labelStyle(picture, token, isFocus(i), isLinked(i));
-    const text = isSign ? sign : labels.texts[i] || (isFocus(i) ? cutTo(named(token), labels.room, labels.size) : "");
+    const style = isSign ? { fill: picture.look.accent } : labelStyle(picture, token, isFocus(i), isLinked(i), halo);
+    const text = isSign ? sign : labels.texts[i] || (isFocus(i) ? labels.full(i) : "");
     return text ? [{ token, text, style, place: place(i) }] : [];
   });
-  const ordered = [...shown.filter(({ style }) => !style.ground), ...shown.filter(({ style }) => style.ground)];
+  const ordered = [...shown.filter(({ style }) => !style.isLast), ...shown.filter(({ style }) => style.isLast)];
   return ordered.flatMap((label) => labelMarks(label, { angle, anchor, size: labels.size, halo }));
 }
 

@@ -53,6 +53,8 @@ function cellsOf(picture) {
   return coloured.get(slot);
 }
 
+const MOST_ABOVE = 144;
+
 /** Lay out a matrix: its corner, the size of a cell and of a token, and the labels that fit. */
 function matrixPlaces({ head, width, height }, { rows, columns, block }) {
   const most = width * 0.32 - 38;
@@ -60,8 +62,8 @@ function matrixPlaces({ head, width, height }, { rows, columns, block }) {
   const room = Math.min(width - left - 16, Math.max(height - 60, 320)) / Math.max(rows, columns, 1);
   const cell = room >= 3 ? Math.min(44, Math.floor(room)) : room;
   const step = cell / block;
-  const [onRows, onKeys] = [fitLabels(head.queries, step, [90], most), fitLabels(head.keys, step, [0, 45, 90])];
-  return { left, top: Math.min(onKeys.extent, 150) + 34, cell, step, onRows, onKeys, wide: cell * columns, tall: cell * rows };
+  const [onRows, onKeys] = [fitLabels(head.queries, step, [90], most), fitLabels(head.keys, step, [0, 45, 90], MOST_ABOVE)];
+  return { left, top: onKeys.extent + 34, cell, step, onRows, onKeys, wide: cell * columns, tall: cell * rows };
 }
 
 /** Write the value of each cell. */

@@ -1,8 +1,9 @@
 // Text with shaded tokens.
 
-import { cutTo, isolated, several, spelled, textWidth } from "../heads/texts.js";
+import { cutTo, fromRight, isolated, several, spelled, textWidth } from "../heads/texts.js";
 import { AMOUNTS } from "../heads/regrouping.js";
 import { beginsWord, sideBySide } from "../heads/signs.js";
+import { inSight, levelsOf } from "../heads/directions.js";
 import { readingsOf } from "../heads/readings.js";
 import { inkOn, rgb } from "./colours.js";
 import { KEY_HEIGHT, lineMark, named, noteMarks, rectMark, scaleMarks, textMark } from "./marks.js";
@@ -35,15 +36,6 @@ export function shadesOf({ head, stack, focus, weight }, nodes) {
 
 const [EDGE, PADDING, SIZE_OF_WORDS] = [8, 6, 14];
 const [BETWEEN_WORDS, WITHIN_WORDS, AFTER_LINE, AFTER_BREAK] = [7, 1, 30, 50];
-const FROM_RIGHT = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/gu;
-
-/** Whether most letters of a text are written from right to left; bytes count as the characters that they are part of. */
-function isFromRight(tokens) {
-  const text = sideBySide(tokens).filter((_, n) => !tokens[n].special).join("");
-  const [some, all] = [FROM_RIGHT, /\p{L}/gu].map((letters) => text.match(letters)?.length ?? 0);
-  return 2 * some > all;
-}
-
 /** Write tokens as they look side by side: with characters that they share, and Arabic letters in the form that they have within a word. */
 function labelsBeside(tokens) {
   const texts = sideBySide(tokens);
@@ -56,31 +48,57 @@ function labelsBeside(tokens) {
   });
 }
 
-/**
- * Set tokens as lines of boxes: those of a word touch and stay in a line, words stand apart; queries of cross-attention
- * begin a new line. If most letters are Arabic or Hebrew, lines run from right to left.
- */
-export function boxesOf(tokens, width, top, isBreak) {
-  const room = width - 2 * EDGE;
-  const labels = labelsBeside(tokens).map((label) => cutTo(label, room - 2 * PADDING, SIZE_OF_WORDS));
+/** Set the tokens of a paragraph as lines: {y, items}, of boxes and of the gaps between them. */
+function linesOfBoxes(tokens, { labels, levels, gaps }, room, top) {
   const wides = labels.map((label) => textWidth(label, SIZE_OF_WORDS, true) + 2 * PADDING);
-  const isRight = isFromRight(tokens);
-  let [x, y] = [0, top];
-  return tokens.map((_, n) => {
+  const lines = [{ y: top, items: [] }];
+  let x = 0;
+  tokens.forEach((_, n) => {
     const isFirst = beginsWord(tokens, n);
     let end = n + 1;
     while (isFirst && end < tokens.length && !beginsWord(tokens, end)) end++;
-    const wide = wides[n];
     const word = wides.slice(n, end).reduce((sum, one) => sum + one + WITHIN_WORDS, -WITHIN_WORDS);
     const gap = isFirst ? BETWEEN_WORDS : WITHIN_WORDS;
-    const isFull = x + gap + (word <= room ? word : wide) > room;
-    if (isBreak(n)) [x, y] = [0, y + AFTER_BREAK];
-    else if (x && isFull) [x, y] = [0, y + AFTER_LINE];
-    else if (x) x += gap;
-    x += wide;
-    const left = isRight ? width - EDGE - x : EDGE + x - wide;
-    return { x: left, y, wide, tall: 25, label: labels[n] };
+    if (x && x + gap + (word <= room ? word : wides[n]) > room) {
+      lines.push({ y: lines.at(-1).y + AFTER_LINE, items: [] });
+      x = 0;
+    } else if (x) {
+      lines.at(-1).items.push({ wide: gap, level: gaps[n] });
+      x += gap;
+    }
+    lines.at(-1).items.push({ n, wide: wides[n], level: levels[n] });
+    x += wides[n];
   });
+  return lines;
+}
+
+/**
+ * Set tokens as lines of boxes: those of a word touch and stay in a line, words stand apart. If most letters are Arabic or
+ * Hebrew, lines run from right to left; within a line, so do their words alone.
+ */
+export function boxesOf(tokens, width, top) {
+  const room = width - 2 * EDGE;
+  const { isRight, levels, gaps } = levelsOf(tokens);
+  const isMixed = (label, n) => levels[n] % 2 && /[\p{P}\p{S}]/u.test(label);
+  const labels = labelsBeside(tokens)
+    .map((label) => cutTo(label, room - 2 * PADDING, SIZE_OF_WORDS))
+    .map((label, n) => (isMixed(label, n) ? fromRight(label) : label));
+  const boxes = [];
+  for (const { y, items } of linesOfBoxes(tokens, { labels, levels, gaps }, room, top)) {
+    let x = isRight ? width - EDGE - items.reduce((sum, { wide }) => sum + wide, 0) : EDGE;
+    for (const { n, wide } of inSight(items)) {
+      if (n !== undefined) boxes[n] = { x, y, wide, tall: 25, label: labels[n] };
+      x += wide;
+    }
+  }
+  return boxes;
+}
+
+/** Set keys and queries of cross-attention as paragraphs of their own. */
+function paragraphs(tokens, first, width, top) {
+  const boxes = boxesOf(tokens.slice(0, first), width, top);
+  const next = first < tokens.length && boxes.length ? boxes.at(-1).y + AFTER_BREAK : top;
+  return [...boxes, ...boxesOf(tokens.slice(first), width, next)];
 }
 
 const MOST_WORDS = 1200;
@@ -97,7 +115,7 @@ export function textView(picture) {
   const part = shown.length < nodes.tokens.length ? `; ${shown.length} ${several(picture.stack.noun)} from position ${shown[0].position}` : "";
   const marks = noteMarks(look, 12, width, what + part + (firstGenerated(shown) >= 0 ? "; underlined: generated" : ""));
   const top = 20 + 14 * marks.length;
-  const boxes = boxesOf(shown, width, top, (n) => !head.rowNode && n + from === head.keys.length);
+  const boxes = paragraphs(shown, head.rowNode ? shown.length : Math.max(0, head.keys.length - from), width, top);
   shown.forEach((token, n) => {
     const { x, y, wide, tall, label } = boxes[n];
     const colour = Number.isNaN(shades[n + from]) ? rgb(look.paper) : scale.rgb(shades[n + from], look);

@@ -53,7 +53,7 @@ export function patches(picture) {
   const isPatch = (token) => token.at && sideOf(stack, head, token)?.kind === "grid";
   const apart = all.tokens.flatMap((token, node) => (isPatch(token) ? [] : [node])).slice(0, MOST_BOXES);
   const marks = noteMarks(look, 12, width, what + rangeSaid(scale, picture.weight));
-  const boxes = boxesOf(apart.map((node) => all.tokens[node]), width, 20 + 14 * marks.length, () => false);
+  const boxes = boxesOf(apart.map((node) => all.tokens[node]), width, 20 + 14 * marks.length);
   const chosen = focus ? all.tokens.findIndex((_, node) => isSame(all.place(node), focus)) : -1;
   apart.forEach((node, n) => marks.push(...boxMarks(picture, scale, boxes[n], shades[node], { token: all.tokens[node], isFocus: node === chosen })));
   const top = boxes.length ? boxes.at(-1).y + 36 : 24 + 14 * marks.length;

@@ -40,26 +40,26 @@ export function labelPlaces({ places, sizes, radius, loops, frame, first }) {
   for (const [x, y] of loops.map((node) => places[node])) onLoops.add([x - 0.9 * radius, y - 4 * radius, x + 0.9 * radius, y]);
   const boxAt = ([x, y], [wide, high]) => [x - wide / 2, y - high / 2, x + wide / 2, y + high / 2];
   const isInside = ([left, top, right, bottom]) => left >= frame[0] && top >= frame[1] && right <= frame[2] && bottom <= frame[3];
-  const roomsFor = (nodes, kept, known) => {
+  const roomsFor = (nodes, known) => {
     const taken = new Boxes();
     for (const [x, y] of places) taken.add([x - radius, y - radius, x + radius, y + radius]);
     const found = places.map(() => null);
-    const put = (node, at) => {
-      found[node] = at;
-      taken.add(boxAt(at, sizes[node]));
-    };
-    for (const node of kept) if (known[node]) put(node, known[node]);
     for (const node of nodes) {
       if (found[node]) continue;
       const [[x, y], [wide, high]] = [places[node], sizes[node]];
       const ways = known[node] ? [known[node]] : AROUND.map(([right, down]) => [x + right * (radius + 1 + wide / 2), y + down * (radius + 1 + high / 2)]);
       const free = ways.filter((way) => isInside(boxAt(way, sizes[node])) && taken.isFree(boxAt(way, sizes[node])));
       const at = free.find((way) => onLoops.isFree(boxAt(way, sizes[node]))) ?? free[0];
-      if (at) put(node, at);
+      if (!at) continue;
+      found[node] = at;
+      taken.add(boxAt(at, sizes[node]));
     }
     return found;
   };
   const all = [...places.keys()].filter((node) => sizes[node][0]);
-  const usual = roomsFor(all, [], []);
-  return first.length ? roomsFor([...first, ...all.filter((node) => usual[node])], first, usual) : usual;
+  const usual = roomsFor(all, []);
+  if (!first.length) return usual;
+  const [focus, ...linked] = first;
+  const isKnown = (node) => Boolean(usual[node]);
+  return roomsFor([focus, ...linked.filter(isKnown), ...linked, ...all.filter(isKnown)], usual);
 }

@@ -1,6 +1,7 @@
 // The controls of what is told of tokens: which parts of the text are in view, and what tokens are coloured by.
 
 import { percent, several, spelled, visible } from "../heads/texts.js";
+import { alone } from "../heads/directions.js";
 import { $, element } from "../page/elements.js";
 import { pairInView, sharesOf, spanName } from "./spans.js";
 
@@ -18,7 +19,7 @@ export function fillTexts(page) {
   const { texts, state } = page;
   $("text-control").hidden = texts.length < 2;
   if (texts.length < 2) return;
-  const titled = ({ name, traces }, n) => [`${n + 1} of ${texts.length}`, name && visible(name, 80), visible(traces[0].stacks[0].text, 60)].filter(Boolean).join(" · ");
+  const titled = ({ name, traces }, n) => [`${n + 1} of ${texts.length}`, name && alone(visible(name, 80)), alone(visible(traces[0].stacks[0].text, 60))].filter(Boolean).join(" · ");
   fillOptions($("text"), texts.map((one, n) => [String(n), titled(one, n)]), String(state.text));
   $("text-before").disabled = !state.text;
   $("text-after").disabled = state.text === texts.length - 1;
@@ -31,9 +32,9 @@ export function openText(page, text) {
 }
 
 /** Say what a part of the text is: its first tokens. */
-function spanText({ keyTokens }, [from, to], n) {
+function spanText({ keyTokens }, [from, to], n, limit) {
   const few = keyTokens.slice(from, Math.min(to, from + 8)).map((token) => spelled(token, 16));
-  return `${spanName(n)}: ${few.join(" ")}${to - from > 8 ? " …" : ""}`;
+  return `${spanName(n)}: ${alone(visible(`${few.join(" ")}${to - from > 8 ? " …" : ""}`, limit))}`;
 }
 
 /** Fill the controls once the heads in view are known. */
@@ -50,9 +51,9 @@ export function fillTokenControls(page) {
   const isOther = page.state.keys || page.state.queries;
   const chosen = pairInView(spans, page.state);
   fillOptions($("parts"), [["", `${isOther && !chosen ? "other" : "all"} ${several(page.stack.noun)}`], ...pairs], chosen);
-  const told = spans.map((span, n) => spanText(page.stackOf(0), span, n));
-  $("parts-control").title = told.join("\n");
-  $("parts-text").textContent = spans.length < 4 ? told.map((text) => visible(text, 44)).join(" · ") : "";
+  const told = (limit) => spans.map((span, n) => spanText(page.stackOf(0), span, n, limit));
+  $("parts-control").title = told(200).join("\n");
+  $("parts-text").textContent = spans.length < 4 ? told(41).join(" · ") : "";
 }
 
 export function listenToTokenControls(page) {
