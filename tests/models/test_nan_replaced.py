@@ -20,6 +20,9 @@ BEFORE = {
     "in place": lambda x: (x * 1).nan_to_num_(),
     "isnan": lambda x: torch.where(torch.isnan(x), torch.zeros_like(x), x),
     "isfinite": lambda x: x.masked_fill(~torch.isfinite(x), 0.0),
+    "not itself": lambda x: torch.where(x != x, torch.zeros_like(x), x),
+    "itself": lambda x: torch.where(torch.eq(x, other=x), x, torch.zeros_like(x)),
+    "not equal": lambda x: x.masked_fill(x.not_equal(x), 0.0),
 }
 
 
@@ -104,6 +107,7 @@ TESTS = {
     "isfinite": torch.isfinite,
     "isinf": lambda x: ~torch.isinf(x),
     "isposinf": lambda x: ~torch.isposinf(x.abs()),
+    "itself": lambda x: (y := x * 0) == y,
 }
 
 

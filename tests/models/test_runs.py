@@ -623,7 +623,10 @@ class Output:
     ("made", "says"),
     [
         (lambda x: None, r"The run returned NoneType: expected a number, logits"),
-        (lambda x: (x, x), "returned tuple of Tensor, Tensor"),
+        (lambda x: (x, None), r"tuple of Tensor, NoneType.*as in lambda: model\(x\)\[0\]; or pass"),
+        (lambda x: (x.sum(), x), r"as in lambda: model\(x\)\[1\]; or pass metric="),
+        (lambda x: {"y": x, "logits": x}, r"as in lambda: model\(x\)\['logits'\]; or pass"),
+        (lambda x: {"loss": None}, r"or an output with logits; or pass"),
         (Output, "returned Output"),
         (lambda x: SimpleNamespace(logits=None), "returned SimpleNamespace"),
         (lambda x: x[None], r"Tensor \(1, 1, 6, 60\)"),

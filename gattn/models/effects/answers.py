@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -124,8 +124,8 @@ class FunctionRunner(Runner):
         if not isinstance(logits, Tensor):
             raise ContractError(
                 f"{self.prompt} returned {what}: expected a number, logits (classes,) or (tokens, "
-                "classes), or an output with logits; or pass metric=, a function of what it "
-                "returns."
+                f"classes), or an output with logits{_part(result)}; or pass metric=, a function "
+                "of what it returns."
             )
         sequences = self._seen.sequences
         if logits is not result and logits.dim() in (2, 3) and len(logits) == 1:
@@ -261,6 +261,18 @@ def _described(result: Any) -> str:
     if isinstance(result, (tuple, list)):
         return f"{kind} of {', '.join(type(x).__name__ for x in result[:5])}"
     return kind
+
+
+def _part(result: Any) -> str:
+    """Say how to return the first part of a result that may be logits; "" if none may."""
+    if not isinstance(result, (tuple, list, Mapping)):
+        return ""
+    some = result.items() if isinstance(result, Mapping) else enumerate(result)
+    keys = [n for n, x in some if isinstance(x, Tensor) and x.is_floating_point() and x.dim()]
+    if not keys:
+        return ""
+    key = "logits" if "logits" in keys else keys[0]
+    return f". Return the part that is measured, as in lambda: model(x)[{key!r}]"
 
 
 def _largest(values: Tensor) -> float:

@@ -17,6 +17,7 @@ from gattn.models.doors.functions.softmaxes.follow.following import is_followed
 from gattn.models.doors.functions.softmaxes.follow.operands import OF_THE_FIRST
 from gattn.models.doors.proof.probing.gates import Gates
 from gattn.models.doors.proof.probing.one_run.inputs import has_nan, is_nan, mapped
+from gattn.models.doors.proof.probing.one_run.missing import is_test
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.state import place_of
 from gattn.models.doors.proof.probing.zeros import is_product, marks_through
@@ -24,8 +25,7 @@ from gattn.models.watch.inside import is_inside
 
 _SUMS = frozenset(("add", "sub", "rsub", "add_", "sub_", "lerp", "where"))
 _SUMS |= {"__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__"}
-
-
+_CHOICES = frozenset(("where", "lerp"))
 _PRODUCTS = frozenset(("mul", "rmul", "imul", "multiply"))
 _STEPS = frozenset(("sign", "sgn", "round", "floor", "ceil", "trunc", "fix", "heaviside"))
 _STEPS |= {"floor_divide", "floordiv", "rfloordiv"}
@@ -54,7 +54,8 @@ class Switching(TorchFunctionMode):
 
     It watches runs in which marked tokens are NaN: `where(x.mean() > 3, x.flip(1), x)` chooses
     between tensors with other marks, by a mask that was made of NaN. So does
-    `x.lerp(x.flip(1), x.mean().round())`.
+    `x.lerp(x.flip(1), x.mean().round())`. That `where(x > 3, x[:, :1], x)` does so, too, only
+    several runs show: one with the first token marked, and one without.
 
     Attributes
     ----------
@@ -75,10 +76,14 @@ class Switching(TorchFunctionMode):
         self._ranked: Any = WeakTensorKeyDictionary()
         """Numbers that were put in order over tokens, with their indices: to compare others with
         them, or to put them back there, moves none."""
+        self._sums: dict[int, tuple[bool, ...]] = {}
+        """Which side of each sum or choice had marks alone, and whether one was gated, in any run;
+        by their numbers in a run."""
+        self._count = 0
 
     def __enter__(self) -> Switching:
         """Begin a run."""
-        self.moves = False
+        self.moves, self._count = False, 0
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -105,7 +110,7 @@ class Switching(TorchFunctionMode):
                 self.moves |= self._gates.exchange(name, floats, result[0])
             if name in _RANKS:
                 self._rank(_RANKS[name], name == "msort", args, given, result)
-            elif isinstance(result, Tensor):
+            elif isinstance(result, Tensor) and not is_test(func, args, given):
                 self._look(name, args, given, result)
                 if is_product(name) and _is_numbers(result):
                     self.moves |= self._multiplies(func, args, given, result)
@@ -162,6 +167,7 @@ class Switching(TorchFunctionMode):
                 self._switches[result] = True
             return
         floats = [x for x in given if _is_numbers(x)]
+        self._count += name in _SUMS
         self.moves |= result.dim() != 0 and self._gates.exchange(plain, floats, result)
         if plain == "einsum" and len(floats) == 2 and not any(map(is_followed, floats)):
             self.moves |= isinstance(args[0], str) and self._gates.contract(args[0], floats, result)
@@ -177,6 +183,9 @@ class Switching(TorchFunctionMode):
         others = [x for x in given if x not in self._switches]
         if plain in _MATRICES and switches and others:
             self.moves = _has_nan(result)
+        is_switched = bool(switches) or any(x in self._switched for x in floats)
+        if is_switched and name in _SUMS and len(floats) > 1:
+            self.moves |= self._exchanges(floats[:2], is_choice=name in _CHOICES)
         if switches and not any(_has_nan(x) or x in self._switched for x in others):
             self._switches[result] = True
         elif switches or any(x in self._switched for x in given):
@@ -193,6 +202,21 @@ class Switching(TorchFunctionMode):
             if is_whole or (any(are_gated) and _share_memory(others[0], result)):
                 self._gated[result] = True
                 self._gates.weigh_by_values(self._switched[result], result)
+
+    def _exchanges(self, sides: Sequence[Tensor], *, is_choice: bool) -> bool:
+        """Return whether each side of a sum or choice had marks where the other had none.
+
+        That may be in several runs. Of sums, one side is a product with a gate.
+        """
+        first, second = torch.broadcast_tensors(*(self._switched.get(x, x.isnan()) for x in sides))
+        now = (
+            bool((first & ~second).any()),
+            bool((second & ~first).any()),
+            is_choice or any(x in self._gated for x in sides),
+        )
+        before = self._sums.get(self._count, (False,) * 3)
+        found = self._sums[self._count] = tuple(map(any, zip(before, now, strict=True)))
+        return all(found)
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gattn.models.doors.proof.probing.one_run.missing import TESTS, found_in
+from gattn.models.doors.proof.probing.one_run.missing import REPLACES, found_in
 from gattn.models.doors.proof.probing.one_run.origins import Made, Origins
 from gattn.models.doors.proof.probing.one_run.picking import By, Picks
 from gattn.models.doors.proof.probing.one_run.reading_modes import (
@@ -114,7 +114,7 @@ class Reads:
         """Note what a function that looks for NaN or infinity finds, by which code may decide."""
         if (found := found_in(func, x)) is not None:
             self._tested[name] = found
-        if func in TESTS and isinstance(x, Tensor) and not self._is_constant(x):
+        if func not in REPLACES and isinstance(x, Tensor) and not self._is_constant(x):
             self.are_by_values |= not self._takes_origins([x])
 
     def picking(self, name: Name) -> AbstractContextManager[Any]:

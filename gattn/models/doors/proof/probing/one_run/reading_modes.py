@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from gattn.models.doors.orders import decides
 from gattn.models.doors.proof.probing.one_run.attention_picked import picks_attention
 from gattn.models.doors.proof.probing.one_run.deciding import as_decided, copied
-from gattn.models.doors.proof.probing.one_run.missing import MEETS_NAN, given_tensor, with_marks
+from gattn.models.doors.proof.probing.one_run.missing import given_tensor, meets_nan, with_marks
 from gattn.models.doors.proof.probing.one_run.picking import tensors_in
 from gattn.models.doors.proof.probing.one_run.walking import Walk
 from gattn.models.watch.inside import is_inside
@@ -69,9 +69,9 @@ class Reading(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             return decides(func, args, kwargs, result)
 
-    def _met(self, func: Any) -> Name | None:
+    def _met(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Name | None:
         """Name a call of the model's that looks for NaN; None for any other function."""
-        return self._name(func) if func in MEETS_NAN and self._is_own() else None
+        return self._name(func) if self._is_own() and meets_nan(func, args, kwargs) else None
 
     def _name(self, func: Any) -> Name:
         run = self._walk.running[-1] if self._walk.running else None
@@ -94,7 +94,7 @@ class Noting(Reading):
         """Run a function, and note what it gives code to read."""
         self._reads.look()
         self._reads.begin_function()
-        if name := self._met(func):
+        if name := self._met(func, args, kwargs):
             self._reads.meet(name, func, given_tensor(args, kwargs))
         count = self._reads.count_told
         picks = self._is_own() and picks_attention(func, args)
@@ -121,7 +121,7 @@ class NotingDecided(Reading):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a function, and note what values decide."""
-        name, result = self._met(func), func(*args, **(kwargs or {}))
+        name, result = self._met(func, args, kwargs), func(*args, **(kwargs or {}))
         if self._is_decided(func, args, kwargs or {}, result):
             with torch._C.DisableTorchFunction():
                 self._decided[name or self._name(func)] = copied(result)
@@ -148,7 +148,7 @@ class Repeated(Reading):
         """Run a function, or return what it gave in the run that was noted."""
         if self._is_read(func) and (name := self._name(func)) in self._found:
             return self._found[name]
-        given, met = kwargs or {}, self._met(func)
+        given, met = kwargs or {}, self._met(func, args, kwargs)
         found = None if met is None else self._tested.get(met)
         result = func(*args, **given) if found is None else with_marks(func, args, given, found)
         if self._decided and self._is_decided(func, args, given, result):
