@@ -7,7 +7,7 @@ import { $, element, host } from "./elements.js";
 import { stepTo } from "./finding.js";
 import { drawView } from "./view.js";
 import { drawGrid, scrollHeads } from "./thumbnails.js";
-import { repaint } from "./rendering.js";
+import { recolour } from "./rendering.js";
 import { copyLink, save } from "./saving.js";
 import { listenToTokenControls, openText } from "../tokens/choosing.js";
 
@@ -159,7 +159,7 @@ export function listenToControls(page) {
       name,
       () => {
         page.isPrinted = name === "beforeprint";
-        repaint(page);
+        recolour(page);
       },
       { signal },
     );

@@ -45,7 +45,7 @@ export async function render(page) {
 }
 
 /** Draw what is shown anew, at once, in other colours. */
-export function repaint(page) {
+export function recolour(page) {
   dress(page);
   drawGrid(page);
   if (page.overlaid) page.overlaid = overlaidHeads(page, page);
