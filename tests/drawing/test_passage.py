@@ -11,6 +11,7 @@ from meeting import problems
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, uniform_head
 from seen import caption
 
+import gattn
 from gattn.drawing import draw_text
 from gattn.drawing.canvas import fonts
 from gattn.drawing.one_head.prose.setting import Words
@@ -406,3 +407,19 @@ def test_the_caption_stands_near_a_text_that_is_shorter_than_its_figure():
     (below,) = [t for t in ax.texts if t.get_gid() == "gattn-caption"]
     high = ax.figure.bbox.height
     assert 0 < low - below.get_window_extent().y1 < 0.4 * high
+
+
+@pytest.mark.parametrize("style", ["paper", "talk", "dark"])
+@pytest.mark.parametrize("count", [1, 13, 80])
+def test_the_caption_follows_the_text_and_the_key_stands_aside(style, count):
+    with gattn.style(style):
+        ax = causal_head(count).draw_text()
+        ax.figure.draw_without_rendering()
+        assert not problems(ax.figure, ax.figure.dpi)
+        line = mpl.rcParams["font.size"] * ax.figure.dpi / 72
+    words = [one for one in ax.texts if one.get_gid() == "gattn-label"]
+    lowest = min(word.get_window_extent().y0 for word in words)
+    (below,) = [one for one in ax.texts if one.get_gid() == "gattn-caption"]
+    assert 0 < lowest - below.get_window_extent().y1 < 1.5 * line
+    lowest = min(below.get_window_extent().y0, ax.get_legend().get_window_extent().y0)
+    assert lowest < 2.5 * line

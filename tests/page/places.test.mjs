@@ -172,6 +172,7 @@ test("the node in focus is labelled before its neighbours, and covers no line", 
   const given = { places: [[0, 0], [40, 0]], sizes: [[60, 14], [60, 14]], radius: 5, loops: [], frame: [-35, -6, 75, 21] };
   assert.deepEqual(viewer.labelPlaces({ ...given, first: [] }), [[0, 13], null]);
   assert.deepEqual(viewer.labelPlaces({ ...given, first: [1, 0] }), [null, [40, 13]]);
+  assert.deepEqual(viewer.labelPlaces({ ...given, places: [[0, 0], [40, 0], [40, 13]], sizes: Array(3).fill([60, 14]), first: [1, 0] }), [null, [40, 13], null], "even on another node");
   const head = causal(2, () => 0.5);
   head.keys.forEach((token, n) => (token.at = [n, n]));
   const marks = flat(viewer.nodes(pictureOf(head, { focus: { key: 1, row: 1 } })).marks);

@@ -114,7 +114,7 @@ def test_pinned_heads_are_shown_side_by_side_with_their_numbers(look_at, lamp):
     page = look_at(lamp, "view=matrix&layer=2&head=1&token=9")
     page.locator("#grid").press("p")
     page.locator("#grid").press("ArrowUp")
-    expect(page.locator("#head-title")).to_have_text("heads 1.1, 2.1 side by side")
+    expect(page.locator("#head-title")).to_have_text("heads 1.1, 2.1")
     for head in (lamp[1, 1], lamp[2, 1]):
         found = readings(page, re.compile(rf"reads \(head {head.layer}\.{head.head}\)"))
         row = head.to_dense()[9]
@@ -155,7 +155,7 @@ def test_pinned_heads_are_drawn_over_each_other(view, look_at, lamp):
         expect(page.locator("#caption")).to_contain_text(f"head {name}: ")
     page.locator("#view").press("5")
     expect(page.locator("#overlay-control")).to_be_hidden()
-    expect(page.locator("#head-title")).to_have_text("heads 2.1, 1.1, 3.0 side by side")
+    expect(page.locator("#head-title")).to_have_text("heads 2.1, 1.1, 3.0")
 
 
 @pytest.mark.parametrize("overlay", ["", "&overlay=1"])

@@ -89,3 +89,91 @@ def test_a_head_far_down_is_in_sight_among_all_on_a_phone(look_at):
     page = look_at(wide_trace(), "layer=23&head=3", viewport=SIZES[390])
     assert page.evaluate("document.getElementById('heads').scrollTop") > 0
     assert page.evaluate("scrollY") == 0
+
+
+STACKS = [
+    *(f"model.encoder.backbone.stages.{stage}.blocks.attention" for stage in range(4)),
+    "model.decoder.layers.self_attention",
+    "model.decoder.layers.encoder_attention",
+]
+SEEN = """select => {
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = getComputedStyle(select).font;
+  const room = select.clientWidth - 26; // without the arrow and what is around the text
+  return [...select.options].map(({ text }) => {
+    const sizes = [...text].map((_, n) => context.measureText(text.slice(0, n + 1)).width);
+    return text.slice(0, sizes.filter(size => size <= room).length);
+  });
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_stacks_with_long_names_are_told_apart(width, look_at):
+    share = np.full((1, 2, 5, 5), 1 / 5)
+    stack = gattn.AttentionTrace.from_arrays(share).only_stack
+    trace = AttentionTrace({name: Stack(name, dict(stack.items())) for name in STACKS}, "m")
+    page = look_at(trace, viewport={"width": width, "height": 800})
+    for name in STACKS:
+        page.locator("#stack").select_option(name)
+        settle(page)
+        seen = page.locator("#stack").evaluate(SEEN)
+        assert len(set(seen)) == len(STACKS), seen
+        assert box(page, "#stack")[2] <= box(page, "#heads")[2]
+        expect(page.locator("#facts")).to_contain_text(f"{name}: 1 layer × 2 heads")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("view", ["arcs", "matrix"])
+def test_two_heads_stand_side_by_side_in_a_usual_window(view, look_at, lamp):
+    page = look_at(lamp, f"view={view}&layer=2&head=1")
+    alone = page.locator("#view canvas").bounding_box()["height"]
+    page.locator("#pin").click()
+    page.locator("#grid").press("ArrowUp")
+    settle(page)
+    assert page.locator("#view canvas").bounding_box()["height"] < 1.5 * alone
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_tables_have_room_for_the_names_of_special_tokens(width, look_at, lamp):
+    page = look_at(lamp, "layer=2&head=1&token=9", viewport={"width": width, "height": 800})
+    name = page.locator("#numbers bdi", has_text="endoftext").first
+    assert name.evaluate("e => e.scrollWidth <= e.clientWidth + 1")
+
+
+def test_all_heads_and_their_order_are_in_sight_at_200_percent(look_at, lamp):
+    page = look_at(lamp, viewport={"width": 640, "height": 400})
+    assert page.evaluate("document.getElementById('heads').scrollTop") == 0
+    order, heads = box(page, "#sort"), box(page, "#heads")
+    assert heads[1] <= order[1]
+    assert order[3] <= heads[3]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 640
+
+
+CORNER = """id => {
+  const context = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  context.drawImage(document.querySelector(`#${id} canvas`), 0, 0);
+  return [...context.getImageData(0, 0, 1, 1).data];
+}"""
+
+
+@pytest.mark.parametrize("fragment", ["token=9", "pins=1.1-3.0&overlay=1", "view=layered"])
+def test_a_dark_page_is_printed_in_light_colours(fragment, look_at, lamp):
+    page = look_at(lamp, fragment, color_scheme="dark")
+    dark = [page.evaluate(CORNER, name) for name in ("grid", "view")]
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("html").get_attribute("data-theme") == "light"
+    assert [page.evaluate(CORNER, name) for name in ("grid", "view")] == [[255] * 4] * 2
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    assert [page.evaluate(CORNER, name) for name in ("grid", "view")] == dark
+
+
+@pytest.mark.parametrize("width", [794, 1280])
+def test_paper_has_no_controls(width, look_at, lamp):
+    page = look_at(lamp, viewport={"width": width, "height": 1000})
+    page.emulate_media(media="print")
+    for name in ("sort", "threshold", "copy", "views", "pair"):
+        expect(page.locator(f"#{name}")).to_be_hidden()
+    expect(page.get_by_text("Point at a token")).to_be_hidden()
+    for name in ("grid", "view"):
+        expect(page.locator(f"#{name} canvas")).to_be_visible()

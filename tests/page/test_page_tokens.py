@@ -219,6 +219,35 @@ def test_a_token_says_its_probability_and_what_it_predicts(look, lamp):
     expect(table).to_have_count(1)
 
 
+def test_a_masked_model_predicts_one_token_of_a_merged_word(look, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    names = "[PAD] [UNK] [CLS] [SEP] [MASK] the un ##believ ##able dog".split()
+    (tmp_path / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
+    tokenizer = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=len(names), intermediate_size=16, **sizes)
+    model = transformers.BertForMaskedLM(config).eval()
+    trace = gattn.capture("the unbelievable dog", model, tokenizer)
+    page = look(trace, "token=3")
+    caption = page.locator("table.predicted caption")
+    expect(caption).to_contain_text("believ: what the model predicts in its place")
+    page.locator("#words").check()
+    settle(page)
+    said = "unbelievable: what the model predicts in the place of \u2068able\u2069"
+    expect(caption).to_have_text(said)
+    first = page.locator("table.predicted td.value").first.text_content()
+    assert number(first) == pytest.approx(trace.predictions.likeliest(1)[4][0][1], rel=6e-3)
+
+
+def test_a_table_says_which_share_of_a_token_s_attention_it_has(look, lamp):
+    page = look(lamp, "layer=2&head=1&token=9", keep=gattn.Threshold(0.1))
+    row = lamp[2, 1].to_dense()[9]
+    kept = row[row >= 0.1].sum() / row.sum()
+    said = page.locator("#numbers caption").first.text_content()
+    assert number(said.split("; ")[1].split()[0]) == pytest.approx(100 * kept, abs=0.06)
+    assert said.endswith(" % of its attention shown")
+
+
 def test_the_first_token_is_not_predicted_and_the_last_predicts_what_follows(look, lamp):
     page = look(lamp, "token=0")
     expect(page.locator("table.predicted .own")).to_have_count(0)

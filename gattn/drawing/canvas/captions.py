@@ -60,7 +60,8 @@ class TitleAndCaption:
         """Break a text into lines; smaller ones if they would take too much of the height."""
         most = _HIGHEST * self.fitting.slot.height * self.ax.figure.bbox.height
         largest = self.sizes[id(text)]
-        sizes = np.linspace(largest, min(largest, smallest()), _STEPS)
+        least = largest if self.fitting.grows else min(largest, smallest())
+        sizes = np.linspace(largest, least, _STEPS)
         for size in sizes if text.get_fontsize() in sizes else [text.get_fontsize()]:
             text.set_fontsize(size)
             if self._break(text, plain, wide) <= most:

@@ -56,6 +56,10 @@ class Fitting:
         self._steps: list[Callable[[], None]] = []
         self._texts: Callable[[], None] | None = None
         self.notes: dict[str, str] = {}
+        self.is_key_aside = False
+        """Whether the caption stands left of the key, not below it, too."""
+        self.grows = False
+        """Whether the figure becomes higher by what the caption takes."""
         self.dots = dots_of(ax.figure)
         self._known: tuple[float, ...] = ()
         self._is_running = False
@@ -162,7 +166,7 @@ class Fitting:
 
     def around(self) -> Bbox:
         """Measure from where to where lines of text may reach, and what they stand below."""
-        whole = self.extent(without=("gattn-caption", "title"))
+        whole = self.extent(without=("gattn-caption", "title", "key" * self.is_key_aside))
         own = self.slot.transformed(in_figure(self._ax))
         left, right = min(own.x0, whole.x0), max(own.x1, whole.x1)
         if not is_laid_out(self._ax):
@@ -176,7 +180,8 @@ class Fitting:
         is_own, self._is_running = self._is_running, True
         ax = self._ax
         around: list[Artist] = [text for text in ax.texts if text.get_gid() not in without]
-        around += [*ax.child_axes, *filter(None, [ax.get_legend()])]
+        key = None if "key" in without else ax.get_legend()
+        around += [*ax.child_axes, *filter(None, [key])]
         shown = [artist for artist in around if artist.get_visible()]
         shown = [one for one in shown if not isinstance(one, Text) or one.get_text()]
         titles = [ax.title] if "title" in without and ax.title.get_visible() else []

@@ -14,7 +14,7 @@ from matplotlib.transforms import Affine2D, BboxTransformTo, ScaledTranslation, 
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import Scale, colour_map, ink_on
-from gattn.drawing.canvas.fitting import fitted, points, slot
+from gattn.drawing.canvas.fitting import Fitting, fitted, slot
 from gattn.drawing.canvas.frame import (
     KEY_WIDTH,
     add_axes,
@@ -40,10 +40,13 @@ from gattn.heads.head import AttentionGraph
 
 _LINE = 1.8
 """The distance between lines, in font sizes."""
+_KEY_LINE = 1.4
+"""That of lines of the key."""
 _LARGEST = 1.5
 """How many times as large as usual text becomes where axes of a given size have room for it."""
-_NARROWEST, _WIDEST = 26.0, 52.0
-"""The longest line in a figure of our own, in font sizes, of a short text and of a long one."""
+_NARROWEST, _WIDEST, _SHORTEST = 26.0, 52.0, 16.0
+"""The longest line in a figure of our own, in font sizes, of a text of some lines, of a long one,
+and of one that is shorter than a line."""
 
 
 @checks_given
@@ -95,7 +98,8 @@ def draw_text(
     ax = given_axes(ax, figsize)
     is_fixed = ax is not None
     if ax is None:
-        ax = _fitting_axes(words, 2 + len(scale.ticks) if legend else 0)
+        ax = _fitting_axes(words, 1 + len(scale.ticks) if legend else 0)
+        ax.set_anchor("N")
     clear(ax)
     say_patches(ax, shade.tokens)
     fitted(ax, _Passage(ax, shade, words, colours, norm, is_fixed=is_fixed).place)
@@ -104,6 +108,8 @@ def draw_text(
         if values != "attention":
             ticks = np.linspace(norm.vmax or 0.0, norm.vmin or 0.0, 4).tolist()
         add_area_key(ax, colours, norm, ticks, values)
+        Fitting.of(ax).is_key_aside = True
+    Fitting.of(ax).grows = not is_fixed
     edits = union(head.edits for head in chosen)
     caption = "; ".join(filter(None, [shade.caption, edits_said(edits)]))
     write_texts(ax, marked_edited(heads_title(chosen), edits), caption)
@@ -115,10 +121,10 @@ def draw_text(
 def _fitting_axes(words: Words, key_lines: int) -> Axes:
     """Make a figure as wide as the text, up to a page, and as high as its lines or the key's."""
     size = font_size()
-    wide = min(max(words.width / 3, _NARROWEST), _WIDEST)
+    wide = min(max(words.width / 3, _NARROWEST), _WIDEST, max(words.width, _SHORTEST))
     lines = words.set(wide).lines
     width = wide * size + 20 + KEY_WIDTH * size * bool(key_lines)
-    height = (max(lines * _LINE, key_lines) + 4.5) * size + 20
+    height = max(lines * _LINE + 3.5, key_lines * _KEY_LINE + 1.5) * size + 20
     inches = width / POINTS_PER_INCH, height / POINTS_PER_INCH
     figure = new_figure(inches)
     return add_axes(figure, legend=bool(key_lines))
@@ -178,11 +184,11 @@ class _Passage:
 
     def place(self) -> None:
         """Set the text in the largest font in which it fits the axes."""
-        wide, tall = slot(self._ax) if self._is_fixed else points(self._ax)
+        wide, tall = slot(self._ax)
         most = font_size() * (_LARGEST if self._is_fixed else 1.0)
         found, size = _fitted(self._words, wide, tall, most)
-        if self._is_fixed:  # Title and caption stay near a text that is shorter than its figure.
-            self._ax.set_box_aspect(min(found.lines * _LINE * size, tall) / wide)
+        # Title and caption stay near a text that is shorter than its figure.
+        self._ax.set_box_aspect(min(found.lines * _LINE * size, tall) / wide)
         middle = -(found.line + 0.5) * _LINE
         place = _from_top_left(self._ax, size)
         low, high = middle - 0.72, middle + 0.72

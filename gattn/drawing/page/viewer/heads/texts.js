@@ -5,6 +5,14 @@ export function worded(name) {
   return name.replace("_for_90", "_for_90_%").replaceAll("_", " ");
 }
 
+/** Leave out the modules that the paths of all stacks begin with. */
+export function withoutShared(names) {
+  const paths = names.map((name) => name.split("."));
+  let shared = 0;
+  while (paths.every((path) => shared + 1 < path.length && path[shared] === paths[0][shared])) shared++;
+  return shared ? paths.map((path) => `….${path.slice(shared).join(".")}`) : names;
+}
+
 /** Write a number with at most three significant digits. */
 export function number(value) {
   if (!Number.isFinite(value)) return "none";

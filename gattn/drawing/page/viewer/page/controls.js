@@ -1,6 +1,6 @@
 // Shows the state in the controls, and sets the colours of the style sheet.
 
-import { number, several, worded } from "../heads/texts.js";
+import { number, several, withoutShared, worded } from "../heads/texts.js";
 import { SHOWN, nameOf, viewsOf, weightsOf, withPin } from "../heads/state.js";
 import { cssOf } from "../scenes/colours.js";
 import { $, element, host } from "./elements.js";
@@ -62,12 +62,14 @@ export function fillControls(page) {
     select.value = value;
   };
   const plain = (names) => names.map((name) => [name, worded(name)]);
-  options($("stack"), plain(page.traces[0].stacks.map(({ name }) => name)), state.stack);
+  const stacks = page.traces[0].stacks.map(({ name }) => name);
+  options($("stack"), withoutShared(stacks).map((label, n) => [stacks[n], label]), state.stack);
+  $("stack").title = state.stack;
   options($("sort"), [["", "layer and head"], ...plain(Object.keys(graph.scores))], state.sort);
   options($("show"), plain(SHOWN), state.show);
   const weights = weightsOf(page.traces, state);
   options($("weight"), plain(state.words ? ["attention"] : weights), state.weight);
-  $("stack-control").hidden = page.traces[0].stacks.length < 2;
+  $("stack-control").hidden = stacks.length < 2;
   $("show-control").hidden = page.traces.length < 2;
   $("weight-control").hidden = weights.length < 2;
   for (const button of $("views").children) {

@@ -35,7 +35,7 @@ export function titleText(page) {
   if (view === "circuit") return `circuit: ${visible(circuit.title, 200)}`;
   if (view === "layered") return `${stack.name}: all layers, ${meanText(page)}`;
   if (places.length === 1) return headText(page.shownGraph);
-  return `heads ${places.map(nameOf).join(", ")} ${overlay && page.canOverlay ? "over each other" : "side by side"}`;
+  return `heads ${places.map(nameOf).join(", ")}${overlay && page.canOverlay ? " over each other" : ""}`;
 }
 
 export function editsText(page) {
@@ -56,11 +56,13 @@ export function describe(page) {
   const size = queryTokens ? `${count(queryTokens.length, "query")} on ${count(keyTokens.length, "key")}` : count(keyTokens.length, page.stack.noun);
   const graphs = page.shownGraphs.flat();
   const all = page.stack.graphs.length;
+  const { stacks } = page.traces[0];
+  const shape = all === layers.length * heads.length ? `${count(layers.length, "layer")} × ${count(heads.length, "head")}` : `${count(all, "head")} in ${count(layers.length, "layer")}`;
   const facts = [
     page.traces.length > 1 && "before and after",
     editsText(page),
     distinct(page.traces.map(({ model }) => model)),
-    all === layers.length * heads.length ? `${count(layers.length, "layer")} × ${count(heads.length, "head")}` : `${count(all, "head")} in ${count(layers.length, "layer")}`,
+    stacks.length > 1 ? `${visible(page.stack.name, 200)}: ${shape}` : shape,
     size + (generated ? `, the last ${generated} generated` : ""),
     ...["weightFunction", "normalizer"].map((name) => distinct(graphs.map((graph) => graph[name]))),
     distinct(graphs.map(keepOf)),

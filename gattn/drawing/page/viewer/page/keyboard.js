@@ -7,6 +7,7 @@ import { $, element, host } from "./elements.js";
 import { stepTo } from "./finding.js";
 import { drawView } from "./view.js";
 import { drawGrid, scrollHeads } from "./thumbnails.js";
+import { recolour } from "./rendering.js";
 import { copyLink, save } from "./saving.js";
 import { listenToTokenControls, openText } from "../tokens/choosing.js";
 
@@ -153,6 +154,15 @@ export function listenToControls(page) {
     page.render();
   });
   page.darkness.addEventListener("change", () => page.render(), { signal });
+  for (const name of ["beforeprint", "afterprint"])
+    addEventListener(
+      name,
+      () => {
+        page.isPrinted = name === "beforeprint";
+        recolour(page);
+      },
+      { signal },
+    );
   let width = 0;
   const sizes = new ResizeObserver(() => {
     if ($("view").clientWidth === width || !page.scene) return;

@@ -1,6 +1,6 @@
 // Writes the numbers below a view: tables of a token, all values of an edge, and a sentence for screen readers.
 
-import { grouped, isolated, number, several } from "../heads/texts.js";
+import { grouped, isolated, percent, several } from "../heads/texts.js";
 import { placeIn, readingsOf, rowEdges, valueText } from "../heads/readings.js";
 import { Scale } from "../scenes/colours.js";
 import { named } from "../scenes/marks.js";
@@ -57,7 +57,7 @@ function tablesOf(page, { part, name, isChosen }, i) {
     const mass = head.mass[focus.row];
     const kept = rowEdges(head, focus.row).reduce((sum, e) => sum + (head.key[e] === head.sinkKey ? 0 : Math.abs(head.values.attention[e])), 0);
     const isPart = part !== "difference" && mass > 0 && kept < 0.9995 * mass;
-    const lost = isPart ? `; ${number(kept)} of its ${number(mass)} attention shown` : "";
+    const lost = isPart ? `; ${percent(kept, mass)} of its attention shown` : "";
     found.push(tableOf(page, head.queries[focus.row], `reads${suffix}${lost}`, reads.map(({ token, value }) => [token, value, "key"]), page.scales[i], head, isAsked));
   }
   if (focus.key >= 0) found.push(tableOf(page, head.keys[focus.key], `is read by${suffix}`, readBy.map(({ token, value }) => [token, value, "query"]), page.scales[i], head, isAsked));

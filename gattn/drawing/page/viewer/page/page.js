@@ -24,6 +24,7 @@ export class Page {
     this.looks = { light: lookOf("light", header.ramps), dark: lookOf("dark", header.ramps) };
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
     this.run = 0;
+    this.isPrinted = false;
     this.stopping = new AbortController();
     this.open(fromFragment(host.read()));
   }
@@ -105,7 +106,7 @@ export class Page {
 
   get look() {
     const theme = this.state.theme || (this.darkness.matches ? "dark" : "light");
-    return this.looks[theme];
+    return this.looks[this.isPrinted ? "light" : theme]; // paper is white
   }
 
   get parts() {

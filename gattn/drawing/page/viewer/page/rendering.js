@@ -44,6 +44,14 @@ export async function render(page) {
   }
 }
 
+/** Draw what is shown anew, at once, in other colours. */
+export function recolour(page) {
+  dress(page);
+  drawGrid(page);
+  if (page.overlaid) page.overlaid = overlaidHeads(page, page);
+  drawView(page);
+}
+
 export function couldNotShow(problem) {
   complain(`This could not be shown: ${problem.message}. ${host.advice}.`);
   $("view").removeAttribute("aria-busy");

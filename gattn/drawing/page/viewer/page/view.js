@@ -103,7 +103,7 @@ function titleOf(page, { part, place }) {
 }
 
 const LEAST_WIDE = { matrix: 333, columns: 333 };
-const LEAST_WIDE_LINES = 440;
+const LEAST_WIDE_LINES = 400;
 
 /** How many panels fit side by side; the parts of a comparison stay in one row, or one below the other. */
 function acrossOf({ state: { view }, parts, isWhole }, size, width) {

@@ -33,7 +33,7 @@ const AROUND = [[0, 1], [1, 0], [-1, 0], [0, -1], [0.8, 0.8], [-0.8, 0.8], [0.8,
 /**
  * Find places of labels around nodes: on no node, on no other label and, if possible, on no loop; null where there is no room.
  *
- * Nodes in `first` are labelled before all others; the labels of the others stay where they are without `first`, or go.
+ * Nodes in `first` are labelled before all others, the first of them in any case; the labels of the others stay where they are without `first`, or go.
  */
 export function labelPlaces({ places, sizes, radius, loops, frame, first }) {
   const onLoops = new Boxes();
@@ -49,7 +49,7 @@ export function labelPlaces({ places, sizes, radius, loops, frame, first }) {
       const [[x, y], [wide, high]] = [places[node], sizes[node]];
       const ways = known[node] ? [known[node]] : AROUND.map(([right, down]) => [x + right * (radius + 1 + wide / 2), y + down * (radius + 1 + high / 2)]);
       const free = ways.filter((way) => isInside(boxAt(way, sizes[node])) && taken.isFree(boxAt(way, sizes[node])));
-      const at = free.find((way) => onLoops.isFree(boxAt(way, sizes[node]))) ?? free[0];
+      const at = free.find((way) => onLoops.isFree(boxAt(way, sizes[node]))) ?? free[0] ?? (node === first[0] ? ways[0] : null);
       if (!at) continue;
       found[node] = at;
       taken.add(boxAt(at, sizes[node]));

@@ -1,6 +1,7 @@
 // What the model predicted: how probable a token was, and which tokens it expected.
 
-import { number, visible } from "../heads/texts.js";
+import { isolated, number, visible } from "../heads/texts.js";
+import { named } from "../scenes/marks.js";
 import { element, tokenElement } from "../page/elements.js";
 
 /** Write a token of the vocabulary; a space that begins a word is seen. */
@@ -39,7 +40,8 @@ function predictedTable(predictions, tokens, token, suffix) {
   const told = tokens[last + shift];
   if (shift && told && lines.length) lines.push(line(visible(told.text, 40), predictions.probability[last + shift] ?? null, ` ${told.position} · in the text`));
   const own = token.last === undefined ? probabilityText(predictions, tokens, token.index) : "";
-  const title = element("caption", {}, ...tokenElement(token), shift ? ` predicts the next token${suffix}` : `: what the model predicts in its place${suffix}`);
+  const place = token.last === undefined ? "its place" : `the place of ${isolated(named(tokens[last]))}`;
+  const title = element("caption", {}, ...tokenElement(token), shift ? ` predicts the next token${suffix}` : `: what the model predicts in ${place}${suffix}`);
   if (own) title.append(element("small", { class: "own" }, `${shift ? "its own " : ""}${own}`));
   return element("table", { class: "predicted" }, title, element("tbody", {}, ...lines));
 }
