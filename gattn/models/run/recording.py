@@ -187,7 +187,9 @@ class Recording(Context):
         ]
         namings = namings_of(self._naming, sequences, made)
         found = [
-            naming.applied(trace, one.grids, number, unnamed=one.unnamed, own=one.own)
+            naming.applied(
+                trace, one.grids, number, unnamed=one.unnamed, own=one.own, words=one.words
+            )
             for one, trace, (naming, number) in zip(sequences, made, namings, strict=True)
         ]
         if self._is_finished and (wrong := self._naming.surplus(len(sequences))):

@@ -1,0 +1,1 @@
+"""What code makes of exponentials and their sums, beside a softmax."""
