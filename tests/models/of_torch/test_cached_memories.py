@@ -43,8 +43,9 @@ class Cross(nn.Module):
         self.held = None
 
     def forward(self, x, memory, past=None):
-        pair = past or tuple(map(in_heads, self.kv(memory).split(WIDTH, -1)))
-        return self.out(attend(in_heads(self.q(x)), *pair)), pair
+        pair = past or self.kv(memory).split(WIDTH, -1)  # Heads are split later, as by Whisper.
+        k, v = (one if one.dim() == 4 else in_heads(one) for one in pair)
+        return self.out(attend(in_heads(self.q(x)), k, v)), pair
 
 
 class Layer(nn.Module):
@@ -67,8 +68,8 @@ class Reads(nn.Module):
 class Translator(nn.Module):
     """Reads a source, and a target step by step; `kept` says what of the source is kept.
 
-    That are its keys and values, given or held by modules, what the encoder made of it, or nothing:
-    then it is encoded at each step.
+    That are its keys and values, given (also "flat", not split into heads) or held by modules, what
+    the encoder made of it, or nothing: then it is encoded at each step.
     """
 
     def __init__(self, kept):
@@ -94,13 +95,15 @@ class Translator(nn.Module):
             before = past and past[n]
             y, own = layer.own(x, before and before[0], mask)
             x, pair = x + y, None
-            if before and self.kept in ("given", "held"):
-                pair = before[1] if self.kept == "given" else layer.cross.held
+            if before and self.kept in ("given", "flat", "held"):
+                pair = layer.cross.held if self.kept == "held" else before[1]
             y, pair = layer.cross(x, memory, pair)
+            if self.kept != "flat":
+                pair = tuple(one if one.dim() == 4 else in_heads(one) for one in pair)
             if self.kept == "held":
                 layer.cross.held = pair
             x = x + y
-            found.append((own, pair if self.kept == "given" else None))
+            found.append((own, pair if self.kept in ("given", "flat") else None))
         return x, found, memory if self.kept == "encoded" else None
 
 
@@ -140,7 +143,7 @@ def translated(model, source, target, first):
     ("first", "batch"),
     [(1, 1), (3, 1), (3, 2), pytest.param(1, 2, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("kept", ["given", "held", "encoded", "nothing"])
+@pytest.mark.parametrize("kept", ["given", "flat", "held", "encoded", "nothing"])
 def test_steps_read_the_source_again(kept, first, batch):
     torch.manual_seed(0)
     model = Translator(kept).double().eval()
@@ -164,7 +167,7 @@ def test_steps_read_the_source_again(kept, first, batch):
             torch.testing.assert_close(x, dense(model, source, target, (1, 2, query, 3))[1])
 
 
-@pytest.mark.parametrize("kept", ["given", "held"])
+@pytest.mark.parametrize("kept", ["given", "flat", "held"])
 def test_steps_that_read_another_source_are_refused(kept):
     torch.manual_seed(0)
     model = Translator(kept).eval()

@@ -216,7 +216,8 @@ class Solver:
                 reason = str(error) if n == 0 else reason
         is_alone = reason in _ALONE
         has_step = any(one.inputs is not None and one.inputs.step is not None for one in others)
-        if has_step or (site.queries == 1 < site.keys and reason == _MIXED):
+        may_step = site.queries == 1 < site.keys and reason == _MIXED
+        if has_step or may_step or (reason == SEVERAL_GROUPS and _are_keys_given(others)):
             reason, is_alone = reason + _AT_ONCE, False
         if any(isinstance(one, (nn.RNNBase, nn.RNNCellBase)) for one in site.module.modules()):
             reason += _RECURRENT
@@ -318,6 +319,17 @@ def picked(pick: Pick) -> str:
         f"it picks or orders numbers {how} before it attends ({pick.kernel}), perhaps its tokens, "
         "so that which token a slot stands for cannot be told (indices that the model is given can "
         "be followed; for a log, pick from an array: attention.detach().cpu().numpy())"
+    )
+
+
+def _are_keys_given(others: Sequence[Candidate]) -> bool:
+    """Return whether the attending module is given keys that are not its tokens, as of a cache."""
+    own = [one.inputs for one in others if one.is_around and not one.level]
+    return any(
+        x is not None
+        and x.keys is not None
+        and (x.queries is None or x.queries.source != x.keys.source)
+        for x in own
     )
 
 
