@@ -256,13 +256,15 @@ class Mixed(nn.Module):
 
     def forward(self, x):
         scores = x.mean(1, keepdim=True).expand_as(x) @ x.sum(1, keepdim=True).expand_as(x).mT
-        return scores.softmax(-1) @ x
+        self.shown = scores.softmax(-1)
+        return self.shown @ x
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_gattn_says_that_it_leaves_out_is_not_missed():
+@pytest.mark.parametrize("own", [None, lambda case: [case.model.second.shown]])
+def test_what_gattn_says_that_it_leaves_out_is_not_missed(own):
     torch.manual_seed(0)
-    found = examine(Case("twice", Twice().eval(), (torch.randn(2, 5, 8),)))
+    found = examine(Case("twice", Twice().eval(), (torch.randn(2, 5, 8),), own=own))
     assert found.verdict == CAPTURED
     assert "may be attention, but was not proved" in found.reason
     assert (found.attentions, found.edits > 0) == (1, True)
