@@ -180,7 +180,13 @@ class Proof:
         return reruns, solver, self._tried(solver, Gates(firsts, reruns, noticed.images), places)
 
     def _puts_numbers(self) -> bool:
-        """Return whether code may make tokens of numbers that it reads, one by one."""
+        """Return whether code may make tokens of numbers that it reads, one by one.
+
+        So may a table, of which integers that values made look numbers up: these may be moved.
+        """
+        kernels = self._watching.kernels
+        if kernels.picks.looks_up and kernels.moves.are_any:
+            return True
         names = self._watching.reads.numbers
         return bool(names) and not are_only_kept(self._walk, self._run, names)
 
