@@ -128,7 +128,10 @@ class Proof:
         reruns, solver, trying = solved
         best = self._adopt(trying)
         numbers = self._puts_numbers
-        agreement = Agreement(reruns, watching.kernels.moves, best.batches, numbers)
+        looks_up = watching.kernels.picks.looks_up and watching.kernels.moves.are_any
+        agreement = Agreement(
+            reruns, watching.kernels.moves, best.batches, numbers, looks_up=looks_up
+        )
         agreement.settle(self.open, plan.layouts, plan.reasons)
         later = join(self._model, self.open, plan, reruns, self._alike)
         place_patches(self.open, plan.layouts, reruns)
@@ -180,13 +183,7 @@ class Proof:
         return reruns, solver, self._tried(solver, Gates(firsts, reruns, noticed.images), places)
 
     def _puts_numbers(self) -> bool:
-        """Return whether code may make tokens of numbers that it reads, one by one.
-
-        So may a table, of which integers that values made look numbers up: these may be moved.
-        """
-        kernels = self._watching.kernels
-        if kernels.picks.looks_up and kernels.moves.are_any:
-            return True
+        """Return whether code may make tokens of numbers that it reads, one by one."""
         names = self._watching.reads.numbers
         return bool(names) and not are_only_kept(self._walk, self._run, names)
 
