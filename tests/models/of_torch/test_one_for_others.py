@@ -24,6 +24,11 @@ PUTS = {
     "infinite": lambda x: torch.where(x.abs() / (size(x) > SIZE) == torch.inf, first(x), x),
     "weighed": lambda x: torch.lerp(x, first(x).expand_as(x), (size(x) <= SIZE).to(x)),
     "products": lambda x: x * (size(x) > SIZE) + first(x) * (size(x) <= SIZE),
+    "masked": lambda x: x.masked_fill(size(x) <= SIZE, 0) + first(x) * (size(x) <= SIZE),
+    "both masked": lambda x: (
+        x.masked_fill(size(x) <= SIZE, 0)
+        + first(x).expand_as(x).clone().masked_fill_(size(x) > SIZE, 0)
+    ),
     "of some": lambda x: torch.where(size(x) <= SIZE, x[:, :3].mean(1, keepdim=True), x),
     "later": lambda x: torch.where(size(x) <= SIZE, first(x) * 1.0, x * 1.0),
 }
@@ -46,6 +51,7 @@ KEEPS = {
     "table": lambda x: torch.where(size(x) <= SIZE, TABLE, x + TABLE),
     "one of a table": lambda x: torch.where(size(x) <= SIZE, x + TABLE[:1], x + TABLE),
     "mean": lambda x: torch.where(size(x) <= SIZE, x.mean(1, keepdim=True), x),
+    "added after a mask": lambda x: x.masked_fill(size(x) <= SIZE, 0) + 0.3 * first(x),
     "part": lambda x: torch.where(size(x) <= SIZE, x + first(x), x * 2 + first(x)),
     "experts": lambda x: torch.where(size(x) <= SIZE, x.sin(), x.cos()),
     "largest": lambda x: x * (x >= x.topk(3, -1).values[..., -1:]),

@@ -128,7 +128,10 @@ class Proof:
         reruns, solver, trying = solved
         best = self._adopt(trying)
         numbers = self._puts_numbers
-        agreement = Agreement(reruns, watching.kernels.moves, best.batches, numbers)
+        looks_up = watching.kernels.picks.looks_up and watching.kernels.moves.are_any
+        agreement = Agreement(
+            reruns, watching.kernels.moves, best.batches, numbers, looks_up=looks_up
+        )
         agreement.settle(self.open, plan.layouts, plan.reasons)
         later = join(self._model, self.open, plan, reruns, self._alike)
         place_patches(self.open, plan.layouts, reruns)

@@ -46,6 +46,8 @@ class Agreement:
         The model's batch.
     puts_numbers : callable
         Whether its code may make tokens of numbers that it reads, one by one.
+    looks_up : bool
+        Whether it may make them of integers that values made and it may have moved, by a table.
 
     Attributes
     ----------
@@ -56,10 +58,16 @@ class Agreement:
     """
 
     def __init__(
-        self, reruns: Reruns, moves: Moves, batches: Batches, puts_numbers: Callable[[], bool]
+        self,
+        reruns: Reruns,
+        moves: Moves,
+        batches: Batches,
+        puts_numbers: Callable[[], bool],
+        *,
+        looks_up: bool = False,
     ) -> None:
         self._reruns, self._moves, self._batches = reruns, moves, batches
-        self._puts_numbers = puts_numbers
+        self._puts_numbers, self._looks_up = puts_numbers, looks_up
         self.holds_once = False
         self.switched: set[Site] = set()
 
@@ -152,7 +160,7 @@ class Agreement:
                     return
             self._run(some, inputs, code)
         unreached = {one.site for one in some if one.is_out_of_reach(count)}
-        if unreached and self._puts_numbers():
+        if unreached and ((inputs.are_any and self._looks_up) or self._puts_numbers()):
             self.switched |= unreached
         moved = [
             one

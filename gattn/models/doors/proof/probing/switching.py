@@ -26,6 +26,7 @@ from gattn.models.watch.inside import is_inside
 _SUMS = frozenset(("add", "sub", "rsub", "add_", "sub_", "lerp", "where"))
 _SUMS |= {"__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__"}
 _CHOICES = frozenset(("where", "lerp"))
+_MASKS = frozenset(("masked_fill", "masked_fill_"))
 _PRODUCTS = frozenset(("mul", "rmul", "imul", "multiply"))
 _STEPS = frozenset(("sign", "sgn", "round", "floor", "ceil", "trunc", "fix", "heaviside"))
 _STEPS |= {"floor_divide", "floordiv", "rfloordiv"}
@@ -72,6 +73,8 @@ class Switching(TorchFunctionMode):
         """The marks of what was multiplied with these, which may be NaN themselves."""
         self._gated: Any = WeakTensorKeyDictionary()
         """Products with these: a sum may take them in place of its other tokens, or leave them."""
+        self._masked: Any = WeakTensorKeyDictionary()
+        """What was masked or multiplied by these."""
         self._gates = Gates()
         self._ranked: Any = WeakTensorKeyDictionary()
         """Numbers that were put in order over tokens, with their indices: to compare others with
@@ -183,6 +186,8 @@ class Switching(TorchFunctionMode):
         others = [x for x in given if x not in self._switches]
         if plain in _MATRICES and switches and others:
             self.moves = _has_nan(result)
+        if switches and (plain in _PRODUCTS or name in _MASKS):
+            self._masked[result] = True
         is_switched = bool(switches) or any(x in self._switched for x in floats)
         if is_switched and name in _SUMS and len(floats) > 1:
             self.moves |= self._exchanges(floats[:2], is_choice=name in _CHOICES)
@@ -206,13 +211,15 @@ class Switching(TorchFunctionMode):
     def _exchanges(self, sides: Sequence[Tensor], *, is_choice: bool) -> bool:
         """Return whether each side of a sum or choice had marks where the other had none.
 
-        That may be in several runs. Of sums, one side is a product with a gate.
+        That may be in several runs. Of sums, one side is a product with a gate, or both are masked.
         """
         first, second = torch.broadcast_tensors(*(self._switched.get(x, x.isnan()) for x in sides))
         now = (
             bool((first & ~second).any()),
             bool((second & ~first).any()),
-            is_choice or any(x in self._gated for x in sides),
+            is_choice
+            or any(x in self._gated for x in sides)
+            or all(x in self._masked for x in sides),
         )
         before = self._sums.get(self._count, (False,) * 3)
         found = self._sums[self._count] = tuple(map(any, zip(before, now, strict=True)))

@@ -99,6 +99,8 @@ class Picks:
         self._is_told = False
         """Whether values decided sizes."""
         self._before = 0
+        self.looks_up = False
+        """Whether values made integers, and these looked numbers up that the model holds."""
         self.is_ignoring = False
         """Whether what runs decides nothing."""
         self.count_read = 0
@@ -227,6 +229,8 @@ class Picks:
         for pick in [self._ranked[x] for x in given if x in self._ranked]:
             self._use_ranked(pick, kernel, result)
         by = max((self._indices[x] for x in given if x in self._indices), default=None)
+        is_lookup = kernel == "embedding" or kernel in _TAKES
+        self.looks_up |= is_lookup and by is By.VALUES and not self._moves(kernel, given)
         if kernel in _TAKES or kernel in _PUTS:
             if by is None and any(x.dtype.itemsize == 1 and _is_index(x) for x in given[1:]):
                 by = By.INPUTS  # A mask picks the tokens.
@@ -320,7 +324,7 @@ class Picks:
         """Return whether a kernel moves numbers of tokens; constants hold none."""
         if not given or not given[0].is_floating_point():
             return False
-        if kernel in _TAKES or kernel == "_unsafe_index" or is_sampling(kernel):
+        if kernel in _TAKES or kernel in ("_unsafe_index", "embedding") or is_sampling(kernel):
             is_constant = place_of(given[0]) in self.constants or self.own.are_weights(given[0])
             return not is_constant
         return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])
