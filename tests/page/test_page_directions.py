@@ -76,7 +76,7 @@ def test_lines_break_in_the_order_of_reading(script):
     rows = sorted({box["y"] for box in boxes})
     assert len(rows) == 2
     assert [rows.index(box["y"]) for box in boxes] == sorted(rows.index(box["y"]) for box in boxes)
-    assert all(0 <= box["x"] and box["x"] + box["wide"] <= 200 for box in boxes)
+    assert all(box["x"] >= 0 and box["x"] + box["wide"] <= 200 for box in boxes)
 
 
 @pytest.mark.parametrize(("text", "next_key"), [(HEBREW, "ArrowLeft"), ("a b c d", "ArrowRight")])

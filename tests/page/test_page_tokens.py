@@ -221,7 +221,7 @@ def test_a_token_says_its_probability_and_what_it_predicts(look, lamp):
 
 def test_a_masked_model_predicts_one_token_of_a_merged_word(look, tmp_path):
     transformers = pytest.importorskip("transformers")
-    names = "[PAD] [UNK] [CLS] [SEP] [MASK] the un ##believ ##able dog".split()
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "un", "##believ", "##able", "dog"]
     (tmp_path / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
     tokenizer = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
