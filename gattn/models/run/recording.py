@@ -186,8 +186,9 @@ class Recording(Context):
             for n, one in enumerate(sequences)
         ]
         namings = namings_of(self._naming, sequences, made)
+        every = {stack for trace in made for stack in trace.stacks}
         found = [
-            naming.applied(trace, one.grids, number, unnamed=one.unnamed, own=one.own)
+            naming.applied(trace, one.grids, number, unnamed=one.unnamed, own=one.own, others=every)
             for one, trace, (naming, number) in zip(sequences, made, namings, strict=True)
         ]
         if self._is_finished and (wrong := self._naming.surplus(len(sequences))):
