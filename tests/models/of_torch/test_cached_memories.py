@@ -196,6 +196,6 @@ def test_names_of_a_stack_do_not_concern_calls_without_it():
             both["cross"](y, both["own"](x)[0])
         assert [list(one.stacks) for one in run.traces] == [["own"], ["cross"]]
         assert run.traces[0][0, 0].tokens == tuple("abcd")
-        with pytest.raises(CaptureError, match="tokens= names the stack 'other'"):
-            with gattn.capturing(both, tokens={"other": list("abcd")}):
-                both["cross"](y, both["own"](x)[0])
+        wrong = pytest.raises(CaptureError, match="tokens= names the stack 'other'")
+        with wrong, gattn.capturing(both, tokens={"other": list("abcd")}):
+            both["cross"](y, both["own"](x)[0])
