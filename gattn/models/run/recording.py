@@ -186,9 +186,16 @@ class Recording(Context):
             for n, one in enumerate(sequences)
         ]
         namings = namings_of(self._naming, sequences, made)
+        every = {stack for trace in made for stack in trace.stacks}
         found = [
             naming.applied(
-                trace, one.grids, number, unnamed=one.unnamed, own=one.own, words=one.words
+                trace,
+                one.grids,
+                number,
+                unnamed=one.unnamed,
+                own=one.own,
+                words=one.words,
+                others=every,
             )
             for one, trace, (naming, number) in zip(sequences, made, namings, strict=True)
         ]

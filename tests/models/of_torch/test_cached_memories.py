@@ -181,3 +181,21 @@ def test_steps_that_read_another_source_are_refused(kept):
             layer.cross.held = pair
         with pytest.raises(CaptureError, match="to other keys than from its first tokens"):
             model(None, target[:, 3:], past)
+
+
+def test_names_of_a_stack_do_not_concern_calls_without_it():
+    torch.manual_seed(0)
+    model = Translator("encoded").eval()
+    source, target = torch.randint(0, 9, (1, 4)), torch.randint(0, 9, (1, 3))
+    names = {"own": list("abcd")}
+    own, cross = model.encoder[0], model.decoder[0].cross
+    both = nn.ModuleDict({"own": own, "cross": cross}).eval()
+    with torch.no_grad():
+        x, y = model.source(source), model.target(target)
+        with gattn.capturing(both, tokens=names) as run:
+            both["cross"](y, both["own"](x)[0])
+        assert [list(one.stacks) for one in run.traces] == [["own"], ["cross"]]
+        assert run.traces[0][0, 0].tokens == tuple("abcd")
+        wrong = pytest.raises(CaptureError, match="tokens= names the stack 'other'")
+        with wrong, gattn.capturing(both, tokens={"other": list("abcd")}):
+            both["cross"](y, both["own"](x)[0])

@@ -218,15 +218,17 @@ class Naming:
         unnamed: Collection[str] = (),
         own: Collection[str] = (),
         words: Collection[str] = (),
+        others: Collection[str] = (),
     ) -> AttentionTrace:
         """Name the tokens of a trace, and put them on the grid, or on those known of its stacks.
 
         `sequence` is its number in the batch; which tokens those of `unnamed` stacks are is not
         known, and queries of `own` stacks are among their keys. Those of `words` are ids, which
-        are on a given grid only if no others are.
+        are on a given grid only if no others are. Names of `others`, the stacks of other calls, do
+        not concern it.
         """
         if self.tokens is not None:
-            trace = self._named(trace, grids, sequence, unnamed, own)
+            trace = self._named(trace, grids, sequence, unnamed, own, others)
         done = set(unnamed)
         for stack in grids.keys() - set(unnamed):
             sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
@@ -253,9 +255,12 @@ class Naming:
         sequence: int,
         unnamed: Collection[str],
         own: Collection[str],
+        others: Collection[str],
     ) -> AttentionTrace:
         given = self.given(sequence)
         by_stack = given if isinstance(given, Mapping) else dict.fromkeys(trace.stacks, given)
+        elsewhere = set(others) - set(trace.stacks)
+        by_stack = {stack: texts for stack, texts in by_stack.items() if stack not in elsewhere}
         if missing := sorted(set(by_stack) - set(trace.stacks)):
             raise CaptureError(unknown_stack(missing[0], trace.stacks))
         stacks, left = dict(trace.stacks), []
