@@ -59,16 +59,22 @@ def shortened(
 def short_names(stacks: Sequence[str], limit: float) -> list[str]:
     """Shorten the names of stacks so that they are told apart.
 
-    First they lose the parts with which all of them begin or end, such as "model".
+    First they lose the parts with which all of them begin or end, such as "model"; a number keeps
+    what it counts: "stages.2".
     """
     names = [visible(stack, limit=_WHOLE) for stack in stacks]
     parts = [name.split(".") for name in names]
     is_long = max(map(width, names), default=0.0) > limit
     for end in (0, -1) if is_long and len(names) > 1 else ():
-        while all(len(one) > 1 and one[end] == parts[0][end] for one in parts):
+        while all(_is_shared(one, end, parts[0][end]) for one in parts):
             for one in parts:
                 del one[end]
     return shortened([".".join(one) for one in parts], limit)
+
+
+def _is_shared(parts: Sequence[str], end: int, part: str) -> bool:
+    """Return whether a name has more parts than one of all names that it can lose."""
+    return len(parts) > 1 and parts[end] == part and not (end == 0 and parts[1].isdigit())
 
 
 def _end(text: str, limit: float) -> int:

@@ -168,7 +168,8 @@ def wrapped(text: str, limit: float, measure: Callable[[str], float] = width) ->
 
     The lines are as few as can be, and about as long as each other: no word stands alone at the
     end. A share such as 0.43 stays with the word before it, and "60 %", "head 1" and
-    "attention ≥ 0.1" stay whole. Lines that the text has stay lines.
+    "attention ≥ 0.1" stay whole. Names that are longer than a line break after a dot, a dash or a
+    slash, and no "·" begins or ends a line. Lines that the text has stay lines.
 
     Parameters
     ----------
@@ -183,43 +184,64 @@ def wrapped(text: str, limit: float, measure: Callable[[str], float] = width) ->
 
 
 def _lines(text: str, limit: float, measure: Callable[[str], float]) -> list[str]:
-    words = _APART.split(text)
-    lines = _filled(words, limit, measure)
+    of_one = cache(measure)
+    pieces = [piece for word in _APART.split(text) for piece in _pieces(word, limit, measure)]
+    lines = _filled(pieces, limit, measure)
     if len(lines) == 1:
         return lines
-    of_one = cache(measure)
-    widths = [sum(map(of_one, word)) for word in words]
+    widths = [sum(map(of_one, piece)) for piece in pieces]
     even, high = lines, max(sum(map(of_one, line)) for line in lines)
     low = high / 2
     while high - low > _EVEN:
         middle = (low + high) / 2
-        starts = _starts(widths, middle, of_one(" "))
+        starts = _starts(pieces, widths, middle, of_one(" "))
         if len(starts) != len(lines):
             low = middle
             continue
-        ends = [*starts[1:], len(words)]
-        even = [" ".join(words[start:end]) for start, end in zip(starts, ends, strict=True)]
+        ends = [*starts[1:], len(pieces)]
+        even = [_line(pieces[start:end]) for start, end in zip(starts, ends, strict=True)]
         high = middle
-    return even if max(map(measure, even)) <= limit else lines
+    found = even if max(map(measure, even)) <= limit else lines
+    return [line.removeprefix("· ").removesuffix(" ·") for line in found]
 
 
-def _starts(widths: Sequence[float], limit: float, space: float) -> list[int]:
-    """List the words with which lines start that take as many words of such widths as have room."""
+_INSIDE = re.compile(r"(?<=[/_-])(?=\w)|(?<=\.)(?=[^\W\d])|(?<=[^\W\d]\.)(?=\d)")
+"""Where names such as "encoder.layers.0" may break, unlike numbers."""
+_LEAST_LINE = 6.0
+"""From which width of a line on, in font sizes, names are broken."""
+
+
+def _pieces(word: str, limit: float, measure: Callable[[str], float]) -> list[str]:
+    """Break a word that is longer than a line; each piece but its first follows without a space."""
+    if limit < _LEAST_LINE or measure(word) <= limit:
+        return [f" {word}"]
+    first, *others = _INSIDE.split(word)
+    return [f" {first}", *others]
+
+
+def _line(pieces: Sequence[str]) -> str:
+    return "".join(pieces).removeprefix(" ")
+
+
+def _starts(
+    pieces: Sequence[str], widths: Sequence[float], limit: float, space: float
+) -> list[int]:
+    """List the pieces with which lines start that take as many of such widths as have room."""
     starts, line = [0], widths[0]
     for n, width in enumerate(widths[1:], 1):
-        line += space + width
-        if line > limit:
+        line += width
+        if line > limit + space:  # a line begins without its space
             starts.append(n)
-            line = width
+            line = width + space * (not pieces[n].startswith(" "))
     return starts
 
 
-def _filled(words: Sequence[str], limit: float, measure: Callable[[str], float]) -> list[str]:
-    """Put as many words on each line as have room."""
+def _filled(pieces: Sequence[str], limit: float, measure: Callable[[str], float]) -> list[str]:
+    """Put as many pieces on each line as have room."""
     lines: list[str] = []
-    for word in words:
-        if lines and measure(f"{lines[-1]} {word}") <= limit:
-            lines[-1] += f" {word}"
+    for piece in pieces:
+        if lines and measure(f"{lines[-1]}{piece}") <= limit:
+            lines[-1] += piece
         else:
-            lines.append(word)
+            lines.append(_line([piece]))
     return lines

@@ -6,6 +6,7 @@ from scenes import picture_trace
 from seen import caption
 
 import gattn
+from gattn.drawing.canvas.labels import fit
 from tests.models.test_patches_named import built
 
 SAID = "patches are named row,column"
@@ -84,3 +85,12 @@ def test_pictures_without_names_of_patches_explain_none():
     for ax in drawn:
         assert "named" not in caption(ax)
     plt.close("all")
+
+
+def test_of_many_patches_those_that_start_rows_are_named():
+    patches = {n: f"{n // 34},{n % 34}" for n in range(25 * 34)}
+    for pitch, every in ((0.3, 1), (0.14, 2), (0.05, 5)):
+        named = [text for text in fit(patches, pitch, rotations=(90,)).texts if text]
+        assert named == [f"{row},0" for row in range(0, 25, every)]
+    few = {n: f"{n // 200},{n % 200}" for n in range(400)}
+    assert len([text for text in fit(few, 0.5, rotations=(90,)).texts if text]) > 10

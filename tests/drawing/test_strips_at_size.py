@@ -157,3 +157,25 @@ def test_no_name_is_measured_twice_while_heads_are_laid_out(trace, monkeypatch):
     plt.close(trace.draw(label="label", figsize=(3.3, 3.3)))
     assert len(measured) > 16
     assert len(measured) == len(set(measured))
+
+
+@pytest.mark.parametrize("label", [None, "label"])
+def test_tokens_give_way_where_they_would_shrink_the_matrices_of_a_low_strip(trace, label):
+    with mpl.rc_context({"font.size": 7}):
+        figure = trace.draw(heads=[(1, 1), (2, 0), (2, 1)], label=label, figsize=(3.3, 1.6))
+    assert not problems(figure)
+    found = panels(figure)
+    assert (found[:, 3] - found[:, 2] > 0.33 * 1.6).all()
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("size", [(3.3, 3), (3.3, 2), (6.75, 3)])
+def test_heads_of_a_given_figure_stand_near_each_other(trace, size):
+    with mpl.rc_context({"font.size": 7}):
+        figure = trace.draw(figsize=size)
+    assert not problems(figure)
+    left, right, low, high = panels(figure).reshape(4, 4, 4).transpose(2, 0, 1)
+    side = (right - left).max()
+    assert (left[:, 1:] - right[:, :-1]).max() < 0.4 * side
+    assert (low[:-1] - high[1:]).max() < 0.4 * side
+    plt.close(figure)

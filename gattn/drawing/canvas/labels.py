@@ -25,7 +25,11 @@ _RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
 _RAISE = str.maketrans("-0123456789", _RAISED)
 _SMALLEST = 5.0
 """The size of the smallest text in points, or the user's own if that is smaller."""
-_STRIDES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_FIRST_IN_ROW = re.compile(r"\d+,0")
+"""The name of the first patch of a row."""
+_FEWEST_ROWS = 3
+"""How many rows at least are named by their first patches in place of other patches."""
+_STRIDES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _MEASURED_AT = 100.0
 HINTED = 1.04
 """How much wider than in vector files letters get when they are fitted to pixels."""
@@ -176,18 +180,26 @@ def fit(
     size = smaller
     needed = math.ceil(_LINE * size / max(pitch, 1e-9) - 1e-6)
     if needed > 1:
-        chosen = _some(list(tokens), needed, first)
+        chosen = _some(list(tokens), needed, first, texts)
         every = enumerate(zip(tokens, texts, strict=True))
         texts = [numbered(node, text) if i in chosen else "" for i, (node, text) in every]
     return Labels(_alike(texts, reach / size), size, rotations[-1])
 
 
-def _some(nodes: Sequence[Any], apart: int, first: Sequence[Any]) -> set[int]:
-    """Choose nodes that are at least so far apart: the first, and others at round numbers."""
-    stride = next((k for k in _STRIDES if k >= apart), apart)
+def _some(nodes: Sequence[Any], apart: int, first: Sequence[Any], texts: Sequence[str]) -> set[int]:
+    """Choose nodes that are at least so far apart: the first, and others at round numbers.
+
+    Of the patches of an image, those are chosen that start every row, or every second and so on.
+    """
+    stride = next((k for k in _STRIDES[1:] if k >= apart), apart)
+    others: Sequence[int] = range(0, len(nodes), stride)
+    starts = [n for n, text in enumerate(texts) if _FIRST_IN_ROW.fullmatch(text)]
+    if len(starts) >= _FEWEST_ROWS:
+        rows = next((k for k in _STRIDES if k * (starts[1] - starts[0]) >= apart), len(starts))
+        others = starts[::rows] if len(starts[::rows]) >= _FEWEST_ROWS else others
     places = [n for n, node in enumerate(nodes) if node in set(first)]
     chosen: set[int] = set()
-    for place in [*places, *range(0, len(nodes), stride)]:
+    for place in [*places, *others]:
         if chosen.isdisjoint(range(place - apart + 1, place + apart)):
             chosen.add(place)
     return chosen

@@ -62,12 +62,12 @@ class Shown:
 def readable_edges(head: AttentionGraph) -> Shown:
     """Choose as many edges as stay readable in a picture of nodes, at least one per query.
 
-    The threshold is the smallest round number that leaves at most 40 edges plus two per token, or
+    The threshold is the smallest round number that leaves at most 40 edges plus two per query, or
     150. If these hold less than half of the attention, it falls, for up to four times as many
     edges. Any query that shows none shows its strongest edge, and one with nearly uniform attention
     below the threshold some of its strongest.
     """
-    usual = 40 + 2 * head.graph.num_tokens
+    usual = 40 + 2 * head.graph.num_queries
     limit = max(usual, _FEW)
     size = np.abs(head.attention)
     threshold = _threshold(size, limit, _STEPS if len(size) <= usual else _STEPS[1:])

@@ -32,9 +32,12 @@ from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.nouns import noun_of
+from gattn.names.shortening import short_names
 
 _FEW = 4
 """How many heads a caption describes one by one."""
+_STACK = 16.0
+"""To how many font sizes the names of several stacks are shortened."""
 
 
 @checks_given
@@ -139,9 +142,10 @@ def _names(heads: Sequence[AttentionGraph]) -> list[str]:
     names = [f"{one.layer}.{one.head}" for one in heads]
     if any(one.layer is None or one.head is None for one in heads):
         names = [" · ".join(one.place()) or one.weight_function for one in heads]
-    stacks = {one.stack for one in heads}
+    stacks = list(dict.fromkeys(one.stack for one in heads))
     if len(stacks) > 1:
-        names = [f"{one.stack}:{name}" for one, name in zip(heads, names, strict=True)]
+        short = dict(zip(stacks, short_names(stacks, _STACK), strict=True))
+        names = [f"{short[one.stack]}:{name}" for one, name in zip(heads, names, strict=True)]
     if len(set(names)) < len(names) or not all(names):
         names = [f"{name} ({n})" if name else str(n) for n, name in enumerate(names)]
     return names
@@ -183,7 +187,11 @@ def _said_of_many(
 
 
 def _title(heads: Sequence[AttentionGraph], names: Sequence[str]) -> str:
-    layers = {one.layer for one in heads}
-    if len(layers) == 1 and None not in layers and all(one.head is not None for one in heads):
+    layers, stacks = ({getattr(one, name) for one in heads} for name in ("layer", "stack"))
+    if (
+        len(layers) == len(stacks) == 1
+        and None not in layers
+        and all(one.head is not None for one in heads)
+    ):
         return f"layer {layers.pop()} · heads {', '.join(str(one.head) for one in heads)}"
     return f"heads {', '.join(names)}"

@@ -36,11 +36,13 @@ _CLEAR = 0.15
 """The most that stays clear above a panel without a name, as a share of its longer side."""
 _LEAST, _LEAST_KEY, _LEAST_OF_TWO = 0.07, 0.4, 0.3
 """Inches of a matrix and of a key of colours, at least; of one that stands above another."""
+_SHORT_KEY = 0.9
+"""To how many inches a key of colours shrinks beside low matrices."""
 _BETWEEN_KEYS = 0.25
 """Inches between keys of colours, one below the other."""
 _GAP = 0.03
 """The share of a given figure's width that lies between blocks, if that is less than usual."""
-_MOST_APART = 0.6
+_MOST_APART = 0.25
 """How far panels move apart to fill a given figure, at most: the share of their width or height."""
 _NO_LABELS = Labels([], 0, 0)
 _TRIES = 6
@@ -49,6 +51,8 @@ _MOST_LINES, _LINED = 2, 0.4
 """How many lines a name may have, where there is room for them; inches of a matrix below them."""
 _APART = 1.0
 """The least distance between the names of two panels, in font sizes."""
+_WORTH = 1.5
+"""By how much tokens may shrink the sides of matrices."""
 _REACH = 0.18
 """The share of the width or height of a given figure that tokens beside matrices may take."""
 
@@ -76,14 +80,22 @@ class Plan:
         self.has_keys_below = height is not None and len(grid.keys) > 1
         self.is_labelled = grid.is_labelled
         self._plan_all(width, height)
-        if self.is_labelled and height is not None and are_few(self.keys, self.queries):
-            self.is_labelled = False
-            self._plan_all(width, height)
+        if self.is_labelled and height is not None:
+            self._leave_out_tokens(width, height)
         if self.has_keys_below and not self._have_keys_room_below():
             self.has_keys_below = False
             self._plan_all(width, height)
         if height is not None and self._longest_name > self.key:  # it takes two lines
             self._key_width += line_height(small_size())
+            self._plan_all(width, height)
+
+    def _leave_out_tokens(self, width: float | None, height: float) -> None:
+        """Write no tokens if few have room, or if they would take it from matrices or names."""
+        few, side, whole = are_few(self.keys, self.queries), max(self.panel), self.whole_names
+        self.is_labelled = False
+        self._plan_all(width, height)
+        if not few and max(self.panel) < _WORTH * side and self.whole_names <= whole:
+            self.is_labelled = True
             self._plan_all(width, height)
 
     def _plan_all(self, width: float | None, height: float | None) -> None:
@@ -126,6 +138,8 @@ class Plan:
         least = self.top + self.above + 1.2 * larger() + self.under_caption - MARGIN
         self.height = height or max(wanted, least)
         long = self.height - self.top - self.above - self.under_caption
+        if height is not None:  # the caption stands below the key
+            long = min(long, max(rows * self.row - self.above, _SHORT_KEY * larger()))
         below = len(grid.keys) - 1 if self.has_keys_below else 0
         self.key: float = min(1.5 * larger(), (long - below * _BETWEEN_KEYS) / (1 + below))
         if below:

@@ -48,7 +48,7 @@ class PanelNames:
         for level in range(levels):
             most += most > 1 and level == levels - 1 > 0
             texts = {
-                place: wrapped(name, wide / size, measure).replace(" ·\n", "\n")
+                place: wrapped(name, wide / size, measure)
                 for place, panel in block.panels.items()
                 for name in [panel.names[min(level, len(panel.names) - 1)]]
             }

@@ -57,7 +57,7 @@ def lacks_room(figure: Figure) -> SelectionError:
     """Say that a figure is too small, and which size is large enough."""
     given = " x ".join(f"{side:.3g}" for side in figure.get_size_inches())
     wide, high = (
-        max(side, _WANTED) * font_size() / POINTS_PER_INCH + 0.05 * (side < _WANTED)
+        max(_WANTED, min(1.3 * side, _ENOUGH), side) * font_size() / POINTS_PER_INCH + 0.05
         for side in _sides(figure)
     )
     return SelectionError(
