@@ -12,6 +12,7 @@ from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing.one_run.sites import Site, scores_of
 from gattn.models.doors.proof.probing.taints import flat
+from gattn.models.read.seen_call import LEAST as LEAST_SCORE
 
 Found: TypeAlias = dict[Site, list[tuple[Tensor, Tensor]]]
 """For each side of a call, how much its slots differ, and which tokens they are."""
@@ -24,6 +25,8 @@ UNKNOWN = -1.0
 """Where it is not known how much a slot changes."""
 HALF = 0.5
 """Half of the scores of a slot."""
+_FEWEST = 3
+"""Of fewer scores it cannot be told which one changes otherwise than the others."""
 
 
 def changes(one: Told, apart: Sequence[Tensor], share: float) -> Iterator[tuple[Tensor, Tensor]]:
@@ -60,9 +63,32 @@ def given(call: RawCall) -> list[Tensor]:
     return [call.value, call.query, call.key]
 
 
-def difference(now: Sequence[Tensor], before: Sequence[Tensor]) -> list[Tensor]:
-    """Say how much the numbers that a call is given differ between two runs."""
-    return [(x - y).abs().double().cpu() for x, y in zip(now, before, strict=True)]
+def difference(
+    now: Sequence[Tensor], before: Sequence[Tensor], *, is_exchange: bool = False
+) -> list[Tensor]:
+    """Say how much the numbers that a call is given differ between two runs.
+
+    Where code subtracts the largest score of each row, another key may change all scores of a row
+    alike: that is left out. If tokens only change places (`is_exchange`), the largest one stays.
+    """
+    apart = [x - y for x, y in zip(now, before, strict=True)]
+    if len(apart) == 2 and not is_exchange:
+        apart[1] = apart[1] - _common(now[1], before[1])
+    return [x.abs().double().cpu() for x in apart]
+
+
+def _common(now: Tensor, before: Tensor) -> Tensor:
+    """Return what all scores of a row change by, NaN if there are too few to tell.
+
+    It is zero unless the largest of each row is.
+    """
+    is_real = (now > LEAST_SCORE) & (before > LEAST_SCORE)
+    counts = is_real.sum(-1, keepdim=True)
+    largest = [torch.where(is_real, x, -torch.inf).amax(-1, keepdim=True) for x in (now, before)]
+    if not all(bool((x[counts > 0] == 0).all()) for x in largest):
+        return now.new_zeros(())
+    found = torch.where(is_real, now - before, torch.nan).nanmedian(-1, keepdim=True).values
+    return torch.where(counts >= _FEWEST, found, torch.nan)
 
 
 def _changes(site: Site, apart: Sequence[Tensor], share: float) -> Iterator[tuple[int, Tensor]]:
@@ -81,7 +107,7 @@ def _changes(site: Site, apart: Sequence[Tensor], share: float) -> Iterator[tupl
     scores = torch.where(is_known, apart[1], torch.inf)
     for n, dim in enumerate((2, 1)):
         counts = is_known.sum(dim, keepdim=True)
-        least = (counts * share).long().clamp(min=1)
+        least = (counts * share).ceil().long().clamp(min=1)
         sums = scores.sort(dim).values.square().cumsum(dim).gather(dim, least - 1)
         yield n, torch.where(counts > 1, (sums / least).sqrt(), UNKNOWN).squeeze(dim)
 

@@ -110,7 +110,8 @@ class _Swaps:
                     return
                 if one is not None and site not in found:
                     before_it = self._given[site]
-                    found[site] = list(changes(one, difference(given(call), before_it), 0.0))
+                    apart = difference(given(call), before_it, is_exchange=True)
+                    found[site] = list(changes(one, apart, 0.0))
                 if not self._reruns.carries(site):
                     call.output.copy_(before if one is None else _rows_rolled(one, before, row))
                 elif one is not None and site is self._first and not self._inputs.are_any:
