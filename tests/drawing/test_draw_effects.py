@@ -119,7 +119,7 @@ def test_edges_of_several_layers_lie_on_the_layers_and_name_their_heads():
     named = {text.get_text() for text in ax.texts if text.get_gid() == "gattn-heads"}
     assert named <= {"1.0", "1.2", "2.1"}
     assert named
-    assert "the strongest head of each edge" in words(ax)
+    assert "each edge by its strongest head" in words(ax)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2"]
 
 

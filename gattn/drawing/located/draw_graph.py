@@ -214,7 +214,7 @@ def _draw_faint(ax: Axes, head: AttentionGraph, positions: Positions) -> None:
     starts = np.array([positions[node] for node in keys])[head.key]
     ends = np.array([positions[node] for node in queries])[head.query]
     lines = LineCollection(
-        list(np.stack([starts, ends], axis=1)), colors=mpl.rcParams["text.color"], linewidths=0.4,
-        alpha=0.18, clip_on=False, gid="gattn-faint",
+        list(np.stack([starts, ends], axis=1)), colors=mpl.rcParams["text.color"], linewidths=0.3,
+        alpha=0.12, clip_on=False, gid="gattn-faint",
     )  # fmt: skip
     ax.add_collection(lines, autolim=False)

@@ -117,8 +117,8 @@ def estimate(
         sample. Where a query's attention is mostly on one edge, cutting it is no small change, and
         its estimate may even have the wrong sign.
         ``attrs["sets"]`` compares the estimate for many edges cut together (the sum, but for "kl")
-        with the effect, and ``attrs["notes"]`` say where these differ by more than 20 %, or that
-        no effect was measured; pictures show the notes.
+        with the effect, and ``attrs["notes"]`` tell of the largest set in which these differ by
+        more than 20 %, or that no effect was measured; pictures show the notes.
 
     Raises
     ------

@@ -113,7 +113,7 @@ def _heads_of(table: pd.DataFrame) -> int:
 
 
 def _fitting(table: pd.DataFrame) -> str:
-    if len(TableEdits(table).kinds) > 1:  # Bars name them.
+    if "edit" in table and len(TableEdits(table).kinds) > 1:  # Bars name them.
         return "edits"
     if _are_edges(table):
         return "arcs" if _heads_of(table) == 1 else "layered"

@@ -251,7 +251,8 @@ def _draw_edges_by_layer(
     _add_bar(ax, changes.pen)
     notes = strongest_said(changes, order)
     if len(drawn) < len(order):
-        notes.append("the strongest head of each edge")
+        notes.append("each edge by its strongest head")
+    notes.append("curves are named by their heads")
     return ax, notes
 
 
