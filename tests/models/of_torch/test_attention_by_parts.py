@@ -51,9 +51,6 @@ WAYS = {
     "all": lambda k, v, q: over(k, v, total).expand_as(v),
     "means": lambda k, v, q: over(k, v, lambda x: x.mean(1, keepdim=True)).expand_as(v),
     "one weight a token": lambda k, v, q: over(k[..., :1], v, total).expand_as(v),
-    "means of pairs": lambda k, v, q: (
-        ((w := (q @ k.mT).exp())[..., None] * v[:, None]).mean(2) / w.mean(-1, keepdim=True)
-    ),
     "with a table": lambda k, v, q: over(k, v, lambda x: BIAS @ x),
     "in place": lambda k, v, q: running(k.exp().mul_(v)).div_(running(k.exp())),
     "step by step": lambda k, v, q: stepwise(k, v),

@@ -13,7 +13,7 @@ _PRODUCTS = frozenset(("mul", "mul_"))
 _DIVISIONS = frozenset(("div", "div_"))
 _MATRICES = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 _ADDS = frozenset(("add", "add_", "cat", "stack"))
-_SUMS = frozenset(("sum", "mean", "cumsum", *_MATRICES))
+_SUMS = frozenset(("sum", "mean"))
 _OTHER = frozenset(("log", "log_", "_log_softmax", "sigmoid", "tanh"))
 """What makes numbers that are no sums any more."""
 _STEPS = 4
@@ -68,39 +68,32 @@ class Ratios:
 
     def _compare(self, where: str, some: Sequence[_Sum], others: Sequence[_Sum]) -> None:
         pairs = ((one, other) for one in some for other in others if one.of & other.of)
-        if any(one.is_over_tokens and (other.is_sum or other.added > 1) for one, other in pairs):
+        if any(one.is_over_tokens and other.is_over_tokens for one, other in pairs):
             self.found.add(where)
 
 
 class _Sum(NamedTuple):
-    """What was made of exponentials: of which, how many were added up, and whether a kernel did.
-
-    Sums over the last dimension alone may be `is_of_channels`.
-    """
+    """What was made of exponentials: of which, how many were added up, and whether a kernel did."""
 
     of: frozenset[object]
     added: int = 1
     is_sum: bool = False
-    is_of_channels: bool = True
 
     @property
     def is_over_tokens(self) -> bool:
         """Whether it may be a sum over tokens."""
-        return not self.is_of_channels or self.added >= _STEPS
+        return self.is_sum or self.added >= _STEPS
 
 
 def _joined(some: Sequence[_Sum], kernel: str, given: Sequence[Any]) -> _Sum:
     of = frozenset[object]().union(*(one.of for one in some))
     counts = [one.added for one in some]
-    is_sum = kernel in _SUMS or any(one.is_sum for one in some)
-    is_of_channels = all(one.is_of_channels for one in some) and not _adds_tokens(kernel, given)
-    return _Sum(of, sum(counts) if kernel in _ADDS else max(counts), is_sum, is_of_channels)
+    is_sum = _adds_up(kernel, given) or any(one.is_sum for one in some)
+    return _Sum(of, sum(counts) if kernel in _ADDS else max(counts), is_sum)
 
 
-def _adds_tokens(kernel: str, given: Sequence[Any]) -> bool:
-    if kernel in _MATRICES or kernel == "cumsum":
-        return True
+def _adds_up(kernel: str, given: Sequence[Any]) -> bool:
     if kernel not in _SUMS:
-        return False
+        return kernel == "cumsum" or kernel in _MATRICES
     x, dims = given[0], given[1] if len(given) > 1 else ()
     return any(dim % x.dim() != x.dim() - 1 for dim in dims or range(x.dim()))
