@@ -70,8 +70,6 @@ class TokenMap:
     has_mask_of_values : bool
         Whether values decide what its mask takes away, so that a key that no query reads may be a
         token all the same.
-    is_beside_image : bool
-        Whether the model is given an image, none of whose pixels reaches the keys.
     inputs : tuple
         What told the tokens of queries and of keys: a run of a module and the number of its input;
         None where nothing did.
@@ -91,7 +89,6 @@ class TokenMap:
     has_own_rows: bool = False
     is_by_rows: bool = False
     has_mask_of_values: bool = False
-    is_beside_image: bool = False
     inputs: tuple[object, ...] = ()
 
     @property

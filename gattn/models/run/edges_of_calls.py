@@ -100,9 +100,9 @@ class EdgesOfCalls:
         self._contribute(call, reading, layers, tracker)
 
     def _note_grid(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
-        """Note the grid of patches that was proved of a call, or that it has none."""
+        """Note the grid of patches that was proved of a call."""
         tokens = call.tokens
-        if tokens is not None and (len(tokens.grid) == 2 or tokens.is_beside_image):
+        if tokens is not None and len(tokens.grid) == 2:
             run = self._sequences[tracker].run or ()
             for sequence in reading.sequences:
                 run[sequence].grids[place.stack] = tokens

@@ -18,7 +18,7 @@ from gattn.models.load.training import refuse_training
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.names.misnamed import other_grid
-from gattn.models.run.names.naming import Naming, is_beside_image
+from gattn.models.run.names.naming import Naming
 from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context
 
@@ -138,7 +138,7 @@ class Prompt:
             grids = self.naming.grids(
                 call.tokens, sizes, place.stack, is_bipartite=place.is_bipartite
             )
-            if grid is not None and not (grids or is_beside_image(call.tokens)):
+            if grid is not None and not grids:
                 raise CaptureError(f"{other_grid(grid, place.stack, count)}.")
             names = grids["key"].names() if grids else list(map(str, range(count)))
         return tuple(names)

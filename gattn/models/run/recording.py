@@ -188,15 +188,7 @@ class Recording(Context):
         namings = namings_of(self._naming, sequences, made)
         every = {stack for trace in made for stack in trace.stacks}
         found = [
-            naming.applied(
-                trace,
-                one.grids,
-                number,
-                unnamed=one.unnamed,
-                own=one.own,
-                words=one.words,
-                others=every,
-            )
+            naming.applied(trace, one.grids, number, unnamed=one.unnamed, own=one.own, others=every)
             for one, trace, (naming, number) in zip(sequences, made, namings, strict=True)
         ]
         if self._is_finished and (wrong := self._naming.surplus(len(sequences))):

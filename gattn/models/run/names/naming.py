@@ -121,7 +121,7 @@ class Naming:
         """
         if (whole := self._proved(proved, sizes["key"])) is not None:
             return {"key": whole} if is_bipartite else dict.fromkeys(sizes, whole)
-        if self.grid is None or is_beside_image(proved):
+        if self.grid is None:
             return {}
         found: dict[str, Grid] = {}
         for side, size in sizes.items():
@@ -137,8 +137,7 @@ class Naming:
     ) -> Sequence[str]:
         """Add the names of patches where only the other tokens, such as registers, are named."""
         whole = self._proved(proved, count)
-        may_be = whole is None and self.grid is not None and not is_beside_image(proved)
-        if may_be and self.grid and count - len(names) == prod(self.grid):
+        if whole is None and self.grid is not None and count - len(names) == prod(self.grid):
             self._check_grid(proved, count, len(names))
             whole = self._regular(count, len(names))
         others = [] if whole is None else [n for n, cell in enumerate(whole.cells) if cell < 0]
@@ -217,15 +216,13 @@ class Naming:
         *,
         unnamed: Collection[str] = (),
         own: Collection[str] = (),
-        words: Collection[str] = (),
         others: Collection[str] = (),
     ) -> AttentionTrace:
         """Name the tokens of a trace, and put them on the grid, or on those known of its stacks.
 
         `sequence` is its number in the batch; which tokens those of `unnamed` stacks are is not
-        known, and queries of `own` stacks are among their keys. Those of `words` are ids, which
-        are on a given grid only if no others are. Names of `others`, the stacks of other calls, do
-        not concern it.
+        known, and queries of `own` stacks are among their keys. Names of `others`, the stacks of
+        other calls, do not concern it.
         """
         if self.tokens is not None:
             trace = self._named(trace, grids, sequence, unnamed, own, others)
@@ -240,13 +237,7 @@ class Naming:
                     whole.rows, whole.columns, cells=whole.cells, stack=stack, side="key"
                 )
                 done.add(stack)
-        if self.grid is None:
-            return trace
-        beside = {stack for stack, tokens in grids.items() if is_beside_image(tokens)}
-        left = [stack for stack in trace.stacks if stack not in done | beside]
-        others = [stack for stack in left if stack not in words]
-        has_proved = bool(done - set(unnamed))
-        return self._on_grid(trace, self.grid, sequence, others if has_proved else left, others)
+        return trace if self.grid is None else self._on_grid(trace, self.grid, sequence, done)
 
     def _named(
         self,
@@ -302,15 +293,11 @@ class Naming:
         trace: AttentionTrace,
         grid: tuple[int, int],
         sequence: int,
-        stacks: Sequence[str],
-        first: Collection[str],
+        unnamed: Collection[str],
     ) -> AttentionTrace:
-        """Put those stacks on a grid that it fits, of the `first` ones if it fits any of these."""
         found = trace
         errors: list[GattnError] = []
-        for stack in sorted(stacks, key=lambda one: one not in first):
-            if found is not trace and stack not in first:
-                break
+        for stack in [stack for stack in trace.stacks if stack not in unnamed]:
             size = next(iter(trace.stacks[stack].values())).graph.num_keys
             prefix = self._prefix(size, stack, sequence)
             self._check_owner(trace, stack, prefix, sequence)
@@ -334,11 +321,6 @@ class Naming:
         for name, heads in trace.stacks.items():
             if name != stack and names_all(heads, texts):
                 raise CaptureError(f"{unclear_owner(prefix, name, stack)}.")
-
-
-def is_beside_image(tokens: TokenMap | None) -> bool:
-    """Return whether tokens were proved to be made of no pixel of an image."""
-    return tokens is not None and tokens.is_beside_image
 
 
 def patches_of(proved: TokenMap | None, side: str, *, is_bipartite: bool) -> TokenMap | None:

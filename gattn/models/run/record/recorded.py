@@ -105,10 +105,9 @@ class RecordedSequence:
     `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
     these are real; `read` are the ids of the texts it was given, where names are given. Logits come
     with the number of tokens after which they end, or -1 if it is not known of which they are.
-    `grids` are those that the tokens of stacks form, or none beside an image; which tokens those of
-    `unnamed` stacks are is not known, and queries of `own` stacks are among their keys. `segments`
-    are the token types of stacks, and `ahead` the positions up to which some token of a stack read
-    a later one.
+    `grids` are those that the tokens of stacks form; which tokens those of `unnamed` stacks are is
+    not known, and queries of `own` stacks are among their keys. `segments` are the token types of
+    stacks, and `ahead` the positions up to which some token of a stack read a later one.
     """
 
     owner: Progress
@@ -124,11 +123,6 @@ class RecordedSequence:
     own: set[str] = field(default_factory=set)
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     ahead: Mapping[str, frozenset[int]] = field(default_factory=dict)
-
-    @property
-    def words(self) -> set[str]:
-        """The stacks whose keys are ids that the model was given."""
-        return {stack for (stack, is_query), ids in self.ids.items() if ids and not is_query}
 
     @property
     def length(self) -> int:

@@ -30,8 +30,7 @@ def place_patches(
 
     The other layers of the same list have the same tokens, unless the halves of the image reach
     others. In cross-attention it is the keys that may be patches, which later queries or words
-    read, in each layer perhaps others. Lists whose layers differ have no grid. Those that no pixel
-    reaches are beside the image, whatever grid a user gives.
+    read, in each layer perhaps others. Lists whose layers differ have no grid.
     """
     sites = list(sites)
     for site in sites:
@@ -59,9 +58,6 @@ def place_patches(
         kind = path, tokens.is_cross, tokens.num_keys
         lists.setdefault(kind, []).append((site, tokens))
     for own in lists.values():
-        first_site, first_tokens = own[0]
-        if first_tokens.cells is None and _is_beside(first_site, some[first_site], reruns):
-            own = [(site, replace(tokens, is_beside_image=True)) for site, tokens in own]
         if all(_are_alike(own[0][1], tokens) for _, tokens in own):
             for site, tokens in own:
                 layouts[site.place] = [(site.lead, replace(some[site], tokens=tokens))]
@@ -88,17 +84,6 @@ def _are_alike(one: TokenMap, other: TokenMap) -> bool:
     if one.cells is None or other.cells is None:
         return one.cells is other.cells
     return one.grid == other.grid and torch.equal(one.cells, other.cells)
-
-
-def _is_beside(site: Site, layout: Layout, reruns: Reruns) -> bool:
-    """Return whether an image that the model is given reaches no token of a call."""
-    image = _image(site, reruns)
-    if image is None:
-        return False
-    try:
-        return not any(bool(half.any()) for half in _halves(site, layout, reruns, image))
-    except UnprovedError:
-        return False
 
 
 def _may_be(site: Site, layout: Layout, tokens: TokenMap, reruns: Reruns) -> bool:

@@ -76,18 +76,18 @@ class _Sum(NamedTuple):
     """What was made of exponentials: of which, how many were added up, and whether a kernel did."""
 
     of: frozenset[object]
-    added: int = 1
+    count: int = 1
     is_sum: bool = False
 
     @property
     def is_over_tokens(self) -> bool:
         """Whether it may be a sum over tokens."""
-        return self.is_sum or self.added >= _STEPS
+        return self.is_sum or self.count >= _STEPS
 
 
 def _joined(some: Sequence[_Sum], kernel: str, given: Sequence[Any]) -> _Sum:
     of = frozenset[object]().union(*(one.of for one in some))
-    counts = [one.added for one in some]
+    counts = [one.count for one in some]
     is_sum = _adds_up(kernel, given) or any(one.is_sum for one in some)
     return _Sum(of, sum(counts) if kernel in _ADDS else max(counts), is_sum)
 
