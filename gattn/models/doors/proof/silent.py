@@ -13,8 +13,7 @@ from gattn.models.doors.graphs.landing import SUMS
 from gattn.models.doors.proof.probing.one_run.parameters import Parameters
 from gattn.models.doors.proof.probing.one_run.sites import Site
 from gattn.models.doors.proof.probing.one_run.state import place_of
-from gattn.models.doors.proof.sums.ratios import Ratios
-from gattn.models.doors.proof.sums.totals import Totals
+from gattn.models.doors.proof.totals import Totals
 
 _EXPONENTIALS = frozenset(("exp", "exp_", "exp2", "exp2_"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
@@ -32,14 +31,14 @@ class Products:
 
     `multiplying` names these modules; `written_out` those that do so with exponentials of which
     sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
-    pairs of a softmax's numbers and others, and then take sums; `by_node` those that divide by sums
-    of exponentials that were taken by a list of nodes. `totals` follows what is made of such sums,
-    `ratios` what is divided by them. `looking_up` names those that multiply a softmax with the
-    parameter that its scores were made with, as a codebook. `linear` holds those that multiply what
-    a softmax gave with numbers that are no softmax, as linear attention does; `factored` those that
-    multiply it with another softmax, as efficient attention does. `chained` names those that
-    multiply what such a product gave, its numbers changed one by one, again: as attention by any
-    other function of scores, or none, does.
+    pairs of a softmax's numbers and others, and then take sums; `by_node` those that
+    divide by sums of exponentials that were taken by a list of nodes. `totals` follows what is
+    made of such sums. `looking_up` names those that multiply a softmax with the parameter that its
+    scores were made with, as a codebook. `linear` holds those that multiply what a softmax gave
+    with numbers that are no softmax, as linear attention does; `factored` those that multiply it
+    with another softmax, as efficient attention does. `chained` names those that multiply what such
+    a product gave, its numbers changed one by one, again: as attention by any other function of
+    scores, or none, does.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ class Products:
         self.written_out: list[str] = []
         self.spreading: set[str] = set()
         self.by_node: set[str] = set()
-        self.totals, self.ratios = Totals(), Ratios()
+        self.totals = Totals()
         self.looking_up: set[str] = set()
         self.linear: set[str] = set()
         self.factored: set[str] = set()
@@ -77,7 +76,6 @@ class Products:
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
         self._note_node_sum(where, kernel, given, tensors, result)
-        self.ratios.note(where, kernel, given, result)
         if kernel.endswith("_"):
             self._matrices.difference_update(map(place_of, tensors[:1]))
         self._look_up(where, kernel, tensors, result)
@@ -277,8 +275,7 @@ def silent(
     sites, others = list(sites), list(others)
     showing = {run.name for site in sites for run in site.chain} | set(others)
     kinds = {type(site.module) for site in sites}
-    unseen = products.spreading | products.chained | products.by_node | products.ratios.found
-    unseen -= showing
+    unseen = (products.spreading | products.chained | products.by_node) - showing
     found = set(products.written_out) | unseen
     found |= set(across)
     found = {name for name in found if not isinstance(model.get_submodule(name), nn.Linear)}

@@ -1,1 +1,0 @@
-"""What code makes of exponentials and their sums, beside a softmax."""
