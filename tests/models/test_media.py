@@ -301,66 +301,6 @@ def test_choices_of_a_model_with_two_heads_are_texts():
             np.testing.assert_allclose(graph.to_dense(), expected[layer][number, head], atol=1e-6)
 
 
-class Choosing(transformers.BertPreTrainedModel):
-    """Chooses one text of several, in code of the user's own."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.bert, self.out = transformers.BertModel(config), torch.nn.Linear(16, 1)
-
-    def folded(self, x):
-        return x.flatten(0, 1)
-
-    def forward(self, input_ids, attention_mask=None):
-        mask = None if attention_mask is None else self.folded(attention_mask)
-        found = self.bert(self.folded(input_ids), attention_mask=mask)
-        return self.out(found.pooler_output).view(input_ids.shape[:2])
-
-
-class InAnotherOrder(Choosing):
-    def folded(self, x):
-        return x.transpose(0, 1).flatten(0, 1)
-
-
-CHOICES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 60}
-
-
-@pytest.mark.parametrize("texts", [1, 2])
-@pytest.mark.parametrize("has_mask", [False, True])
-def test_choices_of_a_class_of_ones_own_are_texts(texts, has_mask):
-    torch.manual_seed(0)
-    config = transformers.BertConfig(**CHOICES, num_hidden_layers=2, attn_implementation="eager")
-    model, ids = Choosing(config).eval(), torch.randint(3, 60, (texts, 3, 6))
-    mask = torch.ones_like(ids)
-    mask[0, 1, 4:] = 0
-    given = {"attention_mask": mask} if has_mask else {}
-    flat = mask.flatten(0, 1).bool() if has_mask else torch.ones(3 * texts, 6, dtype=torch.bool)
-    with torch.no_grad():
-        both = ids.flatten(0, 1), flat.long()
-        expected = model.bert(both[0], attention_mask=both[1], output_attentions=True).attentions
-        with gattn.capturing(model) as run:
-            model(ids, **given)
-        assert len(run.traces) == 3 * texts
-        for number, trace in enumerate(run.traces):
-            real = flat[number]
-            assert trace.only_stack.tokens == [str(int(i)) for i in both[0][number][real]]
-            for (layer, head), graph in trace.only_stack.items():
-                own = expected[layer][number, head][real][:, real]
-                np.testing.assert_allclose(graph.to_dense(), own, atol=1e-6)
-        with gattn.edited(model, gattn.Cut(layer=1, query=0, key=2)):
-            edited = model(ids, **given)
-        changed = model(ids, **given) != edited
-        assert changed.all()
-
-
-def test_choices_in_another_order_are_refused():
-    config = transformers.BertConfig(**CHOICES, num_hidden_layers=1, attn_implementation="eager")
-    model, ids = InAnotherOrder(config).eval(), torch.randint(3, 60, (2, 3, 6))
-    refused = pytest.raises(CaptureError, match="which belongs to which")
-    with torch.no_grad(), refused, gattn.capturing(model):
-        model(ids)
-
-
 def test_codebooks_are_no_texts():
     """Each step of a sound has a token of every codebook: (sounds, steps, codebooks)."""
     from transformers.models.csm.modeling_csm import CsmBackboneModel

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gattn.models.hugging_face import caches
 from gattn.models.hugging_face.generating import Step, present_step
-from gattn.models.hugging_face.media import TEXTS, Batch, generated_from
+from gattn.models.hugging_face.media import Batch, generated_from
 
 _WITH_CHOICES = ("MultipleChoice", "DoubleHeads")
 """What transformers calls models whose texts come with several choices each."""
@@ -23,16 +23,13 @@ class Given:
     Images that `generate` encodes before their texts belong to the texts in `generating`.
     """
 
-    def __init__(
-        self, model: nn.Module, named: Mapping[str, Any], *, has_choices: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, named: Mapping[str, Any]) -> None:
         config = getattr(model, "config", None)
         has_decoder = bool(getattr(config, "is_encoder_decoder", False))
         self.step = present_step(model) if named else Step()
         self.generating = None if has_decoder or not named else generated_from(model)
         kinds = [one.__name__ for one in type(model).__mro__]
-        is_named_so = any(word in kind for kind in kinds for word in _WITH_CHOICES)
-        self.has_choices = has_choices or is_named_so
+        self.has_choices = any(word in kind for kind in kinds for word in _WITH_CHOICES)
         """Whether its texts are choices, several for each row of the batch."""
         self.batch = Batch(named, config, self.generating, has_choices=self.has_choices)
         self.cache: Any = named.get("past_key_values")
@@ -71,28 +68,6 @@ class Given:
         """Read multiple choice input, (texts, choices, tokens), as one text per choice."""
         is_nested = self.has_choices and isinstance(values, Tensor) and values.dim() == 3
         return values.flatten(0, 1) if is_nested else values
-
-
-def are_choices(named: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
-    """Return whether a model is given several choices of each text, and one in it each by itself.
-
-    Parameters
-    ----------
-    named, inner : mapping
-        What the model is given, and the one within it.
-    """
-    folded = {
-        name: x.flatten(0, 1)
-        for name, x in named.items()
-        if isinstance(x, Tensor) and x.dim() == 3 + name.endswith("embeds")
-    }
-    alike = {
-        name
-        for name, x in folded.items()
-        if isinstance(inner.get(name), Tensor) and x.equal(inner[name])
-    }
-    is_same_mask = folded.keys() - alike <= {name for name in folded if "mask" not in name}
-    return is_same_mask and not alike.isdisjoint(TEXTS)
 
 
 def arguments(

@@ -18,7 +18,7 @@ MODALITIES = {
     "vision": ("vision", "visual", "image"),
     "audio": ("audio", "speech"),
 }
-TEXTS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds")
+_TEXTS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds")
 _MEDIA = {
     "vision": ("pixel_values", "flattened_patches", "pixel_values_videos"),
     "audio": ("input_features", "input_values"),
@@ -32,7 +32,7 @@ _PLACES = {
 
 def takes_text(model: nn.Module) -> bool:
     """Return whether a model may be given texts, to which images and sounds belong."""
-    return not signature(model.forward).parameters.keys().isdisjoint(TEXTS)
+    return not signature(model.forward).parameters.keys().isdisjoint(_TEXTS)
 
 
 def modality(name: str) -> str:
@@ -79,8 +79,8 @@ class Batch:
         has_choices: bool = True,
     ) -> None:
         tensors = {n: x for n, x in given.items() if isinstance(x, Tensor) and x.dim()}
-        self.has_text = any(name in tensors for name in TEXTS)
-        known = [(name, tensors[name]) for name in TEXTS if name in tensors]
+        self.has_text = any(name in tensors for name in _TEXTS)
+        known = [(name, tensors[name]) for name in _TEXTS if name in tensors]
         texts = [_rows(*one) if has_choices else len(one[1]) for one in known]
         if not texts and ids is not None:
             texts = [len(ids)]

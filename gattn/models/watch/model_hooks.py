@@ -84,11 +84,8 @@ def _enter(
     model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     found = _entries_of(model())
-    if not found:
-        return
-    tracker = found[0][0].enter(module, sys._getframe(_TO_TORCH))
+    tracker = found[0][0].enter(module, sys._getframe(_TO_TORCH)) if found else None
     if tracker is None:
-        found[0][0].tracker.inner(module, args, kwargs)
         return
     depth = found[0][0].depth - 1
     contexts = [one for _, one in found if not one.reads_one_call or one.depth == depth]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
 from gattn.errors import CaptureError
-from gattn.models.hugging_face.given import Given, are_choices, arguments, first_tensor
+from gattn.models.hugging_face.given import Given, arguments, first_tensor
 from gattn.models.hugging_face.media import Belonging, takes_text
 from gattn.models.read.following import Progress, Texts, rows_of
 from gattn.models.read.layouts import Layout
@@ -48,7 +48,6 @@ class Tracker:
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._encoded: Tensor | None = None
         self.progress = Progress()
-        self._named: Mapping[str, Any] = {}
         self._take(Given(model, {}) if known is None else known.given)
 
     @staticmethod
@@ -76,22 +75,7 @@ class Tracker:
             if given.generating is not None and not given.batch.has_text:
                 self.progress.awaits = TensorWeakRef(given.generating)
         self._texts.begin(given.cache, self.progress)
-        self._named = named
-        self._take_texts(given)
-        self.is_calling = True
-
-    def inner(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note that a model inside the one that is called runs.
-
-        It may be given each choice of a text by itself.
-        """
-        has_begun = self.given.has_choices or self.layers.ran or self.layers.depth
-        if not has_begun and are_choices(self._named, arguments(module, args, kwargs)):
-            self._take_texts(Given(self.model, self._named, has_choices=True))
-
-    def _take_texts(self, given: Given) -> None:
         self._take(given)
-        named = self._named
         for side in ("input_ids", "decoder_input_ids"):
             ids, is_cached = (
                 given.texts(named.get(side)),
@@ -104,10 +88,11 @@ class Tracker:
                 self.progress.ids[side] = None
         if not given.seen:
             self.progress.real.clear()
+        self.is_calling = True
 
     def stop(self) -> None:
         """Note that the call runs no more; it ended, or broke off."""
-        self.is_calling, self._named = False, {}
+        self.is_calling = False
 
     def end(self, result: Any) -> None:
         """Note what the call gave."""
