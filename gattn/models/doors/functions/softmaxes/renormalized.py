@@ -95,7 +95,7 @@ def renormalized(
         return None
     if followed.others or followed.dropout or followed.is_picked or source.parent:
         return None
-    if followed.dropped is not None:
+    if followed.dropped is not None or followed.key >= before.dim():
         return None
     others = [x for x in given[1:] if isinstance(x, Tensor)]
     has_one_row = before.numel() == before.shape[followed.key]

@@ -134,8 +134,12 @@ def _product(found: Spread, rank: int, result: Tensor) -> Product | None:
     def small(x: Tensor, dims: list[int]) -> Tensor:
         return x.reshape([sizes[n] for n in dims])
 
+    dropped = found.followed.dropped
     followed = replace(
-        found.followed, scores=small(found.followed.scores, mine), key=mine.index(found.key)
+        found.followed,
+        scores=small(found.followed.scores, mine),
+        key=mine.index(found.key),
+        dropped=None if dropped is None else small(dropped, mine),
     )
     made = einsum_product(
         f"{labels[0]},{labels[1]}->{labels[2]}",
