@@ -191,8 +191,8 @@ def _is_in_place(one: Told, code: Tensor, *, picks: bool) -> bool:
     """Return whether each slot depends on its own token alone.
 
     If values only decided on numbers that code reads, it may depend on others, too: they are mixed.
-    So may keys that the attending module `picks` from the tokens that are its queries: those of a
-    neighbour, less the query's own place.
+    So may keys that the attending module `picks` for each query from the tokens that are queries:
+    those of a neighbour, less the query's own place. Values that it picks must be those of keys.
     """
     moves = any(pick.by is By.VALUES and pick.kernel != _READS for pick in one.site.picks)
     for n, positions in one.sides(code.shape[1]):
@@ -200,11 +200,21 @@ def _is_in_place(one: Told, code: Tensor, *, picks: bool) -> bool:
         is_token = (positions >= 0) & (positions < code.shape[1])
         found = one.decoded(n, code)
         is_own = found == positions
-        if not moves or (picks and n == 1):
+        if not moves or (picks and n == 1 and one.site.queries == 1):
             own = code[:, one.words_of(positions, code.shape[1])]
             is_own |= (found == SEVERAL) & ~(own & known & ~seen).any(0)
         if not bool(is_own[is_token].all()):
             return False
         if picks and n == 0 and len(positions[is_token].unique()) < code.shape[1]:
             return False
+        if n == 1 and one.site.has_picked_values and not _has_values_of_keys(one, is_token):
+            return False
     return True
+
+
+def _has_values_of_keys(one: Told, is_token: Tensor) -> bool:
+    """Return whether values depend on no other tokens than their keys, which may be neighbours."""
+    (keys, known), (values, _) = (
+        [torch.stack([run[n][m] for run in one.runs]) for m in (0, 1)] for n in (1, 2)
+    )
+    return not bool((values & known & ~keys & is_token).any())

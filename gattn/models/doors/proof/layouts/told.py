@@ -28,7 +28,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(eq=False)
 class Told:
-    """A call whose tokens are known, and which slots of queries and keys NaN reached in `runs`.
+    """A call whose tokens are known, and which slots NaN reached in `runs`: queries, keys, values.
 
     In some of these it `is_told`: NaN reached more than scores, to which masks are added, too. The
     words of a code go to the positions of each text in its own one of some `orders`, if there are.
@@ -36,14 +36,14 @@ class Told:
 
     site: Site
     layout: Layout
-    runs: list[tuple[Pair, Pair]] = field(default_factory=list)
+    runs: list[tuple[Pair, ...]] = field(default_factory=list)
     is_told: bool = False
     orders: Tensor | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether the last run shows of some slot whether NaN reached it; not if the run failed."""
-        return any(bool(known.any()) for _, known in self.runs[-1])
+        return any(bool(known.any()) for _, known in self.runs[-1][:2])
 
     @property
     def tokens(self) -> TokenMap:
@@ -76,7 +76,8 @@ class Told:
         found = reached(call, site.live, is_ranked=site.is_ranked)
         queries = self._pair(found.queries, found.queries_known)
         keys = self._pair(found.keys, found.keys_known)
-        self.runs.append((queries, keys))
+        values = self._pair(found.values, torch.ones_like(found.values))
+        self.runs.append((queries, keys, values))
         is_reached = bool(queries[0].any()) and bool(keys[0].any())
         self.is_told |= bool(found.values.any()) or (is_reached and call.scores is None)
         if self.tokens.is_by_rows:
@@ -121,7 +122,7 @@ class Told:
         return torch.where(found >= 0, of_words.gather(1, found.clamp(min=0)), found)
 
     def decoded(self, n: int, code: Tensor) -> Tensor:
-        """Return the position that each slot of a side depends on, `NONE` or `SEVERAL`."""
+        """Return the position on which each slot of queries, keys or values depends, or none."""
         seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
         return self._positions_of(decoded(seen, known, code))
 
@@ -156,7 +157,7 @@ class Told:
     @property
     def is_told_in_part(self) -> bool:
         """Whether NaN came to some slots in a run, and not to others."""
-        sides = (side for run in self.runs for side in run)
+        sides = (side for run in self.runs for side in run[:2])
         return any(
             bool((seen & known).any()) and bool((~seen & known).any()) for seen, known in sides
         )
