@@ -16,7 +16,7 @@ from torch import Tensor
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.layouts import holding, swaps
 from gattn.models.doors.proof.layouts.batches import Batches
-from gattn.models.doors.proof.layouts.texts import with_texts
+from gattn.models.doors.proof.layouts.texts import move_alike, with_texts
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Pair, Told
 from gattn.models.doors.proof.probing import UnprovedError
@@ -163,10 +163,17 @@ class Agreement:
                 if begin == order[-1] or not _are_all(_first(some), count, elements):
                     return
             self._run(some, inputs, code)
-        if elements > 1 and any(one.has_moved(code, are_joined=are_joined) for one in some):
+        moved = [one for one in some if one.has_moved(code, are_joined=are_joined)]
+        if elements > 1 and moved:
+            before = [[*one.runs] for one in some]
             run = partial(self._run, some, inputs, are_alike=True)
-            yield from with_texts(some, sizes, run).items()
-            self._run(some, inputs, code)
+            are_likely = not (is_few and all(move_alike(one, code) for one in moved))
+            found = with_texts(some, sizes, run, are_likely=are_likely)
+            yield from found.items()
+            for one, runs in zip(some, before, strict=True):
+                one.runs = runs
+            if found:
+                self._run(some, inputs, code)
         unreached = {one.site for one in some if one.is_out_of_reach(count)}
         if unreached and ((inputs.are_any and self._looks_up) or self._puts_numbers()):
             self.switched |= unreached

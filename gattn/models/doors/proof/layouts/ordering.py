@@ -182,7 +182,8 @@ def _proved(
     for one in some:
         one.orders = by_text
     found = in_place()
-    if texts > 1 and len(found) < len(some) and with_texts(some, sizes, run):
+    is_open = texts > 1 and len(found) < len(some)
+    if is_open and with_texts(some, sizes, run, are_likely=False):
         found = in_place()
     return found
 
