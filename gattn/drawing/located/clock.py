@@ -65,9 +65,12 @@ def _rounded_up(number: float) -> float:
 
 def in_clock(seconds: float, unit: str) -> str:
     """Write a time: "90", "1:30" in minutes or hours, "1:00:30" in hours, minutes and seconds."""
-    if unit in ("seconds", "days"):
-        return in_digits(seconds / (_DAY if unit == "days" else 1), _FORM)
-    sign, whole = "−" * int(seconds < 0), round(abs(seconds))
+    if unit == "seconds":
+        return in_digits(seconds, _FORM)
+    if unit == "days":
+        return in_digits(round(seconds / _DAY, 2), _FORM)
+    whole = round(abs(seconds))
+    sign = "−" * int(seconds < 0 < whole)
     if unit == "h:min:s":
         return f"{sign}{whole // _HOUR}:{whole // _MINUTE % 60:02}:{whole % 60:02}"
     whole = whole if unit == "min:s" else whole // _MINUTE

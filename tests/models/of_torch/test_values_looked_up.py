@@ -13,13 +13,17 @@ EDGES = torch.linspace(-2, 2, 19).double()
 class Quantizing(Model):
     """Gives each token a row of a table, by its values."""
 
-    def __init__(self, number, move):
-        super().__init__(lambda x, score: self.looked_up(move(number(self, x))))
+    def __init__(self, number, move, look_up):
+        super().__init__(lambda x, score: look_up(self.table, move(number(self, x))))
         self.register_buffer("edges", EDGES)
         self.table = nn.Parameter(TABLE)
 
-    def looked_up(self, number):
-        return nn.functional.embedding(number, self.table)
+
+LOOKS_UP = {
+    "embedding": lambda table, number: nn.functional.embedding(number, table),
+    "index": lambda table, number: table[number],
+    "index_select": lambda table, number: table.index_select(0, number[0])[None],
+}
 
 
 NUMBERS = {
@@ -29,17 +33,19 @@ NUMBERS = {
 }
 
 
+@pytest.mark.parametrize("how", LOOKS_UP)
 @pytest.mark.parametrize("name", NUMBERS)
-def test_rows_of_a_table_that_are_moved_have_no_names(name):
-    model = Quantizing(NUMBERS[name], lambda number: number.flip(1))
+def test_rows_of_a_table_that_are_moved_have_no_names(name, how):
+    model = Quantizing(NUMBERS[name], lambda number: number.flip(1), LOOKS_UP[how])
     stack, said = captured(model, X)
     assert stack[1, 0].tokens == ()
     assert any("picks or orders tokens" in one for one in said)
 
 
+@pytest.mark.parametrize("how", LOOKS_UP)
 @pytest.mark.parametrize("name", NUMBERS)
-def test_rows_of_a_table_in_place_keep_names(name):
-    model = Quantizing(NUMBERS[name], lambda number: number)
+def test_rows_of_a_table_in_place_keep_names(name, how):
+    model = Quantizing(NUMBERS[name], lambda number: number, LOOKS_UP[how])
     stack, said = captured(model, X)
     assert list(stack[1, 0].tokens) == NAMES
     assert not said

@@ -139,7 +139,8 @@ class Kernels(TorchDispatchMode):
         if name == "convolution":
             self.images |= {tuple(x.shape) for x in (args[0], result) if x.dim() > 2}
         self._parameters.note(name, tensors, result)
-        self.moves.note(name, self._walk.running)
+        if not self.picks.looks_up_weights(name, tensors):
+            self.moves.note(name, self._walk.running)
         if self._walk.running:
             self.nodes.note(func, name, args, given, result, self._walk.running[-1].place)
         is_theirs = getattr(func, "namespace", "aten") not in _NAMESPACES

@@ -327,6 +327,10 @@ class Picks:
         """Note that code was given numbers by which it may pick or order tokens."""
         self.found.append(Pick(by, function, running))
 
+    def looks_up_weights(self, kernel: str, given: Sequence[Tensor]) -> bool:
+        """Return whether an index takes rows of the model's own weights, as an embedding does."""
+        return kernel in ("index", "index_select") and self.own.are_weights(given[0])
+
     def _moves(self, kernel: str, given: Sequence[Tensor]) -> bool:
         """Return whether a kernel moves numbers of tokens; constants hold none."""
         if not given or not given[0].is_floating_point():
