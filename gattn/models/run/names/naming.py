@@ -276,8 +276,8 @@ class Naming:
                     left.append((stack, some))
         if left and (isinstance(given, Mapping) or len(left) == len(names)) and not unnamed:
             stack, texts = left[0]
-            others = partial(self.others, grids.get(stack))
-            raise misfit(stack, texts, trace.stacks[stack], self.tokens, others)
+            counted = partial(self.others, grids.get(stack))
+            raise misfit(stack, texts, trace.stacks[stack], self.tokens, counted)
         return replace(trace, stacks=stacks)
 
     def _renamed(
