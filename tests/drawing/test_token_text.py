@@ -170,7 +170,7 @@ def test_names_of_places_have_no_position_before_them():
     shown = fit({n: f"{0.5 * n:g} s" for n in range(100)}, 2.0, rotations=(90,)).texts
     assert [text for text in shown if text][:2] == ["0 s", "2.5 s"]
     shown = fit({n: f"{n // 10},{n % 10}" for n in range(100)}, 2.0, rotations=(90,)).texts
-    assert [text for text in shown if text][:2] == ["0,0", "0,5"]
+    assert [text for text in shown if text][:2] == ["0,0", "1,0"]
     shown = fit({n: ["lamp", "s"][n % 2] for n in range(100)}, 2.0, rotations=(90,)).texts
     assert [text for text in shown if text][:2] == ["0 lamp", "5 s"]
 
