@@ -7,7 +7,6 @@ these modules, as by a flip or a shift.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +15,10 @@ from torch import Tensor
 from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.layouts import holding, swaps
 from gattn.models.doors.proof.layouts.batches import Batches
-from gattn.models.doors.proof.layouts.texts import move_alike, with_texts
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Pair, Told
 from gattn.models.doors.proof.probing import UnprovedError
-from gattn.models.doors.proof.probing.codes import orders, words
+from gattn.models.doors.proof.probing.codes import words
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -148,8 +146,6 @@ class Agreement:
         may_move = self._moves.between(begin, order[-1], attending)
         is_few = count <= _FEW or may_move
         code = words(count) if is_few else torch.stack((half, ~half))
-        for one in some:
-            one.orders = orders(elements, count) if elements > 1 < count else None
         self._run(some, inputs, code)
         if inputs.may_be_last and _are_blind(some, code):
             first, inputs = inputs, inputs.last()
@@ -163,17 +159,6 @@ class Agreement:
                 if begin == order[-1] or not _are_all(_first(some), count, elements):
                     return
             self._run(some, inputs, code)
-        moved = [one for one in some if one.has_moved(code, are_joined=are_joined)]
-        if elements > 1 and moved:
-            before = [[*one.runs] for one in some]
-            run = partial(self._run, some, inputs, are_alike=True)
-            are_likely = not (is_few and all(move_alike(one, code) for one in moved))
-            found = with_texts(some, sizes, run, are_likely=are_likely)
-            yield from found.items()
-            for one, runs in zip(some, before, strict=True):
-                one.runs = runs
-            if found:
-                self._run(some, inputs, code)
         unreached = {one.site for one in some if one.is_out_of_reach(count)}
         if unreached and ((inputs.are_any and self._looks_up) or self._puts_numbers()):
             self.switched |= unreached
@@ -210,7 +195,7 @@ class Agreement:
                 failed[one] = str(error), one.lost(code)
         if failed and not are_joined:
             rows = torch.cat([lost for _, lost in failed.values()]).unique(dim=0)
-            self._run(some, inputs, rows, are_alike=True)
+            self._run(some, inputs, rows)
             for one, (reason, lost) in failed.items():
                 if not one.has_lost(lost, rows):
                     yield one.site, reason
@@ -244,21 +229,14 @@ class Agreement:
         code: Tensor,
         only: int | None = None,
         entered: Entered | None = None,
-        *,
-        are_alike: bool = False,
     ) -> None:
-        """Run the model with NaN in marked tokens, by a code, and read what reaches each call.
-
-        Words are those of positions in their orders, unless they `are_alike` in all texts or said
-        of each.
-        """
+        """Run the model with NaN in marked tokens, by a code, and read what reaches each call."""
         known, first = {one.site: one for one in some}, _first(some)
         outer = self._outer(some, inputs)
         switching = Switching()
         for one in some:
             one.runs.clear()
-        by_text = None if are_alike else some[0].orders
-        for row in code if by_text is None else code[:, by_text]:
+        for row in code:
             before = len(some[0].runs)
 
             def see(site: Site, call: RawCall, row: Tensor = row) -> None:

@@ -5,7 +5,7 @@ A mixture of experts picks tokens and puts them back; a sort by a learned score 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,9 @@ from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.orders import Orders
 from gattn.models.doors.proof.copying.random_numbers import seed
 from gattn.models.doors.proof.layouts.batches import Batches
-from gattn.models.doors.proof.layouts.texts import with_texts
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
 from gattn.models.doors.proof.layouts.told import Told
-from gattn.models.doors.proof.probing.codes import SEVERAL, orders, words
+from gattn.models.doors.proof.probing.codes import SEVERAL, decoded, words
 from gattn.models.doors.proof.probing.one_run.deciding import Deciding
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
@@ -101,9 +100,8 @@ def _all_in_place(
     for count, some in groups.items():
         if count < _FEWEST:
             continue
-        for one, decided in _in_place(count, some, reruns, batches, by_values):
-            layouts[one.site.place][0] = one.site.lead, one.layout
-            found.counts[one.site.place] = len(decided)
+        for place, decided in _in_place(count, some, reruns, batches, by_values):
+            found.counts[place] = len(decided)
             found.decided = max(found.decided, decided, key=len)
     return found
 
@@ -119,7 +117,7 @@ def _in_place(
     reruns: Reruns,
     batches: Batches,
     by_values: Collection[Place],
-) -> Iterator[tuple[Told, list[bytes]]]:
+) -> Iterator[tuple[Place, list[bytes]]]:
     """Prove which calls have all tokens in place, and say what values had decided before each.
 
     The model runs as it is, and again with NaN in coded tokens, where values decide as before.
@@ -129,93 +127,55 @@ def _in_place(
     inputs = TokenInputs(root, reruns.sources(root), (elements, count), batches)
     if not inputs.are_any:
         return
-    decided, noted = Orders(), Deciding()
+    code, noted, orders = words(count), Deciding(), Orders()
     known, last = {one.site: one for one in some}, some[-1].site
     before: dict[Site, list[bytes]] = {}
 
     def note(site: Site, call: RawCall) -> None:
-        before[site] = list(decided.decided or ())
+        before[site] = list(orders.decided or ())
 
     seed()
     try:
         reruns.through(root, note, None, last, noted, is_plain=True)
     finally:
-        decided.end()
+        orders.end()
+    for row in code:
 
-    def run(rows: Tensor) -> None:
-        for one in some:
-            one.runs.clear()
-        for row in rows:
+        def see(site: Site, call: RawCall, row: Tensor = row) -> None:
+            with torch._C.DisableTorchFunction():
+                if site in known:
+                    known[site].look(call, row)
+                reruns.silence(site, call)
 
-            def see(site: Site, call: RawCall, row: Tensor = row) -> None:
-                with torch._C.DisableTorchFunction():
-                    if site in known:
-                        known[site].look(call, row)
-                    reruns.silence(site, call)
-
-            reruns.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
-
-    for one in _proved(some, (elements, count), run, by_values):
-        if before.get(one.site):
-            yield one, before[one.site]
-
-
-def _proved(
-    some: list[Told],
-    sizes: tuple[int, int],
-    run: Callable[[Tensor], None],
-    by_values: Collection[Place],
-) -> list[Told]:
-    """List the calls that have all tokens in place, perhaps those of other texts than they said."""
-    texts, count = sizes
-    code, by_text = words(count), orders(texts, count) if texts > 1 else None
-
-    def in_place() -> list[Told]:
-        run(code if by_text is None else code[:, by_text])
-        return [
-            one
-            for one in some
-            if len(one.runs) == len(code)
-            and _is_in_place(one, code, picks=one.site.place in by_values)
-        ]
-
+        reruns.through(root, see, inputs.marking(row), last, Deciding(noted.decided))
     for one in some:
-        one.orders = by_text
-    found = in_place()
-    is_open = texts > 1 and len(found) < len(some)
-    if is_open and with_texts(some, sizes, run, are_likely=False):
-        found = in_place()
-    return found
+        decided = before.get(one.site)
+        if (
+            decided
+            and len(one.runs) == len(code)
+            and _is_in_place(one, code, picks=one.site.place in by_values)
+        ):
+            yield one.site.place, decided
 
 
 def _is_in_place(one: Told, code: Tensor, *, picks: bool) -> bool:
     """Return whether each slot depends on its own token alone.
 
     If values only decided on numbers that code reads, it may depend on others, too: they are mixed.
-    So may keys that the attending module `picks` for each query from the tokens that are queries:
-    those of a neighbour, less the query's own place. Values that it picks must be those of keys.
+    So may keys that the attending module `picks` from the tokens that are its queries: those of a
+    neighbour, less the query's own place.
     """
     moves = any(pick.by is By.VALUES and pick.kernel != _READS for pick in one.site.picks)
     for n, positions in one.sides(code.shape[1]):
         seen, known = (torch.stack([run[n][m] for run in one.runs]) for m in (0, 1))
         is_token = (positions >= 0) & (positions < code.shape[1])
-        found = one.decoded(n, code)
+        found = decoded(seen, known, code)
         is_own = found == positions
-        if not moves or (picks and n == 1 and one.site.queries == 1):
-            own = code[:, one.words_of(positions, code.shape[1])]
+        if not moves or (picks and n == 1):
+            own = code[:, positions.clamp(0, code.shape[1] - 1)]
             is_own |= (found == SEVERAL) & ~(own & known & ~seen).any(0)
         if not bool(is_own[is_token].all()):
             return False
         if picks and n == 0 and len(positions[is_token].unique()) < code.shape[1]:
             return False
-        if n == 1 and one.site.has_picked_values and not _has_values_of_keys(one, is_token):
-            return False
     return True
-
-
-def _has_values_of_keys(one: Told, is_token: Tensor) -> bool:
-    """Return whether values depend on no other tokens than their keys, which may be neighbours."""
-    (keys, known), (values, _) = (
-        [torch.stack([run[n][m] for run in one.runs]) for m in (0, 1)] for n in (1, 2)
-    )
-    return not bool((values & known & ~keys & is_token).any())

@@ -28,22 +28,20 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(eq=False)
 class Told:
-    """A call whose tokens are known, and which slots NaN reached in `runs`: queries, keys, values.
+    """A call whose tokens are known, and which slots of queries and keys NaN reached in `runs`.
 
-    In some of these it `is_told`: NaN reached more than scores, to which masks are added, too. The
-    words of a code go to the positions of each text in its own one of some `orders`, if there are.
+    In some of these it `is_told`: NaN reached more than scores, to which masks are added, too.
     """
 
     site: Site
     layout: Layout
-    runs: list[tuple[Pair, ...]] = field(default_factory=list)
+    runs: list[tuple[Pair, Pair]] = field(default_factory=list)
     is_told: bool = False
-    orders: Tensor | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether the last run shows of some slot whether NaN reached it; not if the run failed."""
-        return any(bool(known.any()) for _, known in self.runs[-1][:2])
+        return any(bool(known.any()) for _, known in self.runs[-1])
 
     @property
     def tokens(self) -> TokenMap:
@@ -76,8 +74,7 @@ class Told:
         found = reached(call, site.live, is_ranked=site.is_ranked)
         queries = self._pair(found.queries, found.queries_known)
         keys = self._pair(found.keys, found.keys_known)
-        values = self._pair(found.values, torch.ones_like(found.values))
-        self.runs.append((queries, keys, values))
+        self.runs.append((queries, keys))
         is_reached = bool(queries[0].any()) and bool(keys[0].any())
         self.is_told |= bool(found.values.any()) or (is_reached and call.scores is None)
         if self.tokens.is_by_rows:
@@ -86,12 +83,10 @@ class Told:
         return seen | (~known & self.marked(row))
 
     def marked(self, row: Tensor) -> Tensor:
-        """Mark the rows of its output that belong to marked tokens, of each text or of all."""
+        """Mark the rows of its output that belong to marked tokens."""
         positions = torch.stack(list(self.tokens.query_positions))
-        count = row.shape[-1]
-        is_token = (positions >= 0) & (positions < count)
-        of_text = row[self._texts] if row.dim() > 1 else row.expand(len(positions), -1)
-        marks = of_text.gather(1, positions.clamp(0, count - 1)) & is_token
+        is_token = (positions >= 0) & (positions < len(row))
+        marks = row[positions.clamp(0, len(row) - 1)] & is_token
         heads = self.layout.fold(
             torch.ones(*self.site.lead, 1, 1, device="cpu"), self.site.lead
         ).shape[1]
@@ -104,28 +99,6 @@ class Told:
         seen, known = (self.layout.fold(x.reshape(*lead, -1, 1), lead)[..., 0] for x in marks)
         return (seen & known).any(1), known.all(1)
 
-    @property
-    def _texts(self) -> Tensor:
-        """The text of each element."""
-        return torch.tensor(self.tokens.sequences, device="cpu")
-
-    def words_of(self, positions: Tensor, count: int) -> Tensor:
-        """Say which word of a code the position of each slot has."""
-        some = positions.clamp(0, count - 1)
-        return some if self.orders is None else self.orders[self._texts].gather(1, some)
-
-    def _positions_of(self, found: Tensor) -> Tensor:
-        """Say which position each word has that a code showed (elements, slots)."""
-        if self.orders is None:
-            return found
-        of_words = self.orders.argsort(1)[self._texts]
-        return torch.where(found >= 0, of_words.gather(1, found.clamp(min=0)), found)
-
-    def decoded(self, n: int, code: Tensor) -> Tensor:
-        """Return the position on which each slot of queries, keys or values depends, or none."""
-        seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
-        return self._positions_of(decoded(seen, known, code))
-
     def is_blind(self, code: Tensor, *, everywhere: bool = False) -> bool:
         """Return whether NaN does not tell most slots apart, of some side or of both.
 
@@ -137,7 +110,7 @@ class Told:
 
     def _are_alike(self, code: Tensor, n: int, positions: Tensor) -> bool:
         is_token = (positions >= 0) & (positions < code.shape[1])
-        own = code[:, self.words_of(positions, code.shape[1])].all(0)
+        own = code[:, positions.clamp(0, code.shape[1] - 1)].all(0)
         seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
         alike = (seen | ~known).all(0)
         told = is_token & ~own
@@ -157,7 +130,7 @@ class Told:
     @property
     def is_told_in_part(self) -> bool:
         """Whether NaN came to some slots in a run, and not to others."""
-        sides = (side for run in self.runs for side in run[:2])
+        sides = (side for run in self.runs for side in run)
         return any(
             bool((seen & known).any()) and bool((~seen & known).any()) for seen, known in sides
         )
@@ -183,7 +156,7 @@ class Told:
             is_token = (positions >= 0) & (positions < code.shape[1])
             if without_padding:
                 is_token &= ~self._padding(n)
-            own = code[:, self.words_of(positions, code.shape[1])]
+            own = code[:, positions.clamp(0, code.shape[1] - 1)]
             seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
             is_missing = own & known & ~seen & is_token
             if are_joined:
@@ -216,8 +189,7 @@ class Told:
             is_token = (positions >= 0) & (positions < code.shape[1])
             places = positions.clamp(0, code.shape[1] - 1)
             seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
-            own = code[:, self.words_of(positions, code.shape[1])]
-            is_missing = (own & known & ~seen).any(0) & is_token
+            is_missing = (code[:, places] & known & ~seen).any(0) & is_token
             is_none = is_missing & ~(seen & known).any(0)
             if bool((is_missing & ~is_none).any()):
                 return torch.zeros_like(found)
@@ -244,14 +216,15 @@ class Told:
         tokens, count = self.tokens, code.shape[1]
         found = []
         for n, positions in self.sides(count):
-            own = self.decoded(n, code)
+            seen, known = (torch.stack([run[n][m] for run in self.runs]) for m in (0, 1))
+            own = decoded(seen, known, code)
             is_token = (positions >= 0) & (positions < count)
             if bool((own == SEVERAL)[is_token].any()):
                 raise UnprovedError(_MOVED.format(origin=origin))
             if are_joined:
                 own = torch.where(own == NONE, positions, own)
             found.append(own.where(is_token, torch.tensor(NONE, device="cpu")))
-        sequences = self._texts
+        sequences = torch.tensor(tokens.sequences, device="cpu")
         for positions in found:
             check_apart(positions, sequences)
         size = without_token(tuple(found), sequences, count)

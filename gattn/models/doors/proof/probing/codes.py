@@ -59,20 +59,6 @@ def _gap(others: tuple[int, ...], runs: int) -> int:
     return min(y - x for x, y in pairwise((0, *others, runs)))
 
 
-def orders(texts: int, count: int) -> Tensor:
-    """Return an order of positions for each text (texts, count): by these, a code tells texts, too.
-
-    Texts that change places then look as if their tokens did.
-    """
-    random = torch.Generator().manual_seed(0)
-    own, found = torch.arange(count, device="cpu"), []
-    for n in range(texts):
-        if n and n % count == 0:
-            own = torch.randperm(count, generator=random, device="cpu")
-        found.append(own.roll(n))
-    return torch.stack(found)
-
-
 def decoded(marked: Tensor, known: Tensor, code: Tensor) -> Tensor:
     """Return the position that each slot depends on, `NONE`, or `SEVERAL`.
 

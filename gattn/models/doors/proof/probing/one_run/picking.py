@@ -214,11 +214,6 @@ class Picks:
         reached = self._of(tensors)
         return [one for one in self.found if one.memory is None or one in reached]
 
-    def in_numbers(self, x: Tensor) -> list[Pick]:
-        """List the picks by values that a tensor's numbers depend on."""
-        reached = self._reached.get(memory_of(x), ())
-        return [one for one in reached if one.by is By.VALUES and one.kernel not in _READS]
-
     def _note(
         self,
         kernel: str,
@@ -256,10 +251,8 @@ class Picks:
             own = By.VALUES if given and given[0].is_floating_point() else By.INPUTS
             by = own if by is None else max(by, own)
             if own is By.VALUES and _ranks_rows(kernel, given[0], args, kwargs):
-                ranked = tensors_in((result,))[0]
-                pick = self._ranked[ranked] = Pick(By.VALUES, kernel, tuple(self._running()))
-                memory = memory_of(ranked)
-                self._reached[memory] = self._reached.get(memory, frozenset()) | {pick}
+                pick = Pick(By.VALUES, kernel, tuple(self._running()))
+                self._ranked[tensors_in((result,))[0]] = pick
         elif kernel in _DRAWS or any(x in self._noise for x in given):
             by = By.CHANCE
         elif self._compares(given, result):

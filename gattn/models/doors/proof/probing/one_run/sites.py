@@ -45,8 +45,6 @@ class Site:
         Whether only the largest scores are kept, so that those before tell which tokens they are.
     has_mask_of_values : bool
         Whether a mask takes scores away that was made of values, a number for each query and key.
-    has_picked_values : bool
-        Whether its module picked or ordered, by values, what its own values are made of.
     name : str
         The name of the module. Its run is that of the one around it if another method of it than
         its forward was called.
@@ -66,7 +64,6 @@ class Site:
     picks: Sequence[Pick] = ()
     is_ranked: bool = False
     has_mask_of_values: bool = False
-    has_picked_values: bool = False
     name: str = ""
 
     @property
@@ -111,7 +108,6 @@ class Sites:
                 [one for one in picks if chain[-1] in one.running],
                 call.is_ranked,
                 self._has_mask_of_values(call),
-                any(chain[0] in one.running for one in self._picks.in_numbers(call.value)),
                 self._walk.name(call.module),
             )
         )
