@@ -1,4 +1,4 @@
-"""Softmaxes over classes or experts, beside attention: what is made of their sums runs as before."""
+"""Softmaxes over classes or experts beside attention: what sums them runs as before."""
 
 from __future__ import annotations
 
