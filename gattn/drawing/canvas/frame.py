@@ -19,9 +19,9 @@ from gattn.drawing.canvas.labels import (
     width_of,
     with_powers,
 )
+from gattn.drawing.canvas.least import lacks_room
 from gattn.drawing.canvas.rooms import POINTS_PER_INCH
 from gattn.drawing.styles.figures import new_figure, within_page
-from gattn.drawing.styles.least import lacks_room
 from gattn.edit_records import Edits, between, in_words
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph

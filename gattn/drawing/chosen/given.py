@@ -13,7 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from gattn.checks import check_options
 from gattn.drawing.canvas.frame import given_axes
-from gattn.drawing.styles.least import check_readable, no_figure_left
+from gattn.drawing.canvas.least import check_readable, no_figure_left
 from gattn.errors import OptionError, SelectionError
 
 P = ParamSpec("P")
