@@ -55,8 +55,8 @@ class Switching(TorchFunctionMode):
 
     It watches runs in which marked tokens are NaN: `where(x.mean() > 3, x.flip(1), x)` chooses
     between tensors with other marks, by a mask that was made of NaN. So does
-    `x.lerp(x.flip(1), x.mean().round())`. That `where(x > 3, x[:, :1], x)` does so, too, only
-    several runs show: one with the first token marked, and one without.
+    `x.lerp(x.flip(1), x.mean().round())`, and so does `where(x > 3, x[:, :1], x)`, which only
+    several runs show together: one with the first token marked, and one without.
 
     Attributes
     ----------
