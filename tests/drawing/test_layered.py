@@ -7,6 +7,7 @@ import matplotlib as mpl
 import networkx as nx
 import numpy as np
 import pytest
+from matplotlib.bezier import BezierSegment
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -146,6 +147,22 @@ def test_names_of_heads_do_not_meet(text, by):
     names = [text for text in ax.texts if text.get_gid() == "gattn-heads"]
     assert len(names) > 1
     assert not any_meet(names)
+
+
+@pytest.mark.parametrize("size", [(3.3, 2.4), (3.3, 3.3), (6.75, 3.3)])
+def test_names_of_heads_hide_little_of_any_strong_edge(river, size):
+    with mpl.rc_context({"font.size": 7}):
+        ax = river.draw(paths=3, ax=Figure(size).add_subplot())
+        ax.figure.canvas.draw()
+    lines = edges_of(ax)
+    strong = np.argsort(lines.get_linewidths())[-12:]
+    names = [text.get_window_extent() for text in ax.texts if text.get_gid() == "gattn-heads"]
+    assert len(names) >= 6
+    for path in (lines.get_paths()[n] for n in strong):
+        corners = lines.get_transform().transform(path.vertices)
+        course = BezierSegment(corners[-4:])(np.linspace(0, 1, 60))
+        hidden = [np.mean([box.contains(*point) for point in course]) for box in names]
+        assert max(hidden) < 0.4
 
 
 def test_long_names_of_heads_keep_their_distance():

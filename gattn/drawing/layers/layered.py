@@ -41,6 +41,10 @@ _NODE = 1.5
 """How far a name stays above or below a node, in points."""
 _BESIDE = 2.0
 """How far names may reach beyond axes, in points, beside which there is the key."""
+_OFF = 2.0
+"""How far a name beside its line stays from it, in points."""
+_HIDDEN, _ASIDE = 0.34, 0.03
+"""The share of its line that a name may hide, and what one beside its line counts against it."""
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
@@ -114,10 +118,10 @@ class LayeredEdges:
     ) -> None:
         """Name the heads of the strongest edges, where names do not overlap; say which.
 
-        A name stands in the middle of its edge, or along it where the fewest and weakest others
-        cross it, on no node, not left of the axes, where layers are numbered, and not between the
-        heights that `texts` gives, from low to high. Edges whose heads have no name yet
-        come before those that repeat one.
+        A name stands in the middle of its edge, along it or beside it, where it hides least of all
+        edges, the strongest above all; on no node, not left of the axes, where layers are numbered,
+        and not between the heights that `texts` gives, from low to high. Edges whose heads have no
+        name yet come before those that repeat one.
         """
         rewritten(self._ax, partial(self._name, count, texts, say))
 
@@ -151,7 +155,7 @@ class LayeredEdges:
 class _Names:
     """Writes names along curves where they meet no other name and no node.
 
-    They stay away from other curves, the strongest above all, as far as they can.
+    They stay away from other lines, the strongest above all, as far as they can.
     """
 
     def __init__(
@@ -166,11 +170,10 @@ class _Names:
         self._nodes = nodes * unit
         self._left, self._right = (end * unit[0] for end in ax.get_xlim())
         self._size = 0.7 * font_size()
-        curved = [line for line in lines if len(np.asarray(line.path.vertices)) >= 4]
-        self._curved = sorted(curved, key=lambda line: -abs(line.size))[:_LOOKED_AT]
-        courses = [_points_of(line.path, _COURSE) * unit for line in self._curved]
+        self._lines = sorted(lines, key=lambda line: -abs(line.size))[:_LOOKED_AT]
+        courses = [_points_of(line.path, _COURSE) * unit for line in self._lines]
         self._courses = np.array(courses).reshape(-1, len(_COURSE), 2)
-        self._sizes = np.array([abs(line.size) for line in self._curved])
+        self._sizes = np.array([abs(line.size) for line in self._lines])
         self._taken = np.zeros((0, 3))
         self._tried: set[int] = set()
         self.written: list[Text] = []
@@ -181,39 +184,43 @@ class _Names:
             return False
         self._tried.add(id(line))
         wide, high = (width_of(line.name) + 0.5) * self._size, 1.5 * self._size
-        sizes = self._sizes * [other is not line for other in self._curved]
-        spots = np.array([line.peak, *_points_of(line.path, _SPOTS)])
+        on = np.array([line.peak, *_points_of(line.path, _SPOTS)]) * self._unit
+        aside = np.array([(wide / 2 + _OFF, 0), (0, high / 2), (0, -high / 2)])
+        places = np.concatenate([on, *(on + beside for beside in (*aside, -aside[0]))])
         free = [
-            (self._crossed(at, wide, high, sizes), spot)
-            for spot, at in zip(spots, spots * self._unit, strict=True)
+            (self._hidden(at, wide, high, line), at)
+            for at in places
             if self._left < at[0] - wide / 2 < at[0] + wide / 2 < self._right + _BESIDE
             and not _is_near(at, self._nodes, wide / 2, high / 2 + _NODE)
             and not _is_near(at, self._taken[:, :2], (wide + self._taken[:, 2]) / 2, high)
-            and not any(low < spot[1] < top for low, top in self._texts)
+            and not any(low < at[1] / self._unit[1] < top for low, top in self._texts)
         ]
         if not free:
             return False
-        x, y = min(free, key=lambda one: one[0])[1]
-        self._taken = np.vstack([self._taken, [*(np.array([x, y]) * self._unit), wide]])
+        best = min(free, key=lambda one: one[0])[1]
+        self._taken = np.vstack([self._taken, [*best, wide]])
+        x, y = best / self._unit
         name = write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
         self.written.append(name)
         return True
 
-    def _crossed(
-        self, at: NDArray[np.float64], wide: float, high: float, sizes: NDArray[np.float64]
-    ) -> float:
-        """Add up the sizes of the curves through a name that is so wide and high."""
+    def _hidden(self, at: NDArray[np.float64], wide: float, high: float, own: Line) -> float:
+        """Weigh what a name hides: of its own line less than a third is nothing."""
         across, up = np.moveaxis(np.abs(self._courses - at), -1, 0)
-        return float(sizes @ ((across < wide / 2) & (up < high / 2)).any(1))
+        shares = ((across < wide / 2) & (up < high / 2)).mean(1)
+        is_own = np.array([line is own for line in self._lines], dtype=bool)
+        beside = _ASIDE * abs(own.size) * (not (is_own & (shares > 0)).any())
+        shares[is_own] = np.maximum(shares[is_own] - _HIDDEN, 0)
+        return float(self._sizes @ shares + beside)
 
 
 def _points_of(path: Path, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Find the points (shares, 2) at shares of a curve's parameter; none of a straight line."""
+    """Find the points (shares, 2) at shares of a curve's parameter, or of a straight line."""
     corners = np.asarray(path.vertices, dtype=np.float64)
-    if len(corners) < 4:
-        return np.zeros((0, 2))
-    a, b, c, d = corners[-4:]
     s = shares[:, None]
+    if len(corners) < 4:
+        return np.asarray((1 - s) * corners[0] + s * corners[-1])
+    a, b, c, d = corners[-4:]
     points: NDArray[np.float64] = (
         (1 - s) ** 3 * a + 3 * (1 - s) ** 2 * s * b + 3 * (1 - s) * s**2 * c + s**3 * d
     )
