@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from meeting import problems
+from paper import HEADS
 from seen import texts
 
 import gattn
@@ -58,3 +59,14 @@ def test_labels_of_more_keys_than_queries_stay_apart(sizes):
     with plt.rc_context({"font.size": 7}):
         for size in ((3.3, 2.6), (6.75, 3.6)):
             assert not problems(head.draw("circle", figsize=size).figure)
+
+
+@pytest.mark.parametrize("size", [(1.7, 1.7), (2.0, 1.5), (2.0, 2.0), (3.3, 1.5)])
+@pytest.mark.parametrize("name", ["13 tokens", "both ways"])
+def test_short_words_are_whole_around_a_small_circle(name, size):
+    head = HEADS[name]()
+    with plt.rc_context({"font.size": 7}):
+        figure = head.draw("circle", figsize=size).figure
+    assert not problems(figure)
+    assert set(head.tokens) == set(texts(figure.axes[0], "gattn-label"))
+    plt.close(figure)

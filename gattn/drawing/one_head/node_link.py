@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from gattn.drawing.canvas.colours import ground
 from gattn.drawing.canvas.fitting import Texts, fitted, lifted, points, slot
 from gattn.drawing.canvas.frame import clear, note_style
 from gattn.drawing.canvas.keys import add_line_key
-from gattn.drawing.canvas.labels import Labels, fit, font_size, text_style, widths_of
+from gattn.drawing.canvas.labels import Labels, fit, font_size, smallest, text_style, widths_of
 from gattn.drawing.canvas.layouts import Node, Positions
 from gattn.drawing.chosen.shown import Shown
 from gattn.drawing.one_head.look import Look
@@ -192,20 +192,21 @@ class _Circle:
             self.sink.set_fontsize(labels.size)
 
     def _fitted(self, wide: float, high: float, gaps: np.ndarray[Any, Any]) -> tuple[Labels, Ring]:
-        """Set labels upright if they stay apart, otherwise along the radius."""
+        """Set labels upright if they stay apart, smaller if need be, or else along the radius."""
         least = min(wide, high)
         upright = fit(self.named, math.inf, rotations=(0,))
         none = np.zeros(len(self.named))
         if not self.look.labels:
             return upright, largest_ring(self.places, gaps, none, 0.0, (wide, high), radial=False)
-        size = upright.size
-        widths = widths_of(upright.texts) * size
-        ring = largest_ring(self.places, gaps, widths, size, (wide, high), radial=False)
-        if ring.is_apart and ring.radius >= 0.25 * least:
-            return upright, ring
+        for size, share in ((upright.size, 0.25), (smallest(), 0.2)):
+            labels = replace(upright, size=min(size, upright.size))
+            widths = widths_of(labels.texts) * labels.size
+            ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=False)
+            if ring.is_apart and ring.radius >= share * least:
+                return labels, ring
         radius = 0.3 * least
         for tries in range(_TRIES):
-            labels = self._turned(radius + _GAP, 0.22 * least)
+            labels = self._turned(radius + _GAP, 0.26 * least)
             widths = widths_of(labels.texts) * labels.size
             ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=True)
             if tries and ring.radius >= radius:  # labels have the room for which they were fitted
@@ -218,7 +219,9 @@ class _Circle:
 
         def along(nodes: Iterable[Node], pitch: float) -> Labels:
             some = {node: self.named[node] for node in nodes}
-            return fit(some, pitch, rotations=(90,), reach=reach, first=self.asked)
+            far = reach * max(0.9 * font_size() / smallest(), 1.0)
+            labels = fit(some, pitch, rotations=(90,), reach=far, first=self.asked)
+            return labels.within(reach)
 
         if not self.head.graph.is_bipartite:
             pitch = radius * math.tau / (len(self.named) + 1)
