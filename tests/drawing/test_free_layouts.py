@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from paper import HEADS
 from sample_heads import bipartite_head, causal_head, signed_head
 from seen import drawn_edges
 
@@ -132,3 +133,18 @@ def test_labels_over_edges_have_a_ground_of_the_figures_colour(style):
         assert to_rgba(patch.get_facecolor()) == ground
         assert (patch.get_alpha() or 1) == 1
         assert patch.get_linewidth() == 0
+
+
+@pytest.mark.parametrize(("size", "inside"), [((2, 2), 2), ((2.5, 2.5), 0), ((3.3, 2.4), 0)])
+@pytest.mark.parametrize("name", ["13 tokens", "both ways"])
+def test_labels_of_a_small_ring_of_nodes_lie_outside_it(name, size, inside):
+    """Beyond loops, too, though not all have room there on 2 x 2 in."""
+    with mpl.rc_context({"font.size": 7}):
+        ax = HEADS[name]().draw(nx.circular_layout, figsize=size)
+        ax.figure.canvas.draw()
+    labels = [text for text in ax.texts if text.get_gid() == "gattn-label" and text.get_text()]
+    boxes = [ax.transData.inverted().transform_bbox(text.get_window_extent()) for text in labels]
+    middles = [box.get_points().mean(0) for box in boxes]
+    assert len(labels) == len(HEADS[name]().tokens)
+    assert sum(np.hypot(*middle) < 1 for middle in middles) <= inside
+    plt.close(ax.figure)

@@ -53,6 +53,8 @@ _WAYS = np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
 """From the middle of a line to its sides, in half its width."""
 _WITHIN = np.array([(a, b, 6 - a - b) for a in range(7) for b in range(7 - a)]) / 6
 """Points within a triangle, as shares of its corners."""
+_BESIDE, _BESIDE_LOOPS = (0.32, 0.2), (0.45, 0.35)
+"""The most of width and height that is left to labels, and to labels beyond loops."""
 _SEEN = 0.28
 """The radius of nodes, as a share of the shortest edge, at which it is seen between them."""
 
@@ -165,7 +167,8 @@ class FreeGraph:
         middle, extent = (low + high) / 2, high - low
         beside = widest_of(self._named.values()) * font_size(), _LOOP
         around = 2 * (np.array(beside) + _LARGEST + _GAP)
-        free = np.maximum(room - np.minimum(around, (0.32, 0.2) * room), 20)
+        most = _BESIDE_LOOPS if len(self._loops.start) else _BESIDE
+        free = np.maximum(room - np.minimum(around, most * room), 20)
         unit = max(*(extent / free).tolist(), 1e-9)
         self._ax.set_xlim(middle[0] - room[0] * unit / 2, middle[0] + room[0] * unit / 2)
         self._ax.set_ylim(middle[1] - room[1] * unit / 2, middle[1] + room[1] * unit / 2)

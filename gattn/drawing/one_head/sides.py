@@ -28,6 +28,8 @@ _ROUNDS = 4
 """How often labels are placed, those that had no room before first."""
 _MOST_LEFT = 0.25
 """The share of labels without room above which no other order would help."""
+_HIDES = 0.45
+"""The cost from which a label stands at the end of a line rather than beside its node."""
 _RANK, _FARTHER = 0.02, 0.03
 """What a worse side, and a point of a line, count against covering a label's area of edges."""
 
@@ -111,6 +113,8 @@ class Sides:
         beside = cache(lambda i: self._beside(own[i], half[i], above[i], tips[i]))
         afar = cache(lambda i: self._afar(own[i], half[i]))
         ways = (beside, afar) if lines else (beside,)
+        if lines:
+            ways = (_clear(beside), _clear(afar), *ways)
 
         def tried(order: Iterable[tuple[Callable[[int], _Options], int]]) -> dict[int, Side]:
             found: dict[int, Side] = {}
@@ -231,6 +235,16 @@ class Sides:
         is_cut = ((middles < half) | (middles > self._room - half)).any(1)
         costs = (ink + loops) / np.maximum((x1 - x0) * (y1 - y0), 1)
         return np.where(is_cut | ((loops > 0) & (not over)), np.inf, costs)
+
+
+def _clear(options: Callable[[int], _Options]) -> Callable[[int], _Options]:
+    """Leave out the places in which a label would hide much of edges."""
+
+    def left(i: int) -> _Options:
+        found = options(i)
+        return found._replace(costs=np.where(found.costs > _HIDES, np.inf, found.costs))
+
+    return left
 
 
 class _Taken:
