@@ -16,7 +16,7 @@ def read(page, which):
     """The values of a table of numbers by position, or by the number that is a token's name."""
     found = {}
     for name, value in readings(page, which).items():
-        place = int(re.search(r"(?: |^)(\d+)(?: ·|$)", name).group(1))
+        place = int(re.match(r"\d+", name).group())
         written = value.replace("−", "-").replace("< 0.001", "0").replace(",", "")
         found[place] = float(written) if re.fullmatch(r"-?[\d.]+(e-?\d+)?", written) else value
     return found

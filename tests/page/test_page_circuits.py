@@ -83,8 +83,8 @@ def test_it_opens_with_the_circuit_and_lists_all_its_edges(look_at_circuit, lamp
     table = lamp.table()
     assert len(rows) == len(table)
     for row, (name, attention, loss, _) in zip(table.itertuples(), rows, strict=True):
-        said = f"{row.layer}.{row.head}: {row.key_token.strip()} {row.key} → "
-        assert name == f"{said}{row.query_token.strip()} {row.query}"
+        said = f"{row.layer}.{row.head}: {row.key} {row.key_token.strip()} → "
+        assert name == f"{said}{row.query} {row.query_token.strip()}"
         assert float(attention) == pytest.approx(row.attention, abs=6e-4)
         assert float(loss) == pytest.approx(row.loss, abs=6e-4)
 

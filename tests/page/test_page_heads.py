@@ -186,7 +186,7 @@ def test_layers_of_chosen_heads_are_rolled_out(look_at, lamp):
     found = readings(page, "of the input")
     assert len(found) >= 4
     for name, value in found.items():
-        place = int(re.search(r" (\d+)", name).group(1))
+        place = int(re.match(r"\d+", name).group())
         assert float(value.replace("< 0.001", "0")) == pytest.approx(expected[place], abs=1.1e-3)
 
 

@@ -75,7 +75,7 @@ def test_all_numbers_of_a_token_are_reached_by_keyboard(look_at, lamp):
     edge = (head.query == 9) & (head.key == 6)
     said = page.locator("#pair")
     expect(said).to_contain_text(
-        re.compile(rf"lamp \(9\)\W+reads\W+river \(6\)\W+attention {head.attention[edge][0]:.3f}")
+        re.compile(rf"9 lamp\W+reads\W+6 river\W+attention {head.attention[edge][0]:.3f}")
     )
     expect(said).to_contain_text(f"score {head.score[edge][0]:.3g}")
     expect(rows.first).to_have_attribute("aria-describedby", "pair")

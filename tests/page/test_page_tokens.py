@@ -204,7 +204,7 @@ def test_a_token_says_its_probability_and_what_it_predicts(look, lamp):
     page = look(lamp, "token=8")
     table = page.locator("table.predicted")
     told = lamp.predictions
-    expect(table.locator("caption")).to_contain_text("green 8 predicts the next token")
+    expect(table.locator("caption")).to_contain_text("8 green predicts the next token")
     own = table.locator(".own").text_content()
     assert own.startswith("its own probability ")
     assert own.endswith(", predicted at position 7")
@@ -213,7 +213,7 @@ def test_a_token_says_its_probability_and_what_it_predicts(look, lamp):
     for (name, share), (token, expected) in zip(rows[:5], told.likeliest(5)[8], strict=True):
         assert name == token.replace(" ", "␣")
         assert number(share) == pytest.approx(expected, rel=6e-3)
-    assert rows[5][0] == "lamp 9 · in the text"
+    assert rows[5][0] == "9 lamp · in the text"
     assert number(rows[5][1]) == pytest.approx(told.probability[9], rel=6e-3)
     page.locator("#view").hover(position={"x": 60, "y": 300})
     expect(table).to_have_count(1)

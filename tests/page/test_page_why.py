@@ -142,7 +142,7 @@ def test_the_table_of_an_edge_is_that_of_python(look, trace, found):
     expected = gattn.why(LAMP, layer=2, head=0, query=12, key=9).table()
     caption = page.locator("#why caption")
     expect(caption).to_have_text(
-        "why green 12 reads lamp 9 in head 2.0: score 5.63, the sum of 196 pairs of parts"
+        "why 12 green reads 9 lamp in head 2.0: score 5.63, the sum of 196 pairs of parts"
     )
     head = trace[2, 0]
     assert head.score[(head.query == 12) & (head.key == 9)] == pytest.approx(5.63, abs=5e-3)
@@ -165,8 +165,8 @@ def test_an_edge_is_asked_from_a_table_and_in_the_matrix(look, trace, found):
     page = look(trace, "token=12", why=found)
     assert page.locator("#head-title").text_content().startswith("layer 2 · head 0")
     expect(page.locator("#why")).to_contain_text("To ask why")
-    page.get_by_role("button", name="why green (12) reads lamp (5)").press("Enter")
-    expect(page.locator("#why caption")).to_contain_text("why green 12 reads lamp 5 in head 2.0")
+    page.get_by_role("button", name="why 12 green reads 5 lamp").press("Enter")
+    expect(page.locator("#why caption")).to_contain_text("why 12 green reads 5 lamp in head 2.0")
     expect(page.locator("#why")).to_be_focused()
     assert state(page)["why"] == "12-5"
     page.keyboard.press("Escape")
@@ -182,7 +182,7 @@ def test_an_edge_is_asked_from_a_table_and_in_the_matrix(look, trace, found):
             query, key = map(int, state(page)["why"].split("-"))
             seen.add((query, key))
             assert state(page)["token"] == str(query)
-            name = f"why {trace.tokens[query]} {query} reads {trace.tokens[key]} {key} in head 2.0"
+            name = f"why {query} {trace.tokens[query]} reads {key} {trace.tokens[key]} in head 2.0"
             expected = page.locator("#why caption") if key <= query else page.locator("#why .note")
             expect(expected).to_contain_text(name if key <= query else "To ask why")
     assert len({key for _, key in seen}) == 1
@@ -195,7 +195,7 @@ def test_an_edge_that_is_not_there_or_not_held_is_not_asked(look, trace, found):
     some = gattn.why(LAMP, layer=2, head=0, query=-1, key=9)
     page = look(trace, "layer=2&head=0&token=12&why=12-5", why=some)
     assert "why" not in state(page) or page.locator("#why table").count() == 0
-    expect(page.get_by_role("button", name="why green (12) reads lamp (9)")).to_have_count(1)
+    expect(page.get_by_role("button", name="why 12 green reads 9 lamp")).to_have_count(1)
     expect(page.get_by_role("button", name="reads")).to_have_count(1)
     page = look(trace, "layer=2&head=1&token=12", why=found)
     expect(page.locator("#why")).to_be_hidden()
@@ -221,7 +221,7 @@ def test_edges_of_a_circuit_are_asked_too(look, lamp, found):
     at = table.index[(table["layer"] == 2) & (table["head"] == 0)][0]
     row = table.loc[at]
     page = look(lamp, f"edge={at}", why=found)
-    name = f"why {row.query_token} {row['query']} reads {row.key_token} {row['key']} in head 2.0"
+    name = f"why {row['query']} {row.query_token} reads {row['key']} {row.key_token} in head 2.0"
     expect(page.locator("#why caption")).to_contain_text(name)
     score = gattn.why(LAMP, layer=2, head=0, query=int(row["query"]), key=int(row["key"])).table()
     expect(page.locator("#why caption")).to_contain_text(f"score {score.attrs['total']:.3g}")
@@ -307,7 +307,7 @@ def test_the_elements_of_an_edge_are_those_of_python(look, trace, found):
     page = look(trace, "token=12&why=12-9", why=found)
     page.locator("#apart").select_option("elements")
     expect(page.locator("#why caption")).to_have_text(
-        "why green 12 reads lamp 9 in head 2.0: score 5.63, the sum of 32 products of elements"
+        "why 12 green reads 9 lamp in head 2.0: score 5.63, the sum of 32 products of elements"
     )
     assert state(page)["apart"] == "elements"
     page.locator("#why button").click()

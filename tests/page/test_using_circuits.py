@@ -30,7 +30,7 @@ def test_edges_are_chosen_by_key(look_at_circuit, lamp):
         page.keyboard.press("ArrowRight")
         number = int(state(page)["edge"])
         row = lamp.table().iloc[number]
-        said = f"head {row.layer}.{row['head']}: {visible(row.query_token)} ({row['query']}) reads "
+        said = f"head {row.layer}.{row['head']}: {row['query']} {visible(row.query_token)} reads "
         text = re.sub("[\u2066-\u2069]", "", pair.text_content())
         assert text.startswith(said)
         assert f"attention {row.attention:.3g}".rstrip("0") in text
@@ -79,7 +79,9 @@ def test_the_table_leads_to_the_head_of_an_edge(look_at_circuit, lamp):
     page = look_at_circuit(lamp)
     row = lamp.table().iloc[4]
     button = page.locator("#numbers table.edges button").nth(4)
-    ends = (f"\u2068{visible(row[f'{side}_token'])} ({row[side]})\u2069" for side in ("key", "query"))
+    ends = (
+        f"\u2068{row[side]} {visible(row[f'{side}_token'])}\u2069" for side in ("key", "query")
+    )
     assert button.get_attribute("title") == f"{row.layer}.{row['head']}: {' → '.join(ends)}"
     button.focus()
     expect(page.locator("#pair")).to_contain_text(f"head {row.layer}.{row['head']}")
@@ -89,7 +91,7 @@ def test_the_table_leads_to_the_head_of_an_edge(look_at_circuit, lamp):
     place = {"view": "arcs", "layer": str(row.layer), "head": str(row["head"])}
     assert place.items() <= state(page).items()
     assert state(page)["token"] == str(row["query"])
-    key = f"{row.key_token.strip()} {row['key']}"
+    key = f"{row['key']} {row.key_token.strip()}"
     assert float(readings(page, "reads")[key]) == pytest.approx(row.attention, abs=6e-4)
     rows = page.locator("#numbers table").first.locator("button:has(bdi)")
     names = [name.strip() for name in rows.all_text_contents()]

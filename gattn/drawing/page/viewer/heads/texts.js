@@ -77,8 +77,8 @@ export function visible(token, limit = 16) {
 /** Write a token; a virtual one is written as it is. */
 export const spelled = (token, limit) => (token.virtual ? token.text : visible(token.text, limit));
 
-/** Tell a token apart: its position where names repeat, and the character that its bytes are a part of. */
-export const detailsOf = (token) => [token.isNumbered && String(token.position), token.partOf && `part of ${visible(token.partOf)}`].filter(Boolean);
+/** Name the character that a token's bytes are a part of, if they are. */
+export const partSaid = (token) => token.partOf && `part of ${visible(token.partOf)}`;
 
 /** Isolate the writing direction of a token from the rest of the line. */
 export const isolated = (text) => `\u2068${text}\u2069`;

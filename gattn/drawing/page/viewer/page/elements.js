@@ -1,6 +1,6 @@
 // Finds, makes and fills elements of the document, or of the part of one that the page is in.
 
-import { detailsOf, spelled } from "../heads/texts.js";
+import { partSaid, spelled } from "../heads/texts.js";
 
 /**
  * Where the page is: its `root`, the outermost element (`frame`), whether it is small (`isCompact`), its address
@@ -21,14 +21,16 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** Write a token into its own element, which isolates its writing direction. */
+/** Write a token, after its position where names repeat, into its own element, which isolates its writing direction. */
 export function tokenElement(token) {
+  const place = element("small");
+  place.textContent = token.isNumbered ? `${token.position} ` : "";
   const name = element("bdi", { dir: "auto" });
   name.textContent = spelled(token, 48);
-  const place = element("small");
-  const more = [...detailsOf(token), ...["generated", "special"].filter((fact) => token[fact])];
-  place.textContent = more.length ? ` ${more.join(" · ")}` : "";
-  return [name, place];
+  const more = element("small");
+  const facts = [partSaid(token), ...["generated", "special"].filter((fact) => token[fact])].filter(Boolean);
+  more.textContent = facts.length ? ` ${facts.join(" · ")}` : "";
+  return [place, name, more];
 }
 
 export function complain(problem) {

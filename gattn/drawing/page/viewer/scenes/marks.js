@@ -1,6 +1,6 @@
 // The marks that scenes consist of: lines, boxes, notes, scales and labels.
 
-import { cutTo, detailsOf, number, spelled, textWidth } from "../heads/texts.js";
+import { cutTo, number, partSaid, spelled, textWidth } from "../heads/texts.js";
 import { alone } from "../heads/directions.js";
 import { hueText, inkOn } from "./colours.js";
 
@@ -42,9 +42,9 @@ export function fitLabels(tokens, pitch, angles, most = Infinity) {
     stride = THIN.find((k) => k * pitch >= 1.2 * size) ?? THIN.at(-1);
   }
   const numbered = (i, limit) => {
-    const end = tokens[i].isNumbered ? ` ${tokens[i].position}` : "";
-    const name = cutTo(all[i], limit - textWidth(end, size, true), size);
-    return end ? alone(name) + end : name;
+    const begin = tokens[i].isNumbered ? `${tokens[i].position} ` : "";
+    const name = cutTo(all[i], limit - textWidth(begin, size, true), size);
+    return begin ? begin + alone(name) : name;
   };
   const isShown = (i) => i % stride === 0 || tokens[i].virtual;
   const texts = all.map((text, i) => (stride === 1 ? cutTo(text, most, size) : isShown(i) ? numbered(i, most) : ""));
@@ -53,10 +53,11 @@ export function fitLabels(tokens, pitch, angles, most = Infinity) {
   return { texts, angle, size, extent, stride, wide: long, full: (i) => numbered(i, stride > 1 ? long + 6 : most) };
 }
 
-/** The full label of a token, with what tells it apart. */
+/** The full label of a token, with what tells it apart: its position first, as in figures. */
 export function named(token) {
-  const details = detailsOf(token);
-  return details.length ? `${alone(spelled(token, 24))} (${details.join(", ")})` : spelled(token, 24);
+  const whole = partSaid(token);
+  const name = token.isNumbered || whole ? alone(spelled(token, 24)) : spelled(token, 24);
+  return `${token.isNumbered ? `${token.position} ` : ""}${name}${whole ? ` (${whole})` : ""}`;
 }
 
 /** Draw a scale: its colours, for lines their widths, and round values; if hues are heads, how pale they are. */

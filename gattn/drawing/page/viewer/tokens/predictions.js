@@ -30,15 +30,15 @@ export function predictionTables(page) {
 function predictedTable(predictions, tokens, token, suffix) {
   const { shift, likeliest } = predictions;
   const last = token.last ?? token.index;
-  const line = (name, share, place = "") => {
+  const line = (name, share, place = "", where = "") => {
     const bar = element("i");
     bar.style.width = `${100 * (share ?? 0)}%`;
-    return element("tr", {}, element("td", {}, element("bdi", {}, name), element("small", {}, place)), element("td", { class: "value" }, share === null ? "none" : number(share)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
+    return element("tr", {}, element("td", {}, element("small", {}, place), element("bdi", {}, name), element("small", {}, where)), element("td", { class: "value" }, share === null ? "none" : number(share)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
   };
   const lines = likeliest[last].map(([name, share]) => line(inVocabulary(name), share));
   if (!lines.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, "the model gave no logits here"))));
   const told = tokens[last + shift];
-  if (shift && told && lines.length) lines.push(line(visible(told.text, 40), predictions.probability[last + shift] ?? null, ` ${told.position} · in the text`));
+  if (shift && told && lines.length) lines.push(line(visible(told.text, 40), predictions.probability[last + shift] ?? null, `${told.position} `, " · in the text"));
   const own = token.last === undefined ? probabilityText(predictions, tokens, token.index) : "";
   const place = token.last === undefined ? "its place" : `the place of ${isolated(named(tokens[last]))}`;
   const title = element("caption", {}, ...tokenElement(token), shift ? ` predicts the next token${suffix}` : `: what the model predicts in ${place}${suffix}`);
