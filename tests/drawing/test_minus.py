@@ -1,6 +1,7 @@
 """Negative cells are marked wherever colours run around zero: grey does not tell them apart."""
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scenes import landscape
@@ -122,3 +123,17 @@ def test_signs_are_told_apart_in_grey_at_the_width_of_a_column(shade, tokens):
     columns = (left + middles * (right - left)).astype(int)
     seen = found[np.ix_(rows, columns)]
     assert np.abs(seen[values > 0].mean() - seen[values < 0]).min() > 50
+
+
+@pytest.mark.parametrize("layout", [None, "constrained"])
+def test_cells_have_signs_where_their_numbers_have_no_room(layout):
+    from test_draw_effects import cuts
+
+    with mpl.rc_context({"font.size": 7}):
+        figure = plt.figure(figsize=(3.3, 2.2), layout=layout)
+        ax = cuts(4, 4).draw("heads", ax=figure.add_subplot())
+        for size, has_room in (((3.3, 2.2), True), ((1.6, 1.2), False), ((3.3, 2.2), True)):
+            figure.set_size_inches(size)
+            assert bool(len(marked(figure))) == (not has_room)
+            assert any(text.get_gid() == "gattn-numbers" for text in ax.texts) == has_room
+    plt.close(figure)

@@ -54,6 +54,7 @@ class Fitting:
     def __init__(self, ax: Axes) -> None:
         self._ax, self._before = ax, ax.get_axes_locator()
         self._steps: list[Callable[[], None]] = []
+        self._last: list[Callable[[], None]] = []
         self._texts: Callable[[], None] | None = None
         self.notes: dict[str, str] = {}
         self.is_key_aside = False
@@ -74,9 +75,12 @@ class Fitting:
         found = ax.get_axes_locator()
         return found if isinstance(found, cls) else cls(ax)
 
-    def add(self, step: Callable[[], None]) -> None:
-        """Run a step now, and again whenever the axes get another size."""
-        self._steps.append(step)
+    def add(self, step: Callable[[], None], *, last: bool = False) -> None:
+        """Run a step now, and again whenever the axes get another size, perhaps after all others.
+
+        A step that looks at what others drew is one of the `last`.
+        """
+        (self._last if last else self._steps).append(step)
         step()
 
     def note(self, name: str, said: str) -> None:
@@ -100,7 +104,7 @@ class Fitting:
         size = ax.figure.bbox.size
         if renderer is not None:
             self.dots = dots_of(ax.figure, renderer)
-        known = (*slot.bounds, *size, ax.figure.dpi, self.dots, len(self._steps))
+        known = (*slot.bounds, *size, ax.figure.dpi, self.dots, len(self._steps) + len(self._last))
         if any(abs(one - other) > 1e-6 for one, other in zip(known, self._known, strict=False)) or (
             not self._known
         ):
@@ -158,7 +162,7 @@ class Fitting:
 
     def _steps_once(self) -> None:
         self._ax.apply_aspect(self.box)
-        for step in self._steps:
+        for step in (*self._steps, *self._last):
             step()
         self._ax.apply_aspect(self.box)
         if self._texts is not None:
@@ -231,8 +235,11 @@ def fitted(ax: Axes, step: Callable[[], None]) -> None:
     Fitting.of(ax).add(step)
 
 
-def rewritten(ax: Axes, write: Callable[[], Iterable[Artist]]) -> None:
-    """Draw something now, and again, in place of what was there, whenever axes get another size."""
+def rewritten(ax: Axes, write: Callable[[], Iterable[Artist]], *, last: bool = False) -> None:
+    """Draw something now, and again, in place of what was there, whenever axes get another size.
+
+    It is drawn after what other steps draw if it is one of the `last`.
+    """
     drawn: list[Artist] = []
 
     def step() -> None:
@@ -240,7 +247,7 @@ def rewritten(ax: Axes, write: Callable[[], Iterable[Artist]]) -> None:
             artist.remove()
         drawn[:] = write()
 
-    fitted(ax, step)
+    Fitting.of(ax).add(step, last=last)
 
 
 class Texts:

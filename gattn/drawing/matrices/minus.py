@@ -105,4 +105,4 @@ def mark_where_seen(
         Fitting.of(ax).note("marked", marked_said(top) * bool(found))
         return [ax.add_patch(patch) for patch in found]
 
-    rewritten(ax, mark)
+    rewritten(ax, mark, last=True)  # numbers take their place where they have room
