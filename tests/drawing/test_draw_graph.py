@@ -245,7 +245,7 @@ def test_what_cannot_be_drawn_is_refused():
         HEAD.draw_graph(threshold="high")
     with pytest.raises(SelectionError, match=r"threshold=1\.5 shows nothing"):
         HEAD.draw_graph(threshold=1.5)
-    with pytest.raises(SelectionError, match="a head, or of several"):
+    with pytest.raises(SelectionError, match="a head, or several"):
         draw_graph([])
     nowhere = AttentionGraph.from_dense(attention(2, 2)).with_layout([[0, 0], [np.nan, np.nan]])
     with pytest.raises(ShapeError, match="node 1 lies nowhere"):

@@ -85,7 +85,9 @@ def test_an_edge_of_several_heads_shows_its_largest_change_and_edges_without_one
 def test_titles_and_captions_of_graphs_name_the_layer_or_those_that_differ():
     ax = effects(heads=[(1, 0), (1, 1)]).draw_graph(PLACES)
     assert ax.get_title() == "graph · layer 1 · cutting edges"
-    assert "edits of several heads or layers: 1.0, 1.1" in caption(ax)
+    assert "of each edge the largest change, among: 1.0, 1.1;" in caption(ax)
+    assert caption(ax).count("1.0") == 1
+    assert "several heads" not in caption(ax)
     assert "several" not in caption(effects().draw_graph(PLACES))
 
 
@@ -155,3 +157,12 @@ def test_cuts_of_a_graph_attention_network_are_drawn():
     ax = found.draw_graph(PLACES)
     assert drawn_edges(ax) == len(friends)
     assert set(texts(ax, "gattn-label")) == {"8", *map(str, friends)}
+
+
+def test_effects_given_to_the_picture_of_heads_are_told_how_to_draw_themselves():
+    with pytest.raises(
+        SelectionError, match=r"Effects draws itself, as in found\.draw_graph\(pos\)"
+    ):
+        gattn.drawing.draw_graph(effects())
+    with pytest.raises(SelectionError, match=r"several of the same tokens\.$"):
+        gattn.drawing.draw_graph([])

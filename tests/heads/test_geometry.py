@@ -130,7 +130,8 @@ def test_frames_are_in_seconds():
     [
         (0, "above 0"),
         (np.nan, "finite number"),
-        ([[0.0, 1.0]], "1 places, but 5 tokens"),
+        ([0.0, 1.0], r"of times at which tokens begin, np\.column_stack\(\[begins, ends\]\)"),
+        ([[0.0, 1.0]], "1 places, but 5 tokens: each token needs one, by NaN"),
         ([[0.0, 1.0]] * 4 + [[2.0, 1.0]], "Token 4 ends at 1 s, but begins at 2 s"),
         ([[0.0, 1.0]] * 4 + [[np.nan, 1.0]], "place of token 4"),
     ],

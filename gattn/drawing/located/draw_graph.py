@@ -88,7 +88,12 @@ def draw_graph(
     """
     several = [heads] if isinstance(heads, AttentionGraph) else list(heads)
     if not several or not all(isinstance(head, AttentionGraph) for head in several):
-        raise SelectionError("A graph is drawn of a head, or of several of the same tokens.")
+        what = type(heads).__name__
+        other = f": {what} draws itself, as in found.draw_graph(pos)"
+        raise SelectionError(
+            "draw_graph takes a head, or several of the same tokens"
+            f"{other * hasattr(heads, 'draw_graph')}."
+        )
     check_same_tokens(several)
     check_reached(threshold, several)
     positions = _positions(several[0])

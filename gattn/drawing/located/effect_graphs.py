@@ -69,8 +69,6 @@ def draw_effects_graph(
     pairs = list(zip(table["key"].astype(int), table["query"].astype(int), strict=True))
     sizes = {pairs[n]: float(changes.values[n]) for n in chosen}  # the strongest comes last
     notes = [*none_said(changes), *strongest_said(changes, chosen)]
-    if len(sizes) < len(chosen):
-        notes.append("of several heads or layers with an edge the largest change")
     ax, is_own = axes_with(len(names), ax, figsize, legend=legend)
     room = KEY_WIDTH * font_size() / small_size()
     pen = replace(changes.pen, name=wrapped(changes.pen.name, room, width_of))
@@ -78,7 +76,8 @@ def draw_effects_graph(
     if legend and sizes:
         add_line_key(ax, pen)
     edits = TableEdits(table)
-    said = [*notes, *edits.kinds_said(), *edits.places_said(), *around(table)]
+    shared = ["of each edge the largest change, among"] * (len(sizes) < len(chosen))
+    said = [*notes, *edits.kinds_said(), *edits.places_said(*shared), *around(table)]
     describe(ax, {}, edits.title(("layer", "head")), said)
     if is_own:
         make_room(ax)

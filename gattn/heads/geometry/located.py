@@ -121,7 +121,8 @@ class Located:
         if np.ndim(seconds) not in (0, 2):
             raise ShapeError(
                 "seconds takes the seconds per token, one number, or when each token begins and "
-                f"ends, (tokens, 2), not an array of shape {np.shape(seconds)}."
+                f"ends, (tokens, 2), not an array of shape {np.shape(seconds)}: of times at which "
+                "tokens begin, np.column_stack([begins, ends])."
             )
         if np.ndim(seconds) == 2:
             return self._located(partial(_given, Times(seconds)), side or "key", stack)
@@ -165,7 +166,10 @@ class Located:
 
 def _given(made: Geometry, positions: Sequence[int], labels: Sequence[str]) -> Geometry:
     if len(made) != len(positions):
-        raise ShapeError(f"There are {len(made)} places, but {len(positions)} tokens.")
+        raise ShapeError(
+            f"There are {len(made)} places, but {len(positions)} tokens: each token needs one, by "
+            "NaN where it has none."
+        )
     return made
 
 

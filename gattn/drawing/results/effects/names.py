@@ -155,15 +155,18 @@ class TableEdits:
             return [f"each: {shown_text(self.kinds[0], limit=_WHOLE)}"]
         return [_some_said("edits of several kinds", self.kinds)] if self.kinds else []
 
-    def places_said(self) -> list[str]:
-        """Say in which layers and heads the rows are where the title does not, if these differ."""
+    def places_said(self, what: str = "edits of several heads or layers") -> list[str]:
+        """Say in which layers and heads the rows are where the title does not, if these differ.
+
+        `what` is said of them.
+        """
         columns = [name for name in ("layer", "head") if name in self.table]
         places = [
             {str(name): None if pd.isna(one) else int(one) for name, one in row.items()}
             for row in self.table[columns].drop_duplicates().to_dict("records")
         ]
         found = [heads_said(place) or "all heads" for place in places]
-        return [_some_said("edits of several heads or layers", found)] if len(found) > 1 else []
+        return [_some_said(what, found)] if len(found) > 1 else []
 
     def title(self, named: Iterable[str] | None = None) -> str:
         """Say what all rows edit, and where: what of the places `named` all rows share.
