@@ -95,6 +95,19 @@ def test_three_panels(names, layout):
     assert not problems(panels(names, WIDE, layout))
 
 
+@pytest.mark.parametrize("name", seldom(PICTURES))
+def test_a_picture_in_a_column_in_the_style_of_a_paper(name):
+    with gattn.style("paper"):
+        assert not problems(one(name, COLUMN, "constrained"))
+
+
+@pytest.mark.parametrize("layout", [None, pytest.param("constrained", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("names", PANELS, ids=" | ".join)
+def test_three_panels_in_the_style_of_a_paper(names, layout):
+    with gattn.style("paper"):
+        assert not problems(panels(names, WIDE, layout))
+
+
 @pytest.mark.parametrize("size", [None, COLUMN, LOW])
 @pytest.mark.parametrize("name", seldom(OWN))
 def test_a_figure_of_its_own_with_another_size(name, size):

@@ -67,7 +67,8 @@ def _label_tokens(
     ax: Axes, positions: Sequence[Any] | None, tokens: Sequence[str], side: str
 ) -> None:
     named = dict(zip(range(len(tokens)) if positions is None else positions, tokens, strict=True))
-    apart, reach = pitch(ax, len(tokens), side), REACH * room(ax)[side == "x"]
+    low, high = ax.get_xlim() if side == "x" else ax.get_ylim()
+    apart, reach = pitch(ax, abs(high - low), side), REACH * room(ax)[side == "x"]
     labels = fit(named, apart, rotations=[0, 45, 90] if side == "x" else [90], reach=reach)
     shown = [i for i, text in enumerate(labels.texts) if text]
     texts = [labels.texts[i] for i in shown]
