@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -24,9 +24,9 @@ from gattn.drawing.canvas.rooms import (
 )
 
 _TRIES = 6
+"""How often axes shrink until all that stands around them is inside: texts wrap anew each time."""
 _SAME = 1e-4
 """The share of a figure by which axes do not move again."""
-"""How often axes shrink until all that stands around them is inside: texts wrap anew each time."""
 _USUAL, _THINNEST = 230.0, 0.3
 """The size of axes in points in which lines have their usual width, and the least share of it."""
 _NARROWEST = 160.0
@@ -170,7 +170,8 @@ class Fitting:
 
     def around(self) -> Bbox:
         """Measure from where to where lines of text may reach, and what they stand below."""
-        whole = self.extent(without=("gattn-caption", "title", "key" * self.is_key_aside))
+        below = {"key"} if self.is_key_aside else set()
+        whole = self.extent(without={"gattn-caption", "title"} | below)
         own = self.slot.transformed(in_figure(self._ax))
         left, right = min(own.x0, whole.x0), max(own.x1, whole.x1)
         if not is_laid_out(self._ax):
@@ -179,7 +180,7 @@ class Fitting:
             left, right = max(left - lacks / 2, room.x0), min(right + lacks / 2, room.x1)
         return Bbox.from_extents(left, whole.y0, right, whole.y1)
 
-    def extent(self, renderer: Any = None, *, without: tuple[str, ...] = ()) -> Bbox:
+    def extent(self, renderer: Any = None, *, without: Set[str] = frozenset()) -> Bbox:
         """Measure the axes with the texts, keys and bars around them, in pixels."""
         is_own, self._is_running = self._is_running, True
         ax = self._ax

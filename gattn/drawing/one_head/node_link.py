@@ -192,27 +192,42 @@ class _Circle:
             self.sink.set_fontsize(labels.size)
 
     def _fitted(self, wide: float, high: float, gaps: np.ndarray[Any, Any]) -> tuple[Labels, Ring]:
-        """Set labels upright if they stay apart, smaller if need be, or else along the radius."""
-        least = min(wide, high)
+        """Set labels upright if they stay apart, or along the radius; smaller before shortened."""
         upright = fit(self.named, math.inf, rotations=(0,))
-        none = np.zeros(len(self.named))
         if not self.look.labels:
+            none = np.zeros(len(self.named))
             return upright, largest_ring(self.places, gaps, none, 0.0, (wide, high), radial=False)
-        for size, share in ((upright.size, 0.25), (smallest(), 0.2)):
-            labels = replace(upright, size=min(size, upright.size))
-            widths = widths_of(labels.texts) * labels.size
-            ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=False)
-            if ring.is_apart and ring.radius >= share * least:
-                return labels, ring
+        found = self._set(upright, wide, high, gaps)
+        if found[1].is_apart and found[1].radius >= 0.25 * min(wide, high):
+            return found
+        turned = self._along_radius(wide, high, gaps)
+        if turned[0].size == upright.size and turned[0].texts == upright.texts:
+            return turned
+        small = replace(upright, size=min(smallest(), upright.size))
+        found = self._set(small, wide, high, gaps)
+        is_clear = found[1].is_apart and found[1].radius >= 0.2 * min(wide, high)
+        return found if is_clear else turned
+
+    def _along_radius(
+        self, wide: float, high: float, gaps: np.ndarray[Any, Any]
+    ) -> tuple[Labels, Ring]:
+        least = min(wide, high)
         radius = 0.3 * least
         for tries in range(_TRIES):
             labels = self._turned(radius + _GAP, 0.26 * least)
-            widths = widths_of(labels.texts) * labels.size
-            ring = largest_ring(self.places, gaps, widths, labels.size, (wide, high), radial=True)
-            if tries and ring.radius >= radius:  # labels have the room for which they were fitted
+            found = self._set(labels, wide, high, gaps)
+            if tries and found[1].radius >= radius:  # labels have the room for which they are
                 break
-            radius = ring.radius
-        return labels, ring
+            radius = found[1].radius
+        return found
+
+    def _set(
+        self, labels: Labels, wide: float, high: float, gaps: np.ndarray[Any, Any]
+    ) -> tuple[Labels, Ring]:
+        """Find the largest circle around which labels have room as they are."""
+        widths, radial = widths_of(labels.texts) * labels.size, labels.rotation != 0
+        room = wide, high
+        return labels, largest_ring(self.places, gaps, widths, labels.size, room, radial=radial)
 
     def _turned(self, radius: float, reach: float) -> Labels:
         """Set labels along the radius, those of keys and of queries each as many as have room."""
