@@ -28,7 +28,7 @@ _ROUNDS = 4
 """How often labels are placed, those that had no room before first."""
 _MOST_LEFT = 0.25
 """The share of labels without room above which no other order would help."""
-_HIDES = 0.45
+_HIDES = 0.5
 """The cost from which a label stands at the end of a line rather than beside its node."""
 _RANK, _FARTHER = 0.02, 0.03
 """What a worse side, and a point of a line, count against covering a label's area of edges."""
