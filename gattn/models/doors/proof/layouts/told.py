@@ -83,10 +83,13 @@ class Told:
         return seen | (~known & self.marked(row))
 
     def marked(self, row: Tensor) -> Tensor:
-        """Mark the rows of its output that belong to marked tokens."""
+        """Mark the rows of its output that belong to marked tokens, of each text or of all."""
         positions = torch.stack(list(self.tokens.query_positions))
-        is_token = (positions >= 0) & (positions < len(row))
-        marks = row[positions.clamp(0, len(row) - 1)] & is_token
+        count = row.shape[-1]
+        is_token = (positions >= 0) & (positions < count)
+        texts = torch.tensor(self.tokens.sequences, device="cpu")
+        of_text = row[texts] if row.dim() > 1 else row.expand(len(positions), -1)
+        marks = of_text.gather(1, positions.clamp(0, count - 1)) & is_token
         heads = self.layout.fold(
             torch.ones(*self.site.lead, 1, 1, device="cpu"), self.site.lead
         ).shape[1]
