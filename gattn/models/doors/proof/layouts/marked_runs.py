@@ -87,9 +87,9 @@ def common(some: list[Told], inputs: TokenInputs, reruns: Reruns) -> Run:
     return reruns.common([one.site for one in some])
 
 
-def _unknown(one: Told) -> tuple[Pair, Pair]:
+def _unknown(one: Told) -> tuple[Pair, Pair, Pair]:
     elements, sizes = len(one.tokens.sequences), (one.site.queries, one.site.keys)
     queries, keys = (
         torch.zeros(elements, slots, dtype=torch.bool, device="cpu") for slots in sizes
     )
-    return (queries, queries), (keys, keys)
+    return (queries, queries), (keys, keys), (keys, keys)
