@@ -122,11 +122,13 @@ def test_texts_along_the_second_dimension():
     assert_same(shown(found, 1, 3), model.layers[1].attention[places(model, 3), 1])
 
 
-def test_many_texts_of_few_tokens():
-    model = Model(MOVES["flip"])
-    x = torch.randn(9, 2, WIDTH, generator=torch.Generator().manual_seed(1)).double()
+@pytest.mark.parametrize("tokens", [1, 2])
+@pytest.mark.parametrize("is_second", [False, True])
+def test_many_texts_of_few_tokens(tokens, is_second):
+    model = Model(MOVES["flip"], is_second=is_second)
+    x = torch.randn(9, tokens, WIDTH, generator=torch.Generator().manual_seed(1)).double()
     with torch.no_grad(), capturing(model) as found:
-        model(x, torch.arange(9))
+        model(x.transpose(0, 1) if is_second else x, torch.arange(9))
     assert_same(shown(found, 1, 9), model.layers[1].attention.flip(0)[:, 1])
 
 
