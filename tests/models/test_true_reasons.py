@@ -206,6 +206,44 @@ def test_streams_of_a_token_are_mixed_without_a_warning() -> None:
     _check_shown(model, model.attends, torch.randn(2, 5, WIDTH).double())
 
 
+class Mixing(nn.Module):
+    """Mixes streams of each token, by a softmax or by other numbers."""
+
+    def __init__(self, *, is_softmax: bool) -> None:
+        super().__init__()
+        self.mix, self.is_softmax = nn.Linear(WIDTH, 2), is_softmax
+
+    def forward(self, streams: Tensor) -> Tensor:
+        streams = nn.functional.layer_norm(streams, (WIDTH,))
+        weights = self.mix(streams).tanh().mT
+        return (weights.softmax(-1) if self.is_softmax else weights) @ streams
+
+
+class Connected(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Mixing(is_softmax=True), Mixing(is_softmax=False)
+        self.attends = Heads()
+
+    def forward(self, x: Tensor) -> Tensor:
+        streams = self.first(x[:, :, None].expand(-1, -1, 2, -1))
+        streams = streams + self.attends(streams[:, :, 0])[:, :, None] * streams
+        return self.last(streams).sum(2)
+
+
+@torch.no_grad()
+def test_modules_like_those_that_mix_streams_are_not_said_to_attend() -> None:
+    model = Connected().double().eval()
+    _check_shown(model, model.attends, torch.randn(2, 5, WIDTH).double())
+
+
+class Jointly(Heads):
+    """Weighs by a softmax over all pairs of tokens at once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).flatten(1).softmax(-1).view(len(x), x.shape[1], -1) @ x
+
+
 class Pairs(Heads):
     """Attends from pair to pair in each row of a matrix of pairs, with a bias by other rows."""
 
@@ -241,6 +279,7 @@ class Pointer(Heads):
         (Pairs, (5, 4), "inputs have no batch"),
         (Corners, (2, 3, 5), "hold one token and padding"),
         (Pointer, (2, 5), "the answer of a pointer network"),
+        (Jointly, (2, 5), "a softmax over all pairs of tokens at once"),
     ],
 )
 def test_reasons_name_what_may_be_so(

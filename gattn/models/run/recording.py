@@ -186,7 +186,7 @@ class Recording(Context):
             for n, one in enumerate(sequences)
         ]
         namings = namings_of(self._naming, sequences, made)
-        every = {stack for trace in made for stack in trace.stacks}
+        every = {stack for trace in made for stack in trace.stacks} if self._is_finished else None
         found = [
             naming.applied(trace, one.grids, number, unnamed=one.unnamed, own=one.own, others=every)
             for one, trace, (naming, number) in zip(sequences, made, namings, strict=True)

@@ -248,3 +248,24 @@ def test_lists_for_more_sequences_than_ran_are_refused(count):
 def test_what_is_no_list_of_texts_is_refused(tokens, said):
     with pytest.raises(CaptureError, match=said), capturing(_model(), tokens=tokens):
         raise AssertionError
+
+
+@torch.no_grad()
+def test_stacks_of_later_calls_may_be_named_while_traces_are_read():
+    model, (source, target) = _model(), _inputs()
+    names = {"encoder.layers.self_attn": SOURCE, "decoder.layers.self_attn": TARGET, **SIDES}
+    with capturing(model, tokens=names) as run:
+        memory = model.encoder(source)
+        assert run.trace.only_stack[0, 0].labels() == SOURCE
+        model.decoder(target, memory)
+    encoded, decoded = run.traces
+    assert [*encoded.stacks] == ["encoder.layers.self_attn"]
+    assert decoded.stacks[STACK][1, 0].labels() == SOURCE
+
+    def encode_alone():
+        with capturing(model, tokens=names) as run:
+            model.encoder(source)
+            assert run.trace.only_stack[0, 0].labels() == SOURCE
+
+    with pytest.raises(CaptureError, match="names the stack 'decoder"):
+        encode_alone()

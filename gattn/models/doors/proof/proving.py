@@ -127,6 +127,7 @@ class Proof:
             solved = again if again[2].best.rank > solved[2].best.rank else solved
         reruns, solver, trying = solved
         best = self._adopt(trying)
+        watching.name_silent()
         numbers = self._puts_numbers
         looks_up = watching.kernels.picks.looks_up and watching.kernels.moves.are_any
         agreement = Agreement(

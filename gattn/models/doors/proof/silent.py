@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -247,6 +247,7 @@ def silent(
     others: Iterable[str],
     products: Products,
     across: Iterable[str] = (),
+    gates: Collection[tuple[str, int]] = (),
 ) -> list[str]:
     """Name the modules that attend, as far as can be told, and show nothing.
 
@@ -264,6 +265,8 @@ def silent(
         What was multiplied.
     across : iterable of str
         The modules that multiply a softmax, and sum over another dimension than it does.
+    gates : collection of (str, int)
+        The calls among these that are proved to weigh no tokens.
 
     Notes
     -----
@@ -274,7 +277,7 @@ def silent(
     """
     sites, others = list(sites), list(others)
     showing = {run.name for site in sites for run in site.chain} | set(others)
-    kinds = {type(site.module) for site in sites}
+    kinds = {type(site.module) for site in sites if site.place not in gates}
     unseen = (products.spreading | products.chained | products.by_node) - showing
     found = set(products.written_out) | unseen
     found |= set(across)

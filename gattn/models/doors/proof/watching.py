@@ -192,6 +192,14 @@ class Watching:
             else:
                 plan.uses.setdefault((name, ordinal), []).append(what)
 
+    def name_silent(self) -> None:
+        """Name the modules that attend and show nothing, by what is known of the others by now."""
+        kernels, plan = self.kernels, self._plan
+        mixing = {name for name, _ in plan.altered}  # Of heads, which is shown.
+        across = (kernels.across | set(map(self._walk.name, self._uses.unread()))) - mixing
+        found = self._sites.found, self._shown, kernels.products, across, plan.gates
+        plan.silent = silent(self._model, self._ran, *found)
+
     def _conclude(self) -> None:
         """Note what the run showed of the whole model."""
         kernels, plan, sites = self.kernels, self._plan, self._sites.found
@@ -206,11 +214,9 @@ class Watching:
         if kernels.missed:
             plan.refused = unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
-        shown = others.layers.shown
-        mixing = {name for name, _ in plan.altered}  # Of heads, which is shown.
-        across = (kernels.across | set(map(self._walk.name, self._uses.unread()))) - mixing
+        self._shown = shown = set(others.layers.shown)
         kernels.products.by_node -= kernels.nodes.choosing
-        plan.silent = silent(self._model, self._ran, sites, shown, kernels.products, across)
+        self.name_silent()
         takings = kernels.takings
         plan.unmet = not_in(takings.missed, shown)
         plan.again = not_in(takings.again, shown)

@@ -216,13 +216,13 @@ class Naming:
         *,
         unnamed: Collection[str] = (),
         own: Collection[str] = (),
-        others: Collection[str] = (),
+        others: Collection[str] | None = (),
     ) -> AttentionTrace:
         """Name the tokens of a trace, and put them on the grid, or on those known of its stacks.
 
         `sequence` is its number in the batch; which tokens those of `unnamed` stacks are is not
         known, and queries of `own` stacks are among their keys. Names of `others`, the stacks of
-        other calls, do not concern it.
+        other calls, do not concern it; they are None if calls may come that have any.
         """
         if self.tokens is not None:
             trace = self._named(trace, grids, sequence, unnamed, own, others)
@@ -246,11 +246,11 @@ class Naming:
         sequence: int,
         unnamed: Collection[str],
         own: Collection[str],
-        others: Collection[str],
+        others: Collection[str] | None,
     ) -> AttentionTrace:
         given = self.given(sequence)
         by_stack = given if isinstance(given, Mapping) else dict.fromkeys(trace.stacks, given)
-        elsewhere = set(others) - set(trace.stacks)
+        elsewhere = set(by_stack if others is None else others) - set(trace.stacks)
         by_stack = {stack: texts for stack, texts in by_stack.items() if stack not in elsewhere}
         if missing := sorted(set(by_stack) - set(trace.stacks)):
             raise CaptureError(unknown_stack(missing[0], trace.stacks))

@@ -7,22 +7,24 @@ these modules, as by a flip or a shift.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gattn.models.doors.functions.calling.raw_call import RawCall
 from gattn.models.doors.proof.layouts import holding, swaps
 from gattn.models.doors.proof.layouts.batches import Batches
+from gattn.models.doors.proof.layouts.marked_runs import common, first_of, run_marked
+from gattn.models.doors.proof.layouts.texts import of_other_texts
 from gattn.models.doors.proof.layouts.token_inputs import TokenInputs
-from gattn.models.doors.proof.layouts.told import Pair, Told
+from gattn.models.doors.proof.layouts.told import Told
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.codes import words
 from gattn.models.doors.proof.probing.moving import Moves
 from gattn.models.doors.proof.probing.one_run.picking import By
 from gattn.models.doors.proof.probing.one_run.sites import Site
-from gattn.models.doors.proof.probing.one_run.walking import Entered, Run
+from gattn.models.doors.proof.probing.one_run.walking import Entered
 from gattn.models.doors.proof.probing.rerunning import Reruns
 from gattn.models.doors.proof.probing.switching import Switching
 from gattn.models.read.layouts import Layout
@@ -84,7 +86,8 @@ class Agreement:
             if len(some) == len(places.get(place, ()))
             for n, (site, (_, layout)) in enumerate(zip(places[place], some, strict=True))
         }
-        for find in (self._found, self._found_joined):
+        texts = partial(of_other_texts, reruns=self._reruns, batches=self._batches)
+        for find in (self._found, self._found_joined, texts):
             in_order = [
                 (site, layouts[site.place][told[site][0]][1])
                 for site in sites
@@ -141,7 +144,7 @@ class Agreement:
         begin = -1 if inputs.are_any else order[0]
         if begin == order[-1]:
             return
-        if not inputs.are_any and not _are_all(_first(some), count, elements):
+        if not inputs.are_any and not _are_all(first_of(some), count, elements):
             return
         may_move = self._moves.between(begin, order[-1], attending)
         is_few = count <= _FEW or may_move
@@ -156,7 +159,7 @@ class Agreement:
         elif inputs.are_pixels and _are_blind(some, code):
             if self._tell_pixels(some, inputs, count):
                 inputs, begin = inputs.nothing, order[0]
-                if begin == order[-1] or not _are_all(_first(some), count, elements):
+                if begin == order[-1] or not _are_all(first_of(some), count, elements):
                     return
             self._run(some, inputs, code)
         unreached = {one.site for one in some if one.is_out_of_reach(count)}
@@ -170,11 +173,11 @@ class Agreement:
         blind = {one.site for one in some if one.is_blind(code)}
         asked = [one for one in some if one.site in blind or (one.mixes(code) and one not in moved)]
         if asked:
-            where = inputs, count, self._outer(some, inputs), self._reruns
-            self.switched |= holding.exchanged(asked, _first(some), *where, blind)
+            where = inputs, count, common(some, inputs, self._reruns), self._reruns
+            self.switched |= holding.exchanged(asked, first_of(some), *where, blind)
         if blind:
             asked = [one for one in some if one not in moved or one.site in blind]
-            where = inputs, count, self._outer(some, inputs), self._reruns
+            where = inputs, count, common(some, inputs, self._reruns), self._reruns
             self.switched |= blind & swaps.moved(asked, *where)
         if may_move:
             picks = [pick for one in some for pick in one.site.picks]
@@ -217,11 +220,6 @@ class Agreement:
         self._run(some, inputs, none, entered=inputs.half())
         return any(one.is_told_in_part for one in some)
 
-    def _outer(self, some: list[Told], inputs: TokenInputs) -> Run:
-        if inputs.are_any:
-            return some[0].site.chain[-1]
-        return self._reruns.common([one.site for one in some])
-
     def _run(
         self,
         some: list[Told],
@@ -231,35 +229,14 @@ class Agreement:
         entered: Entered | None = None,
     ) -> None:
         """Run the model with NaN in marked tokens, by a code, and read what reaches each call."""
-        known, first = {one.site: one for one in some}, _first(some)
-        outer = self._outer(some, inputs)
         switching = Switching()
-        for one in some:
-            one.runs.clear()
-        for row in code:
-            before = len(some[0].runs)
 
-            def see(site: Site, call: RawCall, row: Tensor = row) -> None:
-                one = known.get(site)
-                if one is not None and switching.moves:
-                    self.switched.add(site)
-                rows = None if one is None else one.look(call, row)
-                self._reruns.silence(site, call)
-                if one in first and one is not None and not inputs.are_any:
-                    rows = one.marked(row)
-                if rows is not None and only is None:  # Without a residual stream, it carries them.
-                    call.output.masked_fill_(rows.to(call.output.device), torch.nan)
+        def note(site: Site) -> None:
+            if switching.moves:
+                self.switched.add(site)
 
-            marking = entered or inputs.marking(row, only=only)
-            self._reruns.through(outer, see, marking, some[-1].site, switching)
-            if any(len(one.runs) != before + 1 for one in some):
-                for one in some:  # It failed on NaN.
-                    one.runs = [*one.runs[:before], _unknown(one)]
-
-
-def _first(some: list[Told]) -> list[Told]:
-    """List the calls of the run that attends first, as in a loop over elements or queries."""
-    return [one for one in some if one.site.chain[0] is some[0].site.chain[0]]
+        how = some, inputs, code, self._reruns, lambda: switching
+        run_marked(*how, noted=note, only=only, entered=entered)
 
 
 def _are_blind(some: list[Told], code: Tensor) -> bool:
@@ -276,11 +253,3 @@ def _are_all(first: list[Told], count: int, elements: int) -> bool:
             if n >= 0:
                 found[n, positions[(positions >= 0) & (positions < count)]] = True
     return bool(found.all())
-
-
-def _unknown(one: Told) -> tuple[Pair, Pair]:
-    elements, sizes = len(one.tokens.sequences), (one.site.queries, one.site.keys)
-    queries, keys = (
-        torch.zeros(elements, slots, dtype=torch.bool, device="cpu") for slots in sizes
-    )
-    return (queries, queries), (keys, keys)

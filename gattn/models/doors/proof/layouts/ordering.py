@@ -162,8 +162,8 @@ def _is_in_place(one: Told, code: Tensor, *, picks: bool) -> bool:
     """Return whether each slot depends on its own token alone.
 
     If values only decided on numbers that code reads, it may depend on others, too: they are mixed.
-    So may keys that the attending module `picks` from the tokens that are its queries: those of a
-    neighbour, less the query's own place.
+    So may keys that the attending module `picks` for each query from the tokens that are queries:
+    those of a neighbour, less the query's own place. Its values must be those of the keys, then.
     """
     moves = any(pick.by is By.VALUES and pick.kernel != _READS for pick in one.site.picks)
     for n, positions in one.sides(code.shape[1]):
@@ -171,11 +171,21 @@ def _is_in_place(one: Told, code: Tensor, *, picks: bool) -> bool:
         is_token = (positions >= 0) & (positions < code.shape[1])
         found = decoded(seen, known, code)
         is_own = found == positions
-        if not moves or (picks and n == 1):
+        if not moves or (picks and n == 1 and one.site.queries == 1):
             own = code[:, positions.clamp(0, code.shape[1] - 1)]
             is_own |= (found == SEVERAL) & ~(own & known & ~seen).any(0)
         if not bool(is_own[is_token].all()):
             return False
+        if picks and n == 1 and not _has_values_of_keys(one, is_token):
+            return False
         if picks and n == 0 and len(positions[is_token].unique()) < code.shape[1]:
             return False
     return True
+
+
+def _has_values_of_keys(one: Told, is_token: Tensor) -> bool:
+    """Return whether values depend on no other tokens than their keys, which may be neighbours."""
+    keys, known, values = (
+        torch.stack([run[n][m] for run in one.runs]) for n, m in ((1, 0), (1, 1), (2, 0))
+    )
+    return not bool((values & known & ~keys & is_token).any())

@@ -132,7 +132,8 @@ class TokenInputs:
     ) -> Entered:
         """Make what changes marked tokens as the model runs, to NaN if nothing else is said.
 
-        That is in all that the model is given of them, or `only` in what has this number.
+        That is in all that the model is given of them, or `only` in what has this number. Of each
+        text, other tokens may be marked.
 
         A row of a recurrent network that reads both ways holds what each way reads: as far as NaN
         tells, all of the row does.
@@ -150,10 +151,19 @@ class TokenInputs:
                 if only not in (None, n) or (only is None and self._has_others and may_be_mask(x)):
                     continue
                 if (form := self.form(known, x.shape, n)) is not None:
-                    given = replaced(given, x, change(x, row.reshape(form)))
+                    given = replaced(given, x, change(x, self._spread(row, form, x)))
             return given
 
         return entered
+
+    def _spread(self, row: Tensor, form: tuple[int, ...], x: Tensor) -> Tensor:
+        """Bring marks of tokens, or those of each text (elements, tokens), to an input's form."""
+        elements, count = self._sizes
+        if row.dim() < 2 or elements == 1:
+            return row.reshape(form)
+        if form[0] != count or self._are_last or len(x) != count:
+            return row.reshape(elements, *form[1:])
+        return row.mT.reshape(count, elements, *form[2:])
 
 
 def _shape(run: Run) -> tuple[int, ...]:

@@ -28,20 +28,20 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(eq=False)
 class Told:
-    """A call whose tokens are known, and which slots of queries and keys NaN reached in `runs`.
+    """A call whose tokens are known, and which slots NaN reached in `runs`: queries, keys, values.
 
     In some of these it `is_told`: NaN reached more than scores, to which masks are added, too.
     """
 
     site: Site
     layout: Layout
-    runs: list[tuple[Pair, Pair]] = field(default_factory=list)
+    runs: list[tuple[Pair, Pair, Pair]] = field(default_factory=list)
     is_told: bool = False
 
     @property
     def is_known(self) -> bool:
         """Whether the last run shows of some slot whether NaN reached it; not if the run failed."""
-        return any(bool(known.any()) for _, known in self.runs[-1])
+        return any(bool(known.any()) for _, known in self.runs[-1][:2])
 
     @property
     def tokens(self) -> TokenMap:
@@ -74,7 +74,8 @@ class Told:
         found = reached(call, site.live, is_ranked=site.is_ranked)
         queries = self._pair(found.queries, found.queries_known)
         keys = self._pair(found.keys, found.keys_known)
-        self.runs.append((queries, keys))
+        values = self._pair(found.values, torch.ones_like(found.values))
+        self.runs.append((queries, keys, values))
         is_reached = bool(queries[0].any()) and bool(keys[0].any())
         self.is_told |= bool(found.values.any()) or (is_reached and call.scores is None)
         if self.tokens.is_by_rows:
@@ -83,10 +84,13 @@ class Told:
         return seen | (~known & self.marked(row))
 
     def marked(self, row: Tensor) -> Tensor:
-        """Mark the rows of its output that belong to marked tokens."""
+        """Mark the rows of its output that belong to marked tokens, of each text or of all."""
         positions = torch.stack(list(self.tokens.query_positions))
-        is_token = (positions >= 0) & (positions < len(row))
-        marks = row[positions.clamp(0, len(row) - 1)] & is_token
+        count = row.shape[-1]
+        is_token = (positions >= 0) & (positions < count)
+        texts = torch.tensor(self.tokens.sequences, device="cpu")
+        of_text = row[texts] if row.dim() > 1 else row.expand(len(positions), -1)
+        marks = of_text.gather(1, positions.clamp(0, count - 1)) & is_token
         heads = self.layout.fold(
             torch.ones(*self.site.lead, 1, 1, device="cpu"), self.site.lead
         ).shape[1]
@@ -130,7 +134,7 @@ class Told:
     @property
     def is_told_in_part(self) -> bool:
         """Whether NaN came to some slots in a run, and not to others."""
-        sides = (side for run in self.runs for side in run)
+        sides = (side for run in self.runs for side in run[:2])
         return any(
             bool((seen & known).any()) and bool((~seen & known).any()) for seen, known in sides
         )
