@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError
 
 HEADS, DIM = 2, 4
 WIDTH = HEADS * DIM
@@ -216,3 +217,65 @@ def test_seeds_that_pool_with_heads_folded_into_the_batch():
         model(torch.randn(3, 5, WIDTH))
     for element, trace in enumerate(run.traces):
         check_shown(trace, element, 0, model.pool.seen)
+
+
+class LastReads(nn.Module):
+    """The last token of one text reads all: a row of scores, with or without a batch of one."""
+
+    def __init__(self, in_batch):
+        super().__init__()
+        self.key, self.in_batch = nn.Linear(8, 8), in_batch
+
+    def forward(self, x):
+        scores = self.key(x) @ x[-1]
+        return scores[None].softmax(-1) @ x if self.in_batch else scores.softmax(0) @ x
+
+
+def test_a_softmax_of_one_dimension_is_refused_with_what_to_write():
+    x = torch.randn(5, 8)
+    alone, row = LastReads(in_batch=False).eval(), LastReads(in_batch=True).eval()
+    says = r"a tensor of one dimension: softmax\(scores\[None\], -1\) is seen"
+    with pytest.raises(CaptureError, match=says), capturing(alone):
+        alone(x)
+    with torch.no_grad(), capturing(row) as run:
+        row(x)
+    own = (row.key(x) @ x[-1]).softmax(0).detach().numpy()
+    np.testing.assert_allclose(run.trace[0, 0].to_dense()[-1], own, atol=1e-6)
+
+
+class OfArrays(nn.Module):
+    """Takes ids as an array, as recommenders do that batch in NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, ids):
+        x = self.table(torch.from_numpy(ids))
+        return self.attend(x, x, x)
+
+
+class MakesArrays(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids):
+        return self.model(ids.numpy())
+
+
+def test_a_batch_of_arrays_is_refused_and_read_in_a_module_that_makes_them():
+    model, ids = OfArrays().eval(), torch.randint(20, (2, 6))
+    says = "whose forward is given a tensor and makes them of it"
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(ids.numpy())
+    around = MakesArrays(model).eval()
+    with torch.no_grad(), capturing(around, tokens=list("abcdef")) as run:
+        around(ids)
+        x = model.table(ids)
+        own = model.attend(x, x, x, average_attn_weights=False)[1]
+    for trace, wanted in zip(run.traces, own, strict=True):
+        heads = [trace[0, head] for head in range(2)]
+        assert heads[0].tokens == tuple("abcdef")
+        np.testing.assert_allclose([one.to_dense() for one in heads], wanted.numpy(), atol=1e-6)

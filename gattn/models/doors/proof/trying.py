@@ -42,7 +42,8 @@ _RANKED = (
 )
 _NO_TENSORS = (
     "gattn finds no tensor in what the model is given, which would tell which token is of which "
-    "text; open the context on the module that takes tensors, or run one text"
+    "text; run one text, or open the context on a module that takes tensors (where a model takes "
+    "lists or arrays, one whose forward is given a tensor and makes them of it)"
 )
 
 

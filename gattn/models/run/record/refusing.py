@@ -101,9 +101,10 @@ def nothing_seen(
         f"{kind} has no attention that gattn sees: torch's attention functions, transformers' "
         "attention interface, softmaxes of scores that are multiplied with values, or softmaxes "
         "over the edges of a graph. (In an empty batch, a text without tokens or a graph "
-        "without edges there is none.) Attention without a softmax, and a softmax that meets no "
-        "values, such as the answer of a pointer network, cannot be seen: "
-        "docs/concepts/any_model.md says more."
+        "without edges there is none.) Attention without a softmax, a softmax that meets no "
+        "values, such as the answer of a pointer network, and one of a single row of scores "
+        "without a batch (a tensor of one dimension: softmax(scores[None], -1) is seen) cannot be "
+        "seen: docs/concepts/any_model.md says more."
     )
 
 
