@@ -79,7 +79,9 @@ def test_the_table_leads_to_the_head_of_an_edge(look_at_circuit, lamp):
     page = look_at_circuit(lamp)
     row = lamp.table().iloc[4]
     button = page.locator("#numbers table.edges button").nth(4)
-    ends = (f"\u2068{visible(row[f'{side}_token'])} ({row[side]})\u2069" for side in ("key", "query"))
+    ends = (
+        f"\u2068{visible(row[f'{side}_token'])} ({row[side]})\u2069" for side in ("key", "query")
+    )
     assert button.get_attribute("title") == f"{row.layer}.{row['head']}: {' → '.join(ends)}"
     button.focus()
     expect(page.locator("#pair")).to_contain_text(f"head {row.layer}.{row['head']}")
