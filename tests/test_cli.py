@@ -64,6 +64,16 @@ def test_draw_overlays_heads_in_a_style(tmp_path):
     assert b"/Type3" not in path.read_bytes()
 
 
+def test_a_picture_has_the_size_that_is_asked_for(tmp_path):
+    from matplotlib.image import imread
+
+    edits = ["--cut", "1.1"]
+    for command in (["draw"], ["draw", "--layer", 1, "--head", 0], ["compare", *edits]):
+        path = tmp_path / "heads.png"
+        assert run(*command, TEXT, "--figsize", "6.75x4", "--style", "paper", "-o", path) == 0
+        assert imread(path).shape[:2] == (1200, 2025)
+
+
 def test_draw_sorts_labels_and_chooses_heads(tmp_path):
     path = tmp_path / "heads.svg"
     assert run("draw", TEXT, "--sort", "first_token", "--label", "label", "-o", path) == 0
@@ -357,6 +367,51 @@ def test_effect_prints_a_row_an_edit(capsys, tmp_path, embedded):
     assert table.effect[0] == pytest.approx(expected, rel=1e-4)
 
 
+def test_estimate_prints_the_edges_that_matter_most(capsys, tmp_path, embedded):
+    path = tmp_path / "estimates.csv"
+    arguments = ["--target", " dog", "--other", " cat", "--sample", 9]
+    assert run("estimate", PROMPT, *arguments, "-o", path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    expected = gattn.estimate(
+        PROMPT, *embedded, target=" dog", other=" cat", sample=9, progress=False
+    )
+    assert lines[0] == f"what cutting an edge adds to the {expected.attrs['metric']}"
+    largest = expected.loc[expected.estimate.abs().idxmax()]
+    place = [str(largest[name]) for name in ("layer", "head", "query", "key")]
+    assert lines[2].split()[:4] == place
+    assert f"and {len(expected) - 20:,} more, which -o estimates.csv includes" in lines
+    table = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    np.testing.assert_allclose(table.estimate, expected.estimate, **ROUNDING)
+    assert (table.effect.notna() == expected.effect.notna()).all()
+
+
+def test_estimate_draws_one_head_and_cuts_without_renormalizing(capsys, tmp_path, embedded):
+    path = tmp_path / "estimates.png"
+    arguments = ["--target", " dog", "--layer", 1, "--head", 1, "--keep", "topk:1"]
+    options = ["--no-renormalize", "--sample", 0, "--figsize", "6x4"]
+    assert run("estimate", PROMPT, *arguments, *options, "-o", path) == 0
+    said = capsys.readouterr().out
+    assert "correlation" not in said
+    rows = rows_of(said)[2:14]
+    with torch.enable_grad():
+        expected = gattn.estimate(
+            PROMPT,
+            *embedded,
+            target=" dog",
+            layers=[1],
+            heads=[1],
+            keep=TopK(1),
+            renormalize=False,
+            sample=0,
+            progress=False,
+        )
+    assert len(expected) == len(rows)
+    found = {(int(row[2]), int(row[3])): float(row[-1]) for row in rows}
+    for row in expected.itertuples():
+        assert found[row.query, row.key] == pytest.approx(row.estimate, rel=1e-2, abs=1e-9)
+    assert path.exists()
+
+
 def test_edits_together_are_one_row(capsys, embedded):
     edits = ("--cut", "1.1", "--scale", "0.5:2", "--swap", "cosine:4@3.1", "--restrict", "window:9")
     assert run("effect", PROMPT, *edits, "--normalizer", "sparsemax@0.2", "--together") == 0
@@ -561,6 +616,10 @@ def test_tokens_lists_positions(capsys):
             ["effect", TEXT, "--cut", "1", "--metric", "probability", "--target", " zebras"],
             "must be one token",
         ),
+        (["estimate", TEXT], "pass --target"),
+        (["estimate", TEXT, "--target", " dog", "--figsize", "3"], "such as 3.3x2.4, not '3'"),
+        (["estimate", TEXT, "--target", " dog", "--figsize", "0x3"], "such as 3.3x2.4"),
+        (["estimate", TEXT, "--target", " dog", "-o", "estimates.html"], "one of .csv"),
         (["compare", TEXT], "--swap cosine"),
         (["compare", TEXT, "--cut", "1.1", "--with", "other"], "or another model"),
         (["compare", TEXT, "--cut", "1.1", "-o", "picture.gif"], "one of .svg"),

@@ -34,6 +34,7 @@ COMMAND = [
     {"terminal.consoles", "terminal.collecting", "terminal.output"}
     | {"arguments.values", "arguments.edits"},
     {"arguments.captures"},
+    {"commands.effects"},
     {
         f"commands.{name}"
         for name in ("drawing", "explaining", "measuring", "listing", "querying", "surveying")

@@ -1,11 +1,17 @@
-"""The arguments of `gattn circuit`, `flow` and `why`, and of what is measured."""
+"""The arguments of `gattn estimate`, `circuit`, `flow` and `why`, and of what is measured."""
 
 from __future__ import annotations
 
 import argparse
 
 from gattn.cli.arguments.values import REDUCTIONS, place_number, real, whole
-from gattn.cli.shared_arguments import add_output, add_position, add_text
+from gattn.cli.shared_arguments import (
+    add_capture,
+    add_output,
+    add_position,
+    add_style,
+    add_text,
+)
 from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
 
 METRICS = ("kl", "logit_difference", "probability", "loss")
@@ -15,8 +21,9 @@ DEFAULT_METRIC = (
 UNITS = ("edges", "pairs", "tokens", "heads", "paths", "all paths")
 
 
-def add_answer(parser: argparse.ArgumentParser) -> None:
-    """Add --position, --target and --other."""
+def add_answer(parser: argparse.ArgumentParser, what: str = "what to measure") -> None:
+    """Add --metric, --position, --target and --other."""
+    parser.add_argument("--metric", choices=METRICS, help=f"{what} ({DEFAULT_METRIC})")
     add_position(parser, "the last; for the loss, all that have a next token")
     for option, what in (
         ("--target", 'the predicted token, such as " cat", for probability and logit_difference'),
@@ -27,15 +34,31 @@ def add_answer(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def add_estimate(parser: argparse.ArgumentParser) -> None:
+    """Add what `run_estimate` reads."""
+    add_capture(parser)
+    add_answer(parser)
+    parser.add_argument(
+        "--no-renormalize",
+        dest="renormalize",
+        action="store_false",
+        help="cut edges after normalizing, so that the others keep their attention",
+    )
+    parser.add_argument(
+        "--sample",
+        type=whole,
+        default=50,
+        metavar="N",
+        help="the number of edges that are also cut, to check the estimates (default: 50)",
+    )
+    add_style(parser)
+    add_output(parser, (".csv", *PICTURES))
+
+
 def add_circuit(parser: argparse.ArgumentParser) -> None:
     """Add what `run_circuit` reads."""
     add_text(parser)
-    parser.add_argument(
-        "--metric",
-        choices=METRICS,
-        help=f"what to keep ({DEFAULT_METRIC})",
-    )
-    add_answer(parser)
+    add_answer(parser, "what to keep")
     parser.add_argument(
         "--keep",
         type=real,

@@ -10,16 +10,16 @@ from typing import TypeAlias
 from gattn import __version__
 from gattn.cli.arguments.values import Parser, real, whole
 from gattn.cli.commands.drawing import run_compare, run_draw, run_heads, run_view
+from gattn.cli.commands.effects import run_effect, run_estimate
 from gattn.cli.commands.explaining import run_why
 from gattn.cli.commands.listing import run_export, run_models, run_tokens
-from gattn.cli.commands.measuring import run_circuit, run_effect, run_flow, run_routes
+from gattn.cli.commands.measuring import run_circuit, run_flow, run_routes
 from gattn.cli.commands.querying import TABLES, run_examples, run_query, run_statistics
 from gattn.cli.commands.surveying import run_survey
 from gattn.cli.measuring_arguments import (
-    DEFAULT_METRIC,
-    METRICS,
     add_answer,
     add_circuit,
+    add_estimate,
     add_flow,
     add_why,
 )
@@ -55,6 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
         _export,
         _compare,
         _effect,
+        _estimate,
         _circuit,
         _routes,
         _flow,
@@ -150,9 +151,18 @@ def _effect(commands: Commands) -> None:
     parser.add_argument(
         "--each-head", action="store_true", help="cut (ablate) each head in turn, one row per head"
     )
-    parser.add_argument("--metric", choices=METRICS, help=f"what to measure ({DEFAULT_METRIC})")
     add_answer(parser)
     add_output(parser, (".csv", *PICTURES))
+
+
+def _estimate(commands: Commands) -> None:
+    parser = _command(
+        commands,
+        "estimate",
+        run_estimate,
+        "estimate what cutting each edge changes in the prediction, from one backward pass",
+    )
+    add_estimate(parser)
 
 
 def _circuit(commands: Commands) -> None:

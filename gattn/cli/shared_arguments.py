@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gattn.cli.arguments.captures import KEEPS
 from gattn.cli.arguments.edits import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
-from gattn.cli.arguments.values import place_number
+from gattn.cli.arguments.values import place_number, size
 
 EDITS = {
     "--cut": ("EDIT", "cut edges"),
@@ -128,11 +128,17 @@ def add_output(
 
 
 def add_style(parser: argparse.ArgumentParser) -> None:
-    """Add --style."""
+    """Add --style and --figsize."""
     parser.add_argument(
         "--style",
         choices=("paper", "talk", "dark"),
         help="the style of the picture, as gattn.style in Python",
+    )
+    parser.add_argument(
+        "--figsize",
+        type=size,
+        metavar="WxH",
+        help="the picture's width and height in inches, as in 3.3x2.4",
     )
 
 

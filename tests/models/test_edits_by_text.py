@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gattn import Cut, Restrict, TokenGraph, capturing, edited, effect
+from gattn import Cut, Restrict, TokenGraph, capturing, edited, effect, load_model
 from gattn.errors import EditError
 
 WORDS = ["the", "cat", "sat", "on", "the", "mat"]
@@ -70,6 +70,15 @@ def test_what_no_token_is_is_refused_with_the_tokens_there_are(encoder, x):
         run(encoder, x, edit=Cut(layer=0, key="cat"))
     with pytest.raises(EditError, match="tokens= names the stack 'encoder'; the stacks are"):
         run(encoder, x, edit=Cut(layer=0, key=1), tokens={"encoder": WORDS})
+
+
+def test_a_token_that_no_text_of_a_batch_has_is_sought_in_all():
+    model, tokenizer = load_model()
+    batch = tokenizer(["The lamp", "A cat sat there"], return_tensors="pt", padding=True)
+    says = r"no key of any text is ' lammp', the most similar tokens are 'lamp'"
+    edits = edited(model, Cut(key=" lammp"), tokenizer=tokenizer)
+    with pytest.raises(EditError, match=says), torch.no_grad(), edits:
+        model(**batch)
 
 
 def test_other_edits_need_no_texts(encoder, x):

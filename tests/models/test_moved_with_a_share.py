@@ -187,6 +187,52 @@ def test_tokens_that_are_only_mixed_keep_their_names(
         np.testing.assert_allclose(found, model.attends.shown[0], atol=1e-9)
 
 
+class _Around(nn.Module):
+    """A convolution over a circle of tokens, most of which is of one of the neighbours."""
+
+    def __init__(self, reach: int, most: int) -> None:
+        super().__init__()
+        size = 2 * reach + 1
+        self.inner = nn.Conv1d(WIDTH, WIDTH, size, padding=reach, padding_mode="circular")
+        with torch.no_grad():
+            self.inner.weight[..., most] *= 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x.mT).mT
+        return found
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize(("reach", "most"), [(1, 0), (1, 2), (2, 0), (2, 3)])
+def test_a_convolution_around_a_circle_keeps_names_though_it_holds_more_of_neighbours(
+    reach: int, most: int, is_later: bool
+) -> None:
+    for count in (7, 12, 24, 96):
+        torch.manual_seed(count)
+        how = {"is_later": is_later, "is_fused": False, "is_causal": False}
+        model = _Model(_Around(reach, most), **how)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            names, found = _head(model, count)
+        assert names == tuple(f"t{n}" for n in range(count))
+        np.testing.assert_allclose(found, model.attends.shown[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("moved", [1, -1])
+def test_tokens_moved_in_a_circle_before_a_convolution_around_it_have_no_names(
+    moved: int, is_later: bool
+) -> None:
+    for count in (9, 24):
+        torch.manual_seed(count)
+        around = _Around(1, 1)
+        how = {"is_later": is_later, "is_fused": False, "is_causal": False}
+        model = _Model(lambda x, around=around: around(x.roll(moved, 1)), **how)
+        around.double()
+        with pytest.warns(UserWarning, match="moves"):
+            assert _head(model, count)[0] != tuple(f"t{n}" for n in range(count))
+
+
 @pytest.mark.parametrize("kind", MIXERS)
 def test_patches_that_are_only_mixed_after_the_first_layer_are_not_moved(kind: str) -> None:
     for rows, columns in ((2, 3), (4, 5)):

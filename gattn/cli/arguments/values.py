@@ -58,6 +58,16 @@ def real(text: str) -> float:
     return number
 
 
+def size(text: str) -> tuple[float, float]:
+    """Read a width and a height."""
+    width, *rest = (real(part) for part in re.split("[x×,]", text.strip(), maxsplit=1))
+    if len(rest) != 1 or min(width, *rest) <= 0:
+        raise argparse.ArgumentTypeError(
+            f"expected a width and a height in inches, such as 3.3x2.4, not {text!r}"
+        )
+    return width, rest[0]
+
+
 def layer_choice(written: str | None) -> list[int] | None:
     """Read --layers: numbers and ranges, as in 0,2-4; None for all."""
     if written is None:

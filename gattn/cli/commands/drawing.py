@@ -74,7 +74,7 @@ def run_draw(options: argparse.Namespace) -> None:
         drawn = partial(shown.draw, options.layout or "arcs")
     elif is_overlay:
         drawn = partial(shown.draw_overlay, options.layout, heads=options.heads)
-    save_drawing(drawn, options.output, options.style)
+    save_drawing(drawn, options.output, options.style, options.figsize)
     print(f"{options.output}: {shown!r}")
 
 
@@ -187,9 +187,8 @@ def run_compare(options: argparse.Namespace) -> None:
     _print_comparison(compare(before, after), options.keep)
     _print_prediction(before, after, *loaded[1:])
     said = ", ".join(edit_labels(options))
-    save_drawing(
-        partial(before.draw, other=after, edits=said, **order), options.output, options.style
-    )
+    drawn = partial(before.draw, other=after, edits=said, **order)
+    save_drawing(drawn, options.output, options.style, options.figsize)
     print(f"{options.output}: {said}")
 
 
@@ -212,7 +211,7 @@ def _match(options: argparse.Namespace) -> None:
     table["nearest_label"] = [other_labels[name] for name in nearest]
     print_table(table.reset_index())
     print_notes(distances.notes)
-    save_drawing(distances.draw, options.output)
+    save_drawing(distances.draw, options.output, options.style, options.figsize)
     print(f"{options.output}: {distances.computed_from}")
 
 

@@ -1,4 +1,4 @@
-"""The commands that measure: effect, circuit, routes, flow."""
+"""The commands that follow what travels: circuit, routes, flow."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gattn.cli.arguments.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
+from gattn.cli.arguments.captures import captured, load
 from gattn.cli.arguments.values import head_choice, written_token
+from gattn.cli.commands.effects import answer
 from gattn.cli.terminal.output import (
     PAGES,
     PICTURES,
@@ -20,81 +21,16 @@ from gattn.cli.terminal.output import (
     save_table,
     say,
 )
-from gattn.errors import EditError, SelectionError
+from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
     from gattn.analysis.circuits.measuring.measured import Measured
     from gattn.analysis.reading.results import Table
     from gattn.analysis.vectors.route_graphs import Routes
     from gattn.heads.trace import AttentionTrace
-    from gattn.models.edit.base import Edit
     from gattn.names.choices import HeadChoice
 
 _MOST_ROWS = 20
-
-
-def run_effect(options: argparse.Namespace) -> None:
-    """Measure how edits change the prediction."""
-    if bool(options.edits) == options.each_head:
-        raise EditError(
-            "effect needs either edits, such as --cut 5.1 or --cut '5.1:9<-4', or --each-head, "
-            "which cuts each head in turn" + (", not both." if options.edits else ".")
-        )
-    makes = read_edits(options)
-    loaded = load(options)
-    from gattn.models.effects.effect import effect
-
-    rows: list[Any]
-    if options.each_head:
-        labels, rows = _each_head(loaded)
-    else:
-        labels, rows = edit_labels(options), made_edits(makes, loaded)
-    if options.together:
-        labels, rows = [", ".join(labels)], [rows]
-    text, model, tokenizer = loaded
-    table = effect(
-        text,
-        rows,
-        model,
-        tokenizer,
-        metric=options.metric,
-        **_answer(options),
-        progress=sys.stderr.isatty(),
-    )
-    table["edit"] = labels
-    columns = ["edit", "plain", "edited", "effect"]
-    print_table(table[columns], ".4g")
-    if options.output:
-        save_table(table, options.output, index=False)
-
-
-def _answer(options: argparse.Namespace) -> dict[str, Any]:
-    """Read where and of which tokens the answer is measured."""
-    position = options.position
-    return {
-        "position": None if position is None else written_token(position),
-        "target": _one_or_more(options.target),
-        "other": _one_or_more(options.other),
-    }
-
-
-def _one_or_more(given: list[str] | None) -> str | list[str] | None:
-    """Take a single token out of its list, so that errors name it as it was given."""
-    return given[0] if given is not None and len(given) == 1 else given
-
-
-def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
-    """Make a cut of each head that a capture finds."""
-    from gattn.keep import TopK
-    from gattn.models.edit.edges import Cut
-    from gattn.models.run.capturing import capture
-
-    trace = capture(*loaded, keep=TopK(1))
-    places = [(name, *place) for name, stack in trace.stacks.items() for place in sorted(stack)]
-    labels = [f"cut {layer}.{head}" for _, layer, head in places]
-    if len(trace.stacks) > 1:
-        labels = [f"cut {stack}:{layer}.{head}" for stack, layer, head in places]
-    return labels, [Cut(layer, head, stack=stack) for stack, layer, head in places]
 
 
 def run_circuit(options: argparse.Namespace) -> None:
@@ -113,7 +49,7 @@ def run_circuit(options: argparse.Namespace) -> None:
     found = circuit(
         *loaded,
         metric=options.metric,
-        **_answer(options),
+        **answer(options),
         keep=options.keep,
         ablation=options.ablation,
         units=options.units,

@@ -84,8 +84,13 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def save_drawing(draw: Callable[[], Figure | Axes], path: Path, style: str | None = None) -> None:
-    """Draw without a screen, in one of gattn's styles if given, and write the figure."""
+def save_drawing(
+    draw: Callable[..., Figure | Axes],
+    path: Path,
+    style: str | None = None,
+    figsize: tuple[float, float] | None = None,
+) -> None:
+    """Draw without a screen, in a style of gattn's and of a size if given, and write the figure."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -94,9 +99,10 @@ def save_drawing(draw: Callable[[], Figure | Axes], path: Path, style: str | Non
 
     kind = path.suffix[1:].lower()
     with style_sheet(style) if style else nullcontext():
-        figure = cast("Figure", draw().figure)
+        figure = cast("Figure", (draw(figsize=figsize) if figsize else draw()).figure)
         with whole_file(path) as part:
-            figure.savefig(part, format=kind, bbox_inches="tight", dpi=300 if style else 200)
+            cut = None if figsize else "tight"
+            figure.savefig(part, format=kind, bbox_inches=cut, dpi=300 if style else 200)
 
 
 def save_table(table: Table | Effects, path: Path, *, index: bool = True) -> None:

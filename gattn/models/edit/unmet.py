@@ -41,6 +41,9 @@ class Seen:
     """The stacks and layers in the order in which they ran."""
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     names: dict[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    """The tokens of the longest text."""
+    known: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
+    """The different tokens of all texts."""
     misfits: dict[tuple[str, str], str] = field(default_factory=dict)
     """Why the user's texts do not name the tokens of a side, which have other names."""
     unknown_nodes: list[str] = field(default_factory=list)
@@ -67,8 +70,17 @@ class Seen:
         """Note the tokens of a call, and why the user's texts do not name them."""
         self.misfits.update({(stack, name): why for name, why in misfits.items()})
         for name, tokens in names.items():
+            self.known.setdefault((stack, name), {}).update(dict.fromkeys(tokens or ()))
             if tokens and len(tokens) >= len(self.names.get((stack, name), ())):
                 self.names[stack, name] = tokens
+
+    def missing(self, stack: str, name: str, text: str) -> str:
+        """Say that no token of a side is this one, and which there are."""
+        tokens = self.names.get((stack, name), ())
+        known = list(self.known.get((stack, name), ()))
+        if len(known) == len(set(tokens)):
+            return f"no {name} is {text!r}, {described(tokens, text)}"
+        return f"no {name} of any text is {text!r}, {described(known, text)}"
 
     @property
     def stacks(self) -> str:
@@ -152,10 +164,7 @@ class Unmet:
         count = seen.counts.get((stack, name), 0)
         texts = [one for one in some if isinstance(one, str)]
         far = [one for one in some if not isinstance(one, str) and not -count <= one < count]
-        reasons = [
-            f"no {name} is {text!r}, {described(seen.names.get((stack, name), ()), text)}"
-            for text in texts
-        ]
+        reasons = [seen.missing(stack, name, text) for text in texts]
         if texts and (stack, name) in seen.misfits:
             reasons.append(seen.misfits[stack, name])
         if far:

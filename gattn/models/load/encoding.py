@@ -232,7 +232,8 @@ def _encode_ids(
     ids = ids[0] if ids.dim() == 2 and len(ids) == 1 else ids
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise CaptureError(
-            f"Expected one sequence of whole token ids, got {ids.dtype} {tuple(ids.shape)}"
+            "Expected a text, or one sequence of whole token ids, got "
+            f"{f'{ids.item()}' if ids.dim() == 0 else f'{ids.dtype} {tuple(ids.shape)}'}"
             f"{_MANY if ids.dim() == 2 else ''}."
         )
     real = _real_tokens(ids, rest.pop("attention_mask", None))

@@ -67,15 +67,43 @@ def _is_exchanged(one: Told, runs: Sequence[Found], code: Tensor, least: float) 
         return True
     sequences = torch.tensor(one.tokens.sequences, device="cpu")
     values: Tensor | None = None
+    are_centred = False
     for side in zip(*(run[one.site] for run in runs), strict=True):
-        held, times = _held(torch.stack([sizes for sizes, _ in side]), code)
+        sizes = torch.stack([sizes for sizes, _ in side])
+        held, times = _held(sizes, code)
         if values is not None and values.shape == held.shape:
             held = _as_values(held, times, values)
+        if _are_centred(sizes, side[0][1], code):
+            values, are_centred = held if values is None else values, True
+            continue
         values = held if values is None else values
+        if are_centred and values.shape == held.shape and bool((held == values)[held >= 0].all()):
+            continue
         for own in (sequences == sequence for sequence in sequences.unique()):
             places, tokens, clear = (x[own].flatten() for x in (side[0][1], held, times))
             if have_changed_places(places, tokens, clear, code.shape[1], least):
                 return True
+    return False
+
+
+def _are_centred(sizes: Tensor, places: Tensor, code: Tensor) -> bool:
+    """Return whether slots depend on their own tokens and on as many before as after, in a circle.
+
+    So they do after a convolution with circular padding, which may hold more of a neighbour.
+    """
+    count = code.shape[1]
+    is_told = (places >= 0) & (places < count) & (sizes[0] != UNKNOWN)
+    if not bool(is_told.any()):
+        return False
+    places, seen = places[is_told], sizes[:, is_told] > 0
+    near = code.clone()
+    for reach in range(1, count // 2):
+        near |= code.roll(reach, 1) | code.roll(-reach, 1)
+        changed = near[:, places]
+        if not bool((~changed).any(0).all()):
+            return False
+        if torch.equal(changed, seen):
+            return True
     return False
 
 
