@@ -167,6 +167,13 @@ def test_columns_that_sum_up_values_are_rows_of_queries() -> None:
     _check(Columns(shares), _x(), ["Columns"], HEADS)
 
 
+@pytest.mark.filterwarnings("ignore:.*is edited where its attention meets the values")
+@torch.no_grad()
+@pytest.mark.parametrize("share", [0.01, 0.001])
+def test_columns_that_add_up_to_one_as_rows_almost_do_are_read(share: float) -> None:
+    _check(Columns(shares), share * _x(), ["Columns"], HEADS)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("are_last", [True, False])
 @pytest.mark.parametrize("is_added", [True, False])

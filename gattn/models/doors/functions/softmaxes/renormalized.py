@@ -7,7 +7,7 @@ logarithms are its scores, then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -104,7 +104,7 @@ def renormalized(
     if len(others) != (func is not _F.normalize):
         return None
     with _disable_current_modes():  # What follows is no part of the model.
-        key = _key(followed, result)
+        key = _key(followed, result, others)
         if key is None or not _are_shares(before, result, key, *others):
             return None
         if followed.altered or followed.key != key:
@@ -116,20 +116,30 @@ def renormalized(
         return replace(followed, source=_again(followed, source.scores, key, source.attention))
 
 
-def _key(followed: Followed, result: Tensor) -> int | None:
-    """Find the dimension over which all numbers, which are positive, add up to one, or to none."""
+def _key(followed: Followed, result: Tensor, divisors: Sequence[Tensor]) -> int | None:
+    """Find the dimension over which all numbers, which are positive, add up to one, or to none.
+
+    Sums that numbers were divided by are the same all along it. Where attention is almost the same
+    everywhere, it adds up to one over other dimensions, too.
+    """
     source, now = followed.source, widened(result.detach())
     if not bool(now.isfinite().all()):  # NaN is like any: take that of a plain run.
         return _keys.get(source.module, {}).get(source.number)
     if bool((now < 0).any()):
         return None
     dims = [n for n, size in enumerate(now.shape) if size > 1]
+    dims = [n for n in dims if all(_is_same_along(x, n - now.dim()) for x in divisors)]
     for key in sorted(dims, key=lambda n: (n != followed.key, -n)):
         sums, least = now.sum(key), tolerance(result, keys=now.shape[key])
         if bool((((sums - 1).abs() <= least) | (sums == 0)).all()):
             _keys.setdefault(source.module, {})[source.number] = key
             return key
     return None
+
+
+def _is_same_along(x: Tensor, dim: int) -> bool:
+    """Return whether a tensor that is broadcast has one number along a dimension from the end."""
+    return x.dim() < -dim or bool((x == x.narrow(dim, 0, 1)).all())
 
 
 def _are_shares(before: Tensor, result: Tensor, key: int, *others: Tensor) -> bool:
