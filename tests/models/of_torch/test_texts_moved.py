@@ -180,3 +180,61 @@ def test_ids_and_images_that_are_sorted_and_brought_back(texts, has_images):
     for n, order in enumerate(([] if has_images else back, back, [])):
         wanted = model.layers[n].attention[:, 1]
         assert_same(shown(found, n, texts), wanted[order] if len(order) else wanted)
+
+
+class Pairs(nn.Module):
+    """Reads other texts twice; before the second time, queries, keys or both are moved."""
+
+    def __init__(self, *, moves_queries: bool, moves_keys: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = Across(), Across()
+        self.moves_queries, self.moves_keys = moves_queries, moves_keys
+        self.double().eval()
+
+    def forward(self, x, y):
+        x = self.first(x, y)
+        x = x.roll(1, 0) if self.moves_queries else x
+        return self.second(x, y.roll(1, 0) if self.moves_keys else y)
+
+
+class Across(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.keys = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x, y):
+        k, v = self.keys(y).chunk(2, -1)
+        self.attention = (self.query(x) @ k.mT / 2).softmax(-1)
+        return x + self.attention @ v
+
+
+def given(texts=3):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(texts, n, WIDTH, generator=generator).double() for n in (TOKENS, 4)]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("moves", [False, True])
+def test_cross_attention_is_of_the_text_that_both_its_sides_are(moves):
+    model = Pairs(moves_queries=moves, moves_keys=moves)
+    with warnings.catch_warnings(), capturing(model) as found:
+        warnings.simplefilter("error")
+        model(*given())
+    for name, order in (("first", [0, 1, 2]), ("second", [1, 2, 0] if moves else [0, 1, 2])):
+        wanted = model.get_submodule(name).attention[order]
+        heads = [torch.tensor(trace.stacks[name][0, 0].to_dense()) for trace in found.traces]
+        assert_same(heads, wanted)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("moves_queries", [False, True])
+def test_texts_that_read_those_of_others_are_refused_in_a_batch(moves_queries):
+    model = Pairs(moves_queries=moves_queries, moves_keys=not moves_queries)
+    says = "queries of one sequence attend to keys of another"
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(*given())
+    with capturing(model) as found:
+        model(*given(texts=1))
+    shown = torch.tensor(found.trace.stacks["second"][0, 0].to_dense())
+    assert_same([shown], model.second.attention)

@@ -27,6 +27,10 @@ _REPEATED = (
     "the model repeats texts of the batch before it attends, and leaves others out, so that which "
     "text each element is cannot be told: run one text at a time"
 )
+_ACROSS = (
+    "queries of one sequence attend to keys of another, or it is not known of which sequence they "
+    "are, as where a model compares each text of the batch with others: run one text at a time"
+)
 
 
 def of_other_texts(
@@ -52,9 +56,22 @@ class _Texts:
         self, some: list[Told], sizes: tuple[int, int], reruns: Reruns, batches: Batches
     ) -> None:
         self._some, self._sizes, self._reruns = some, sizes, reruns
-        root = some[0].site.chain[-1]
-        self._inputs = TokenInputs(root, reruns.sources(root), sizes, batches)
+        self._batches = batches
+        self._inputs = self._of(sizes[1])
         self._classes = _classes(some)
+        self._crossing = self._cross()
+
+    def _of(self, count: int) -> TokenInputs:
+        root, sizes = self._some[0].site.chain[-1], (self._sizes[0], count)
+        return TokenInputs(root, self._reruns.sources(root), sizes, self._batches)
+
+    def _cross(self) -> dict[int, list[Told]]:
+        """List calls of cross-attention that are alike others, by the number of their queries."""
+        found: dict[int, list[Told]] = {}
+        for some in self._classes:
+            if some[0].tokens.is_cross and not some[0].tokens.has_own_rows and len(some) > 1:
+                found.setdefault(some[0].tokens.num_queries, []).extend(some)
+        return found
 
     def moved(self) -> Iterator[tuple[Site, Layout | str]]:
         """List the calls that have other texts than is known, with their layouts or a reason."""
@@ -66,18 +83,23 @@ class _Texts:
             outer, lambda site, call: None, None, self._some[-1].site, noted, is_plain=True
         )
         code = words(texts)
-        rows = code[:, :, None] & (torch.arange(count, device="cpu") % 2 == 0)  # Scores tell, too.
-        self._run(rows, noted.decided)
-        for some in self._classes:
-            first, *others = ((one, self._found(one, code)) for one in some)
-            known = dict(zip(first[1], first[0].tokens.sequences, strict=True))
-            for one, found in others:
+        found = self._marked(self._some, self._inputs, code, count, noted.decided)
+        askers: dict[Told, list[int]] = {}
+        for queries, some in self._crossing.items():
+            if (inputs := self._of(queries)).are_any:
+                askers |= self._marked(some, inputs, code, queries, noted.decided, side=0)
+        for first, *others in self._classes:
+            for one in others:
                 before = one.tokens.sequences
-                after = tuple(
-                    known[text] if text >= 0 and text in known else own
-                    for text, own in zip(found, before, strict=True)
-                )
-                if len({*after}) < len({*before}):
+                after = _renamed(found[one], found[first], first, before)
+                asked = after
+                if one in self._crossing.get(one.tokens.num_queries, ()):
+                    nothing = [-1] * len(before)
+                    told = askers.get(one, nothing), askers.get(first, nothing)
+                    asked = _renamed(*told, first, before)
+                if asked != after:
+                    yield one.site, _ACROSS
+                elif len({*after}) < len({*before}):
                     yield one.site, _REPEATED
                 elif after != before:
                     tokens = replace(one.tokens, sequences=after)
@@ -91,20 +113,46 @@ class _Texts:
         by_values = any(pick.by is By.VALUES for one in self._some for pick in one.site.picks)
         if by_values or len(row.unique(dim=0)) < texts:  # Of NaN, values decide otherwise.
             return True
-        self._run(row[None])
-        return any(not _are_same(one, some[0]) for some in self._classes for one in some[1:])
+        run_marked(self._some, self._inputs, row[None], self._reruns)
+        if any(not _are_same(one, some[0]) for some in self._classes for one in some[1:]):
+            return True
+        for queries, some in self._crossing.items():
+            if (inputs := self._of(queries)).are_any:
+                row = torch.rand(texts, queries, generator=random, device="cpu") < 0.5
+                run_marked(some, inputs, row[None], self._reruns)
+                alike = (same for same in self._classes if same[0] in some)
+                if any(_differ(one, same[0], 0) for same in alike for one in same[1:]):
+                    return True
+        return False
 
-    def _run(self, rows: Tensor, decided: Sequence[object] | None = None) -> None:
-        how = None if decided is None else (lambda: Deciding([*decided]))
-        run_marked(self._some, self._inputs, rows, self._reruns, how)
+    def _marked(
+        self,
+        some: list[Told],
+        inputs: TokenInputs,
+        code: Tensor,
+        count: int,
+        decided: Sequence[object],
+        side: int | None = None,
+    ) -> dict[Told, list[int]]:
+        """Mark tokens of some texts; return the marked text of each element of calls.
 
-    def _found(self, one: Told, code: Tensor) -> list[int]:
-        """Return the marked text of each element; negative where it depends on none or several."""
-        if not self._inputs.are_any and one in first_of(self._some):
+        It is negative where an element depends on none or several.
+        """
+        rows = code[:, :, None] & (torch.arange(count, device="cpu") % 2 == 0)  # Scores tell, too.
+        run_marked(some, inputs, rows, self._reruns, lambda: Deciding([*decided]))
+        return {one: self._found(one, inputs, code, count, side) for one in some}
+
+    def _found(
+        self, one: Told, inputs: TokenInputs, code: Tensor, count: int, side: int | None
+    ) -> list[int]:
+        if not inputs.are_any and one in first_of(self._some):
             return [*one.tokens.sequences]  # Its own output was marked.
         found = torch.full((len(one.tokens.sequences),), -1, device="cpu")
-        for n, positions in one.sides(self._sizes[1]):
-            is_token = (positions >= 0) & (positions < self._sizes[1])
+        sides = one.sides(count)
+        if side is not None:
+            sides = iter([(side, torch.stack(list(one.tokens.query_positions)))])
+        for n, positions in sides:
+            is_token = (positions >= 0) & (positions < count)
             seen, known = (torch.stack([run[n][m] for run in one.runs]) for m in (0, 1))
             own = decoded((seen & known & is_token).any(2), (known & is_token).any(2), code)
             found = torch.where(own >= 0, own, found)
@@ -120,9 +168,25 @@ def _classes(some: Sequence[Told]) -> list[list[Told]]:
     return [*found.values()]
 
 
+def _renamed(
+    found: Sequence[int], known: Sequence[int], first: Told, own: Sequence[int]
+) -> tuple[int, ...]:
+    """Give marked texts the numbers of the first call that is alike; `own` where none was told."""
+    names = dict(zip(known, first.tokens.sequences, strict=True))
+    return tuple(
+        names[text] if text >= 0 and text in names else before
+        for text, before in zip(found, own, strict=True)
+    )
+
+
 def _are_same(one: Told, other: Told) -> bool:
     """Return whether two calls are on the same tokens as far as is known, also by the only run."""
     if not one.tokens.are_those_of(other.tokens):
         return False
-    pairs = zip(one.runs[0], other.runs[0], strict=True)
-    return not any(bool((known & told & (x != y)).any()) for (x, known), (y, told) in pairs)
+    return not any(_differ(one, other, n) for n in range(len(one.runs[0])))
+
+
+def _differ(one: Told, other: Told, side: int) -> bool:
+    """Return whether the only run reached other slots of a side of two calls."""
+    (x, known), (y, told) = one.runs[0][side], other.runs[0][side]
+    return bool((known & told & (x != y)).any())
