@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused(gpt2):
         (SHORT[0].tolist(), "the other text has 4 tokens, but the text has 9"),
         (torch.zeros(4, 32), "by has 4 tokens"),
         (torch.zeros(9, 31), "vectors of 31 numbers"),
-        (torch.cat([IDS, OTHER]), "Expected one sequence"),
+        (torch.cat([IDS, OTHER]), "one sequence of whole token ids"),
     ):
         with (
             pytest.raises(Exception, match=message),
