@@ -125,12 +125,13 @@ def test_it_is_written_to_files(lamp, tmp_path):
     assert names == set(component_files("0"))
 
 
-@pytest.mark.parametrize(("width", "is_shown"), [(900, False), (1280, True)])
-def test_of_a_single_head_a_narrow_component_shows_no_grid(width, is_shown, embedded, lamp):
+@pytest.mark.parametrize("width", [360, 900, 1280])
+def test_of_a_single_head_there_is_no_grid(width, embedded, lamp):
     size = {"width": width, "height": 800}
-    view = embedded(element(to_payload(lamp[1, 1])), viewport=size).locator("gattn-view")
-    expect(view.locator("#head-title")).to_contain_text("layer 1 · head 1")
-    expect(view.locator("#heads")).to_be_visible(visible=is_shown)
+    for shown, has_grid in ((lamp[1, 1], False), (lamp, True)):
+        view = embedded(element(to_payload(shown)), viewport=size).locator("gattn-view")
+        expect(view.locator("#head-title")).to_contain_text("layer")
+        expect(view.locator("#heads")).to_be_visible(visible=has_grid)
 
 
 class _Quiet(SimpleHTTPRequestHandler):
