@@ -14,6 +14,15 @@ def settle(page):
     expect(page.locator("#problem")).to_be_hidden()
 
 
+def wait_until(page, script):
+    """Wait until a script is true, evaluated from outside: the page's policy lets no page do so."""
+    for _ in range(300):
+        if page.evaluate(script):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"{script} is not true after 30 s")
+
+
 def state(page):
     fragment = page.evaluate("location.hash").removeprefix("#")
     return dict(part.split("=") for part in fragment.split("&") if part)

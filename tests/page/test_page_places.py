@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from looking import readings, settle, state
+from looking import readings, settle, state, wait_until
 from playwright.sync_api import expect
 from samples import trace_of, words
 from torch_geometric.nn import GATConv
@@ -165,7 +165,7 @@ def test_what_is_under_the_pointer_is_drawn(look_at_places):
     before = page.evaluate(shown)
     box = page.locator("#view canvas").bounding_box()
     page.mouse.move(box["x"] + 60, box["y"] + 110)
-    page.wait_for_function(f"{shown} !== {json.dumps(before)}")
+    wait_until(page, f"{shown} !== {json.dumps(before)}")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

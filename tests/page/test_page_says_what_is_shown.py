@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from looking import LAMP, cut_lamp
+from looking import LAMP, cut_lamp, wait_until
 from playwright.sync_api import expect
 from samples import trace_of, words
 
@@ -251,5 +251,5 @@ def test_thumbnails_say_what_the_cells_of_a_long_text_are(count, wanted, look_at
     page = look_at(AttentionTrace.from_arrays(attention))
     page.evaluate(HEAR)
     page.set_viewport_size({"width": 1000, "height": 700})
-    page.wait_for_function("written.length > 0")
+    wait_until(page, "written.length > 0")
     assert [text for text in page.evaluate("written") if "attention" in text] == [wanted]
