@@ -233,6 +233,24 @@ def test_tokens_moved_in_a_circle_before_a_convolution_around_it_have_no_names(
             assert _head(model, count)[0] != tuple(f"t{n}" for n in range(count))
 
 
+@pytest.mark.parametrize("is_later", [False, True])
+def test_neighbours_that_change_places_beside_a_convolution_around_a_circle_have_no_names(
+    is_later: bool,
+) -> None:
+    for count in (8, 24):
+        torch.manual_seed(count)
+        around = _Around(1, 1).double()
+        how = {"is_later": is_later, "is_fused": False, "is_causal": False}
+
+        def move(x: Tensor, around: nn.Module = around) -> Tensor:
+            pairs = x.unflatten(1, (-1, 2)).flip(2).flatten(1, 2)
+            mixed: Tensor = around(x)
+            return pairs + 0.05 * mixed
+
+        with pytest.warns(UserWarning, match="moves"):
+            assert _head(_Model(move, **how), count)[0] != tuple(f"t{n}" for n in range(count))
+
+
 @pytest.mark.parametrize("kind", MIXERS)
 def test_patches_that_are_only_mixed_after_the_first_layer_are_not_moved(kind: str) -> None:
     for rows, columns in ((2, 3), (4, 5)):

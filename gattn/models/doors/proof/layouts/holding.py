@@ -73,7 +73,7 @@ def _is_exchanged(one: Told, runs: Sequence[Found], code: Tensor, least: float) 
         held, times = _held(sizes, code)
         if values is not None and values.shape == held.shape:
             held = _as_values(held, times, values)
-        if _are_centred(sizes, side[0][1], code):
+        if _are_centred(sizes, side[0][1], code, held):
             values, are_centred = held if values is None else values, True
             continue
         values = held if values is None else values
@@ -86,14 +86,16 @@ def _is_exchanged(one: Told, runs: Sequence[Found], code: Tensor, least: float) 
     return False
 
 
-def _are_centred(sizes: Tensor, places: Tensor, code: Tensor) -> bool:
+def _are_centred(sizes: Tensor, places: Tensor, code: Tensor, held: Tensor) -> bool:
     """Return whether slots depend on their own tokens and on as many before as after, in a circle.
 
-    So they do after a convolution with circular padding, which may hold more of a neighbour.
+    So they do after a convolution with circular padding, which may hold more of a neighbour: of the
+    same one for all slots.
     """
     count = code.shape[1]
     is_told = (places >= 0) & (places < count) & (sizes[0] != UNKNOWN)
-    if not bool(is_told.any()):
+    shifts = ((held - places) % count)[is_told & (held >= 0)]
+    if not bool(is_told.any()) or len(shifts.unique()) > 1:
         return False
     places, seen = places[is_told], sizes[:, is_told] > 0
     near = code.clone()
