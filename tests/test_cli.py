@@ -619,6 +619,8 @@ def test_tokens_lists_positions(capsys):
         (["estimate", TEXT], "pass --target"),
         (["estimate", TEXT, "--target", " dog", "--figsize", "3"], "such as 3.3x2.4, not '3'"),
         (["estimate", TEXT, "--target", " dog", "--figsize", "0x3"], "such as 3.3x2.4"),
+        (["draw", TEXT, "--figsize", "3x2x1"], "such as 3.3x2.4, not '3x2x1'"),
+        (["draw", TEXT, "--figsize", "1e5x3"], "at most 100 of each"),
         (["estimate", TEXT, "--target", " dog", "-o", "estimates.html"], "one of .csv"),
         (["compare", TEXT], "--swap cosine"),
         (["compare", TEXT, "--cut", "1.1", "--with", "other"], "or another model"),

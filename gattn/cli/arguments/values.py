@@ -12,6 +12,8 @@ from gattn.names.places import DIGITS, read_choice, read_numbers
 
 REDUCTIONS = ("mean", "max", "min")
 """The names in `gattn.names.choices`, which is not loaded for --help."""
+_LARGEST = 100
+"""The largest width or height of a picture, in inches."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,13 +61,17 @@ def real(text: str) -> float:
 
 
 def size(text: str) -> tuple[float, float]:
-    """Read a width and a height."""
-    width, *rest = (real(part) for part in re.split("[x×,]", text.strip(), maxsplit=1))
-    if len(rest) != 1 or min(width, *rest) <= 0:
+    """Read a width and a height in inches."""
+    try:
+        width, height = (real(part) for part in re.split("[x×,]", text.strip()))
+    except (ValueError, argparse.ArgumentTypeError):
+        width = height = 0.0
+    if not (0 < width <= _LARGEST and 0 < height <= _LARGEST):
         raise argparse.ArgumentTypeError(
-            f"expected a width and a height in inches, such as 3.3x2.4, not {text!r}"
+            f"expected a width and a height in inches, such as 3.3x2.4, not {text!r}, "
+            f"and at most {_LARGEST} of each"
         )
-    return width, rest[0]
+    return width, height
 
 
 def layer_choice(written: str | None) -> list[int] | None:
