@@ -620,7 +620,7 @@ def test_tokens_lists_positions(capsys):
         (["estimate", TEXT, "--target", " dog", "--figsize", "3"], "such as 3.3x2.4, not '3'"),
         (["estimate", TEXT, "--target", " dog", "--figsize", "0x3"], "such as 3.3x2.4"),
         (["draw", TEXT, "--figsize", "3x2x1"], "such as 3.3x2.4, not '3x2x1'"),
-        (["draw", TEXT, "--figsize", "1e5x3"], "at most 100 of each"),
+        (["draw", TEXT, "--figsize", "1e5x3"], "each at most 100, such as 3.3x2.4"),
         (["estimate", TEXT, "--target", " dog", "-o", "estimates.html"], "one of .csv"),
         (["compare", TEXT], "--swap cosine"),
         (["compare", TEXT, "--cut", "1.1", "--with", "other"], "or another model"),

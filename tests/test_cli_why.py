@@ -28,6 +28,25 @@ def words_of(lines):
     return [" ".join(line.split()) for line in lines]
 
 
+def test_why_says_what_several_edges_give(found, capsys):
+    asked = [x for n in (5, 9) for x in ("--key", str(n))]
+    assert main([*EDGE[: EDGE.index("--key")], *asked]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    mean = float(found.scores[12, [5, 9]].mean())
+    assert lines[1] == f"mean score of 2 edges {mean:.4g}, the sum over these pairs of parts:"
+    heading = (
+        "attention of these edges (the sum over keys, a mean over queries) without a part of the"
+    )
+    assert [line for line in lines if line.startswith("attention")] == [
+        f"{heading} keys:",
+        f"{heading} queries:",
+    ]
+    row = lines[lines.index(f"{heading} keys:") + 2].split()
+    trace = gattn.capture(TEXT)
+    total = trace[2, 0].to_dense()[12, [5, 9]].sum()
+    assert float(row[-4]) == pytest.approx(total, abs=6e-4)
+
+
 def test_why_prints_pairs_and_what_the_attention_would_be(found, capsys):
     assert main(EDGE) == 0
     asked, score, columns, *lines = capsys.readouterr().out.splitlines()

@@ -219,6 +219,17 @@ def test_a_convolution_around_a_circle_keeps_names_though_it_holds_more_of_neigh
 
 
 @pytest.mark.parametrize("is_later", [False, True])
+def test_tokens_moved_in_a_circle_that_leave_little_of_both_neighbours_have_no_names(
+    is_later: bool,
+) -> None:
+    how = {"is_later": is_later, "is_fused": False, "is_causal": False}
+    model = _Model(lambda x: x.roll(1, 1) + 0.05 * x + 0.05 * x.roll(-1, 1), **how)
+    for count in (7, 12, 24, 96):
+        with pytest.warns(UserWarning, match="moves and mixes"):
+            assert _head(model, count)[0] == ()
+
+
+@pytest.mark.parametrize("is_later", [False, True])
 @pytest.mark.parametrize("moved", [1, -1])
 def test_tokens_moved_in_a_circle_before_a_convolution_around_it_have_no_names(
     moved: int, is_later: bool

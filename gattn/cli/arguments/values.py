@@ -68,8 +68,8 @@ def size(text: str) -> tuple[float, float]:
         width = height = 0.0
     if not (0 < width <= _LARGEST and 0 < height <= _LARGEST):
         raise argparse.ArgumentTypeError(
-            f"expected a width and a height in inches, such as 3.3x2.4, not {text!r}, "
-            f"and at most {_LARGEST} of each"
+            f"expected a width and a height in inches, each at most {_LARGEST}, such as 3.3x2.4, "
+            f"not {text!r}"
         )
     return width, height
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from gattn.cli.arguments.captures import (
@@ -90,15 +91,15 @@ def run_estimate(options: argparse.Namespace) -> None:
     print_table(shown, ".4g")
     if left := len(table) - len(shown):
         print(f"and {left:,} more, which -o estimates.csv includes")
-    if options.sample:
-        print(f"correlation of estimates with measured effects: {table.attrs['correlation']:.2f}")
+    if isfinite(correlation := table.attrs.get("correlation", nan)):
+        print(f"correlation of estimates with measured effects: {correlation:.2f}")
     print_notes(table.attrs["notes"])
     if options.output:
         if options.output.suffix.lower() == ".csv":
             save_table(table, options.output, index=False)
         else:
             save_drawing(table.draw, options.output, options.style, options.figsize)
-        print(f"{options.output}: {len(table)} edges")
+        print(f"{options.output}: {len(table):,} edges")
 
 
 def answer(options: argparse.Namespace) -> dict[str, Any]:

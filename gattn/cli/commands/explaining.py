@@ -56,12 +56,17 @@ def run_why(options: argparse.Namespace) -> None:
     table = found.table(contrast)
     say("")
     print(table.computed_from)
-    print(f"score {table.attrs['total']:.4g}, the sum over these pairs of parts:")
+    edges = 1 if found.key is None else int(found.edges().sum())
+    score = f"mean score of {edges} edges" if edges > 1 else "score"
+    print(f"{score} {table.attrs['total']:.4g}, the sum over these pairs of parts:")
     _print_rows(table, _PAIRS)
     if found.key is not None:
-        print("\nattention without a part of the keys:")
+        attention = "attention"
+        if edges > 1:
+            attention = "attention of these edges (the sum over keys, a mean over queries)"
+        print(f"\n{attention} without a part of the keys:")
         _print_rows(found.without("key"), _PARTS)
-        print("\nattention without a part of the queries:")
+        print(f"\n{attention} without a part of the queries:")
         _print_rows(found.without("query"), _PARTS)
     print_notes(table.notes)
     if options.output:

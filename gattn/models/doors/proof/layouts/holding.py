@@ -20,7 +20,8 @@ from gattn.models.doors.proof.probing.one_run.walking import Run
 from gattn.models.doors.proof.probing.rerunning import Reruns
 
 _TIMES = 6.0
-"""Tokens changed places if all in a circle hold so many times more of others than of their own."""
+"""Tokens changed places if all in a circle hold so many times more of others than of their own, and
+if each holds so many times more of the same neighbour than of any other token."""
 _WORDS = 16
 """So many tokens, or fewer, are each changed in a run of their own."""
 _RUNS = 32
@@ -73,7 +74,7 @@ def _is_exchanged(one: Told, runs: Sequence[Found], code: Tensor, least: float) 
         held, times = _held(sizes, code)
         if values is not None and values.shape == held.shape:
             held = _as_values(held, times, values)
-        if _are_centred(sizes, side[0][1], code, held):
+        if _are_centred(sizes, side[0][1], code, held, times):
             values, are_centred = held if values is None else values, True
             continue
         values = held if values is None else values
@@ -86,16 +87,19 @@ def _is_exchanged(one: Told, runs: Sequence[Found], code: Tensor, least: float) 
     return False
 
 
-def _are_centred(sizes: Tensor, places: Tensor, code: Tensor, held: Tensor) -> bool:
+def _are_centred(sizes: Tensor, places: Tensor, code: Tensor, held: Tensor, times: Tensor) -> bool:
     """Return whether slots depend on their own tokens and on as many before as after, in a circle.
 
     So they do after a convolution with circular padding, which may hold more of a neighbour: of the
-    same one for all slots.
+    same one for all slots. What holds many times more of it has moved, rather.
     """
     count = code.shape[1]
     is_told = (places >= 0) & (places < count) & (sizes[0] != UNKNOWN)
-    shifts = ((held - places) % count)[is_told & (held >= 0)]
+    is_held = is_told & (held >= 0)
+    shifts = ((held - places) % count)[is_held]
     if not bool(is_told.any()) or len(shifts.unique()) > 1:
+        return False
+    if bool(is_held.any()) and bool(shifts[0]) and float(times[is_held].median()) > _TIMES:
         return False
     places, seen = places[is_told], sizes[:, is_told] > 0
     near = code.clone()

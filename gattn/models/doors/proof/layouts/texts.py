@@ -77,17 +77,17 @@ class _Texts:
         """List the calls that have other texts than is known, with their layouts or a reason."""
         if not self._may_move():
             return
-        noted, (texts, count) = Deciding(), self._sizes
+        noted = Deciding()
         outer = common(self._some, self._inputs, self._reruns)
         self._reruns.through(
             outer, lambda site, call: None, None, self._some[-1].site, noted, is_plain=True
         )
-        code = words(texts)
-        found = self._marked(self._some, self._inputs, code, count, noted.decided)
+        code = words(self._sizes[0])
+        found = self._marked(self._some, self._inputs, code, noted.decided)
         askers: dict[Told, list[int]] = {}
         for queries, some in self._crossing.items():
             if (inputs := self._of(queries)).are_any:
-                askers |= self._marked(some, inputs, code, queries, noted.decided, side=0)
+                askers |= self._marked(some, inputs, code, noted.decided, side=0)
         for first, *others in self._classes:
             for one in others:
                 before = one.tokens.sequences
@@ -130,7 +130,6 @@ class _Texts:
         some: list[Told],
         inputs: TokenInputs,
         code: Tensor,
-        count: int,
         decided: Sequence[object],
         side: int | None = None,
     ) -> dict[Told, list[int]]:
@@ -138,21 +137,20 @@ class _Texts:
 
         It is negative where an element depends on none or several.
         """
-        rows = code[:, :, None] & (torch.arange(count, device="cpu") % 2 == 0)  # Scores tell, too.
+        every = torch.arange(inputs.count, device="cpu")
+        rows = code[:, :, None] & (every % 2 == 0)  # Scores tell, too.
         run_marked(some, inputs, rows, self._reruns, lambda: Deciding([*decided]))
-        return {one: self._found(one, inputs, code, count, side) for one in some}
+        return {one: self._found(one, inputs, code, side) for one in some}
 
-    def _found(
-        self, one: Told, inputs: TokenInputs, code: Tensor, count: int, side: int | None
-    ) -> list[int]:
+    def _found(self, one: Told, inputs: TokenInputs, code: Tensor, side: int | None) -> list[int]:
         if not inputs.are_any and one in first_of(self._some):
             return [*one.tokens.sequences]  # Its own output was marked.
         found = torch.full((len(one.tokens.sequences),), -1, device="cpu")
-        sides = one.sides(count)
+        sides = one.sides(inputs.count)
         if side is not None:
             sides = iter([(side, torch.stack(list(one.tokens.query_positions)))])
         for n, positions in sides:
-            is_token = (positions >= 0) & (positions < count)
+            is_token = (positions >= 0) & (positions < inputs.count)
             seen, known = (torch.stack([run[n][m] for run in one.runs]) for m in (0, 1))
             own = decoded((seen & known & is_token).any(2), (known & is_token).any(2), code)
             found = torch.where(own >= 0, own, found)
@@ -171,7 +169,10 @@ def _classes(some: Sequence[Told]) -> list[list[Told]]:
 def _renamed(
     found: Sequence[int], known: Sequence[int], first: Told, own: Sequence[int]
 ) -> tuple[int, ...]:
-    """Give marked texts the numbers of the first call that is alike; `own` where none was told."""
+    """Give marked texts the numbers of the first call that is alike.
+
+    They keep their `own` where an element depends on several texts, which tells nothing of them.
+    """
     names = dict(zip(known, first.tokens.sequences, strict=True))
     return tuple(
         names[text] if text >= 0 and text in names else before

@@ -46,6 +46,11 @@ class TokenInputs:
         self.are_any = bool(some) or bool(self._ids)
 
     @property
+    def count(self) -> int:
+        """How many tokens a text has."""
+        return self._sizes[1]
+
+    @property
     def may_be_last(self) -> bool:
         """Whether tokens may be the last dimensions, of the same size as the one that is taken."""
         return not self._are_last and self.last().are_any
